@@ -1,0 +1,125 @@
+-- reltask on PostgreSQL 14 or newer. Run as the owner of the schema; running it again changes nothing.
+--
+-- jobs     one row per job: what to run, when it is due, and who holds it now
+-- runs     the ledger: one row per run that has ended; (job_id, slot_no) ends at most once, by constraint
+-- workers  who is alive, and which tasks they know
+-- meta     the version of this schema
+
+create schema if not exists reltask;
+
+create table if not exists reltask.meta (
+    only_row       boolean     primary key default true check (only_row),
+    schema_version integer     not null,
+    migrated_at    timestamptz not null default clock_timestamp()
+);
+
+create table if not exists reltask.jobs (
+    id               uuid        primary key,
+    task             text        not null,
+    key              text,                              -- one of several schedules of a task, or a unique one-off
+    queue            text        not null default 'default',
+    priority         smallint    not null default 5 check (priority between 0 and 9),
+    args             json        not null default '{}',
+    schedule         text,                              -- null: a one-off, removed when its slot is done
+    declaration      text,                              -- hash of the declaration in code
+    app_version      text,                              -- of the app that declared it
+    max_attempts     integer     check (max_attempts > 0),
+    lock_timeout_ms  bigint      check (lock_timeout_ms > 0),   -- null: the claiming worker's setting
+    created_at       timestamptz not null default clock_timestamp(),
+
+    -- the slot
+    slot_no          bigint      not null default 1,
+    next_run_time    timestamptz not null,              -- nominal time; changes only when the slot is done
+    not_before       timestamptz,                       -- moved by backoff, snooze and run-now
+    due_at           timestamptz not null generated always as (coalesce(not_before, next_run_time)) stored,
+    slot_started_at  timestamptz,                       -- first claim of this slot: what "every" counts from
+    last_run_time    timestamptz,
+    attempt          integer     not null default 0,    -- claims of this slot, less those given back
+    paused_at        timestamptz,
+    dead_at          timestamptz,
+    isolated         boolean     not null default false, -- its last run was lost: claimed alone
+
+    -- the claim
+    locked_by        text,
+    locked_at        timestamptz,
+    heartbeat_at     timestamptz,
+    claim_timeout_ms bigint,                            -- the lock timeout as copied at the claim
+    lock_expires_at  timestamptz,                       -- heartbeat_at + claim_timeout_ms, for the index
+    claim_token      uuid,
+    fence            bigint      not null default 0,
+    progress         json,
+
+    constraint jobs_lock_is_whole check (
+        (locked_by is null) = (locked_at is null)
+        and (locked_by is null) = (heartbeat_at is null)
+        and (locked_by is null) = (lock_expires_at is null)
+    )
+) with (
+    -- rows are claimed, renewed and removed all the time: leave room for updates in place, vacuum early
+    fillfactor = 70,
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- Two schedules, or two unique one-offs, of one task never share a key.
+create unique index if not exists jobs_name on reltask.jobs (task, coalesce(key, ''))
+    where schedule is not null or key is not null;
+
+-- What a claim looks through: one lane per (queue, task, priority), each in order of due time.
+create index if not exists jobs_claimable on reltask.jobs (queue, task, priority, due_at)
+    where locked_by is null and paused_at is null and dead_at is null and not isolated;
+
+-- Jobs whose last run was lost: few, and claimed one at a time.
+create index if not exists jobs_isolated on reltask.jobs (due_at)
+    where locked_by is null and paused_at is null and dead_at is null and isolated;
+
+-- Whose locks end next, and what one worker holds.
+create index if not exists jobs_expiring on reltask.jobs (lock_expires_at) where locked_by is not null;
+create index if not exists jobs_held on reltask.jobs (locked_by) where locked_by is not null;
+
+-- Dead letters, listed by people.
+create index if not exists jobs_dead on reltask.jobs (dead_at) where dead_at is not null;
+
+create table if not exists reltask.runs (
+    job_id       uuid        not null,
+    fence        bigint      not null,
+    slot_no      bigint      not null,
+    task         text        not null,
+    key          text,
+    queue        text        not null,
+    worker       text,                                  -- null: no worker ran it (skipped or discarded)
+    attempt      integer     not null,
+    nominal_time timestamptz not null,
+    due_at       timestamptz not null,
+    claimed_at   timestamptz,
+    finished_at  timestamptz not null,
+    outcome      text        not null check (outcome in (
+        'succeeded', 'cancelled', 'skipped', 'failed', 'snoozed', 'released', 'abandoned', 'lost', 'discarded')),
+    error        text,
+    result       json,
+    primary key (job_id, fence)
+);
+
+-- Each slot ends exactly once.
+create unique index if not exists runs_slot_ends_once on reltask.runs (job_id, slot_no)
+    where outcome in ('succeeded', 'cancelled', 'skipped', 'discarded');
+
+create index if not exists runs_finished on reltask.runs (finished_at);
+
+create table if not exists reltask.workers (
+    id           text        primary key,
+    host         text        not null,
+    pid          integer     not null,
+    version      text        not null,
+    app_version  text,
+    queues       json        not null,
+    tasks        json        not null,
+    concurrency  integer     not null,
+    started_at   timestamptz not null,
+    heartbeat_at timestamptz not null,
+    alive_until  timestamptz not null,
+    stopped_at   timestamptz
+);
+
+insert into reltask.meta (schema_version) values (1) on conflict do nothing;

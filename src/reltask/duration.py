@@ -1,0 +1,42 @@
+"""Lengths of time as people write them: `"10s"`, `"5m"`, `"1h30m"`, or a `timedelta`.
+
+A bare number is refused everywhere: nobody remembers whether it meant seconds or minutes.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+Duration = str | timedelta
+"""What the API accepts wherever a length of time is asked for."""
+
+_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)")
+_WHOLE = re.compile(rf"\s*(?:{_PART.pattern}\s*)+")
+
+
+def parse_duration(value: Duration, *, name: str = "duration") -> timedelta:
+    """Read a duration, or raise ValueError with what to write instead."""
+    if isinstance(value, timedelta):
+        length = value
+    elif isinstance(value, str) and _WHOLE.fullmatch(value):
+        length = timedelta(microseconds=sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(value)))
+    else:
+        raise ValueError(f'{name}: {value!r} is not a duration; write "10s", "5m", "2h", "3d" or a timedelta.')
+    if length < timedelta(0):
+        raise ValueError(f"{name}: {value!r} is negative; a duration counts forward.")
+    return length
+
+
+def format_duration(length: timedelta) -> str:
+    """The shortest text that `parse_duration` reads back as the same length."""
+    rest = length // timedelta(microseconds=1)
+    if rest == 0:
+        return "0s"
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms", "us"):
+        count, rest = divmod(rest, _UNITS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)

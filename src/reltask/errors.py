@@ -1,0 +1,170 @@
+"""Every error that reltask raises, in one tree.
+
+    ReltaskError                      has a stable code, a message and a remedy
+    ├── ConfigurationError            a setting, a declaration or a call that cannot be right
+    │   ├── SettingsError             ... in a file, the environment or on the command line
+    │   ├── DeclarationError          ... in a decorator or a schedule
+    │   └── UsageError                ... in how the API is called
+    ├── ArgumentsError                arguments that do not fit the task, or cannot be stored
+    ├── UnknownTask                   no task of that name is registered
+    ├── UnknownJob                    no job with that id
+    ├── SchemaError                   the database's tables are missing, too old or too new
+    ├── MissingExtra                  a driver or front end is not installed
+    ├── DatabaseError                 what the database answered, classified once by the adapter
+    │   ├── TransientError            certainly not applied; the same statement may be sent again
+    │   │   └── CircuitOpen           not even sent: the breaker is open
+    │   ├── ConflictError             a constraint refused it
+    │   ├── AmbiguousError            the answer was lost: it may or may not have been applied
+    │   └── PermanentError            sending it again would change nothing
+    └── LockLost                      this run no longer holds its claim; its writes are refused
+
+    TaskSignal                        raised *by* a task to choose its outcome; not an error
+    ├── Retry                         count the attempt and try again after a delay
+    ├── Snooze                        not now: give the attempt back and come again later
+    └── Cancel                        end this slot without a result
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from reltask.duration import Duration, parse_duration
+
+
+class ReltaskError(Exception):
+    """The root of the tree. `code` is stable and is the anchor in docs/errors.md."""
+
+    code = "reltask-error"
+    remedy = ""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        if remedy:
+            self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}" if self.remedy else self.message
+
+
+class ConfigurationError(ReltaskError):
+    """Something that the user wrote cannot be right."""
+
+    code = "configuration"
+
+
+class SettingsError(ConfigurationError):
+    """A setting in a file, the environment or on the command line."""
+
+    code = "settings"
+
+
+class DeclarationError(ConfigurationError):
+    """A decorator's or a schedule's arguments."""
+
+    code = "declaration"
+
+
+class UsageError(ConfigurationError):
+    """The API called in a way that cannot work."""
+
+    code = "usage"
+
+
+class ArgumentsError(ReltaskError):
+    """Arguments that do not fit the task's parameters, or cannot be stored as JSON."""
+
+    code = "arguments"
+
+
+class UnknownTask(ReltaskError):
+    """No task of that name is registered with the app."""
+
+    code = "unknown-task"
+
+
+class UnknownJob(ReltaskError):
+    """No job with that id."""
+
+    code = "unknown-job"
+
+
+class SchemaError(ReltaskError):
+    """reltask's tables are missing, older or newer than this version needs."""
+
+    code = "schema"
+
+
+class MissingExtra(ReltaskError):
+    """A package that this feature needs is not installed."""
+
+    code = "missing-extra"
+
+
+class DatabaseError(ReltaskError):
+    """What the database answered. Adapters classify driver errors once, here."""
+
+    code = "database"
+
+
+class TransientError(DatabaseError):
+    """The statement was certainly not applied; it may be sent again."""
+
+    code = "database-transient"
+
+
+class CircuitOpen(TransientError):
+    """The breaker is open: the statement was not even sent."""
+
+    code = "database-circuit-open"
+
+
+class ConflictError(DatabaseError):
+    """A constraint refused the statement."""
+
+    code = "database-conflict"
+
+
+class AmbiguousError(DatabaseError):
+    """The answer was lost: the statement may or may not have been applied."""
+
+    code = "database-ambiguous"
+
+
+class PermanentError(DatabaseError):
+    """Sending the statement again would change nothing."""
+
+    code = "database-permanent"
+
+
+class LockLost(ReltaskError):
+    """This run no longer holds its claim: the body must stop, and its writes are refused."""
+
+    code = "lock-lost"
+
+
+class TaskSignal(Exception):  # noqa: N818 - these choose an outcome, they are not errors
+    """Raised by a task body to choose how its run ends."""
+
+
+class Retry(TaskSignal):
+    """Count this attempt as failed and try again, after `delay` or the task's own backoff."""
+
+    def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
+        super().__init__(reason or "retry requested")
+        self.delay: timedelta | None = None if delay is None else parse_duration(delay, name="delay")
+
+
+class Snooze(TaskSignal):
+    """Not now: give the attempt back and run this slot again after `delay`."""
+
+    def __init__(self, delay: Duration, reason: str = "") -> None:
+        super().__init__(reason or "snoozed")
+        self.delay: timedelta = parse_duration(delay, name="delay")
+
+
+class Cancel(TaskSignal):
+    """End this slot without a result: a one-off job is removed, a recurring one goes on."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "cancelled by the task")

@@ -1,0 +1,185 @@
+"""What happens in a worker, as typed values. Logs, metrics and tests subscribe; nothing else is told.
+
+No event carries arguments, results or secrets: an event may end in a log that many can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from uuid import UUID
+
+from msgspec import Struct
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """The root: every event names the worker that it happened in."""
+
+    worker: str
+
+
+class RunEvent(Event, frozen=True, kw_only=True):
+    """Something that happened to one run."""
+
+    task: str
+    job_id: UUID
+    slot_no: int
+    fence: int
+
+
+class WorkerStarted(Event, frozen=True, kw_only=True):
+    """A worker has registered itself and begins to claim."""
+
+    queues: list[str]
+    tasks: list[str]
+    concurrency: int
+
+
+class WorkerStopping(Event, frozen=True, kw_only=True):
+    """A worker claims no more; its bodies may finish within the grace."""
+
+    running: int
+    grace: float
+
+
+class WorkerStopped(Event, frozen=True, kw_only=True):
+    """A worker has given back what it held."""
+
+    unsettled: int
+    """Runs whose outcome could not be written: their locks will expire."""
+
+
+class JobsClaimed(Event, frozen=True, kw_only=True):
+    """One claim statement took jobs."""
+
+    count: int
+    limit: int
+
+
+class Idle(Event, frozen=True, kw_only=True):
+    """Nothing to do until then, or until a signal."""
+
+    seconds: float
+
+
+class RunStarted(RunEvent, frozen=True, kw_only=True):
+    """A body begins."""
+
+    attempt: int
+    late: float
+    """Seconds between the due time and the claim, by the database's clock."""
+
+
+class RunSucceeded(RunEvent, frozen=True, kw_only=True):
+    """A slot's success has been committed."""
+
+    seconds: float
+    next_run_time: datetime | None
+
+
+class RunFailed(RunEvent, frozen=True, kw_only=True):
+    """A failure has been committed."""
+
+    attempt: int
+    error: str
+    """The traceback."""
+    retry_in: float
+    dead: bool
+
+
+class RunEnded(RunEvent, frozen=True, kw_only=True):
+    """Another outcome has been committed: cancelled, skipped, snoozed, released or abandoned."""
+
+    outcome: str
+    reason: str
+
+
+class RunAbandoned(RunEvent, frozen=True, kw_only=True):
+    """The worker no longer trusts its claim, and stops the body."""
+
+    reason: str
+
+
+class BodyStuck(RunEvent, frozen=True, kw_only=True):
+    """A body does not stop: its place stays taken and its lock is left to expire."""
+
+    seconds: float
+
+
+class BodyEndedLate(RunEvent, frozen=True, kw_only=True):
+    """A body that did not stop in time has ended after all."""
+
+
+class LateWriteRefused(RunEvent, frozen=True, kw_only=True):
+    """The database refused an outcome: the claim had passed to somebody else."""
+
+    outcome: str
+
+
+class ResultNotStored(RunEvent, frozen=True, kw_only=True):
+    """The slot succeeded, but its return value could not be kept."""
+
+    reason: str
+
+
+class ErrorAfterCompletion(RunEvent, frozen=True, kw_only=True):
+    """A body raised after its transaction had completed the slot: the slot stays completed."""
+
+    error: str
+
+
+class HeartbeatFailed(Event, frozen=True, kw_only=True):
+    """A whole interval passed without a good beat."""
+
+    failures: int
+    limit: int
+    error: str
+
+
+class HeartbeatLate(Event, frozen=True, kw_only=True):
+    """A beat was sent later than planned: the process was starved or paused."""
+
+    seconds: float
+
+
+class JobReclaimed(RunEvent, frozen=True, kw_only=True):
+    """This worker took an expired claim away from its owner."""
+
+    owner: str
+    dead: bool
+
+
+class StrayReleased(Event, frozen=True, kw_only=True):
+    """A claim whose answer had been lost was found and given back."""
+
+    job_id: UUID
+    fence: int
+
+
+class DatabaseUnavailable(Event, frozen=True, kw_only=True):
+    """A statement failed; the worker waits and tries again."""
+
+    verb: str
+    error: str
+    retry_in: float
+
+
+class DatabaseBack(Event, frozen=True, kw_only=True):
+    """The database answers again."""
+
+    seconds: float
+
+
+class CircuitChanged(Event, frozen=True, kw_only=True):
+    """The breaker in front of the database opened, half-opened or closed."""
+
+    state: str
+
+
+class TasksUnknown(Event, frozen=True, kw_only=True):
+    """Jobs are due whose task no live worker knows."""
+
+    counts: dict[str, int]
+
+
+Subscriber = Callable[[Event], None]

@@ -1,0 +1,90 @@
+"""The arithmetic of trust: until when may a holder believe that it still holds?
+
+    database   ──────● heartbeat_at ───────────────── lock timeout ──────────────────●  others may take it
+    worker     ──● sent ──● answered ─────────── trusts itself ─────────●◄── margin ──►
+                  │                                                     │
+                  └ monotonic, before sending                           └ deadline: the body is stopped here
+
+The worker counts from *before* it sent the last acknowledged claim or beat, so a slow or lost answer can only
+shorten its trust. It counts the timeout that the claim copied, so a change of settings cannot lengthen it. It
+subtracts a margin in which a body can still be stopped and a last beat can still time out. All of it is
+monotonic time: the wall clock decides nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from msgspec import Struct
+
+MARGIN_SHARE = 0.1
+"""The margin is at least this share of the lock timeout."""
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """How often a claim is renewed, and when its holder gives up, in seconds."""
+
+    lock_timeout: float
+    heartbeat: float
+    beat_timeout: float
+    stop_grace: float
+    abandon_after: int = 3
+
+    @property
+    def margin(self) -> float:
+        """Time kept back before the lock ends: for drift, for a beat in flight, for stopping the body."""
+        return max(MARGIN_SHARE * self.lock_timeout, self.beat_timeout, self.stop_grace)
+
+    @property
+    def patience(self) -> float:
+        """Seconds after the last good beat at which the last tolerated failure is certain."""
+        return self.abandon_after * self.heartbeat + self.beat_timeout
+
+    def deadline(self, acknowledged_send: float) -> float:
+        """The monotonic instant at which the body must be stopped, come what may."""
+        return acknowledged_send + self.lock_timeout - self.margin
+
+    def abandon_at(self, acknowledged_send: float) -> float:
+        """The monotonic instant at which enough whole intervals have passed without a good beat."""
+        return acknowledged_send + self.patience
+
+    def failures(self, acknowledged_send: float, now: float) -> int:
+        """How many beats have failed in a row: whole intervals without a good one; retries inside do not count."""
+        return max(0, int((now - acknowledged_send - self.beat_timeout) / self.heartbeat + 1e-9))
+
+    def fault(self) -> str | None:
+        """Why these lengths cannot work together, in a sentence that says what to change; None if they can."""
+        room = self.lock_timeout - self.margin
+        if min(self.lock_timeout, self.heartbeat, self.beat_timeout) <= 0:
+            return "lock_timeout, heartbeat and beat_timeout must be longer than nothing."
+        if self.patience > room + 1e-9:
+            return (
+                f"{self.abandon_after} heartbeats of {self.heartbeat:g}s and a beat timeout of {self.beat_timeout:g}s take "
+                f"{self.patience:g}s, but a lock of {self.lock_timeout:g}s leaves only {room:g}s before its margin of "
+                f"{self.margin:g}s: make the lock timeout longer or the heartbeat shorter."
+            )
+        return None
+
+    @classmethod
+    def of(
+        cls,
+        lock_timeout: timedelta,
+        *,
+        heartbeat: timedelta | None = None,
+        beat_timeout: timedelta | None = None,
+        stop_grace: timedelta | None = None,
+        abandon_after: int = 3,
+    ) -> Pace:
+        """A pace for this lock timeout; what is not given follows from it, at most 30 s, 5 s and 10 s."""
+        seconds = lock_timeout.total_seconds()
+
+        def given(value: timedelta | None, otherwise: float) -> float:
+            return otherwise if value is None else value.total_seconds()
+
+        return cls(
+            lock_timeout=seconds,
+            heartbeat=given(heartbeat, min(30.0, seconds / 4)),
+            beat_timeout=given(beat_timeout, min(5.0, seconds / 24)),
+            stop_grace=given(stop_grace, min(10.0, seconds / 12)),
+            abandon_after=abandon_after,
+        )

@@ -1,0 +1,173 @@
+"""The seam: what the engine asks of a database. One verb, one transaction, one sentence.
+
+Each verb is one file `sql/<verb>.sql`, under the same name in every store. A verb either happens whole or
+not at all, and says what it did. Failures arrive as `TransientError` (certainly not applied),
+`ConflictError`, `AmbiguousError` (perhaps applied) or `PermanentError`, and as nothing else.
+
+A store belongs to one event loop. `dedicated()` makes another one, with a connection of its own, for the
+thread that beats: no pool, no breaker and no retry stand in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Protocol
+from uuid import UUID
+
+from reltask.job import (
+    BeatAnswer,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Declared,
+    Failure,
+    Hold,
+    JobView,
+    NewJob,
+    Outcome,
+    Reclaimed,
+    Release,
+    RunView,
+    Settled,
+    State,
+    StatusView,
+    WorkerRecord,
+    WorkerView,
+)
+
+BATCH = 1_000
+"""No verb touches more rows than this at once; callers chunk."""
+
+
+class Store(Protocol):
+    """A database that holds jobs, runs and workers."""
+
+    async def open(self) -> None:
+        """Connect, and check that the schema is the one that this version speaks."""
+        ...
+
+    async def close(self) -> None:
+        """Give every connection back; safe to call twice."""
+        ...
+
+    def dedicated(self, *, timeout: timedelta) -> Store:
+        """Another, unopened store on the same database with one connection and no retries, each call at most `timeout`."""
+        ...
+
+    # Producing
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        """Insert the jobs whose id neither the table nor the ledger knows and whose (task, key) is free; say which."""
+        ...
+
+    async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
+        """Read the recurring jobs with these (task, key) names, and the database's time."""
+        ...
+
+    async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:
+        """Rewrite a recurring job's definition if its declaration is still the one `seen`; never move a claimed slot."""
+        ...
+
+    # The protocol
+
+    async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
+        """Take up to `limit` due jobs that are unclaimed, not paused, not dead, and known to this worker."""
+        ...
+
+    async def heartbeat_jobs(self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta) -> BeatAnswer:
+        """Renew these claims without ever waiting for a row, and name the rows this worker owns unknowingly."""
+        ...
+
+    async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
+        """Which of these claims the committed rows still show as this worker's."""
+        ...
+
+    async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
+        """End these slots where owner and fence still match: ledger row, lock cleared, next slot or row removed."""
+        ...
+
+    async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
+        """Record these failures where owner and fence still match: lock cleared, slot kept, retry later or dead."""
+        ...
+
+    async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
+        """Give these claims back where owner and fence still match: lock cleared, slot kept, attempt returned."""
+        ...
+
+    async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
+        """Take expired claims away from their owners: ledger row "lost", lock cleared, dead at the last attempt."""
+        ...
+
+    async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
+        """What the ledger says about these runs: how a lost answer is settled."""
+        ...
+
+    async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
+        """Write a run's progress where owner and fence still match."""
+        ...
+
+    # Workers
+
+    async def register_worker(self, record: WorkerRecord) -> None:
+        """Introduce a worker, or introduce it again."""
+        ...
+
+    async def stop_worker(self, worker: str) -> None:
+        """Mark a worker as stopped."""
+        ...
+
+    # Waking
+
+    async def signal(self) -> None:
+        """Tell sleeping workers that something became due, where the database can; after commit, never inside."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[bool]:
+        """Call `wake` at each signal while the block is open; yields False where the database has no signals."""
+        ...
+
+    # Operators
+
+    async def pause_job(self, job_id: UUID) -> bool:
+        """Keep a job from being claimed; a claim under way goes on."""
+        ...
+
+    async def resume_job(self, job_id: UUID) -> bool:
+        """Let a paused job be claimed again."""
+        ...
+
+    async def run_job_now(self, job_id: UUID) -> bool:
+        """Make an unclaimed job due at once; its nominal time stays."""
+        ...
+
+    async def retry_job(self, job_id: UUID) -> bool:
+        """Give a dead job a new set of attempts, due at once."""
+        ...
+
+    async def discard_job(self, job_id: UUID) -> bool:
+        """Remove an unclaimed job, with a ledger row that says so."""
+        ...
+
+    # Reading
+
+    async def read_status(self) -> StatusView:
+        """Count everything."""
+        ...
+
+    async def read_job(self, job_id: UUID) -> JobView | None:
+        """One job."""
+        ...
+
+    async def list_jobs(self, *, state: State | None = None, task: str | None = None, limit: int = 100) -> list[JobView]:
+        """Jobs by due time."""
+        ...
+
+    async def list_runs(self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100) -> list[RunView]:
+        """Ledger rows, newest first."""
+        ...
+
+    async def list_workers(self) -> list[WorkerView]:
+        """Workers, living ones first."""
+        ...
