@@ -116,4 +116,4 @@ create table if not exists reltask_workers (
     stopped_at   integer
 );
 
-insert into reltask_meta (schema_version) values (1) on conflict do nothing;
+insert into reltask_meta (only_row, schema_version) values (1, 1) on conflict do nothing;

@@ -1,0 +1,95 @@
+"""SQL as it stands in its file, and SQL as a driver wants it.
+
+The files name their parameters `:like_this`, so that a person can read them and any SQL tool can run them. Each
+driver has its own way of saying the same: asyncpg wants `$1`, sqlite3 takes the names as they are, ODBC wants `?`.
+A small tokenizer finds the parameters, and leaves alone what only looks like one: a cast (`x::text`), a string, a
+quoted name, a comment, a dollar-quoted body.
+
+    select :now::timestamptz, ':not' -- :nor this        select $1::timestamptz, ':not' -- :nor this
+           ▲                                       ──►          ▲
+           parameter                                            names = ("now",)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Literal, NamedTuple
+
+Style = Literal["named", "numbered", "qmark"]
+
+_TOKEN = re.compile(
+    r"""
+      (?P<comment>    --[^\n]* | /\*.*?\*/ )
+    | (?P<string>     '(?:[^']|'')*' )
+    | (?P<quoted>     "(?:[^"]|"")*" | \[[A-Za-z_][^\]\n]*\] )
+    | (?P<dollar>     \$(?P<tag>[A-Za-z_]*)\$.*?\$(?P=tag)\$ )
+    | (?P<cast>       :: )
+    | (?P<parameter>  :[A-Za-z_][A-Za-z0-9_]* )
+    | (?P<end>        ; )
+    | (?P<other>      [^-/'"\[$:;]+ | . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Statement(NamedTuple):
+    """One statement, ready for one driver."""
+
+    text: str
+    names: tuple[str, ...]
+    """The parameters in the order in which the driver wants them."""
+
+    def arguments(self, values: dict[str, object]) -> list[object]:
+        """The values in the driver's order. A missing one is a mistake of the adapter, and raises KeyError."""
+        return [values[name] for name in self.names]
+
+
+def tokens(sql: str) -> Iterator[tuple[str, str]]:
+    """The pieces of a text, each with its kind; joined together they are the text again."""
+    for match in _TOKEN.finditer(sql):
+        kind = match.lastgroup
+        yield ("dollar" if kind == "tag" else str(kind)), match.group()
+
+
+def split(script: str) -> list[str]:
+    """The statements of a script, without the semicolons between them, each with the comments above it."""
+    statements, current, empty = [], [], True
+    for kind, text in [*tokens(script), ("end", ";")]:
+        if kind != "end":
+            current.append(text)
+            empty = empty and (kind == "comment" or not text.strip())
+        elif empty:
+            current = []
+        else:
+            statements.append("".join(current).strip())
+            current, empty = [], True
+    return statements
+
+
+def compile_statement(sql: str, style: Style) -> Statement:
+    """Rewrite `:name` parameters for a driver."""
+    names: list[str] = []
+    pieces: list[str] = []
+    for kind, text in tokens(sql):
+        if kind != "parameter":
+            pieces.append(text)
+            continue
+        name = text[1:]
+        if style == "qmark" or name not in names:
+            names.append(name)
+        pieces.append({"named": text, "numbered": f"${names.index(name) + 1}", "qmark": "?"}[style])
+    return Statement("".join(pieces), tuple(names))
+
+
+def read_sql(store: str, verb: str) -> str:
+    """The text of `stores/<store>/sql/<verb>.sql`."""
+    return (files("reltask.stores") / store / "sql" / f"{verb}.sql").read_text(encoding="utf-8")
+
+
+@cache
+def load(store: str, verb: str, style: Style) -> tuple[Statement, ...]:
+    """The statements of a verb's file, compiled once per process."""
+    return tuple(compile_statement(statement, style) for statement in split(read_sql(store, verb)))
