@@ -21,7 +21,8 @@
     TaskSignal                        raised *by* a task to choose its outcome; not an error
     ├── Retry                         count the attempt and try again after a delay
     ├── Snooze                        not now: give the attempt back and come again later
-    └── Cancel                        end this slot without a result
+    ├── Cancel                        end this slot without a result
+    └── Stopped                       raised *into* a body that was asked to stop; let it pass
 """
 
 from __future__ import annotations
@@ -168,3 +169,7 @@ class Cancel(TaskSignal):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "cancelled by the task")
+
+
+class Stopped(TaskSignal):
+    """The worker asked this body to stop, for a time-out or a shutdown; let it pass through."""

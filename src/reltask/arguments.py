@@ -1,0 +1,124 @@
+"""Arguments on their way into a row and back: JSON by parameter name, typed by the function's own signature.
+
+    def send(user: User, at: datetime, *, copies: int = 1)
+                 │
+                 ▼   msgspec builds a decoder for exactly these names and types
+    {"user": {"id": 42}, "at": "2026-11-15T09:00:00Z", "copies": 2}
+
+What is stored is read back at once with the same decoder, so a value that does not fit is refused where it is
+enqueued and not hours later in a worker. Nothing is pickled, and nothing is imported by a name from the database.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from reltask.errors import ArgumentsError, DeclarationError
+
+DEFAULT_LIMIT = 1_000_000
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Arguments:
+    """The codec of one task."""
+
+    def __init__(self, function: Callable[..., Any], *, skip_first: bool) -> None:
+        self._label = getattr(function, "__name__", "task")
+        signature = inspect.signature(function)
+        hints = annotations_of(function)
+        parameters = list(signature.parameters.values())[1 if skip_first else 0 :]
+        for parameter in parameters:
+            if parameter.kind not in _NAMED:
+                raise DeclarationError(
+                    f"Task {self._label}: parameter {str(parameter)!r} has no name of its own in JSON.",
+                    remedy="Give every parameter a plain name (no *args, **kwargs or positional-only ones).",
+                )
+        self._signature = signature.replace(parameters=parameters)
+        fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in parameters]
+        shape = msgspec.defstruct(f"{self._label}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        self._names = [parameter.name for parameter in parameters]
+        self._decoder = msgspec.json.Decoder(shape, dec_hook=_from_plain)
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, limit: int = DEFAULT_LIMIT) -> str:
+        """The JSON of a call, or ArgumentsError: wrong names, wrong types, or something JSON cannot hold."""
+        try:
+            values = self._signature.bind(*args, **kwargs).arguments
+            raw = encode_json(values)
+            self._decoder.decode(raw)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ArgumentsError(f"Task {self._label}: {error}.", remedy=_ARGUMENTS_REMEDY) from error
+        if len(raw) > limit:
+            raise ArgumentsError(
+                f"Task {self._label}: the arguments take {len(raw):,} bytes, more than the limit of {limit:,}.",
+                remedy="Store the data elsewhere and pass a reference, or raise limits.arguments.",
+            )
+        return raw.decode()
+
+    def decode(self, text: str) -> dict[str, Any]:
+        """The keyword arguments of a stored call."""
+        try:
+            values = self._decoder.decode(text)
+        except (ValueError, TypeError) as error:
+            raise ArgumentsError(f"Task {self._label}: the stored arguments do not fit its parameters: {error}.") from error
+        return {name: value for name in self._names if (value := getattr(values, name)) is not msgspec.UNSET}
+
+
+_ARGUMENTS_REMEDY = (
+    "Pass what the function's signature asks for; JSON holds numbers (no NaN), strings, lists, dicts, dates, UUIDs, "
+    "Decimals, enums, dataclasses, attrs classes and pydantic models."
+)
+
+
+def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The resolved annotations of a function, or a DeclarationError that names the one that cannot be resolved."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise DeclarationError(
+            f"Task {getattr(function, '__name__', function)!s}: the annotation {error.name!r} is not defined at run time.",
+            remedy="Import it outside `if TYPE_CHECKING:`; reltask types stored arguments by the signature.",
+        ) from error
+
+
+def encode_json(value: object) -> bytes:
+    """JSON of a value; ValueError for NaN and infinity, which JSON cannot hold and msgspec would turn into null."""
+    raw = msgspec.json.encode(value, enc_hook=_to_plain)
+    if b"null" in raw:
+        _refuse_nan(msgspec.to_builtins(value, enc_hook=_to_plain))
+    return raw
+
+
+def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
+    if parameter.default is inspect.Parameter.empty:
+        return (parameter.name, hint)
+    return (parameter.name, hint | msgspec.UnsetType if hint is not Any else Any, msgspec.UNSET)
+
+
+def _refuse_nan(value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} cannot be stored as JSON")
+    if isinstance(value, dict):
+        for item in value.values():
+            _refuse_nan(item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            _refuse_nan(item)
+
+
+def _to_plain(value: Any) -> Any:
+    """Pydantic models, without depending on pydantic: whatever can dump itself."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} cannot be stored as JSON")
+
+
+def _from_plain(kind: type, value: Any) -> Any:
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    raise TypeError(f"{getattr(kind, '__name__', kind)} cannot be read from JSON")

@@ -1,0 +1,153 @@
+"""The thread that renews claims. It decides nothing: `Heartbeats` does.
+
+It has its own connection with its own short timeout, and neither pool, nor retry, nor breaker in front of it, so that a
+busy worker, a blocked event loop or an open circuit cannot keep a beat from being sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from uuid import UUID
+
+from reltask import events
+from reltask.clock import Clock
+from reltask.engine.heartbeat import Abandon, Action, Beat, Falter, GiveBack, Heartbeats, Verify
+from reltask.engine.service import Service
+from reltask.errors import ReltaskError
+from reltask.job import Hold, Outcome, Release
+from reltask.lease import Pace
+from reltask.store import Store
+
+LATE = 1.0
+"""A decision made this many seconds late is worth a warning: the process was starved or paused."""
+
+
+class Beater(Service):
+    """Renews one worker's claims and says which ones are no longer to be trusted."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        worker: str,
+        pace: Pace,
+        alive_for: timedelta,
+        clock: Clock,
+        emit: events.Subscriber,
+        abandon: Callable[[Abandon], None],
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._worker = worker
+        self._pace = pace
+        self._alive_for = alive_for
+        self._clock = clock
+        self._emit = emit
+        self._abandon = abandon
+        self._heartbeats = Heartbeats(sweep_interval=pace.heartbeat)
+        self._lock = threading.Lock()
+        self._planned: float | None = None
+        self._last_error = ""
+
+    # Called from the worker's thread
+
+    def watch(self, hold: Hold, pace: Pace, *, sent_at: float, renew_until: float | None = None) -> None:
+        """Renew this claim from now on."""
+        with self._lock:
+            self._heartbeats.watch(hold, pace, sent_at=sent_at, renew_until=renew_until)
+            due = sent_at + pace.heartbeat
+            sooner = self._planned is None or due < self._planned
+        if sooner:
+            self.wake()
+
+    def settling(self, hold: Hold) -> None:
+        """The body has ended; keep the claim until its outcome is written."""
+        with self._lock:
+            self._heartbeats.settling(hold)
+
+    def forget(self, hold: Hold) -> None:
+        """The run is over."""
+        with self._lock:
+            self._heartbeats.forget(hold)
+
+    @contextlib.contextmanager
+    def claiming(self, token: UUID) -> Iterator[None]:
+        """Rows that carry this token are expected while the block is open."""
+        with self._lock:
+            self._heartbeats.claiming(token)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._heartbeats.claimed(token)
+
+    def claim_unanswered(self, token: UUID, *, lock_timeout: float) -> None:
+        """A claim's answer was lost: look for its rows until they would have expired."""
+        with self._lock:
+            self._heartbeats.claim_unanswered(token, now=self._clock.monotonic(), lock_timeout=lock_timeout)
+        self.wake()
+
+    # On the beater's own thread
+
+    async def tick(self) -> float | None:
+        now = self._clock.monotonic()
+        self._report_lateness(now)
+        with self._lock:
+            actions = self._heartbeats.tick(now)
+        await self._perform(actions)
+        with self._lock:
+            now = self._clock.monotonic()
+            self._planned = self._heartbeats.next_at(now)
+            return None if self._planned is None else max(0.0, self._planned - now)
+
+    async def closed(self) -> None:
+        await self._store.close()
+
+    def _report_lateness(self, now: float) -> None:
+        if self._planned is not None and now - self._planned > LATE:
+            self._emit(events.HeartbeatLate(worker=self._worker, seconds=now - self._planned))
+
+    async def _perform(self, actions: list[Action]) -> None:
+        """Do what was decided; what has to be given up comes first, before any call that may hang."""
+        for action in actions:
+            if isinstance(action, Abandon):
+                self._abandon(action)
+            elif isinstance(action, Falter):
+                self._emit(
+                    events.HeartbeatFailed(
+                        worker=self._worker, failures=action.failures, limit=action.limit, error=self._last_error
+                    )
+                )
+        for action in actions:
+            try:
+                async with asyncio.timeout(self._pace.beat_timeout):
+                    followed_by = await self._ask(action)
+            except (ReltaskError, TimeoutError, OSError) as error:
+                self._last_error = str(error) or type(error).__name__
+            else:
+                await self._perform(followed_by)
+
+    async def _ask(self, action: Action) -> list[Action]:
+        match action:
+            case Beat(holds):
+                sent_at = self._clock.monotonic()
+                answer = await self._store.heartbeat_jobs(self._worker, holds, alive_for=self._alive_for)
+                with self._lock:
+                    return self._heartbeats.answered(action, answer, sent_at=sent_at)
+            case Verify(holds):
+                ours = await self._store.read_holds(self._worker, holds)
+                with self._lock:
+                    return self._heartbeats.verified(action, ours)
+            case GiveBack(holds):
+                await self._give_back(holds)
+        return []
+
+    async def _give_back(self, holds: tuple[Hold, ...]) -> None:
+        why = "the answer to the claim was lost"
+        releases = [Release(hold=hold, outcome=Outcome.RELEASED, error=why) for hold in holds]
+        for settled in await self._store.release_jobs(self._worker, releases):
+            self._emit(events.StrayReleased(worker=self._worker, job_id=settled.job_id, fence=settled.fence))

@@ -1,0 +1,216 @@
+"""Which claims to renew, which to verify, which to give up: decided here, without doing anything.
+
+    watch ──► [trusted] ──── beat due ────► Beat ──► answered: renewed ──► trust counts from before the send
+                  │                           │
+                  │                           ├────► answered: row missing ──► Verify ──► still ours: beat again
+                  │                           │                                    └────► not ours:   Abandon
+                  │                           └────► no answer: beat again, soon
+                  └──── deadline, or the third interval without a good beat ───────────► Abandon
+
+A row that a beat did not renew is only *suspect*. The beat never waits for a row lock, so the row may be held by this
+worker's own transaction, or be completed at this very moment. It counts as lost when a committed read says so and no
+outcome of that run is on its way. An abandoned run is never renewed again.
+
+The thread that beats and the deterministic simulation drive this same code: `now` and the answers are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from msgspec import Struct
+
+from reltask.job import BeatAnswer, Hold
+from reltask.lease import Pace
+from reltask.store import BATCH
+
+RETRY_SHARE = 6
+"""A beat without an answer is sent again after this fraction of an interval."""
+
+
+class Beat(Struct, frozen=True):
+    """Renew these claims now. An empty one only looks for strays."""
+
+    holds: tuple[Hold, ...]
+
+
+class Verify(Struct, frozen=True):
+    """Read whether these claims are still ours."""
+
+    holds: tuple[Hold, ...]
+
+
+class Abandon(Struct, frozen=True):
+    """Stop this run's body: its claim can no longer be trusted."""
+
+    hold: Hold
+    reason: str
+    lost: bool
+    """The claim is known to be somebody else's, or nobody's."""
+
+
+class GiveBack(Struct, frozen=True):
+    """Release these claims: the database made them for us, but the answer never arrived."""
+
+    holds: tuple[Hold, ...]
+
+
+class Falter(Struct, frozen=True):
+    """One more whole interval has passed without a good beat."""
+
+    failures: int
+    limit: int
+
+
+Action = Beat | Verify | Abandon | GiveBack | Falter
+
+
+class Watch(Struct):
+    """One claim under watch."""
+
+    hold: Hold
+    pace: Pace
+    acknowledged: float
+    """Monotonic time before the last acknowledged claim or beat was sent."""
+    next_beat: float
+    """When to renew it: an interval after the last good beat, or sooner after one without an answer."""
+    renew_until: float | None = None
+    """A run past its own timeout and grace is no longer renewed."""
+    settling: bool = False
+    """The body has ended and its outcome is on its way: no longer abandoned, but still renewed."""
+    abandoned: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether its body may still have to be stopped."""
+        return not (self.abandoned or self.settling)
+
+    @property
+    def stop_at(self) -> float:
+        """When its body must be stopped unless a good beat comes first."""
+        return min(self.pace.deadline(self.acknowledged), self.pace.abandon_at(self.acknowledged))
+
+    def renewable(self, now: float) -> bool:
+        return not self.abandoned and (self.renew_until is None or now < self.renew_until)
+
+
+class Heartbeats:
+    """The claims of one worker and what is known about them."""
+
+    def __init__(self, *, sweep_interval: float) -> None:
+        self._watches: dict[Hold, Watch] = {}
+        self._tokens: set[UUID] = set()
+        self._sweep_interval = sweep_interval
+        self._sweep_until = float("-inf")
+        self._next_sweep: float | None = None
+        self._failures = 0
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    # What the worker tells
+
+    def watch(self, hold: Hold, pace: Pace, *, sent_at: float, renew_until: float | None = None) -> None:
+        """A claim has been acknowledged; `sent_at` is when it had been asked for."""
+        self._watches[hold] = Watch(hold, pace, sent_at, sent_at + pace.heartbeat, renew_until)
+
+    def settling(self, hold: Hold) -> None:
+        """The run's body has ended; its outcome will be written."""
+        if hold in self._watches:
+            self._watches[hold].settling = True
+
+    def forget(self, hold: Hold) -> None:
+        """The run is over."""
+        self._watches.pop(hold, None)
+
+    def claiming(self, token: UUID) -> None:
+        """A claim with this token is under way: rows that carry it are not strays."""
+        self._tokens.add(token)
+
+    def claimed(self, token: UUID) -> None:
+        """The claim with this token has been answered, and its rows are watched."""
+        self._tokens.discard(token)
+
+    def claim_unanswered(self, token: UUID, *, now: float, lock_timeout: float) -> None:
+        """The claim's answer was lost: it may land at any time, so look for strays until its locks would have ended."""
+        self._tokens.discard(token)
+        self._sweep_until = max(self._sweep_until, now + lock_timeout)
+        self._next_sweep = now
+
+    # What is to be done
+
+    def next_at(self, now: float) -> float | None:
+        """The monotonic time of the next decision, or None while there is nothing to decide."""
+        beats = [w.next_beat for w in self._watches.values() if w.renewable(now)]
+        stops = [w.stop_at for w in self._watches.values() if w.open]
+        sweeps = [] if self._next_sweep is None else [self._next_sweep]
+        return min([*beats, *stops, *sweeps], default=None)
+
+    def tick(self, now: float) -> list[Action]:
+        """Everything that is due by now."""
+        actions: list[Action] = [
+            self._abandon(watch, self._why(watch, now), lost=False)
+            for watch in self._watches.values()
+            if watch.open and now >= watch.stop_at
+        ]
+        actions += self._falter(now)
+        renewable = [w for w in self._watches.values() if w.renewable(now)]
+        if self._sweep_due(now) or any(now >= w.next_beat for w in renewable):
+            actions += self._beat(renewable, now)
+        return actions
+
+    # What the database answered
+
+    def answered(self, beat: Beat, answer: BeatAnswer, *, sent_at: float) -> list[Action]:
+        """A beat was answered: renewed claims are trusted anew, missing ones are suspect, strays go back."""
+        for hold in answer.renewed:
+            watch = self._watches.get(hold)
+            if watch is not None and not watch.abandoned:
+                watch.acknowledged = max(watch.acknowledged, sent_at)
+                watch.next_beat = watch.acknowledged + watch.pace.heartbeat
+        suspects = tuple(h for h in beat.holds if h not in answer.renewed and self._is_open(h))
+        strays = tuple(s.hold for s in answer.strays if s.hold not in self._watches and s.token not in self._tokens)
+        return [*([Verify(suspects)] if suspects else []), *([GiveBack(strays)] if strays else [])]
+
+    def verified(self, verify: Verify, still_ours: Iterable[Hold]) -> list[Action]:
+        """A committed read of the suspects: those that are not ours, and are not being settled, are lost."""
+        ours = set(still_ours)
+        lost = [h for h in verify.holds if h not in ours and self._is_open(h)]
+        return [self._abandon(self._watches[h], "the claim has passed to somebody else", lost=True) for h in lost]
+
+    # Inside
+
+    def _beat(self, watches: list[Watch], now: float) -> list[Action]:
+        for watch in watches:
+            watch.next_beat = now + watch.pace.heartbeat / RETRY_SHARE
+        if self._next_sweep is not None:
+            self._next_sweep = now + self._sweep_interval if now < self._sweep_until else None
+        holds = [watch.hold for watch in watches]
+        return [Beat(tuple(holds[i : i + BATCH])) for i in range(0, max(len(holds), 1), BATCH)]
+
+    def _sweep_due(self, now: float) -> bool:
+        return self._next_sweep is not None and now >= self._next_sweep
+
+    def _is_open(self, hold: Hold) -> bool:
+        watch = self._watches.get(hold)
+        return watch is not None and watch.open
+
+    def _why(self, watch: Watch, now: float) -> str:
+        if watch.pace.failures(watch.acknowledged, now) >= watch.pace.abandon_after:
+            return f"{watch.pace.abandon_after} heartbeats in a row failed"
+        return "the lock's deadline has passed without a good heartbeat"
+
+    def _abandon(self, watch: Watch, reason: str, *, lost: bool) -> Abandon:
+        watch.abandoned = True
+        return Abandon(watch.hold, reason, lost)
+
+    def _falter(self, now: float) -> list[Action]:
+        """Report each failed interval once, counted from the claim that has waited longest for a good beat."""
+        waiting = [w for w in self._watches.values() if w.renewable(now)]
+        if not waiting:
+            self._failures = 0
+            return []
+        oldest = min(waiting, key=lambda w: w.acknowledged)
+        before, self._failures = self._failures, oldest.pace.failures(oldest.acknowledged, now)
+        return [Falter(self._failures, oldest.pace.abandon_after)] if self._failures > before else []

@@ -1,0 +1,94 @@
+"""One run in this worker: its claim, its body, and whether it may still go on."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from reltask.clock import DatabaseTime
+from reltask.errors import LockLost, Stopped
+from reltask.job import Claim, Hold
+from reltask.lease import Pace
+from reltask.tasks import TaskDefinition
+
+
+class StopReason(StrEnum):
+    """Why a body is asked to stop."""
+
+    TIMEOUT = "timeout"
+    SHUTDOWN = "shutdown"
+    ABANDONED = "abandoned"
+    """The claim can no longer be trusted."""
+    LOST = "lost"
+    """The claim is known to be gone."""
+
+    @property
+    def claim_is_doubtful(self) -> bool:
+        return self in (StopReason.ABANDONED, StopReason.LOST)
+
+
+class Body(Protocol):
+    """A task's function on its way: on the loop, in a thread or in a child process."""
+
+    async def run(self) -> object:
+        """Run to the end, and return or raise what the function did."""
+        ...
+
+    def stop(self) -> None:
+        """Ask it to end. From any thread, at any time, more than once."""
+        ...
+
+    def kill(self) -> None:
+        """End it by force, where that is possible."""
+        ...
+
+
+class Run:
+    """A claimed slot in this worker."""
+
+    def __init__(self, claim: Claim, task: TaskDefinition, pace: Pace, time: DatabaseTime) -> None:
+        self.claim = claim
+        self.task = task
+        self.pace = pace
+        self.time = time
+        """The database's time at the claim, to be carried forward by monotonic time."""
+        self.stop_reason: StopReason | None = None
+        self.stop_detail = ""
+        self.settled_by_transaction = False
+        self.body: Body | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def hold(self) -> Hold:
+        return self.claim.hold
+
+    def now(self, monotonic: float) -> datetime:
+        """The database's time, as far as this worker can tell."""
+        return self.time.now(monotonic)
+
+    def attach(self, body: Body) -> None:
+        """The body exists; a stop that came before it is passed on."""
+        with self._lock:
+            self.body = body
+            stopping = self.stop_reason is not None
+        if stopping:
+            body.stop()
+
+    def stop(self, reason: StopReason, detail: str = "") -> None:
+        """Ask the body to stop. From any thread. The first reason stays, unless the claim turns out to be doubtful."""
+        with self._lock:
+            if self.stop_reason is None or (reason.claim_is_doubtful and not self.stop_reason.claim_is_doubtful):
+                self.stop_reason, self.stop_detail = reason, detail
+            body = self.body
+        if body is not None:
+            body.stop()
+
+    def check(self) -> None:
+        """Raise if the body should not go on."""
+        if self.stop_reason is None:
+            return
+        if self.stop_reason.claim_is_doubtful:
+            raise LockLost(f"This run's claim is no longer to be trusted: {self.stop_detail}.")
+        raise Stopped(self.stop_detail or self.stop_reason)

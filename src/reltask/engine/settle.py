@@ -1,0 +1,110 @@
+"""Outcomes on their way into the ledger, grouped as commits are.
+
+    body ends ─► ┐
+    body ends ─► ├─ waiting ──► one statement ──► committed ──► each run hears whether it was accepted
+    body ends ─► ┘     ▲              │
+                       └─ whatever ended meanwhile goes with the next one
+
+Nothing waits on a timer: while one flush is under way, the next group gathers. Nothing is reported before it is
+committed. When the database does not answer, the outcome is kept and sent again until it does; when the *answer* was
+lost, the same fenced statement is sent again, and the ledger settles what it no longer matches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from reltask import events
+from reltask.clock import Clock
+from reltask.engine.service import Service
+from reltask.errors import AmbiguousError, DatabaseError, TransientError
+from reltask.job import Completion, Failure, Hold, Release, Settled
+from reltask.store import BATCH, Store
+
+Settlement = Completion | Failure | Release
+S = TypeVar("S", Completion, Failure, Release)
+RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Settler(Service):
+    """Writes outcomes until the database has answered for each."""
+
+    def __init__(self, store: Store, *, worker: str, clock: Clock, emit: events.Subscriber) -> None:
+        super().__init__()
+        self._store = store
+        self._worker = worker
+        self._clock = clock
+        self._emit = emit
+        self._waiting: list[tuple[Settlement, asyncio.Future[Settled | None]]] = []
+
+    @property
+    def pending(self) -> int:
+        """Outcomes that no flush has taken up yet."""
+        return len(self._waiting)
+
+    def settle(self, settlement: Settlement) -> asyncio.Future[Settled | None]:
+        """Write this outcome; the future says how it was accepted, or None if the claim had passed on."""
+        future: asyncio.Future[Settled | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((settlement, future))
+        self._woken.set()
+        return future
+
+    async def tick(self) -> float | None:
+        batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+        if not batch:
+            return None
+        accepted: dict[Hold, Settled] = {}
+        settlements = [settlement for settlement, _ in batch]
+        accepted |= await self._write([s for s in settlements if isinstance(s, Completion)], self._store.complete_jobs)
+        accepted |= await self._write([s for s in settlements if isinstance(s, Failure)], self._store.fail_jobs)
+        accepted |= await self._write([s for s in settlements if isinstance(s, Release)], self._store.release_jobs)
+        for settlement, future in batch:
+            if not future.done():
+                future.set_result(accepted.get(settlement.hold))
+        return 0.0 if self._waiting else None
+
+    async def _write(
+        self, settlements: list[S], verb: Callable[[str, Sequence[S]], Awaitable[list[Settled]]]
+    ) -> dict[Hold, Settled]:
+        """Send until answered. Once an answer was lost, what no longer matches is looked up in the ledger."""
+        if not settlements:
+            return {}
+        doubtful, tries = False, 0
+        while True:
+            try:
+                answer = {settled.hold: settled for settled in await verb(self._worker, settlements)}
+                return answer if not doubtful else answer | await self._recorded(settlements, answer)
+            except (TransientError, AmbiguousError) as error:
+                doubtful = doubtful or isinstance(error, AmbiguousError)
+                await self._wait_for_database(error, tries)
+                tries += 1
+            except DatabaseError as error:
+                return await self._one_by_one(settlements, verb, error)
+
+    async def _recorded(self, settlements: Sequence[Settlement], answer: dict[Hold, Settled]) -> dict[Hold, Settled]:
+        missing = [s.hold for s in settlements if s.hold not in answer]
+        recorded = await self._store.read_outcomes(missing) if missing else {}
+        return {s.hold: Settled(*s.hold) for s in settlements if recorded.get(s.hold) == _outcome(s)}
+
+    async def _one_by_one(
+        self, settlements: list[S], verb: Callable[[str, Sequence[S]], Awaitable[list[Settled]]], error: DatabaseError
+    ) -> dict[Hold, Settled]:
+        """The database refuses the batch for good: one bad row must not take the others along."""
+        if len(settlements) == 1:
+            self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=0.0))
+            return {}
+        accepted: dict[Hold, Settled] = {}
+        for settlement in settlements:
+            accepted |= await self._write([settlement], verb)
+        return accepted
+
+    async def _wait_for_database(self, error: DatabaseError, tries: int) -> None:
+        pause = RETRY_PAUSES[min(tries, len(RETRY_PAUSES) - 1)]
+        self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=pause))
+        await self._clock.sleep(pause)
+
+
+def _outcome(settlement: Settlement) -> str:
+    return "failed" if isinstance(settlement, Failure) else settlement.outcome

@@ -1,0 +1,44 @@
+"""A few threads for plain functions. They are daemons: a body that never ends cannot keep the process from ending."""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+
+class ThreadPool:
+    """Runs each function on an idle thread, or on a new one: its size is bounded by the worker's concurrency."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._threads = 0
+
+    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+        """Run the function, in the caller's context variables."""
+        future: Future[Any] = Future()
+        context = contextvars.copy_context()
+        self._work.put((future, lambda: context.run(function)))
+        if not self._idle.acquire(blocking=False):
+            self._threads += 1
+            threading.Thread(target=self._serve, name=f"reltask-body-{self._threads}", daemon=True).start()
+        return future
+
+    def close(self) -> None:
+        """Let the threads end when they have nothing left to do."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, function = item
+            try:
+                future.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - the future carries it to the run
+                future.set_exception(error)
+            del item, future, function
+            self._idle.release()

@@ -1,0 +1,85 @@
+-- Take due jobs. The first three statements only read: an empty poll never asks for the write lock.
+-- Precondition of a claim: due, unclaimed, not paused, not dead; queue and task known to the worker.
+
+-- Lanes: one per (queue, task, priority), each in order of due time in the index. The recursion jumps from the head of
+-- one lane to the head of the next, one index seek each, so that the cost follows the number of lanes, not of jobs.
+-- `later` is the first due time of the lane that lies in the future.
+with recursive lane (head) as (
+    select (
+        select first.rowid
+          from reltask_jobs as first
+         where first.queue = known.value
+           and first.locked_by is null and first.paused_at is null and first.dead_at is null and first.isolated = 0
+         order by first.task, first.priority, first.due_at
+         limit 1
+    )
+      from json_each(:queues) as known
+    union
+    select (
+        select next.rowid
+          from reltask_jobs as next
+         where next.queue = this.queue
+           and (next.task, next.priority) > (this.task, this.priority)
+           and next.locked_by is null and next.paused_at is null and next.dead_at is null and next.isolated = 0
+         order by next.task, next.priority, next.due_at
+         limit 1
+    )
+      from lane
+      join reltask_jobs as this on this.rowid = lane.head
+)
+select jobs.queue, jobs.task, jobs.priority, jobs.due_at,
+       case when jobs.due_at > :now then jobs.due_at else (
+           select min(future.due_at)
+             from reltask_jobs as future
+            where future.queue = jobs.queue and future.task = jobs.task and future.priority = jobs.priority
+              and future.due_at > :now
+              and future.locked_by is null and future.paused_at is null and future.dead_at is null
+              and future.isolated = 0
+       ) end as later
+  from lane
+  join reltask_jobs as jobs on jobs.rowid = lane.head
+ where jobs.task in (select value from json_each(:tasks))
+ order by jobs.priority, jobs.due_at;
+
+-- The first known job whose last run was lost, and the time at which it may be taken.
+select id, due_at + :isolated_after as due_at
+  from reltask_jobs
+ where locked_by is null and paused_at is null and dead_at is null and isolated = 1
+   and queue in (select value from json_each(:queues))
+   and task in (select value from json_each(:tasks))
+ order by reltask_jobs.due_at
+ limit 1;
+
+-- Whose lock ends next, and when this worker last showed a sign of life.
+select (select min(lock_expires_at) from reltask_jobs where locked_by is not null) as next_expiry,
+       (select heartbeat_at from reltask_workers where id = :worker)               as seen_at;
+
+-- The due jobs of one lane.
+select id
+  from reltask_jobs
+ where queue = :queue and task = :task and priority = :priority
+   and due_at <= :now
+   and locked_by is null and paused_at is null and dead_at is null and isolated = 0
+ order by due_at
+ limit :room;
+
+-- The claim itself.
+update reltask_jobs
+   set locked_by        = :worker,
+       claim_token      = :token,
+       locked_at        = :now,
+       heartbeat_at     = :now,
+       claim_timeout_ms = coalesce(lock_timeout_ms, :lock_timeout_ms),
+       lock_expires_at  = :now + coalesce(lock_timeout_ms, :lock_timeout_ms) * 1000,
+       fence            = fence + 1,
+       attempt          = attempt + 1,
+       slot_started_at  = coalesce(slot_started_at, :now),
+       progress         = null
+ where id in (select value from json_each(:ids))
+   and locked_by is null and paused_at is null and dead_at is null
+   and due_at <= :now
+returning id, fence, task, key, args, queue, priority, schedule, slot_no, next_run_time, due_at, slot_started_at,
+          locked_at, attempt, max_attempts, claim_timeout_ms, isolated;
+
+-- The worker is alive.
+update reltask_workers set heartbeat_at = :now, alive_until = :now + :alive_for where id = :worker;

@@ -1,0 +1,21 @@
+-- Rewrite a recurring job's definition.
+-- Precondition: its declaration is still the one that was seen. A claimed slot is never moved: only what the next
+-- slot will use changes.
+update reltask_jobs
+   set queue           = :queue,
+       priority        = :priority,
+       args            = :args,
+       schedule        = :schedule,
+       declaration     = :declaration,
+       app_version     = :app_version,
+       max_attempts    = :max_attempts,
+       lock_timeout_ms = :lock_timeout_ms,
+       next_run_time   = case when locked_by is null
+                              then coalesce(:run_at, :now + coalesce(:delay, 0))
+                              else next_run_time end,
+       not_before      = case when locked_by is null then null else not_before end
+ where task = :task
+   and coalesce(key, '') = coalesce(:key, '')
+   and schedule is not null
+   and declaration is :seen
+returning id;

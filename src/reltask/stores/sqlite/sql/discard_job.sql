@@ -1,0 +1,14 @@
+-- Remove a job, with a ledger row that says so. Precondition of both statements: unclaimed. No worker ran it, so the
+-- row takes the fence that the next claim would have taken.
+insert into reltask_runs (
+    job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at, finished_at, outcome
+)
+select id, fence + 1, slot_no, task, key, queue, null, attempt, next_run_time, due_at, null, :now, 'discarded'
+  from reltask_jobs
+ where id = :job_id
+   and locked_by is null;
+
+delete from reltask_jobs
+ where id = :job_id
+   and locked_by is null
+returning id;

@@ -1,0 +1,6 @@
+-- Which of these claims the committed rows show as this worker's.
+select jobs.id, jobs.fence
+  from json_each(:holds) as held
+  join reltask_jobs as jobs on jobs.id = json_extract(held.value, '$[0]')
+ where jobs.fence = json_extract(held.value, '$[1]')
+   and jobs.locked_by = :worker;

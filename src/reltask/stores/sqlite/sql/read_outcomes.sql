@@ -1,0 +1,6 @@
+-- What the ledger says about these runs.
+select runs.job_id, runs.fence, runs.outcome
+  from json_each(:holds) as held
+  join reltask_runs as runs
+    on runs.job_id = json_extract(held.value, '$[0]')
+   and runs.fence = json_extract(held.value, '$[1]');

@@ -1,0 +1,7 @@
+-- Write a run's progress. Precondition: id, owner and fence.
+update reltask_jobs
+   set progress = :progress
+ where id = :job_id
+   and fence = :fence
+   and locked_by = :worker
+returning id;

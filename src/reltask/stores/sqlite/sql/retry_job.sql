@@ -1,0 +1,9 @@
+-- Give a dead job a new set of attempts, due at once. Precondition: dead.
+update reltask_jobs
+   set dead_at    = null,
+       attempt    = 0,
+       isolated   = 0,
+       not_before = :now
+ where id = :job_id
+   and dead_at is not null
+returning id;

@@ -1,0 +1,180 @@
+"""Task definitions: a function, how it wants to be run, and what its jobs start out with."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from reltask.arguments import Arguments, annotations_of
+from reltask.backoff import Backoff
+from reltask.errors import DeclarationError, UnknownTask
+from reltask.schedule import Schedule, encode
+
+RECURRING_ATTEMPTS = None
+ONE_OFF_ATTEMPTS = 5
+PRIORITIES = range(10)
+
+
+class Kind(StrEnum):
+    """Where a body runs."""
+
+    ASYNC = "async"
+    """On the worker's event loop."""
+    THREAD = "thread"
+    """In a thread of the worker."""
+    PROCESS = "process"
+    """In a child process of its own."""
+
+
+class TaskOptions(Struct, frozen=True, kw_only=True):
+    """What a task's jobs and runs start out with. Durations have been parsed already."""
+
+    queue: str = "default"
+    priority: int = 5
+    max_attempts: int | None = ONE_OFF_ATTEMPTS
+    backoff: Backoff | None = None
+    """None: what suits the schedule."""
+    timeout: timedelta | None = None
+    """How long one run may take; None: as long as its heartbeats go through."""
+    lock_timeout: timedelta | None = None
+    """None: the worker's setting."""
+
+
+class TaskDefinition:
+    """A registered function. Engine and app read it; nobody changes it."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        kind: Kind,
+        options: TaskOptions,
+        schedule: Schedule | None,
+        aliases: tuple[str, ...] = (),
+        context: type | None = None,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.kind = kind
+        self.options = options
+        self.schedule = schedule
+        self.aliases = aliases
+        self.context = context
+        """The context class that the first parameter asks for, or None."""
+        self.arguments = Arguments(function, skip_first=context is not None)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name} ({self.kind})>"
+
+
+class Registry:
+    """The tasks that a process knows, by name and alias."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, TaskDefinition] = {}
+
+    def __iter__(self) -> Iterator[TaskDefinition]:
+        return (task for name, task in self._tasks.items() if name == task.name)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def names(self) -> list[str]:
+        """Every name and alias, sorted: what a claim may take."""
+        return sorted(self._tasks)
+
+    def add(self, task: TaskDefinition) -> None:
+        """Register a task; a second one of the same name is a mistake."""
+        for name in (task.name, *task.aliases):
+            other = self._tasks.get(name)
+            if other is not None:
+                raise DeclarationError(
+                    f"Two tasks are called {name!r}: {_where(other.function)} and {_where(task.function)}.",
+                    remedy=f'Give one of them another name: @app.task(name="{name}_2").',
+                )
+        for name in (task.name, *task.aliases):
+            self._tasks[name] = task
+
+    def find(self, name: str) -> TaskDefinition | None:
+        """The task of this name or alias."""
+        return self._tasks.get(name)
+
+    def get(self, name: str) -> TaskDefinition:
+        """The task of this name or alias, or UnknownTask with the nearest name."""
+        task = self._tasks.get(name)
+        if task is None:
+            near = difflib.get_close_matches(name, self._tasks, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known tasks: {', '.join(self.names()) or 'none'}."
+            raise UnknownTask(f"No task is called {name!r}.", remedy=hint)
+        return task
+
+
+def kind_of(function: Callable[..., Any], isolation: str | None) -> Kind:
+    """Where a function runs, from what it is and from `isolation=`."""
+    name = getattr(function, "__name__", repr(function))
+    is_async = inspect.iscoroutinefunction(function)
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise DeclarationError(f"Task {name}: a generator has no single end.", remedy="Use a plain or async function.")
+    if isolation is None:
+        return Kind.ASYNC if is_async else Kind.THREAD
+    if isolation != "process":
+        raise DeclarationError(f"Task {name}: isolation={isolation!r} is unknown.", remedy='Write isolation="process" or leave it out.')
+    if is_async:
+        raise DeclarationError(f"Task {name}: a child process runs a plain function.", remedy="Write `def` instead of `async def`.")
+    if "<locals>" in function.__qualname__:
+        raise DeclarationError(
+            f"Task {name}: a child process imports its function, and cannot reach one defined inside another.",
+            remedy="Define it at the top of a module.",
+        )
+    return Kind.PROCESS
+
+
+def context_of(function: Callable[..., Any], kind: Kind, contexts: dict[Kind, type]) -> type | None:
+    """The context class that the first parameter is annotated with; a class for another kind of body is a mistake."""
+    hints = annotations_of(function)
+    parameters = list(inspect.signature(function).parameters)
+    asked = [(name, hints.get(name)) for name in parameters if hints.get(name) in contexts.values()]
+    if not asked:
+        return None
+    name, hint = asked[0]
+    if len(asked) > 1 or name != parameters[0]:
+        raise DeclarationError(f"Task {function.__name__}: the context must be the first parameter, once.")
+    if hint is not contexts[kind]:
+        raise DeclarationError(
+            f"Task {function.__name__} is run as {kind}: its context is {contexts[kind].__name__}, not {hint.__name__}.",
+            remedy=f"Annotate {name}: {contexts[kind].__name__}.",
+        )
+    return contexts[kind]
+
+
+def check_options(name: str, options: TaskOptions) -> None:
+    """Refuse what the table would refuse, in words."""
+    if options.priority not in PRIORITIES:
+        raise DeclarationError(f"Task {name}: priority={options.priority} is outside 0 (first) to 9 (last).")
+    if not options.queue:
+        raise DeclarationError(f"Task {name}: a queue needs a name.")
+    if options.max_attempts is not None and options.max_attempts < 1:
+        raise DeclarationError(f"Task {name}: max_attempts={options.max_attempts}; write 1 or more, or None for no limit.")
+    for field in ("timeout", "lock_timeout"):
+        length = getattr(options, field)
+        if length is not None and length <= timedelta(0):
+            raise DeclarationError(f"Task {name}: {field} must be longer than nothing.")
+
+
+def declaration_hash(schedule: Schedule, options: TaskOptions, args: str) -> str:
+    """A hash of all that a recurring job's declaration says, so that a change in code can be noticed."""
+    said = (encode(schedule), options.queue, options.priority, options.max_attempts, options.lock_timeout, args)
+    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
+
+
+def _where(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"

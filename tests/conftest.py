@@ -1,0 +1,46 @@
+"""Session-wide parts: one PostgreSQL server, and a fresh, migrated database for each test that asks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.postgres_server import PostgresServer
+
+TEMPLATE = "reltask_template"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running server that belongs to this test session."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer) -> str:
+    """The name of a migrated database that nobody uses, to copy from."""
+    from reltask.stores.migration import migrate_postgres  # noqa: PLC0415 - tests without PostgreSQL need no driver
+
+    asyncio.run(migrate_postgres(postgres_server.create_database(TEMPLATE)))
+    return TEMPLATE
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """A fresh database with reltask's tables; dropped afterwards."""
+    name = f"test_{next(_numbers)}"
+    yield postgres_server.create_database(name, template=postgres_template)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A fresh database with nothing in it; dropped afterwards."""
+    name = f"test_{next(_numbers)}"
+    yield postgres_server.create_database(name)
+    postgres_server.drop_database(name)
