@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
@@ -54,6 +54,10 @@ class Store(Protocol):
 
     def dedicated(self, *, timeout: timedelta) -> Store:
         """Another, unopened store on the same database with one connection and no retries, each call at most `timeout`."""
+        ...
+
+    async def read_now(self) -> datetime:
+        """The database's time."""
         ...
 
     # Producing

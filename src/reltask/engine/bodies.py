@@ -1,15 +1,15 @@
-"""Three kinds of body behind one face: run, stop, kill.
+"""Three kinds of body behind one face: start, stop, kill.
 
                stop                                    kill
     async      cancel the task                         (nothing harder exists)
     thread     a flag; ctx raises at its next call     (nothing harder exists)
-    process    SIGTERM                                 SIGKILL
+    process    SIGTERM                                 SIGKILL, to its whole group
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from reltask.engine.threads import ThreadPool
@@ -18,35 +18,33 @@ from reltask.engine.threads import ThreadPool
 class BodyExit(Exception):
     """A body called `sys.exit()`, or raised what would have ended the whole process."""
 
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"The task raised {type(error).__name__}; a worker does not end for that.")
+
 
 class AsyncBody:
     """A coroutine on the worker's loop."""
 
-    def __init__(self, function: Callable[[], Awaitable[Any]]) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._function = function
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[Any]
 
-    async def run(self) -> object:
-        self._task = asyncio.create_task(self._guarded())
-        await asyncio.wait([self._task])
-        return self._task.result()
+    def start(self) -> asyncio.Future[Any]:
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._guarded())
+        return self._task
 
     async def _guarded(self) -> object:
         try:
             return await self._function()
         except (SystemExit, KeyboardInterrupt) as error:
-            raise BodyExit(f"The task raised {type(error).__name__}; a worker does not end for that.") from error
+            raise BodyExit(error) from error
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._cancel)
+        self._loop.call_soon_threadsafe(self._task.cancel)
 
     def kill(self) -> None:
         self.stop()
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
 
 
 class ThreadBody:
@@ -56,16 +54,14 @@ class ThreadBody:
         self._pool = pool
         self._function = function
 
-    async def run(self) -> object:
-        return await asyncio.wrap_future(self._pool.submit(self._guarded))
+    def start(self) -> asyncio.Future[Any]:
+        return asyncio.wrap_future(self._pool.submit(self._guarded))
 
     def _guarded(self) -> object:
         try:
             return self._function()
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise BodyExit(f"The task raised {type(error).__name__}; a worker does not end for that.") from error
-        except StopIteration as error:
-            raise RuntimeError("The task raised StopIteration") from error
+        except (SystemExit, KeyboardInterrupt, StopIteration) as error:
+            raise BodyExit(error) from error
 
     def stop(self) -> None:
         """The run's flag is set already; `ctx` raises at its next call."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from reltask.clock import DatabaseTime
 from reltask.errors import LockLost, Stopped
@@ -32,8 +34,8 @@ class StopReason(StrEnum):
 class Body(Protocol):
     """A task's function on its way: on the loop, in a thread or in a child process."""
 
-    async def run(self) -> object:
-        """Run to the end, and return or raise what the function did."""
+    def start(self) -> asyncio.Future[Any]:
+        """Begin; the future ends with what the function returned or raised."""
         ...
 
     def stop(self) -> None:
@@ -57,7 +59,8 @@ class Run:
         self.stop_reason: StopReason | None = None
         self.stop_detail = ""
         self.settled_by_transaction = False
-        self.body: Body | None = None
+        self._body: Body | None = None
+        self._stopping: Callable[[], None] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -68,22 +71,25 @@ class Run:
         """The database's time, as far as this worker can tell."""
         return self.time.now(monotonic)
 
-    def attach(self, body: Body) -> None:
-        """The body exists; a stop that came before it is passed on."""
+    def attach(self, body: Body, stopping: Callable[[], None]) -> None:
+        """The body has started; a stop that came first is passed on. `stopping` is called at each stop, on any thread."""
         with self._lock:
-            self.body = body
-            stopping = self.stop_reason is not None
-        if stopping:
-            body.stop()
+            self._body, self._stopping = body, stopping
+            stopped = self.stop_reason is not None
+        if stopped:
+            self._pass_on()
 
     def stop(self, reason: StopReason, detail: str = "") -> None:
         """Ask the body to stop. From any thread. The first reason stays, unless the claim turns out to be doubtful."""
         with self._lock:
             if self.stop_reason is None or (reason.claim_is_doubtful and not self.stop_reason.claim_is_doubtful):
                 self.stop_reason, self.stop_detail = reason, detail
-            body = self.body
-        if body is not None:
-            body.stop()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._body is not None and self._stopping is not None:
+            self._body.stop()
+            self._stopping()
 
     def check(self) -> None:
         """Raise if the body should not go on."""

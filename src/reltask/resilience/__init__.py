@@ -3,10 +3,10 @@
     call ──► breaker: may I? ──► send ──► answered ───────────────────────────────► result, or the refusal
               ▲      │ no                  │ transient, or ambiguous and harmless to repeat
               │      ▼                     ▼
-              │  CircuitOpen       backoff: again? ── no ──► the error
+              │  CircuitOpen       retries: again? ── no ──► the error
               └──────── wait ──────────── yes
 
-Two questions, two small classes without clock or await: `Breaker` decides whether to send at all, `Backoff` whether and
+Two questions, two small classes without clock or await: `Breaker` decides whether to send at all, `Retries` whether and
 when to send again. `Policy` asks both. Heartbeats do not pass here: a beat that waits behind a breaker is a lost lock.
 """
 
@@ -19,9 +19,9 @@ from typing import TypeVar
 from reltask.clock import Clock
 from reltask.errors import AmbiguousError, CircuitOpen, ReltaskError, TransientError
 from reltask.resilience.breaker import Breaker, State
-from reltask.resilience.retry import Backoff
+from reltask.resilience.retry import Retries
 
-__all__ = ["Backoff", "Breaker", "Policy", "State"]
+__all__ = ["Retries", "Breaker", "Policy", "State"]
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Policy:
     ) -> None:
         """`attempts` counts the retries after the first try; `first` is the first wait, in seconds."""
         self._clock = clock
-        self._backoff = Backoff(rng=rng, attempts=attempts, first=first)
+        self._retries = Retries(rng=rng, attempts=attempts, first=first)
         self._breaker = Breaker(failures=breaker_failures, reset=breaker_reset)
         self._on_change = on_change
         self._told: State = self._breaker.state
@@ -80,7 +80,7 @@ class Policy:
             return None
         if isinstance(error, CircuitOpen) or self._breaker.state == "open":
             return None  # waiting here would end in a refusal: the caller knows better what to do meanwhile
-        return self._backoff.delay(failures)
+        return self._retries.delay(failures)
 
     async def _send(self, verb: str, operation: Callable[[], Awaitable[T]]) -> T:
         """Send once, if the breaker permits, and tell it how that went."""

@@ -16,7 +16,7 @@ JITTER = 0.5
 """The largest share of a wait that chance adds to it."""
 
 
-class Backoff:
+class Retries:
     """A bounded number of growing waits."""
 
     def __init__(self, *, rng: random.Random, attempts: int = 4, first: float = 1.0) -> None:

@@ -1,25 +1,31 @@
--- Take due jobs. The first three statements only read: an empty poll never asks for the write lock.
--- Precondition of a claim: due, unclaimed, not paused, not dead; queue and task known to the worker.
+-- Purpose       take due jobs for a worker, and say when it is worth asking again.
+-- Precondition  due, unclaimed, not paused, not dead; queue and task name known to the worker.
+-- Lock order    the first three statements only read, and an empty poll ends with them; the others need the write lock.
 
--- Lanes: one per (queue, task, priority), each in order of due time in the index. The recursion jumps from the head of
--- one lane to the head of the next, one index seek each, so that the cost follows the number of lanes, not of jobs.
+-- Lanes: one per (queue, task, priority), each in order of due time in the index. The recursion hops from the head of
+-- one lane to the head of the next, one index seek each, and from a name that the worker does not know to the next one
+-- that it knows. So the cost follows the number of lanes, not of jobs, whoever's they are.
 -- `later` is the first due time of the lane that lies in the future.
 with recursive lane (head) as (
     select (
         select first.rowid
           from reltask_jobs as first
-         where first.queue = known.value
+         where first.queue = wanted.value
+           and first.task >= (select min(value) from json_each(:tasks))
            and first.locked_by is null and first.paused_at is null and first.dead_at is null and first.isolated = 0
          order by first.task, first.priority, first.due_at
          limit 1
     )
-      from json_each(:queues) as known
+      from json_each(:queues) as wanted
     union
     select (
         select next.rowid
           from reltask_jobs as next
          where next.queue = this.queue
-           and (next.task, next.priority) > (this.task, this.priority)
+           and (next.task, next.priority) > (
+               case when this.task in (select value from json_each(:tasks)) then this.task
+                    else (select min(value) from json_each(:tasks) where value > this.task) end,
+               case when this.task in (select value from json_each(:tasks)) then this.priority else -1 end)
            and next.locked_by is null and next.paused_at is null and next.dead_at is null and next.isolated = 0
          order by next.task, next.priority, next.due_at
          limit 1

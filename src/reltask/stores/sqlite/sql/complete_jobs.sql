@@ -1,6 +1,9 @@
--- End slots: ledger row, lock cleared, next slot or row removed.
--- Precondition of every statement: id, owner and fence. The ledger row is written first, because the row that it
--- describes may be gone afterwards; its answer says which completions were accepted.
+-- Purpose       end slots: ledger row, lock cleared, next slot or row removed.
+-- Precondition  of every statement: id, owner and fence.
+-- Lock order    the whole file: one short write transaction.
+--               The ledger row is written first: the row that it describes may be gone afterwards. Its answer says
+--               which completions were accepted.
+
 with batch as (
     select json_extract(value, '$.id')      as id,
            json_extract(value, '$.fence')   as fence,

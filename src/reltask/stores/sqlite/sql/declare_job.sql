@@ -1,6 +1,8 @@
--- Rewrite a recurring job's definition.
--- Precondition: its declaration is still the one that was seen. A claimed slot is never moved: only what the next
--- slot will use changes.
+-- Purpose       rewrite a recurring job's definition after its declaration in code has changed.
+-- Precondition  its declaration is still the one that was seen. A claimed slot is never moved: only the definition
+--               changes then.
+-- Lock order    the whole file: one short write transaction.
+
 update reltask_jobs
    set queue           = :queue,
        priority        = :priority,

@@ -1,5 +1,8 @@
--- Remove a job, with a ledger row that says so. Precondition of both statements: unclaimed. No worker ran it, so the
--- row takes the fence that the next claim would have taken.
+-- Purpose       remove a job, with a ledger row that says so. No worker ran it, so the row takes the fence that the next
+--               claim would have taken.
+-- Precondition  of both statements: unclaimed.
+-- Lock order    the whole file: one short write transaction.
+
 insert into reltask_runs (
     job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at, finished_at, outcome
 )

@@ -1,6 +1,8 @@
--- Insert jobs that are not known yet.
--- Precondition: neither the table nor the ledger knows the id, and (task, key) is free. So the same batch may be sent
--- again when its answer was lost.
+-- Purpose       insert jobs that are not known yet.
+-- Precondition  neither the table nor the ledger knows the id, and (task, key) is free. So the same batch may be sent
+--               again when its answer was lost.
+-- Lock order    the whole file: one short write transaction.
+
 with batch as (
     select json_extract(value, '$.id')              as id,
            json_extract(value, '$.task')            as task,

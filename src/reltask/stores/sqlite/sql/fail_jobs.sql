@@ -1,5 +1,7 @@
--- Record failures: ledger row, lock cleared, slot kept; tried again after a delay, or dead at the last attempt.
--- Precondition of both statements: id, owner and fence.
+-- Purpose       record failures: ledger row, lock cleared, slot kept; tried again after a delay, or dead at the last attempt.
+-- Precondition  of both statements: id, owner and fence.
+-- Lock order    the whole file: one short write transaction.
+
 with batch as (
     select json_extract(value, '$.id')    as id,
            json_extract(value, '$.fence') as fence,

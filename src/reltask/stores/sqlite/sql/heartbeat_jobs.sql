@@ -1,5 +1,7 @@
--- Renew a worker's claims, and its own sign of life.
--- Precondition: id, owner and fence. A row that is missing from the answer is suspect, not lost.
+-- Purpose       renew a worker's claims, and its own sign of life; name the rows that it owns unknowingly.
+-- Precondition  id, owner and fence. A row that is missing from the answer is suspect, not lost.
+-- Lock order    the whole file: one short write transaction.
+
 with batch as (
     select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as fence from json_each(:holds)
 )

@@ -1,4 +1,7 @@
--- Jobs by due time.
+-- Purpose       jobs by due time, for people.
+-- Precondition  none.
+-- Lock order    none: reads the last committed state.
+
 select *
   from (
     select id, task, key, queue, priority, schedule, slot_no, next_run_time, due_at, last_run_time, attempt,

@@ -1,4 +1,7 @@
--- Ledger rows, newest first: of one job by its key, of all by the time they ended.
+-- Purpose       ledger rows, newest first: of one job by its key, or of all by the time they ended.
+-- Precondition  none.
+-- Lock order    none: reads the last committed state.
+
 select job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at, finished_at, outcome,
        error, result
   from reltask_runs

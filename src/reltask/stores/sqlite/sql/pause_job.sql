@@ -1,4 +1,7 @@
--- Keep a job from being claimed; a claim under way goes on. Precondition: not paused yet, not dead.
+-- Purpose       keep a job from being claimed; a claim under way goes on.
+-- Precondition  not paused yet, not dead.
+-- Lock order    the whole file: one short write transaction.
+
 update reltask_jobs
    set paused_at = :now
  where id = :job_id

@@ -1,4 +1,7 @@
--- The definitions of the recurring jobs with these (task, key) names.
+-- Purpose       the definitions of the recurring jobs with these (task, key) names.
+-- Precondition  none.
+-- Lock order    none: reads the last committed state.
+
 with names as (
     select json_extract(value, '$[0]') as task, json_extract(value, '$[1]') as key from json_each(:names)
 )

@@ -1,4 +1,7 @@
--- Which of these claims the committed rows show as this worker's.
+-- Purpose       which of these claims the committed rows show as this worker's.
+-- Precondition  none.
+-- Lock order    none: reads the last committed state.
+
 select jobs.id, jobs.fence
   from json_each(:holds) as held
   join reltask_jobs as jobs on jobs.id = json_extract(held.value, '$[0]')

@@ -1,4 +1,7 @@
--- One job.
+-- Purpose       one job, for people.
+-- Precondition  none.
+-- Lock order    none: reads the last committed state.
+
 select id, task, key, queue, priority, schedule, slot_no, next_run_time, due_at, last_run_time, attempt, max_attempts,
        fence, locked_by, locked_at, heartbeat_at, lock_expires_at, progress, isolated, created_at,
        case when dead_at is not null   then 'dead'

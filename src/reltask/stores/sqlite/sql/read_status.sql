@@ -1,4 +1,7 @@
--- Count everything.
+-- Purpose       count everything, for one screen.
+-- Precondition  none.
+-- Lock order    none: reads the last committed state.
+
 select :now as now,
        (select count(*) from reltask_workers where stopped_at is null and alive_until >= :now) as workers_alive,
        count(*) filter (where claimable and due_at > :now)                 as ready,

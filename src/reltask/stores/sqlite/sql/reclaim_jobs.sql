@@ -1,4 +1,6 @@
--- Take expired claims away from their owners: ledger row "lost", lock cleared, slot kept, dead at the last attempt.
+-- Purpose       take expired claims away from their owners: ledger row "lost", lock cleared, slot kept, dead at the last attempt.
+-- Precondition  of both writes: the fence and the heartbeat that were seen expired, and still expired.
+-- Lock order    the first statement only reads; the others need the write lock.
 
 -- Claims whose lock has ended. Reading them takes no lock.
 select id, fence, heartbeat_at
@@ -8,7 +10,6 @@ select id, fence, heartbeat_at
  order by lock_expires_at
  limit :limit;
 
--- Precondition of both writes: the fence and the heartbeat that were seen stale, and still expired.
 with batch as (
     select json_extract(value, '$[0]') as id,
            json_extract(value, '$[1]') as fence,

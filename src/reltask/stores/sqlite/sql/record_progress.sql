@@ -1,4 +1,7 @@
--- Write a run's progress. Precondition: id, owner and fence.
+-- Purpose       write a run's progress.
+-- Precondition  id, owner and fence.
+-- Lock order    the whole file: one short write transaction.
+
 update reltask_jobs
    set progress = :progress
  where id = :job_id

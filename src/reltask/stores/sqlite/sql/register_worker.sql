@@ -1,4 +1,7 @@
--- Introduce a worker, or introduce it again: it began when it first did.
+-- Purpose       introduce a worker, or introduce it again: it began when it first did.
+-- Precondition  none.
+-- Lock order    the whole file: one short write transaction.
+
 insert into reltask_workers (
     id, host, pid, version, app_version, queues, tasks, concurrency, started_at, heartbeat_at, alive_until
 )

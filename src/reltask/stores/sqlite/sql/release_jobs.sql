@@ -1,5 +1,7 @@
--- Give claims back unfinished: ledger row, lock cleared, slot kept, attempt returned.
--- Precondition of both statements: id, owner and fence.
+-- Purpose       give claims back unfinished: ledger row, lock cleared, slot kept, attempt returned.
+-- Precondition  of both statements: id, owner and fence.
+-- Lock order    the whole file: one short write transaction.
+
 with batch as (
     select json_extract(value, '$.id')      as id,
            json_extract(value, '$.fence')   as fence,

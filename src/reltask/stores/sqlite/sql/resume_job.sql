@@ -1,4 +1,7 @@
--- Let a paused job be claimed again. Precondition: paused, not dead.
+-- Purpose       let a paused job be claimed again.
+-- Precondition  paused, not dead.
+-- Lock order    the whole file: one short write transaction.
+
 update reltask_jobs
    set paused_at = null
  where id = :job_id

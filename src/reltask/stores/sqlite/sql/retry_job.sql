@@ -1,4 +1,7 @@
--- Give a dead job a new set of attempts, due at once. Precondition: dead.
+-- Purpose       give a dead job a new set of attempts, due at once.
+-- Precondition  dead.
+-- Lock order    the whole file: one short write transaction.
+
 update reltask_jobs
    set dead_at    = null,
        attempt    = 0,

@@ -1,0 +1,213 @@
+"""The settings for people: those of this process, and the page about all of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from reltask.config.fields import Field, fields, sections
+from reltask.config.load import DEFAULT, Loaded
+from reltask.config.settings import Settings
+from reltask.connection_url import safe_url
+from reltask.duration import format_duration
+
+_FOLLOWS_LOCK = ("heartbeat", "beat_timeout", "stop_grace")
+_KINDS = {
+    "duration": "duration",
+    "count": "number",
+    "text": "text",
+    "names": "list of names",
+    "limits": "table of numbers",
+    "url": "URL",
+}
+
+
+def render_settings(loaded: Loaded) -> list[tuple[str, str, str]]:
+    """Name, value and origin of every setting, without secrets. What follows from the lock timeout is worked out."""
+    pace = loaded.settings.worker.pace()
+    rows = []
+    for key, field in fields().items():
+        value = getattr(getattr(loaded.settings, field.section), field.name)
+        origin = loaded.origins.get(key, DEFAULT)
+        if value is None and field.name in _FOLLOWS_LOCK:
+            value = timedelta(seconds=getattr(pace, field.name))
+            origin = f"{origin}, follows from worker.lock_timeout"
+        rows.append((key, _text(field, value), origin))
+    return rows
+
+
+def describe_settings() -> str:
+    """The page docs/configuration.md."""
+    tables = [_section(name, cls.__doc__ or "") for name, cls in sections().items()]
+    return "\n".join([_INTRODUCTION, *tables, _together(), _EXAMPLES])
+
+
+def _text(field: Field, value: Any) -> str:
+    match value:
+        case None:
+            return "auto" if field.kind == "duration" else "not set"
+        case timedelta():
+            return format_duration(value)
+        case tuple():
+            return ", ".join(value)
+        case dict():
+            return ", ".join(f"{name}={limit}" for name, limit in value.items()) or "none"
+        case _:
+            return safe_url(value) if field.about.secret else str(value)
+
+
+def _section(name: str, title: str) -> str:
+    lines = [
+        f"## {name}",
+        "",
+        title,
+        "",
+        "| key | type | default | environment variable | .NET name | meaning |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [_row(field) for field in fields().values() if field.section == name]
+    return "\n".join([*lines, ""])
+
+
+def _row(field: Field) -> str:
+    kind = " / ".join(f"`{choice}`" for choice in field.choices) or _KINDS[field.kind]
+    dotnet = ", ".join(f"`{name}`" for name in _dotnet(field)) or "none"
+    default = _text(field, field.default)
+    cells = [f"`{field.key}`", kind, default, f"`{field.variable}`", dotnet, field.about.meaning]
+    return f"| {' | '.join(cells)} |"
+
+
+def _dotnet(field: Field) -> list[str]:
+    if field.kind == "url":
+        return ["ConnectionStrings:SqlAzure", "ConnectionStrings:Reltask"]
+    return [f"TaskExecution:{name}" for name in field.about.dotnet]
+
+
+def _together() -> str:
+    settings = Settings()
+    worker, pace = settings.worker, settings.worker.pace()
+    first = settings.database.retry_first.total_seconds()
+    waits = ", ".join(f"{first * 2**n:g}" for n in range(settings.database.retry_attempts))
+    return _TOGETHER.format(
+        poll=format_duration(worker.poll),
+        heartbeat=pace.heartbeat,
+        abandon_after=pace.abandon_after,
+        patience=pace.patience,
+        deadline=pace.deadline(0.0),
+        lock=pace.lock_timeout,
+        margin=pace.margin,
+        shutdown=format_duration(worker.shutdown_grace),
+        waits=waits,
+        failures=settings.database.breaker_failures,
+        reset=format_duration(settings.database.breaker_reset),
+    )
+
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Made from the settings' types. Change src/reltask/config, then run:
+     python -c "from reltask.config import describe_settings as d; print(d(), end='')" > docs/configuration.md -->
+
+Every setting has a default, and most users set one: the database. `reltask config` shows each value and where it came
+from.
+
+## Where settings are written
+
+A place further up wins.
+
+1. The command line.
+2. Code: `App("sqlite:///reltask.db")`.
+3. The environment: `RELTASK_` and the key, like `RELTASK_WORKER_POLL=5s`. The names that .NET uses work as well:
+   `TaskExecution__PollingIntervalSeconds=5`, `ConnectionStrings__SqlAzure=…`. An empty variable counts as not set.
+4. One file: the one named by `--config`, else by `RELTASK_CONFIG`, else `./appsettings.json` or `./reltask.toml`. Both
+   of them at once is an error.
+5. The defaults below.
+
+How to write them:
+
+- Case, underscores and hyphens in a name do not matter: `lock_timeout`, `LockTimeout` and `lock-timeout` are the same.
+- A duration is a text with a unit: `"500ms"`, `"10s"`, `"5m"`, `"2h"`, `"3d"`, `"1m30s"`. A number alone is an error,
+  because nobody remembers what it counts. Only the .NET names take numbers: their last word is the unit, and
+  `Milliseconds`, `Seconds`, `Minutes`, `Hours` and `Days` can stand for one another.
+- `auto` means that a duration follows from the lock timeout.
+- A list in a variable has commas: `RELTASK_WORKER_QUEUES=default,mail`. So has a table:
+  `RELTASK_WORKER_QUEUE_CONCURRENCY=mail=2,reports=1`.
+- A name that is not known is an error that suggests the right one. In a `reltask.toml`, and among variables that begin
+  with `RELTASK_`, everything is ours. `RELTASK_APP` and `RELTASK_CONFIG` are known; `RELTASK_TEST_…` and what Kubernetes
+  sets for a service (`RELTASK_…_SERVICE_HOST` and the like) are left alone.
+- In an `appsettings.json` only the sections `TaskExecution`, `Reltask` and `ConnectionStrings` are ours, and of the last
+  only `Reltask` and `SqlAzure`. `SqlAzure` gives way where the same place also names the database in another way.
+
+**Secrets.** A password in a file or on the command line is an error: others can read it there. Put the URL into
+`RELTASK_DATABASE_URL`, or use a passfile or a managed identity. A password is never shown, logged or quoted in an
+error.
+"""
+
+_TOGETHER = """\
+## What the defaults mean together
+
+- A worker sleeps at most {poll}, and wakes by itself when a job is due.
+- It renews its claims every {heartbeat:g} s. When {abandon_after} heartbeats in a row have failed, it stops the body
+  and gives the job up: at most {patience:g} s after the last good one was sent.
+- Whatever happens, it stops the body {deadline:g} s after that moment: the lock timeout of {lock:g} s, less a margin of
+  {margin:g} s. The margin is the largest of a tenth of the lock timeout, `worker.beat_timeout` and `worker.stop_grace`.
+- {lock:g} s after the last heartbeat another worker may take the job.
+- These lengths are checked together: `abandon_after` heartbeats and one `beat_timeout` must fit into the lock timeout
+  less the margin. Who changes the lock timeout alone need not change the others: what is `auto` follows.
+- A task with its own lock timeout has its own rhythm: these lengths where they fit, otherwise those that follow from
+  its lock.
+- At SIGTERM or Ctrl+C bodies have {shutdown} to finish; then they are stopped and their jobs released.
+- A statement that certainly was not applied is sent again after {waits} s, each wait lengthened by chance.
+- After {failures} failures in a row nothing is sent for {reset}. Heartbeats never wait for that.
+"""
+
+_EXAMPLES = """\
+## Examples
+
+`reltask.toml`:
+
+```toml
+[database]
+url = "postgresql://reltask@db.example.com/app?passfile=/run/secrets/pgpass"
+
+[worker]
+queues = ["default", "mail"]
+concurrency = 20
+poll = "30s"
+lock_timeout = "5m"
+
+[worker.queue_concurrency]
+mail = 2
+
+[log]
+level = "warning"
+```
+
+`appsettings.json`, as .NET programs have it; comments and last commas are fine:
+
+```json
+{
+  "ConnectionStrings": {
+    "SqlAzure": "Server=tcp:yourserver.database.windows.net,1433;Database=TaskExecutionDb;Encrypt=True;"
+  },
+  "TaskExecution": {
+    "PollingIntervalSeconds": 60,
+    "TaskDurationSeconds": 5,
+    "HeartbeatIntervalSeconds": 30
+  },
+  "Reltask": {
+    "Worker": { "Queues": ["default", "mail"], "ShutdownGrace": "1m" }
+  },
+  "Logging": { "LogLevel": { "Default": "Information" } }
+}
+```
+
+The environment:
+
+```sh
+export RELTASK_DATABASE_URL='postgresql://reltask:…@db.example.com/app'
+export RELTASK_WORKER_CONCURRENCY=4
+export TaskExecution__PollingIntervalSeconds=5
+```
+"""

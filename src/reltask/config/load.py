@@ -1,0 +1,228 @@
+"""From all the places where settings may be written to one value, remembering where each came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
+
+from reltask.config.fields import fields, nearest, sections
+from reltask.config.settings import Settings
+from reltask.config.sources import (
+    Written,
+    from_environment,
+    from_json,
+    from_mapping,
+    from_toml,
+    has_our_sections,
+)
+from reltask.config.values import read_value
+from reltask.connection_url import holds_password
+from reltask.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path  # its import costs more than all of this package
+
+DEFAULT = "default"
+DEFAULT_FILES = ("appsettings.json", "reltask.toml")
+
+_PACE = ("worker.lock_timeout", "worker.heartbeat", "worker.beat_timeout", "worker.stop_grace", "worker.abandon_after")
+_TEXT_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
+_TEXT_OR_LAST_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
+
+
+class Loaded(Struct, frozen=True):
+    """The settings of this process, and where each was written."""
+
+    settings: Settings
+    origins: dict[str, str]
+
+
+class Given(NamedTuple):
+    """A value that somebody chose."""
+
+    value: Any
+    origin: str
+    rank: int
+    """The place's precedence; a higher one wins."""
+
+
+class SettingsFile(NamedTuple):
+    """The file to read."""
+
+    path: Path
+    shown: str
+    explicit: bool
+    """Named by --config or RELTASK_CONFIG, not just found."""
+
+
+def load_settings(
+    *,
+    file: str | Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    arguments: Mapping[str, object] | None = None,
+    cli: Mapping[str, object] | None = None,
+    directory: Path | None = None,
+) -> Loaded:
+    """Read the settings file and the environment, and put everything together. The only I/O of the pure layer.
+
+    `arguments` (given in code) and `cli` have dotted keys, like `worker.poll`. None and UNSET mean: not given.
+    `directory` stands in for the working directory.
+    """
+    if environ is None:
+        import os  # noqa: PLC0415 - here, beside the other input and output
+
+        environ = os.environ
+    chosen = _choose_file(file, environ, directory)
+    places = (
+        _read_file(chosen) if chosen else (),
+        from_environment(environ),
+        from_mapping(arguments or {}, "argument", public=False),
+        from_mapping(cli or {}, "command line", public=True),
+    )
+    given: dict[str, Given] = {}
+    for rank, place in enumerate(places):
+        given |= _read_place(place, rank)
+    return _assemble(given)
+
+
+# ── The file ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _choose_file(file: str | Path | None, environ: Mapping[str, str], directory: Path | None) -> SettingsFile | None:
+    from pathlib import Path  # noqa: PLC0415 - see above
+
+    base = directory or Path()
+    named = file or environ.get("RELTASK_CONFIG")
+    if named:
+        return SettingsFile(base / named, str(named), explicit=True)
+    present = [name for name in DEFAULT_FILES if (base / name).is_file()]
+    if len(present) > 1:
+        raise SettingsError(
+            f"Both {' and '.join(present)} are in {directory or 'this directory'}.",
+            remedy="Keep one, or name the one to use with --config or RELTASK_CONFIG.",
+        )
+    return next((SettingsFile(base / name, f"{directory or '.'}/{name}", explicit=False) for name in present), None)
+
+
+def _read_file(chosen: SettingsFile) -> Iterable[Written]:
+    origin = f"file {chosen.shown}"
+    kind = chosen.path.suffix.lower()
+    if kind not in (".json", ".toml"):
+        raise SettingsError(f"The settings {origin} is neither JSON nor TOML.", remedy="Its name must end so.")
+    try:
+        text = chosen.path.read_text(encoding="utf-8-sig")
+        content = _parse_toml(text) if kind == ".toml" else _parse_json(text)
+    except OSError as error:
+        raise SettingsError(f"The settings {origin} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        # `from None`: the cause carries the whole text, which may hold what nobody should see.
+        raise SettingsError(f"The settings {origin} is not valid {kind[1:].upper()}: {_reason(error)}.") from None
+    if kind == ".toml":
+        return from_toml(content, origin)
+    if chosen.explicit and not has_our_sections(content):
+        raise SettingsError(
+            f"The settings {origin} has no section for reltask.",
+            remedy='Write "Reltask", "TaskExecution" or "ConnectionStrings" at its top level.',
+        )
+    return from_json(content, origin)
+
+
+def _parse_toml(text: str) -> Mapping[str, object]:
+    import tomllib  # noqa: PLC0415 - most processes have no file
+
+    return tomllib.loads(text)
+
+
+def _parse_json(text: str) -> Mapping[str, object]:
+    """JSON as .NET reads it: with comments and last commas. They become blanks, so that positions stay true."""
+    import json  # noqa: PLC0415 - most processes have no file
+
+    for pattern in (_TEXT_OR_COMMENT, _TEXT_OR_LAST_COMMA):
+        text = pattern.sub(lambda found: found[0] if found[0][0] == '"' else re.sub(r"[^\r\n]", " ", found[0]), text)
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError("its top level is not an object")  # noqa: TRY004 - a fault of the text, like the parser's own
+    return content
+
+
+def _reason(error: ValueError) -> str:
+    """What the parser says about the place; a UnicodeDecodeError would quote the text."""
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).rstrip(".")
+
+
+# ── Putting together ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read_place(place: Iterable[Written], rank: int) -> dict[str, Given]:
+    """The values of one place. Each is read, also one that a higher place overrides: a mistake is a mistake."""
+    chosen: dict[str, Written] = {}
+    for written in place:
+        chosen[written.field.key] = _choose(chosen.get(written.field.key), written)
+    return {key: Given(_read(written), written.origin, rank) for key, written in chosen.items()}
+
+
+def _choose(earlier: Written | None, later: Written) -> Written:
+    if earlier is None or earlier.fallback:
+        return later
+    if later.fallback:
+        return earlier
+    places = f"{_where(earlier)} and {_where(later)}"
+    raise SettingsError(f"{later.field.key} is given twice: {places}.", remedy="Keep one of them.")
+
+
+def _read(written: Written) -> object:
+    try:
+        value = read_value(written.field, written.raw, written.unit)
+    except ValueError as error:
+        raise SettingsError(f"{_where(written)}: {error}") from None
+    if written.public and written.field.about.secret and holds_password(str(value)):
+        raise SettingsError(
+            f"{_where(written)} holds a password, and others can read it there.",
+            remedy="Put it into the environment (RELTASK_DATABASE_URL), or use a passfile or a managed identity.",
+        )
+    return value
+
+
+def _where(written: Written) -> str:
+    return f"{written.name} ({written.origin})"
+
+
+def _assemble(given: Mapping[str, Given]) -> Loaded:
+    by_section: dict[str, dict[str, Any]] = {section: {} for section in sections()}
+    for key, choice in given.items():
+        section, name = key.split(".")
+        by_section[section][name] = choice.value
+    built: dict[str, Any] = {section: cls(**by_section[section]) for section, cls in sections().items()}
+    settings = Settings(**built)
+    origins = {key: given[key].origin if key in given else DEFAULT for key in fields()}
+    _check_pace(settings, origins)
+    _check_queues(settings, given)
+    return Loaded(settings, origins)
+
+
+def _check_pace(settings: Settings, origins: Mapping[str, str]) -> None:
+    try:
+        settings.worker.pace()
+    except SettingsError as error:
+        places = ", ".join(f"{key} ({origins[key]})" for key in _PACE if origins[key] != DEFAULT)
+        raise SettingsError(error.message, remedy=f"Look at {places}." if places else "") from None
+
+
+def _check_queues(settings: Settings, given: Mapping[str, Given]) -> None:
+    """A limit for a queue that is not served is a slip of the pen, unless a higher place chose the queues.
+
+    One file may hold the limits of all queues, while each worker's command line picks a few.
+    """
+    limits, queues = given.get("worker.queue_concurrency"), given.get("worker.queues")
+    if limits is None or (queues is not None and queues.rank > limits.rank):
+        return
+    for name in limits.value:
+        if name not in settings.worker.queues:
+            near = nearest(name, settings.worker.queues)
+            raise SettingsError(
+                f"worker.queue_concurrency ({limits.origin}): {name!r} is not one of the queues of this worker.",
+                remedy=f"Did you mean {near}?" if near else "Add it to worker.queues.",
+            )

@@ -1,0 +1,174 @@
+"""The places where settings are written: a file, the environment, the command line, code.
+
+Each becomes a list of `Written`: which field, what stands there, and where. Unknown names are errors here, each with
+the name that was probably meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from msgspec import UNSET
+
+from reltask.config.fields import (
+    Field,
+    by_dotnet_name,
+    by_folded_key,
+    did_you_mean,
+    dotnet_names,
+    fields,
+    nearest,
+    sections,
+)
+from reltask.connection_url import fold
+from reltask.errors import SettingsError
+
+OTHER_VARIABLES = ("RELTASK_APP", "RELTASK_CONFIG")
+"""Variables of ours that are not settings: which app, and which file."""
+
+_PREFIX = "RELTASK_"
+_FOREIGN_VARIABLE = re.compile(
+    # What tests need, and what Kubernetes sets for a service whose name begins with reltask.
+    r"RELTASK_(TEST_.*|(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?))",
+    re.IGNORECASE,
+)
+_JSON_SECTIONS = ("TaskExecution", "Reltask", "ConnectionStrings")
+_CONNECTIONS = {"sqlazure": "SqlAzure", "reltask": "Reltask"}
+
+
+class Written(NamedTuple):
+    """One value as somebody wrote it."""
+
+    field: Field
+    name: str
+    """As it stands there, for messages."""
+    raw: object
+    origin: str
+    unit: str | None = None
+    """What a number counts, where the name says so."""
+    public: bool = False
+    """Whether others can read it there: a file, a command line."""
+    fallback: bool = False
+    """Gives way to another of the same place: `SqlAzure` may be there for another program."""
+
+
+def from_mapping(values: Mapping[str, object], origin: str, *, public: bool) -> Iterator[Written]:
+    """Dotted keys to values; None and UNSET are not given."""
+    for name, raw in values.items():
+        field = by_folded_key().get(fold(name).replace(".", ""))
+        if field is None:
+            raise SettingsError(f"{name} ({origin}) is not a setting.", remedy=did_you_mean(name, fields()))
+        if raw is not None and raw is not UNSET:
+            yield Written(field, field.key, raw, origin, public=public)
+
+
+# ── Environment ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def from_environment(environ: Mapping[str, str]) -> Iterator[Written]:
+    """`RELTASK_WORKER_POLL`, and .NET's `TaskExecution__PollingIntervalSeconds`. An empty variable is not given."""
+    for name, raw in environ.items():
+        if raw:
+            yield from _from_variable(name, raw, f"environment {name}")
+
+
+def _from_variable(name: str, raw: str, origin: str) -> Iterator[Written]:
+    section, separator, rest = name.partition("__")
+    if separator and fold(section) == "taskexecution":
+        yield _from_dotnet_name(rest, raw, origin, public=False)
+    elif separator and fold(section) == "connectionstrings":
+        yield from _from_connections({rest: raw}, origin, public=False)
+    elif name.upper().startswith(_PREFIX) and name.upper() not in OTHER_VARIABLES:
+        yield from _from_our_variable(name, raw, origin)
+
+
+def _from_our_variable(name: str, raw: str, origin: str) -> Iterator[Written]:
+    field = by_folded_key().get(fold(name[len(_PREFIX) :]))
+    if field is not None:
+        yield Written(field, field.key, raw, origin)
+    elif not _FOREIGN_VARIABLE.fullmatch(name):
+        known = [*(field.variable for field in fields().values()), *OTHER_VARIABLES]
+        raise SettingsError(f"The environment variable {name} is not a setting.", remedy=did_you_mean(name, known))
+
+
+# ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def from_toml(content: Mapping[str, object], origin: str) -> Iterator[Written]:
+    """A reltask.toml: all of it is ours."""
+    return _from_tables(content, origin, prefix="")
+
+
+def from_json(content: Mapping[str, object], origin: str) -> Iterator[Written]:
+    """An appsettings.json: three sections are ours, all others belong to somebody else."""
+    ours = {fold(name): name for name in _JSON_SECTIONS}
+    for name, raw in content.items():
+        if fold(name) not in ours or raw is None:
+            continue
+        table = _table(raw, name, origin)
+        if fold(name) == "taskexecution":
+            for key, value in table.items():
+                if value is not None:
+                    yield _from_dotnet_name(key, value, origin, public=True)
+        elif fold(name) == "reltask":
+            yield from _from_tables(table, origin, prefix=f"{name}:")
+        else:
+            yield from _from_connections(table, origin, public=True)
+
+
+def has_our_sections(content: Mapping[str, object]) -> bool:
+    """Whether a JSON file speaks to us at all."""
+    return any(fold(name) in map(fold, _JSON_SECTIONS) for name in content)
+
+
+def _from_tables(tables: Mapping[str, object], origin: str, prefix: str) -> Iterator[Written]:
+    known = {fold(section): section for section in sections()}
+    for name, raw in tables.items():
+        section = known.get(fold(name))
+        if section is None:
+            raise _unknown_key(f"{prefix}{name}", name, list(sections()), origin)
+        separator = ":" if prefix else "."
+        for key, value in _table(raw, f"{prefix}{name}", origin).items():
+            yield from _from_entry(section, key, value, origin, shown=f"{prefix}{name}{separator}{key}")
+
+
+def _from_entry(section: str, key: str, raw: object, origin: str, shown: str) -> Iterator[Written]:
+    names = {fold(field.name): field for field in fields().values() if field.section == section}
+    field = names.get(fold(key))
+    if field is None:
+        raise _unknown_key(shown, key, [field.name for field in names.values()], origin)
+    if raw is not None:
+        yield Written(field, shown, raw, origin, public=True)
+
+
+def _unknown_key(shown: str, name: str, known: list[str], origin: str) -> SettingsError:
+    """The nearest name beside it; else the nearest in another section; else all that could stand there."""
+    elsewhere = {field.name: field.key for field in fields().values()}
+    near = nearest(name, known) or elsewhere.get(nearest(name, elsewhere) or "")
+    remedy = f"Did you mean {near}?" if near else did_you_mean(name, known)
+    return SettingsError(f"{shown} ({origin}) is not a setting.", remedy=remedy)
+
+
+def _from_dotnet_name(name: str, raw: object, origin: str, *, public: bool) -> Written:
+    found = by_dotnet_name().get(fold(name))
+    if found is None:
+        remedy = did_you_mean(name, dotnet_names())
+        raise SettingsError(f"TaskExecution:{name} ({origin}) is not a setting.", remedy=remedy)
+    return Written(found.field, f"TaskExecution:{name}", raw, origin, unit=found.unit, public=public)
+
+
+def _from_connections(table: Mapping[str, object], origin: str, *, public: bool) -> Iterator[Written]:
+    url = fields()["database.url"]
+    for name, raw in table.items():
+        spelled = _CONNECTIONS.get(fold(name))
+        if spelled and raw:
+            shown = f"ConnectionStrings:{name}"
+            yield Written(url, shown, raw, origin, public=public, fallback=spelled == "SqlAzure")
+
+
+def _table(raw: object, name: str, origin: str) -> Mapping[str, object]:
+    if not isinstance(raw, Mapping):
+        raise SettingsError(f"{name} ({origin}) is a single value.", remedy="Write a table of settings there.")
+    return raw

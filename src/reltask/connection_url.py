@@ -1,0 +1,206 @@
+"""Where the database is, written as a URL: reading it, and showing it without its secrets.
+
+    postgresql://user:password@host:5432/database?sslmode=require&password=...
+    └─ scheme    │    │        └ place           └ options: only the harmless ones are shown
+                 │    └ never shown
+                 └ shown
+
+A password may hold any character, and people forget to percent-encode it. So a URL can often be read in two ways:
+in `u:a/b@host` the `/b@host` is a path by the standard and half a password by intent. `safe_url` shows a part only if
+it is harmless in every reading; where the readings differ it shows the scheme alone.
+
+ADO.NET connection strings (`Server=tcp:host,1433;Database=…`) become URLs here, so that the rest knows one form.
+"""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "***"
+"""What stands in the place of a secret."""
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.IGNORECASE | re.DOTALL | re.ASCII)
+_AUTHORITY = re.compile(r"([^/?#]*)(.*)", re.DOTALL)
+_HOST = r"(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d+)?"
+_HOSTS = re.compile(rf"(?:{_HOST}(?:,{_HOST})*)?", re.IGNORECASE | re.ASCII)
+_PLAIN_USER = re.compile(r"[\w.%+~-]*", re.ASCII)
+_PLAIN_VALUE = re.compile(r"[\w.,:/\\%+ -]*", re.ASCII)
+
+_PLAIN_OPTIONS = frozenset(
+    {
+        *("applicationname", "connecttimeout", "host", "port", "timeout"),  # anywhere
+        *(
+            "gssencmode",
+            "passfile",
+            "service",
+            "sslcert",
+            "sslkey",
+            "sslmode",
+            "sslrootcert",
+            "targetsessionattrs",
+        ),  # PostgreSQL
+        *(
+            "applicationintent",
+            "authentication",
+            "encrypt",
+            "instance",
+            "multisubnetfailover",
+            "trustservercertificate",
+        ),  # SQL Server
+        *("cache", "immutable", "mode", "vfs"),  # SQLite
+    }
+)
+"""Options whose values may be shown. A list of the harmless, because a list of secrets is never complete."""
+
+_SECRET_OPTIONS = frozenset(
+    {"accesstoken", "clientsecret", "passphrase", "passwd", "password", "pwd", "secret", "sslpassword", "token"}
+)
+
+
+def fold(name: str) -> str:
+    """A name without regard to case, underscores, hyphens and spaces."""
+    return name.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def is_url(text: str) -> bool:
+    """Whether this has the form `scheme://…`."""
+    return _URL.fullmatch(text) is not None
+
+
+def safe_url(url: str) -> str:
+    """The URL as it may be shown: no password, no secret options; less where it cannot be told what is secret."""
+    match = _URL.fullmatch(url)
+    if match is None:
+        return HIDDEN
+    scheme, rest = match.groups()
+    authority, tail = _split_authority(rest)
+    user_info, _, hosts = authority.rpartition("@")
+    if _is_ambiguous(scheme, authority, tail) or not _HOSTS.fullmatch(hosts):
+        return f"{scheme}://{HIDDEN}"
+    return f"{scheme}://{_safe_user(user_info)}{hosts}{_safe_tail(tail)}"
+
+
+def holds_password(url: str) -> bool:
+    """Whether a password is written in this URL, also one that was not percent-encoded as it should be."""
+    match = _URL.fullmatch(url)
+    if match is None:
+        return False
+    scheme, rest = match.groups()
+    authority, tail = _split_authority(rest)
+    user_info, _, hosts = authority.rpartition("@")
+    if user_info.partition(":")[2] or any(fold(name) in _SECRET_OPTIONS for name, _ in _options(tail)):
+        return True
+    # `u:a/b@host`: by the standard a host `u` with a port `a`, by intent a password with a slash.
+    path = tail.partition("?")[0]
+    return _is_ambiguous(scheme, authority, tail) and ("@" in path or not _HOSTS.fullmatch(hosts))
+
+
+def _split_authority(rest: str) -> tuple[str, str]:
+    match = _AUTHORITY.fullmatch(rest)
+    assert match is not None  # the pattern accepts every text
+    return match[1], match[2]
+
+
+def _is_ambiguous(scheme: str, authority: str, tail: str) -> bool:
+    """An @ behind the authority may end a password. A SQLite path has no authority, and so no password."""
+    return "@" in tail and not (scheme.lower() == "sqlite" and not authority)
+
+
+def _safe_user(user_info: str) -> str:
+    if not user_info:
+        return ""
+    user, colon, _ = user_info.partition(":")
+    shown = user if _PLAIN_USER.fullmatch(user) and "%3a" not in user.lower() else HIDDEN
+    return f"{shown}:{HIDDEN}@" if colon else f"{shown}@"
+
+
+def _safe_tail(tail: str) -> str:
+    """The path and the harmless options. A `;` or `=` in a path is how some drivers write options: cut there."""
+    path = tail.partition("#")[0].partition("?")[0]
+    plain = re.split("[;&=]", path, maxsplit=1)[0]
+    shown = [_safe_option(name, value) for name, value in _options(tail)]
+    return plain + (HIDDEN if plain != path else "") + ("?" + "&".join(shown) if shown else "")
+
+
+def _safe_option(name: str, value: str) -> str:
+    harmless = fold(name) in _PLAIN_OPTIONS and _PLAIN_VALUE.fullmatch(value)
+    return f"{name}={value}" if harmless else HIDDEN
+
+
+def _options(tail: str) -> list[tuple[str, str]]:
+    """The names, decoded, and the values, as written, of the query."""
+    query = tail.partition("?")[2].partition("#")[0]
+    if not query:
+        return []
+    from urllib.parse import unquote  # noqa: PLC0415 - most URLs have no options
+
+    pairs = (part.partition("=") for part in re.split("[&;]", query) if part)
+    return [(unquote(name), value) for name, _, value in pairs]
+
+
+# ── ADO.NET ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_PAIR = re.compile(
+    r"""\s*(?P<name>[^=;]+?)\s*=\s*(?P<value>"(?:[^"]|"")*"|'(?:[^']|'')*'|[^;"'][^;]*?|)\s*(?:;|\Z)""", re.DOTALL
+)
+_SYNONYMS = {
+    "server": ("server", "datasource", "address", "addr", "networkaddress"),
+    "database": ("database", "initialcatalog"),
+    "user": ("user", "userid", "uid"),
+    "password": ("password", "pwd"),
+    "connect_timeout": ("connecttimeout", "connectiontimeout", "timeout"),
+    "trust_server_certificate": ("trustservercertificate",),
+}
+_MEANING = {synonym: name for name, synonyms in _SYNONYMS.items() for synonym in synonyms}
+
+
+def from_ado_net(text: str) -> str:
+    """The `mssql://` URL that means the same as an ADO.NET connection string. Errors never quote it."""
+    from urllib.parse import quote, urlencode  # noqa: PLC0415 - only those who come from .NET need it
+
+    parts = _ado_net_parts(text)
+    host, port, instance = _ado_net_server(parts.pop("server", ""))
+    if instance:
+        parts["instance"] = instance
+    user, password, database = (quote(parts.pop(name, ""), safe="") for name in ("user", "password", "database"))
+    user_info = f"{user}:{password}@" if password else f"{user}@" if user else ""
+    query = urlencode(parts, quote_via=quote)
+    return f"mssql://{user_info}{host}{port}/{database}{'?' if query else ''}{query}"
+
+
+def _ado_net_parts(text: str) -> dict[str, str]:
+    parts: dict[str, str] = {}
+    position = 0
+    while text[position:].strip("; \t\r\n"):
+        match = _PAIR.match(text, position)
+        if match is None:
+            raise ValueError('is not a connection string; write "Server=tcp:host,1433;Database=name;Encrypt=True;".')
+        parts[_option_name(match["name"])] = _option_value(match["value"])
+        position = match.end()
+    return parts
+
+
+def _option_name(written: str) -> str:
+    """`Connection Timeout` and `ConnectTimeout` are `connect_timeout`; what is not known is only respelled."""
+    respelled = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", written.strip("; \t\r\n")).replace(" ", "_").lower()
+    return _MEANING.get(fold(written.strip("; \t\r\n")), re.sub("_+", "_", respelled))
+
+
+def _option_value(written: str) -> str:
+    quote = written[:1]
+    if quote in ('"', "'"):
+        return written[1:-1].replace(quote * 2, quote)
+    return written.lower() if written.lower() in ("true", "false", "yes", "no") else written
+
+
+def _ado_net_server(server: str) -> tuple[str, str, str]:
+    r"""Host, `:port` or nothing, and instance or nothing, of `tcp:host\instance,port`."""
+    address = server[4:] if server.lower().startswith("tcp:") else server
+    place, _, port = address.partition(",")
+    host, _, instance = place.partition("\\")
+    host = "localhost" if host.strip() in (".", "(local)") else host.strip()
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    if not host or not _HOSTS.fullmatch(host) or (port and not port.strip().isdecimal()):
+        raise ValueError('names no server that can be reached by TCP; write "Server=tcp:host,1433;Database=name;…".')
+    return host, f":{port.strip()}" if port else "", instance.strip()

@@ -1,0 +1,139 @@
+"""Cron expressions: from wall times in a zone to instants.
+
+An expression names wall times, and twice a year the wall clock is wrong: an hour is missing, or comes twice. What
+happens then depends on the hour field alone. If it holds the hour of the change and both hours beside it, the
+expression is a rhythm and follows real time: the missing hour is missing, the repeated hour repeats. Otherwise it
+names wall times, and each runs once: one that does not exist at the moment of the jump, one that exists twice the
+first time.
+
+    Europe/Berlin      forward, 02:00 → 03:00                      back, 03:00 → 02:00
+    30 2 * * *         03:00                                       02:30, summer time
+    */30 * * * *       01:30, 03:00, 03:30: half an hour apart     02:00, 02:30, 02:00, 02:30: half an hour apart
+
+cronsim finds the matching wall times, forward or backward. It is given times without a zone, because its own rule for
+these days looks at how a field is written (`*/15 2 * * *` would not run at all on the day of the jump) and does not
+cover expressions with seconds.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from reltask.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+    from cronsim import CronSim
+
+_SECOND = timedelta(seconds=1)
+_FIELDS = (
+    'Write five fields, minute hour day-of-month month day-of-week, such as "0 9 * * mon-fri", '
+    "or six, of which the first is the second. A field holds *, a value, a range a-b, a list a,b or a step */n."
+)
+
+
+def check_cron(expression: str, timezone: str) -> None:
+    """Raise DeclarationError unless both can be read and there is such a time."""
+    find_zone(timezone)
+    if next(_walls(expression, datetime(2000, 1, 1)), None) is None:  # noqa: DTZ001 - a wall time has no zone
+        raise DeclarationError(f'cron: "{expression}" never comes.', remedy="Check its day and its month.")
+
+
+def nearest(expression: str, timezone: str, moment: datetime, *, forward: bool) -> datetime:
+    """The closest instant strictly after (or before) a moment, in UTC."""
+    zone = find_zone(timezone)
+    closest = min if forward else max
+    return closest(
+        _search(_walls(expression, start, reverse=not forward), zone, moment, forward=forward)
+        for start in _starting_walls(moment, zone, forward=forward)
+    )
+
+
+def find_zone(name: str) -> ZoneInfo:
+    """The time zone of that name, or an error that suggests one."""
+    from zoneinfo import ZoneInfo  # noqa: PLC0415 - 8 ms at start-up, and most tasks have no time zone
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError, TypeError) as error:
+        raise DeclarationError(f"timezone: {name!r} is not known.", remedy=_closest_zone(str(name))) from error
+
+
+def _closest_zone(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only on the way to an error
+    from zoneinfo import available_timezones  # noqa: PLC0415 - as above
+
+    zones = {zone.lower(): zone for zone in available_timezones()}
+    close = get_close_matches(name.lower(), zones, n=1)
+    return f'Did you mean "{zones[close[0]]}"?' if close else 'Write a name such as "Europe/Berlin".'
+
+
+def _walls(expression: str, start: datetime, *, reverse: bool = False) -> CronSim:
+    """The wall times that match an expression, strictly beyond a start."""
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - 5 ms at start-up, and most tasks have no cron
+
+    try:
+        return CronSim(expression, start, reverse)
+    except (CronSimError, ValueError) as error:
+        reason = str(error).lower()
+        raise DeclarationError(f'cron: "{expression}" cannot be read: {reason}.', remedy=_FIELDS) from error
+
+
+def _search(walls: CronSim, zone: ZoneInfo, moment: datetime, *, forward: bool) -> datetime:
+    """Go along matching wall times until one of them is an instant on the wanted side of the moment."""
+    for wall in walls:
+        instants = _instants(wall, zone, walls.hours)
+        beyond = [instant for instant in instants if (instant > moment if forward else instant < moment)]
+        if beyond:
+            return min(beyond) if forward else max(beyond)
+    raise DeclarationError(f"cron: no time matches within 50 years of {moment:%Y-%m-%d}.")
+
+
+def _instants(wall: datetime, zone: ZoneInfo, hours: set[int]) -> tuple[datetime, ...]:
+    """When a matching wall time really runs: the rule that the module's text states."""
+    first, second = _both_readings(wall, zone)
+    if first == second:
+        return (first,)
+    rhythm = {(wall.hour - 1) % 24, wall.hour, (wall.hour + 1) % 24} <= hours
+    if first < second:
+        return (first, second) if rhythm else (first,)
+    return () if rhythm else (_changeover(zone, second, first),)
+
+
+def _starting_walls(moment: datetime, zone: ZoneInfo, *, forward: bool) -> list[datetime]:
+    """Wall times to search from: two, if the wall clock repeats itself and the search leads into the other pass.
+
+    02:00 ─── first pass ─── 02:59 │ 02:00 ─── second pass ─── 02:59
+              moment, forward ─────►└ also from here
+                    also from here ┘◄───── backward, moment
+    """
+    local = moment.astimezone(zone)
+    wall = local.replace(tzinfo=None, fold=0)
+    first, second = _both_readings(wall, zone)
+    if second <= first or (local.fold == 0) != forward:
+        return [wall]
+    turn = _changeover(zone, first, second)
+    if forward:
+        return [wall, turn.astimezone(zone).replace(tzinfo=None, fold=0) - _SECOND]
+    return [wall, (turn - _SECOND).astimezone(zone).replace(tzinfo=None) + _SECOND]
+
+
+def _both_readings(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
+    """The instants that a wall time can mean: equal as a rule, ascending if it exists twice, descending if never."""
+    aware = wall.replace(tzinfo=zone)
+    return aware.astimezone(UTC), aware.replace(fold=1).astimezone(UTC)
+
+
+def _changeover(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
+    """The instant in (low, high] from which on the zone's offset is that of `high`. Zones change on whole seconds."""
+    low, high = low.replace(microsecond=0), high.replace(microsecond=0)
+    offset = high.astimezone(zone).utcoffset()
+    while high - low > _SECOND:
+        middle = low + (high - low) // _SECOND // 2 * _SECOND
+        if middle.astimezone(zone).utcoffset() == offset:
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,187 @@
+"""One run as a pipeline of small steps: decode, run, judge, settle. The outcome is a value all the way.
+
+    claim ─► skip? ─► decode ─► body ─────────────────────────► Ended ─► settlement ─► committed ─► event
+                                  │ timeout, shutdown, doubt      ▲
+                                  └─► stop ─► grace ─► kill ──────┘
+                                                 └─► will not end: stuck. Its place stays taken, its lock expires.
+
+A claim is released only after its body has ended. A body that cannot be stopped keeps its place in this worker, and
+is no longer renewed, so that the database gives its slot to somebody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from reltask import events, schedule
+from reltask.clock import Clock
+from reltask.engine.beater import Beater
+from reltask.engine.outcome import Ended, raised, read_schedule, returned, settlement, stopped
+from reltask.engine.run import Body, Run, StopReason
+from reltask.engine.settle import Settler
+from reltask.errors import ReltaskError
+from reltask.job import Completion, Failure, Outcome, Settled
+
+BodyFactory = Callable[[Run], Body]
+
+
+class Limits(Struct, frozen=True):
+    """How much of a result and a traceback is kept."""
+
+    result: int = 1_000_000
+    traceback: int = 20_000
+
+
+class Executor:
+    """Takes runs from claim to ledger."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        settler: Settler,
+        beater: Beater,
+        make_body: BodyFactory,
+        clock: Clock,
+        rng: random.Random,
+        emit: events.Subscriber,
+        limits: Limits,
+    ) -> None:
+        self._worker = worker
+        self._settler = settler
+        self._beater = beater
+        self._make_body = make_body
+        self._clock = clock
+        self._rng = rng
+        self._emit = emit
+        self._limits = limits
+
+    async def execute(self, run: Run) -> None:
+        """Run one claimed slot to its recorded end."""
+        started = self._clock.monotonic()
+        self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
+        ended = await self._end(run)
+        self._beater.settling(run.hold)
+        if run.settled_by_transaction:
+            self._completed_already(run, ended)
+        else:
+            await self._settle(run, ended, started)
+        self._beater.forget(run.hold)
+
+    # Running
+
+    async def _end(self, run: Run) -> Ended:
+        """How this run ended: skipped, not even decoded, or as its body did."""
+        if run.stop_reason is not None:
+            return stopped(run)
+        if _is_missed(run):
+            return Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed")
+        try:
+            body = self._make_body(run)
+        except ReltaskError as error:
+            return raised(error, run, limit=self._limits.traceback)
+        return await self._supervise(run, body)
+
+    async def _supervise(self, run: Run, body: Body) -> Ended:
+        """Wait for the body to end by itself, or because its time is up or somebody asked for it."""
+        loop = asyncio.get_running_loop()
+        ending = body.start()
+        enforcing: list[asyncio.Task[None]] = []
+
+        def stopping() -> None:
+            if not enforcing:
+                enforcing.append(loop.create_task(self._enforce(run, body)))
+
+        run.attach(body, lambda: loop.call_soon_threadsafe(stopping))
+        timer = self._start_timer(run, loop)
+        await asyncio.wait([ending])
+        if timer is not None:
+            timer.cancel()
+        self._end_enforcing(run, enforcing)
+        error = asyncio.CancelledError() if ending.cancelled() else ending.exception()
+        if error is not None:
+            return raised(error, run, limit=self._limits.traceback)
+        return returned(ending.result(), limit=self._limits.result)
+
+    def _start_timer(self, run: Run, loop: asyncio.AbstractEventLoop) -> asyncio.TimerHandle | None:
+        timeout = run.task.options.timeout
+        if timeout is None:
+            return None
+        seconds = timeout.total_seconds()
+        why = f"the run took longer than its timeout of {seconds:g} s"
+        return loop.call_later(seconds, run.stop, StopReason.TIMEOUT, why)
+
+    async def _enforce(self, run: Run, body: Body) -> None:
+        """The body was asked to stop: kill it after the grace, and report it if it lives on even then."""
+        await self._clock.sleep(run.pace.stop_grace)
+        body.kill()
+        await self._clock.sleep(min(1.0, run.pace.stop_grace))
+        self._tell(run, events.BodyStuck, seconds=run.pace.stop_grace)
+
+    def _end_enforcing(self, run: Run, enforcing: list[asyncio.Task[None]]) -> None:
+        for task in enforcing:
+            if not task.cancel():
+                self._tell(run, events.BodyEndedLate)
+
+    # Settling
+
+    async def _settle(self, run: Run, ended: Ended, started: float) -> None:
+        now = self._clock.monotonic()
+        written = settlement(run, ended, finished=run.now(now), rng=self._rng)
+        settled = await self._settler.settle(written)
+        if settled is None:
+            self._tell(run, events.LateWriteRefused, outcome=ended.outcome)
+            return
+        if ended.not_stored is not None:
+            self._tell(run, events.ResultNotStored, reason=ended.not_stored)
+        self._report(run, ended, written, settled, seconds=now - started)
+
+    def _report(self, run: Run, ended: Ended, written: object, settled: Settled, *, seconds: float) -> None:
+        if isinstance(written, Failure):
+            self._tell(
+                run,
+                events.RunFailed,
+                attempt=run.claim.attempt,
+                error=written.error,
+                retry_in=written.delay.total_seconds(),
+                dead=settled.dead,
+            )
+        elif isinstance(written, Completion) and ended.outcome is Outcome.SUCCEEDED:
+            self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=written.next_run_time)
+        else:
+            self._tell(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "")
+
+    def _completed_already(self, run: Run, ended: Ended) -> None:
+        """The body's own transaction has completed the slot; what it raised afterwards changes nothing."""
+        if ended.outcome is not Outcome.SUCCEEDED:
+            self._tell(run, events.ErrorAfterCompletion, error=ended.error or "")
+
+    def _tell(self, run: Run, event: type[events.RunEvent], **fields: Any) -> None:
+        claim = run.claim
+        self._emit(
+            event(
+                worker=self._worker,
+                task=claim.task,
+                job_id=claim.job_id,
+                slot_no=claim.slot_no,
+                fence=claim.fence,
+                **fields,
+            )
+        )
+
+
+def _late(run: Run) -> float:
+    return max(0.0, (run.claim.locked_at - run.claim.due_at).total_seconds())
+
+
+def _is_missed(run: Run) -> bool:
+    claim = run.claim
+    if claim.schedule is None:
+        return False
+    rule = read_schedule(claim.schedule)
+    return schedule.is_missed(rule, nominal=claim.nominal, claimed_at=claim.locked_at, attempt=claim.attempt)

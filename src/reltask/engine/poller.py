@@ -1,0 +1,227 @@
+"""Reclaim, claim, dispatch, and sleep until there is a reason not to.
+
+A worker sleeps until the earliest of: its poll, the next due time that its last claim reported, the earliest end of
+somebody's lock, a signal, a freed place. So a due job starts within milliseconds although polls are a minute apart, and
+a dead worker's slot is taken over when its lock ends, not a poll later.
+
+Idle cost is arithmetic. An idle worker sends one statement per poll: the claim, which also carries its sign of life and
+says when the next lock ends, so that a reclaim is sent only when there is something to reclaim. With the default poll of
+60 s, 200 idle workers send 200 / 60 = 3.3 statements a second, and none of them grows with the number of jobs.
+
+A job whose last run was lost may be what killed its worker. It is claimed alone: an idle worker takes it at once, a busy
+one only after ISOLATION_PATIENCE, and neither claims anything beside it until it has ended or has lived for one
+lock timeout. So a poison job takes no bystander along twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from reltask import events
+from reltask.clock import Clock, DatabaseTime
+from reltask.engine.beater import Beater
+from reltask.engine.places import Places, Wish
+from reltask.engine.run import Run
+from reltask.engine.service import Service
+from reltask.errors import AmbiguousError, DatabaseError
+from reltask.job import ClaimAnswer, ClaimRequest, Reclaimed
+from reltask.lease import Pace
+from reltask.store import BATCH, Store
+from reltask.tasks import Registry
+
+ISOLATION_PATIENCE = timedelta(seconds=0.5)
+RIVAL_PAUSE = 0.1
+"""A due job that a rival held while we looked is looked at again after about this long."""
+EXPIRY_PAUSE = 0.3
+"""A lock that has ended but could not be reclaimed yet is looked at again after about this long."""
+DUE_SPREAD = 0.004
+EXPIRY_SPREAD = 0.25
+"""Workers that wait for the same moment spread over this many seconds; they do not stampede."""
+OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Poller(Service):
+    """Finds work for one worker."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        worker: str,
+        registry: Registry,
+        places: Places,
+        beater: Beater,
+        poll: timedelta,
+        lock_timeout: timedelta,
+        alive_for: timedelta,
+        pace_of: Callable[[timedelta], Pace],
+        dispatch: Callable[[Run], None],
+        clock: Clock,
+        rng: random.Random,
+        emit: events.Subscriber,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._worker = worker
+        self._registry = registry
+        self._places = places
+        self._beater = beater
+        self._poll = poll.total_seconds()
+        self._lock_timeout = lock_timeout
+        self._alive_for = alive_for
+        self._pace_of = pace_of
+        self._dispatch = dispatch
+        self._clock = clock
+        self._rng = rng
+        self._emit = emit
+        self._reclaim_at = float("-inf")
+        self._due_at = float("inf")
+        self._failed_since: float | None = None
+        self._failures = 0
+        self.idle = False
+        """Whether the last look found nothing due that this worker could have taken."""
+
+    async def tick(self) -> float | None:
+        verb = "reclaim"
+        try:
+            await self._reclaim_if_due()
+            verb = "claim"
+            await self._claim()
+        except DatabaseError as error:
+            return self._outage(verb, error)
+        self._database_answers()
+        return self._pause()
+
+    # Reclaiming
+
+    async def _reclaim_if_due(self) -> None:
+        """Take expired claims from their owners: at the start, when a lock is known to have ended, and otherwise when
+        no claim has told for longer than a poll whether one has."""
+        now = self._clock.monotonic()
+        if now < self._reclaim_at:
+            return
+        reclaimed = await self._store.reclaim_jobs()
+        self._reclaim_at = now + (self._poll if len(reclaimed) < BATCH else 0.0)
+        for lost in reclaimed:
+            self._emit(self._reclaimed(lost))
+
+    def _reclaimed(self, lost: Reclaimed) -> events.JobReclaimed:
+        return events.JobReclaimed(
+            worker=self._worker,
+            task=lost.task,
+            job_id=lost.job_id,
+            slot_no=lost.slot_no,
+            fence=lost.fence,
+            owner=lost.worker,
+            dead=lost.dead,
+        )
+
+    # Claiming
+
+    async def _claim(self) -> None:
+        self._due_at = float("inf")
+        self.idle = not self._is_quarantined() and self._places.free > 0
+        if not self.idle:
+            return
+        for wish in self._places.wishes():
+            await self._grant(wish)
+            if self._is_quarantined():
+                return
+
+    def _is_quarantined(self) -> bool:
+        """Whether a run that was lost before has the worker to itself."""
+        now = self._clock.monotonic()
+        return any(now < run.time.at + run.claim.lock_timeout.total_seconds() for run in self._places.isolated())
+
+    async def _grant(self, wish: Wish) -> None:
+        """Make one claim and dispatch what it got. A claim whose answer is lost is looked for by the beater."""
+        token = UUID(int=self._rng.getrandbits(128), version=4)
+        sent_at = self._clock.monotonic()
+        with self._beater.claiming(token):
+            try:
+                answer = await self._store.claim_jobs(self._request(wish, token))
+            except AmbiguousError:
+                self._beater.claim_unanswered(token, lock_timeout=self._lock_timeout.total_seconds())
+                raise
+            runs = self._watch(answer, sent_at)
+        self._plan(answer, wish, len(runs))
+        if runs:
+            self.idle = False
+            self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=wish.limit))
+        for run in runs:
+            self._dispatch(run)
+
+    def _request(self, wish: Wish, token: UUID) -> ClaimRequest:
+        return ClaimRequest(
+            worker=self._worker,
+            token=token,
+            queues=wish.queues,
+            tasks=self._registry.names(),
+            limit=min(wish.limit, BATCH),
+            lock_timeout=self._lock_timeout,
+            isolated_after=timedelta(0) if len(self._places) == 0 else ISOLATION_PATIENCE,
+            alive_for=self._alive_for,
+        )
+
+    def _watch(self, answer: ClaimAnswer, sent_at: float) -> list[Run]:
+        """Trust each claim from before it was asked for, and have it renewed."""
+        time = DatabaseTime(answer.now, self._clock.monotonic())
+        runs = []
+        for claim in answer.claims:
+            task = self._registry.get(claim.task)
+            run = Run(claim, task, self._pace_of(claim.lock_timeout), time)
+            timeout = task.options.timeout
+            ends = None if timeout is None else sent_at + timeout.total_seconds() + run.pace.stop_grace
+            self._places.take(run)
+            self._beater.watch(run.hold, run.pace, sent_at=sent_at, renew_until=ends)
+            runs.append(run)
+        return runs
+
+    # Sleeping
+
+    def _plan(self, answer: ClaimAnswer, wish: Wish, claimed: int) -> None:
+        """Remember when it is worth looking again, on the monotonic clock."""
+        now = self._clock.monotonic()
+        if claimed == wish.limit or claimed == BATCH:
+            self._due_at = min(self._due_at, now)
+        elif answer.next_due is not None:
+            self._due_at = min(self._due_at, now + self._wait(answer.next_due, answer.now, RIVAL_PAUSE, DUE_SPREAD))
+        self._reclaim_at = now + self._poll * 1.5
+        if answer.next_expiry is not None:
+            wait = self._wait(answer.next_expiry, answer.now, EXPIRY_PAUSE, EXPIRY_SPREAD)
+            self._reclaim_at = min(self._reclaim_at, now + wait)
+
+    def _wait(self, moment: datetime, now: datetime, at_least: float, spread: float) -> float:
+        """Seconds until a moment of the database's clock; one that has passed already is not asked about in a rush."""
+        seconds = (moment - now).total_seconds()
+        return self._rng.uniform(0, spread) + seconds if seconds > 0 else at_least * self._rng.uniform(0.5, 1.5)
+
+    def _pause(self) -> float:
+        """Seconds until the next look. Without a free place only an ending lock or the poll is worth one."""
+        now = self._clock.monotonic()
+        due_at = self._due_at if self._places.free > 0 and not self._is_quarantined() else float("inf")
+        pause = max(0.0, min(self._poll, due_at - now, self._reclaim_at - now))
+        if pause > 0:
+            self._emit(events.Idle(worker=self._worker, seconds=pause))
+        return pause
+
+    # Outages
+
+    def _outage(self, verb: str, error: DatabaseError) -> float:
+        """The database does not answer: wait and try again, for as long as it takes."""
+        if self._failed_since is None:
+            self._failed_since = self._clock.monotonic()
+        pause = OUTAGE_PAUSES[min(self._failures, len(OUTAGE_PAUSES) - 1)] * self._rng.uniform(0.5, 1.0)
+        self._failures += 1
+        self.idle = False
+        self._emit(events.DatabaseUnavailable(worker=self._worker, verb=verb, error=str(error), retry_in=pause))
+        return pause
+
+    def _database_answers(self) -> None:
+        if self._failed_since is not None:
+            seconds = self._clock.monotonic() - self._failed_since
+            self._failed_since, self._failures = None, 0
+            self._emit(events.DatabaseBack(worker=self._worker, seconds=seconds))

@@ -1,0 +1,290 @@
+"""A worker: composes the services and, above all, ends them in the right order.
+
+    start   open store ─► declare schedules ─► register ─► beater ─► settler ─► poller
+    stop    poller ─► wait for bodies (beating on) ─► stop bodies ─► release ─► settler ─► beater ─► say goodbye
+
+While bodies finish within the grace, the beater goes on: a shutdown that stops beating would hand a running slot to
+somebody else. Claims are released only after their bodies have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from reltask import __version__, events
+from reltask.clock import Clock
+from reltask.config import LimitSettings, WorkerSettings
+from reltask.engine.beater import Beater
+from reltask.engine.bodies import AsyncBody, ThreadBody
+from reltask.engine.context import Context, SyncContext
+from reltask.engine.declare import declare
+from reltask.engine.execute import Executor, Limits
+from reltask.engine.heartbeat import Abandon
+from reltask.engine.places import Places
+from reltask.engine.poller import Poller
+from reltask.engine.process import ProcessBody
+from reltask.engine.run import Body, Run, StopReason
+from reltask.engine.service import Host, LoopHost, Service, ThreadHost
+from reltask.engine.settle import Settler
+from reltask.engine.threads import ThreadPool
+from reltask.errors import DatabaseError, LockLost
+from reltask.job import Hold, NewJob, WorkerRecord
+from reltask.lease import Pace
+from reltask.store import Store
+from reltask.tasks import Kind, Registry
+
+PROGRESS_INTERVAL = 1.0
+"""A run's progress is written at most once in this many seconds."""
+
+
+def worker_id(name: str | None, rng: random.Random) -> str:
+    """`name_host_pid_uuid`: unique even with equal host names and reused process ids."""
+    parts = [name] if name else []
+    return "_".join([*parts, socket.gethostname(), str(os.getpid()), UUID(int=rng.getrandbits(128), version=4).hex])
+
+
+class Worker:
+    """Runs due jobs until it is stopped."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        *,
+        settings: WorkerSettings,
+        limits: LimitSettings,
+        clock: Clock,
+        rng: random.Random,
+        emit: events.Subscriber,
+        schedules: Sequence[NewJob] = (),
+        app_version: str | None = None,
+        state: Any = None,
+        beater_host: Callable[[Service], Host] = ThreadHost,
+    ) -> None:
+        self.id = worker_id(settings.name, rng)
+        self._store = store
+        self._registry = registry
+        self._settings = settings
+        self._clock = clock
+        self._emit = emit
+        self._schedules = schedules
+        self._app_version = app_version
+        self._state = state
+        self._pool = ThreadPool()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._freed = asyncio.Event()
+        self._pace_of = lru_cache(maxsize=64)(self._find_pace)
+        pace = settings.pace()
+        alive_for = 2 * max(settings.poll, timedelta(seconds=pace.heartbeat)) + timedelta(seconds=5)
+        self._alive_for = alive_for
+        self._places = Places(
+            concurrency=settings.concurrency, queues=settings.queues, per_queue=dict(settings.queue_concurrency)
+        )
+        self._beater = Beater(
+            store.dedicated(timeout=timedelta(seconds=pace.beat_timeout)),
+            worker=self.id,
+            pace=pace,
+            alive_for=alive_for,
+            clock=clock,
+            emit=emit,
+            abandon=self._abandon,
+        )
+        self._settler = Settler(store, worker=self.id, clock=clock, emit=emit)
+        self._executor = Executor(
+            worker=self.id,
+            settler=self._settler,
+            beater=self._beater,
+            make_body=self._make_body,
+            clock=clock,
+            rng=rng,
+            emit=emit,
+            limits=Limits(limits.result, limits.traceback),
+        )
+        self._poller = Poller(
+            store,
+            worker=self.id,
+            registry=registry,
+            places=self._places,
+            beater=self._beater,
+            poll=settings.poll,
+            lock_timeout=settings.lock_timeout,
+            alive_for=alive_for,
+            pace_of=self._pace_of,
+            dispatch=self._dispatch,
+            clock=clock,
+            rng=rng,
+            emit=emit,
+        )
+        self._hosts: list[Host] = [beater_host(self._beater), LoopHost(self._settler), LoopHost(self._poller)]
+
+    @property
+    def running(self) -> int:
+        """How many runs this worker holds now."""
+        return len(self._places)
+
+    # Life
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Run while the block is open; leaving it shuts down with the configured grace."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Open the store, declare the schedules, introduce the worker, and begin to claim."""
+        self._loop = asyncio.get_running_loop()
+        for task in self._registry:
+            if task.options.lock_timeout is not None:
+                self._settings.pace(task.options.lock_timeout)
+        await self._store.open()
+        await declare(self._store, self._schedules)
+        await self._store.register_worker(self._record())
+        self._listening = contextlib.AsyncExitStack()
+        await self._listening.enter_async_context(self._store.listen(self._poller.wake))
+        for host in self._hosts:
+            await host.start()
+        names = self._registry.names()
+        self._emit(
+            events.WorkerStarted(
+                worker=self.id, queues=list(self._settings.queues), tasks=names, concurrency=self._settings.concurrency
+            )
+        )
+
+    async def stop(self, *, grace: timedelta | None = None) -> None:
+        """Claim no more, let bodies finish within the grace, stop the rest, release, and say goodbye."""
+        grace = self._settings.shutdown_grace if grace is None else grace
+        beater, settler, poller = self._hosts
+        self._emit(events.WorkerStopping(worker=self.id, running=self.running, grace=grace.total_seconds()))
+        await self._listening.aclose()
+        await poller.stop()
+        await self._finish_bodies(grace)
+        await settler.stop()
+        await beater.stop()
+        self._pool.close()
+        with contextlib.suppress(DatabaseError):
+            await self._store.stop_worker(self.id)
+        await self._store.close()
+        self._emit(events.WorkerStopped(worker=self.id, unsettled=self.running))
+
+    async def drained(self) -> None:
+        """Wait until nothing is due and nothing runs: for `worker --once`."""
+        while not (self._poller.idle and self.running == 0):
+            self._freed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await self._freed.wait()
+
+    def wake(self) -> None:
+        """Look for work now. From any thread."""
+        self._poller.wake()
+
+    async def _finish_bodies(self, grace: timedelta) -> None:
+        """Wait for the bodies; those that outlast the grace are stopped, and get their own grace to end."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace.total_seconds())
+        for run in self._places:
+            run.stop(StopReason.SHUTDOWN, "the worker is shutting down")
+        if self._tasks:
+            longest = max((run.pace.stop_grace for run in self._places), default=0.0)
+            await asyncio.wait(self._tasks, timeout=longest + 2.0)
+        for task in self._tasks:
+            task.cancel()
+
+    # Runs
+
+    def _dispatch(self, run: Run) -> None:
+        task = self._loop.create_task(self._execute(run))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _execute(self, run: Run) -> None:
+        try:
+            await self._executor.execute(run)
+        finally:
+            self._places.give_back(run)
+            self._freed.set()
+            self._poller.wake()
+
+    def _abandon(self, abandon: Abandon) -> None:
+        """Stop a body whose claim is no longer to be trusted. Called on the beater's thread."""
+        run = self._places.get(abandon.hold)
+        if run is None:
+            return
+        run.stop(StopReason.LOST if abandon.lost else StopReason.ABANDONED, abandon.reason)
+        claim = run.claim
+        self._emit(
+            events.RunAbandoned(
+                worker=self.id,
+                task=claim.task,
+                job_id=claim.job_id,
+                slot_no=claim.slot_no,
+                fence=claim.fence,
+                reason=abandon.reason,
+            )
+        )
+
+    def _make_body(self, run: Run) -> Body:
+        task = run.task
+        if task.kind is Kind.PROCESS:
+            return ProcessBody(self._pool, run, worker=self.id, progress=self._progress_from_thread(run))
+        arguments = task.arguments.decode(run.claim.args)
+        function, save = task.function, self._progress_writer(run)
+        if task.kind is Kind.ASYNC:
+            context = Context(run, worker=self.id, state=self._state, save_progress=save) if task.context else None
+            return AsyncBody(lambda: function(context, **arguments) if context else function(**arguments))
+        sync = SyncContext(run, worker=self.id, state=self._state, save_progress=save) if task.context else None
+        return ThreadBody(self._pool, lambda: function(sync, **arguments) if sync else function(**arguments))
+
+    def _progress_writer(self, run: Run) -> Callable[[str], Any]:
+        last = float("-inf")
+
+        async def save(text: str) -> None:
+            nonlocal last
+            now = self._clock.monotonic()
+            if now - last < PROGRESS_INTERVAL:
+                return
+            last = now
+            if not await self._store.record_progress(self.id, run.hold, text):
+                run.stop(StopReason.LOST, "the claim has passed to somebody else")
+                raise LockLost("This run's claim has passed to somebody else.")
+
+        return save
+
+    def _progress_from_thread(self, run: Run) -> Callable[[str], None]:
+        save = self._progress_writer(run)
+
+        async def save_quietly(text: str) -> None:
+            with contextlib.suppress(DatabaseError, LockLost):
+                await save(text)
+
+        return lambda text: asyncio.run_coroutine_threadsafe(save_quietly(text), self._loop).result()
+
+    def _find_pace(self, lock_timeout: timedelta) -> Pace:
+        """The pace for a row's own lock timeout; one that does not suit this worker's heartbeat brings its own."""
+        pace = self._settings.pace_or_none(lock_timeout)
+        return Pace.of(lock_timeout) if pace is None else pace
+
+    def _record(self) -> WorkerRecord:
+        return WorkerRecord(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            app_version=self._app_version,
+            queues=list(self._settings.queues),
+            tasks=self._registry.names(),
+            concurrency=self._settings.concurrency,
+            alive_for=self._alive_for,
+        )

@@ -1,0 +1,145 @@
+"""The schema's own history: numbered files in `database/<dialect>/`, run once each, in order.
+
+    001-create-tables.sql       a migration: its number is the schema version that it leads to
+    002-seed-sample-job.sql     not one: a sample to run by hand
+    003-reclamation-query.sql   not one: what reclaims do, for a DBA's eyes
+    004-alter-….sql             the next migration would be called like this
+
+The rule is in the name: `NNN-create-…` and `NNN-alter-…` are migrations. Each is additive, can be run again without
+harm, and writes its own number into the `meta` table as its last statement, so that a DBA who runs the files by hand
+ends with the same database. Each runs in one transaction, under a lock, after another look at the version: of two
+migrators the second finds nothing left to do. A schema newer than this version of reltask is never touched.
+
+In an installed wheel the files lie inside the package, in a checkout beside `src`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from reltask.errors import SchemaError
+
+if TYPE_CHECKING:
+    import asyncpg
+
+Dialect = Literal["postgres", "sqlite"]
+
+_MIGRATION = re.compile(r"(\d{3})-(?:create|alter)-.*\.sql")
+
+
+class Migration(NamedTuple):
+    """One step of the schema."""
+
+    version: int
+    name: str
+    sql: str
+
+
+def _folder(dialect: Dialect) -> Traversable:
+    packaged = files("reltask") / "database" / dialect
+    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "database" / dialect
+
+
+@cache
+def schema_scripts(dialect: Dialect) -> list[tuple[str, str]]:
+    """Every script of a dialect with its text: numbered ones in order, then the others by name."""
+    found = [entry for entry in _folder(dialect).iterdir() if entry.name.endswith(".sql")]
+    found.sort(key=lambda entry: (not entry.name[0].isdigit(), entry.name))
+    return [(entry.name, entry.read_text(encoding="utf-8")) for entry in found]
+
+
+@cache
+def migrations(dialect: Dialect) -> list[Migration]:
+    """The scripts that make the schema, in order."""
+    matches = [(_MIGRATION.fullmatch(name), name, sql) for name, sql in schema_scripts(dialect)]
+    return [Migration(int(match[1]), name, sql) for match, name, sql in matches if match]
+
+
+def schema_version(dialect: Dialect) -> int:
+    """The version that this reltask speaks."""
+    return migrations(dialect)[-1].version
+
+
+def check_version(dialect: Dialect, found: int) -> None:
+    """Refuse a database that this version of reltask does not speak to."""
+    spoken = schema_version(dialect)
+    if found > spoken:
+        raise SchemaError(
+            f"the database has schema version {found}, and this reltask knows versions up to {spoken}.",
+            remedy="Upgrade reltask here: a newer one has migrated the database.",
+        )
+    if found < spoken:
+        raise SchemaError(
+            f"the database has schema version {found}, and this reltask needs version {spoken}.",
+            remedy="Run: reltask migrate",
+        )
+
+
+def pending(dialect: Dialect, found: int) -> list[Migration]:
+    """The migrations that a database of version `found` still needs; a newer one is refused."""
+    if found > schema_version(dialect):
+        check_version(dialect, found)
+    return [migration for migration in migrations(dialect) if migration.version > found]
+
+
+async def pending_postgres(url: str) -> list[str]:
+    """The names of what `migrate_postgres` would run."""
+    from reltask.stores.postgres.connections import Options, connect  # noqa: PLC0415 - the driver is an extra
+
+    connection = await connect(url, Options())
+    try:
+        return [migration.name for migration in pending("postgres", await _found(connection))]
+    finally:
+        await connection.close()
+
+
+async def migrate_postgres(url: str) -> list[str]:
+    """Bring a database to this version's schema; the names of what was run, none if it was there already."""
+    from reltask.stores.postgres.connections import Options, connect  # noqa: PLC0415 - the driver is an extra
+
+    done: list[str] = []
+    connection = await connect(url, Options(command_timeout=600.0))
+    try:
+        for migration in migrations("postgres"):
+            if await _apply(connection, migration):
+                done.append(migration.name)
+    finally:
+        await connection.close()
+    return done
+
+
+async def _apply(connection: asyncpg.Connection, migration: Migration) -> bool:
+    import asyncpg  # noqa: PLC0415 - the driver is an extra
+
+    from reltask.stores.postgres.errors import statement_failed  # noqa: PLC0415 - the driver is an extra
+    from reltask.stores.statement import load  # noqa: PLC0415 - beside the others
+
+    try:
+        async with connection.transaction():
+            for statement in load("postgres", "lock_schema", "numbered"):
+                await connection.execute(statement.text)
+            if migration not in pending("postgres", await _found(connection)):
+                return False
+            await connection.execute(migration.sql)
+            return True
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise statement_failed(error, verb="migrate", writes=True) from error
+
+
+async def _found(connection: asyncpg.Connection) -> int:
+    """The version that a database says it has; 0 where there are no tables."""
+    import asyncpg  # noqa: PLC0415 - the driver is an extra
+
+    from reltask.stores.statement import load  # noqa: PLC0415 - beside the others
+
+    (statement,) = load("postgres", "read_schema", "numbered")
+    try:
+        async with connection.transaction():
+            return int(await connection.fetchval(statement.text))
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        return 0

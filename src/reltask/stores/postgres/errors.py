@@ -1,0 +1,118 @@
+"""What PostgreSQL, its driver and the network say, as the four kinds that the engine understands.
+
+                      before sending            while a statement was under way
+    refused, timeout  TransientError            read: TransientError     write: AmbiguousError
+    an error answer   by SQLSTATE, below        by SQLSTATE, below
+
+An error answer means that the transaction was rolled back, so most of them leave no doubt. The exceptions are the
+answers that say that the *connection* is ending (08…, 57P01, 57P02): the statement may have been committed just before.
+
+Messages name the condition and what to do. They never carry arguments or passwords: the text of a data error (class
+22) quotes the offending value, so it is not passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+
+from reltask.errors import (
+    AmbiguousError,
+    ConflictError,
+    PermanentError,
+    ReltaskError,
+    SchemaError,
+    TransientError,
+)
+
+_DYING = frozenset({"57P01", "57P02"})
+"""The server ends this connection: what was under way may or may not have been committed."""
+
+_TRANSIENT = frozenset(
+    {
+        "0A000",  # a prepared plan that a migration has outdated: prepared anew on the next connection
+        "25006",  # read-only: a primary that has become a standby; its successor will answer
+        "25P03",  # ended for idling in a transaction
+        "40001",  # serialization failure
+        "40P01",  # deadlock
+        "55P03",  # lock not available
+        "57014",  # statement timeout on the server: rolled back
+        "57P03",  # starting up or shutting down
+        "57P05",  # ended for idling
+        "58030",  # input/output error
+    }
+)
+
+_REMEDIES = {
+    "28P01": "Check the user and the password in the URL.",
+    "28000": "Check the user in the URL, and pg_hba.conf on the server.",
+    "3D000": "Create the database, or correct its name in the URL.",
+    "42501": "Grant this user one of the roles of database/postgres/permissions.sql (reltask sql prints it).",
+}
+
+_MISSING = frozenset({"42P01", "42703", "3F000"})
+"""A table, a column or the schema is not there."""
+
+MIGRATE = "Run: reltask migrate"
+
+
+def missing_schema() -> SchemaError:
+    """The tables are not there, or too old for the statement."""
+    return SchemaError("the database has no reltask tables, or older ones than this version needs.", remedy=MIGRATE)
+
+
+def connection_failed(error: BaseException) -> ReltaskError:
+    """An attempt to connect that came to nothing: certainly nothing was applied."""
+    if isinstance(error, asyncpg.PostgresError):
+        return _answered(error, writes=False)
+    if isinstance(error, TimeoutError | asyncio.CancelledError):
+        return TransientError("the database did not answer in time while connecting.")
+    if "rejected SSL upgrade" in str(error):
+        return PermanentError(
+            "the database server does not offer TLS, which is required off this machine.",
+            remedy="Turn TLS on at the server, or add ?sslmode=disable to the URL to send everything in clear text.",
+        )
+    if isinstance(error, OSError):
+        return TransientError(f"the database cannot be reached: {_reason(error)}.")
+    return PermanentError(f"the database cannot be reached: {type(error).__name__}.")
+
+
+def statement_failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
+    """A statement that was sent and did not end well."""
+    if isinstance(error, asyncpg.PostgresConnectionError | TimeoutError | OSError):
+        return _lost(verb, writes=writes)
+    if isinstance(error, asyncpg.PostgresError):
+        return _answered(error, writes=writes)
+    if isinstance(error, asyncpg.InterfaceError) and "connection is closed" in str(error):
+        return TransientError(f"{verb}: the connection was closed before the statement was sent.")
+    return PermanentError(f"{verb}: {type(error).__name__} from the driver; its text may quote arguments and is withheld.")
+
+
+def _lost(verb: str, *, writes: bool) -> ReltaskError:
+    if writes:
+        return AmbiguousError(f"{verb}: the connection was lost before the answer; it may or may not have been applied.")
+    return TransientError(f"{verb}: the connection was lost before the answer.")
+
+
+def _answered(error: asyncpg.PostgresError, *, writes: bool) -> ReltaskError:
+    state = error.sqlstate or ""
+    text = f"PostgreSQL says: {error.args[0] if error.args else type(error).__name__} ({state})."
+    if state in _DYING or state.startswith("08"):
+        return AmbiguousError(text) if writes else TransientError(text)
+    if state == "53100":
+        return TransientError(text, remedy="The disk is full: nothing is lost, and work goes on when there is space.")
+    if state in _TRANSIENT or state.startswith("53"):
+        return TransientError(text)
+    if state.startswith("23"):
+        return ConflictError(text)
+    if state in _MISSING:
+        return missing_schema()
+    if state.startswith("22"):
+        return PermanentError(f"PostgreSQL refuses a value ({type(error).__name__}, {state}).")
+    return PermanentError(text, remedy=_REMEDIES.get(state, ""))
+
+
+def _reason(error: OSError) -> str:
+    """The operating system's words, without the addresses that asyncio lists after them."""
+    return error.strerror or type(error).__name__

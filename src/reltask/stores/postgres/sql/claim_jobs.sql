@@ -1,0 +1,164 @@
+-- Purpose       take up to :limit due jobs for :worker, and say when it is worth asking again.
+-- Precondition  due, unclaimed, not paused, not dead; queue and task name known to the worker.
+-- Lock order    none needed: rows held by somebody else are skipped, so this statement never waits.
+--
+-- A lane is one (queue, task, priority); index jobs_claimable keeps each lane in order of due time. The lanes that
+-- exist are found by hopping from one to the next with one index seek each, so the cost depends on the number of
+-- lanes and not on the number of rows; a hop over a name that this worker does not know ends at the next one it knows.
+--
+-- A job whose last run was lost is isolated: it is taken only when it has been due for :isolated_after, and alone.
+-- The first columns answer "what time is it, and when next"; they come back even when nothing was taken.
+
+with recursive
+parameters as materialized (
+    select coalesce(:now::timestamptz, statement_timestamp()) as now,
+           (select min(name) from unnest(:tasks::text[]) as names (name)) as first_task
+),
+
+lanes as (
+    select wanted.queue, head.task, head.priority, head.due_at, head.task = any (:tasks::text[]) as known
+    from parameters
+    cross join unnest(:queues::text[]) as wanted (queue)
+    cross join lateral (
+        select task, priority, due_at
+        from reltask.jobs
+        where queue = wanted.queue and task >= parameters.first_task
+          and locked_by is null and paused_at is null and dead_at is null and not isolated
+        order by queue, task, priority, due_at
+        limit 1
+    ) as head
+    union all
+    select lanes.queue, head.task, head.priority, head.due_at, head.task = any (:tasks::text[])
+    from lanes
+    cross join lateral (
+        select case when lanes.known then lanes.task
+                    else (select min(name) from unnest(:tasks::text[]) as names (name) where name > lanes.task) end as task,
+               case when lanes.known then lanes.priority else -1 end as priority
+    ) as last
+    cross join lateral (
+        select task, priority, due_at
+        from reltask.jobs
+        where queue = lanes.queue and (task, priority) > (last.task, last.priority)
+          and locked_by is null and paused_at is null and dead_at is null and not isolated
+        order by queue, task, priority, due_at
+        limit 1
+    ) as head
+),
+
+isolated as materialized (
+    select job.id
+    from reltask.jobs as job
+    cross join parameters
+    where job.locked_by is null and job.paused_at is null and job.dead_at is null and job.isolated
+      and job.due_at <= parameters.now - :isolated_after::interval
+      and job.queue = any (:queues::text[]) and job.task = any (:tasks::text[])
+    order by job.due_at
+    limit least(:limit::integer, 1)
+    for update of job skip locked
+),
+
+-- The inner limit and the outer one together lock no more rows than are taken.
+ordinary as materialized (
+    select due.id
+    from (
+        select lanes.*
+        from lanes
+        cross join parameters
+        where lanes.known and lanes.due_at <= parameters.now
+        order by lanes.priority, lanes.due_at
+    ) as lane
+    cross join lateral (
+        select job.id
+        from reltask.jobs as job
+        where job.queue = lane.queue and job.task = lane.task and job.priority = lane.priority
+          and job.due_at <= (select now from parameters)
+          and job.locked_by is null and job.paused_at is null and job.dead_at is null and not job.isolated
+        order by job.queue, job.task, job.priority, job.due_at
+        limit :limit::integer
+        for update of job skip locked
+    ) as due
+    where not exists (select from isolated)
+    limit :limit::integer
+),
+
+claimed as (
+    update reltask.jobs as job
+    set locked_by = :worker::text,
+        claim_token = :token::uuid,
+        locked_at = parameters.now,
+        heartbeat_at = parameters.now,
+        claim_timeout_ms = coalesce(job.lock_timeout_ms, :lock_timeout_ms::bigint),
+        lock_expires_at = parameters.now
+            + coalesce(job.lock_timeout_ms, :lock_timeout_ms::bigint) * interval '1 millisecond',
+        fence = job.fence + 1,
+        attempt = job.attempt + 1,
+        slot_started_at = coalesce(job.slot_started_at, parameters.now),
+        progress = null
+    from parameters
+    where job.id = any (array(select id from isolated union all select id from ordinary))
+      and job.locked_by is null
+    returning job.*
+),
+
+alive as (
+    update reltask.workers as worker
+    set heartbeat_at = parameters.now, alive_until = parameters.now + :alive_for::interval
+    from parameters
+    where worker.id = (
+        select me.id
+        from reltask.workers as me
+        where me.id = :worker::text and me.heartbeat_at < (select now from parameters) - interval '5 seconds'
+        for update skip locked
+    )
+),
+
+next_times (due_at) as (
+    -- the first future job of each lane
+    select future.due_at
+    from lanes
+    cross join parameters
+    cross join lateral (
+        select job.due_at
+        from reltask.jobs as job
+        where job.queue = lanes.queue and job.task = lanes.task and job.priority = lanes.priority
+          and job.due_at > parameters.now
+          and job.locked_by is null and job.paused_at is null and job.dead_at is null and not job.isolated
+        order by job.queue, job.task, job.priority, job.due_at
+        limit 1
+    ) as future
+    where lanes.known
+    union all
+    -- a due head that was not taken although there was room: a rival holds it, or an isolated job went first
+    select lanes.due_at
+    from lanes
+    cross join parameters
+    where lanes.known and lanes.due_at <= parameters.now
+      and (select count(*) from claimed) < :limit::integer
+      and not exists (
+        select from claimed
+        where claimed.queue = lanes.queue and claimed.task = lanes.task and claimed.priority = lanes.priority)
+    union all
+    select job.due_at + :isolated_after::interval
+    from reltask.jobs as job
+    where job.locked_by is null and job.paused_at is null and job.dead_at is null and job.isolated
+      and job.queue = any (:queues::text[]) and job.task = any (:tasks::text[])
+      and job.id not in (select id from isolated)
+),
+
+header as (
+    select parameters.now,
+           (select min(due_at) from next_times) as next_due,
+           least(
+               (select lock_expires_at from reltask.jobs where locked_by is not null order by lock_expires_at limit 1),
+               (select min(lock_expires_at) from claimed)
+           ) as next_expiry
+    from parameters
+)
+
+select header.now, header.next_due, header.next_expiry,
+       claimed.id, claimed.fence, claimed.task, claimed.key, claimed.args, claimed.queue, claimed.priority,
+       claimed.schedule, claimed.slot_no, claimed.next_run_time, claimed.due_at, claimed.slot_started_at,
+       claimed.locked_at, claimed.attempt, claimed.max_attempts, claimed.claim_timeout_ms, claimed.isolated
+from header
+left join claimed on true
+order by claimed.priority, claimed.due_at, claimed.id;

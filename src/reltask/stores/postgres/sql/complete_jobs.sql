@@ -1,0 +1,73 @@
+-- Purpose       end slots: one ledger row each, one-offs removed, recurring jobs moved to their next slot.
+-- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
+-- Lock order    ids ascending; waits for a row held by another statement and checks it again afterwards.
+--
+-- A slot that was passed over (:skipped_…) gets a ledger row too. It takes the next slot number and the next fence, so
+-- the job's row moves on by as many. The unique index runs_slot_ends_once refuses a second end of any slot.
+
+with
+parameters as materialized (
+    select coalesce(:now::timestamptz, statement_timestamp()) as now
+),
+
+held as materialized (
+    select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
+           job.locked_at, given.outcome, given.result, given.error, given.next_time, given.skipped
+    from unnest(
+        :ids::uuid[], :fences::bigint[], :outcomes::text[], :results::text[], :errors::text[],
+        :next_times::timestamptz[], :skipped_counts::integer[]
+    ) as given (id, fence, outcome, result, error, next_time, skipped)
+    join reltask.jobs as job on job.id = given.id and job.fence = given.fence
+    where job.locked_by = :worker::text
+    order by job.id
+    for update of job
+),
+
+ledger as (
+    insert into reltask.runs (
+        job_id, fence, slot_no, task, key, queue, worker, attempt,
+        nominal_time, due_at, claimed_at, finished_at, outcome, error, result)
+    select held.id, held.fence, held.slot_no, held.task, held.key, held.queue, :worker::text, held.attempt,
+           held.next_run_time, held.due_at, held.locked_at, parameters.now, held.outcome, held.error,
+           held.result::json
+    from held
+    cross join parameters
+    union all
+    select held.id, held.fence + passed.nth, held.slot_no + passed.nth, held.task, held.key, held.queue, null, 0,
+           passed.nominal_time, passed.nominal_time, null, parameters.now, 'skipped', null, null
+    from unnest(:skipped_ids::uuid[], :skipped_nths::integer[], :skipped_times::timestamptz[])
+        as passed (id, nth, nominal_time)
+    join held on held.id = passed.id
+    cross join parameters
+),
+
+removed as (
+    delete from reltask.jobs as job
+    where job.id = any (array(select id from held where next_time is null))
+),
+
+advanced as (
+    update reltask.jobs as job
+    set slot_no = held.slot_no + 1 + held.skipped,
+        fence = held.fence + held.skipped,
+        -- the next nominal time is strictly later than the last, whatever the clocks did
+        next_run_time = greatest(held.next_time, held.next_run_time + interval '1 microsecond'),
+        not_before = null,
+        attempt = 0,
+        slot_started_at = null,
+        last_run_time = parameters.now,
+        isolated = false,
+        locked_by = null,
+        locked_at = null,
+        heartbeat_at = null,
+        claim_timeout_ms = null,
+        lock_expires_at = null,
+        claim_token = null,
+        progress = null
+    from held
+    cross join parameters
+    where job.id = held.id and held.next_time is not null
+)
+
+select id, fence, false as dead
+from held;

@@ -1,0 +1,25 @@
+-- Purpose       rewrite the definition of a recurring job after its declaration in code has changed.
+-- Precondition  the row's declaration is still the one that was seen, so that of two workers one wins.
+-- Lock order    one row. A claimed slot is never moved: only the definition changes then, and the slot's end
+--               computes the next time from it.
+
+update reltask.jobs as job
+set queue = :queue::text,
+    priority = :priority::smallint,
+    args = :args::text::json,
+    schedule = :schedule::text,
+    declaration = :declaration::text,
+    app_version = :app_version::text,
+    max_attempts = :max_attempts::integer,
+    lock_timeout_ms = :lock_timeout_ms::bigint,
+    next_run_time = case
+        when job.locked_by is not null then job.next_run_time
+        else coalesce(
+            :run_at::timestamptz,
+            coalesce(:now::timestamptz, statement_timestamp()) + coalesce(:delay::interval, interval '0'))
+        end,
+    not_before = case when job.locked_by is not null then job.not_before end
+where job.task = :task::text and coalesce(job.key, '') = coalesce(:key::text, '')
+  and job.schedule is not null
+  and job.declaration is not distinct from :seen::text
+returning job.id;

@@ -1,0 +1,32 @@
+-- Purpose       remove a job, with a ledger row that says so.
+-- Precondition  unclaimed.
+-- Lock order    one row; waits for it, and checks again afterwards.
+
+with
+parameters as materialized (
+    select coalesce(:now::timestamptz, statement_timestamp()) as now
+),
+
+unclaimed as materialized (
+    select job.*
+    from reltask.jobs as job
+    where job.id = :id::uuid and job.locked_by is null
+    for update of job
+),
+
+ledger as (
+    insert into reltask.runs (
+        job_id, fence, slot_no, task, key, queue, attempt, nominal_time, due_at, finished_at, outcome)
+    select unclaimed.id, unclaimed.fence + 1, unclaimed.slot_no, unclaimed.task, unclaimed.key, unclaimed.queue,
+           unclaimed.attempt, unclaimed.next_run_time, unclaimed.due_at, parameters.now, 'discarded'
+    from unclaimed
+    cross join parameters
+),
+
+removed as (
+    delete from reltask.jobs as job
+    where job.id = any (array(select id from unclaimed))
+)
+
+select id
+from unclaimed;

@@ -1,0 +1,45 @@
+-- Purpose       insert jobs, and say which ids are in the database: inserted now, or known from before.
+-- Precondition  neither the table nor the ledger knows the id, and no row has its (task, key); others are left out.
+-- Lock order    ids ascending, so that two batches with the same keys cannot wait for each other in a circle.
+--
+-- The ids are the client's. When an answer was lost the same statement is sent again: it inserts nothing twice, and
+-- "known from before" then means that the first sending had worked.
+
+with
+parameters as materialized (
+    select coalesce(:now::timestamptz, statement_timestamp()) as now
+),
+
+given as materialized (
+    select *
+    from unnest(
+        :ids::uuid[], :tasks::text[], :keys::text[], :queues::text[], :priorities::smallint[], :args::text[],
+        :schedules::text[], :declarations::text[], :app_versions::text[], :max_attempts::integer[],
+        :lock_timeouts_ms::bigint[], :run_ats::timestamptz[], :delays::interval[]
+    ) as job (
+        id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
+        lock_timeout_ms, run_at, delay)
+),
+
+inserted as (
+    insert into reltask.jobs (
+        id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
+        lock_timeout_ms, created_at, next_run_time)
+    select given.id, given.task, given.key, given.queue, given.priority, given.args::json, given.schedule,
+           given.declaration, given.app_version, given.max_attempts, given.lock_timeout_ms, parameters.now,
+           coalesce(given.run_at, parameters.now + coalesce(given.delay, interval '0'))
+    from given
+    cross join parameters
+    where not exists (select from reltask.runs as run where run.job_id = given.id)
+    order by given.id
+    on conflict do nothing
+    returning id
+)
+
+select inserted.id, true as inserted
+from inserted
+union all
+select given.id, false
+from given
+where exists (select from reltask.jobs as job where job.id = given.id)
+   or exists (select from reltask.runs as run where run.job_id = given.id);

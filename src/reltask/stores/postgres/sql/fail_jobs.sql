@@ -1,0 +1,49 @@
+-- Purpose       record failed runs: the slot stays and is tried again after its delay, or is dead at the last attempt.
+-- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
+-- Lock order    ids ascending; waits for a row held by another statement and checks it again afterwards.
+
+with
+parameters as materialized (
+    select coalesce(:now::timestamptz, statement_timestamp()) as now
+),
+
+held as materialized (
+    select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
+           job.locked_at, coalesce(job.attempt >= job.max_attempts, false) as dead, given.error, given.delay
+    from unnest(:ids::uuid[], :fences::bigint[], :errors::text[], :delays::interval[])
+        as given (id, fence, error, delay)
+    join reltask.jobs as job on job.id = given.id and job.fence = given.fence
+    where job.locked_by = :worker::text
+    order by job.id
+    for update of job
+),
+
+ledger as (
+    insert into reltask.runs (
+        job_id, fence, slot_no, task, key, queue, worker, attempt,
+        nominal_time, due_at, claimed_at, finished_at, outcome, error)
+    select held.id, held.fence, held.slot_no, held.task, held.key, held.queue, :worker::text, held.attempt,
+           held.next_run_time, held.due_at, held.locked_at, parameters.now, 'failed', held.error
+    from held
+    cross join parameters
+),
+
+kept as (
+    update reltask.jobs as job
+    set not_before = parameters.now + held.delay,
+        dead_at = case when held.dead then parameters.now end,
+        isolated = false,
+        locked_by = null,
+        locked_at = null,
+        heartbeat_at = null,
+        claim_timeout_ms = null,
+        lock_expires_at = null,
+        claim_token = null,
+        progress = null
+    from held
+    cross join parameters
+    where job.id = held.id
+)
+
+select id, fence, dead
+from held;

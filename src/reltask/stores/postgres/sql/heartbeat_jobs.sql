@@ -1,0 +1,47 @@
+-- Purpose       renew the claims of one worker, keep its own row alive, and name rows it owns without knowing them.
+-- Precondition  id, owner and fence of each claim still match.
+-- Lock order    ids ascending, and rows that somebody holds are skipped: a heartbeat never waits. A row missing from
+--               the answer is therefore suspect, not lost; read_holds decides.
+
+with
+parameters as materialized (
+    select coalesce(:now::timestamptz, statement_timestamp()) as now
+),
+
+given as materialized (
+    select pair.id, pair.fence
+    from unnest(:ids::uuid[], :fences::bigint[]) as pair (id, fence)
+),
+
+held as materialized (
+    select job.id
+    from given
+    join reltask.jobs as job on job.id = given.id and job.fence = given.fence
+    where job.locked_by = :worker::text
+    order by job.id
+    for update of job skip locked
+),
+
+renewed as (
+    update reltask.jobs as job
+    set heartbeat_at = parameters.now,
+        lock_expires_at = parameters.now + job.claim_timeout_ms * interval '1 millisecond'
+    from parameters
+    where job.id = any (array(select id from held))
+    returning job.id, job.fence
+),
+
+alive as (
+    update reltask.workers as worker
+    set heartbeat_at = parameters.now, alive_until = parameters.now + :alive_for::interval
+    from parameters
+    where worker.id = (select me.id from reltask.workers as me where me.id = :worker::text for update skip locked)
+)
+
+select renewed.id, renewed.fence, false as stray, null::uuid as claim_token
+from renewed
+union all
+select job.id, job.fence, true, job.claim_token
+from reltask.jobs as job
+where job.locked_by = :worker::text
+  and not exists (select from given where given.id = job.id and given.fence = job.fence);

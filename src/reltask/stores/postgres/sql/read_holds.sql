@@ -1,0 +1,8 @@
+-- Purpose       which of these claims the committed rows still show as this worker's.
+-- Precondition  none; reads only.
+-- Lock order    no locks.
+
+select job.id, job.fence
+from unnest(:ids::uuid[], :fences::bigint[]) as given (id, fence)
+join reltask.jobs as job on job.id = given.id and job.fence = given.fence
+where job.locked_by = :worker::text;

@@ -1,0 +1,7 @@
+-- Purpose       what the ledger says about these runs: how a lost answer is settled.
+-- Precondition  none; reads only.
+-- Lock order    no locks.
+
+select run.job_id, run.fence, run.outcome
+from unnest(:ids::uuid[], :fences::bigint[]) as given (id, fence)
+join reltask.runs as run on run.job_id = given.id and run.fence = given.fence;

@@ -1,0 +1,49 @@
+-- Purpose       take expired claims away from their owners; the slot stays and is next claimed alone, or is dead.
+-- Precondition  claimed, and heartbeat_at plus the lock timeout copied at the claim lies in the past.
+-- Lock order    none needed: rows held by somebody else are skipped, so this statement never waits.
+
+with
+parameters as materialized (
+    select coalesce(:now::timestamptz, statement_timestamp()) as now
+),
+
+expired as materialized (
+    select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
+           job.locked_at, job.locked_by, job.heartbeat_at, coalesce(job.attempt >= job.max_attempts, false) as dead
+    from reltask.jobs as job
+    where job.locked_by is not null and job.lock_expires_at < (select now from parameters)
+    order by job.lock_expires_at
+    limit :limit::integer
+    for update of job skip locked
+),
+
+ledger as (
+    insert into reltask.runs (
+        job_id, fence, slot_no, task, key, queue, worker, attempt,
+        nominal_time, due_at, claimed_at, finished_at, outcome, error)
+    select expired.id, expired.fence, expired.slot_no, expired.task, expired.key, expired.queue, expired.locked_by,
+           expired.attempt, expired.next_run_time, expired.due_at, expired.locked_at, parameters.now, 'lost',
+           'no heartbeat since '
+               || to_char(expired.heartbeat_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+    from expired
+    cross join parameters
+),
+
+freed as (
+    update reltask.jobs as job
+    set dead_at = case when expired.dead then parameters.now end,
+        isolated = true,
+        locked_by = null,
+        locked_at = null,
+        heartbeat_at = null,
+        claim_timeout_ms = null,
+        lock_expires_at = null,
+        claim_token = null,
+        progress = null
+    from expired
+    cross join parameters
+    where job.id = expired.id
+)
+
+select id, fence, task, slot_no, locked_by, dead
+from expired;

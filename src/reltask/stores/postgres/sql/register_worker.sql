@@ -1,0 +1,19 @@
+-- Purpose       introduce a worker, or introduce it again after an interruption.
+-- Precondition  none.
+-- Lock order    one row.
+
+insert into reltask.workers as worker (
+    id, host, pid, version, app_version, queues, tasks, concurrency, started_at, heartbeat_at, alive_until)
+select :id::text, :host::text, :pid::integer, :version::text, :app_version::text, to_json(:queues::text[]),
+       to_json(:tasks::text[]), :concurrency::integer, parameters.now, parameters.now,
+       parameters.now + :alive_for::interval
+from (select coalesce(:now::timestamptz, statement_timestamp()) as now) as parameters
+on conflict (id) do update
+set version = excluded.version,
+    app_version = excluded.app_version,
+    queues = excluded.queues,
+    tasks = excluded.tasks,
+    concurrency = excluded.concurrency,
+    heartbeat_at = excluded.heartbeat_at,
+    alive_until = excluded.alive_until,
+    stopped_at = null;

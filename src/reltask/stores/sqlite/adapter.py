@@ -1,0 +1,276 @@
+"""The store on SQLite.
+
+    event loop                     the store's one thread
+    ──────────                     ───────────────────────────────────────────
+    await store.fail_jobs(…)  ──►  BEGIN IMMEDIATE · statements · COMMIT
+                              ◄──  answer, or an error of reltask's tree
+
+A whole transaction per hop: the event loop never waits for the file, and no transaction ever waits for the event
+loop. With `inline=True` there is no thread: calls run where they are made, which is what the heartbeat's own thread
+and a simulation in virtual time want.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from reltask.clock import Clock, SystemClock
+from reltask.errors import ConflictError, UsageError
+from reltask.job import (
+    BeatAnswer,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Declared,
+    Failure,
+    Hold,
+    JobView,
+    NewJob,
+    Outcome,
+    Reclaimed,
+    Release,
+    RunView,
+    Settled,
+    State,
+    StatusView,
+    Stray,
+    WorkerRecord,
+    WorkerView,
+)
+from reltask.resilience import Policy
+from reltask.store import BATCH
+from reltask.stores.sqlite import values
+from reltask.stores.sqlite.claim import claim_jobs
+from reltask.stores.sqlite.reclaim import Reclaimer
+from reltask.stores.sqlite.schema import ensure_schema
+from reltask.stores.sqlite.session import MEMORY, Session, SqliteOptions, Transaction, database_path
+from reltask.stores.sqlite.watch import watching
+from reltask.stores.statement import load
+
+T = TypeVar("T")
+Rows = list[Any]
+
+
+class SqliteStore:
+    """Jobs, runs and workers in one SQLite file."""
+
+    def __init__(
+        self,
+        path_or_url: str,
+        *,
+        options: SqliteOptions | None = None,
+        policy: Policy | None = None,
+        now: Callable[[], datetime] | None = None,
+        inline: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.path = database_path(path_or_url)
+        if self.path == MEMORY and not inline:
+            raise UsageError(
+                "A database in memory lives in one connection, so only an inline store can use it.",
+                remedy="Name a file, or pass inline=True in a test.",
+            )
+        self._options = options or SqliteOptions()
+        self._policy = policy
+        self._now = now
+        self._inline = inline
+        self._clock = clock or SystemClock()
+        self._session = Session(self.path, self._options, now)
+        self._reclaimer = Reclaimer(self._options.confirm_stale, self._clock.monotonic)
+        self._thread: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+
+    async def open(self) -> None:
+        """Make the tables too, where they are missing: a file has no administrator."""
+        await self._call("open", lambda: ensure_schema(self._session))
+
+    async def close(self) -> None:
+        await self._hop(self._session.close)
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None
+
+    def dedicated(self, *, timeout: timedelta) -> SqliteStore:
+        options = msgspec.structs.replace(self._options, command_timeout=timeout)
+        other = SqliteStore(self.path, options=options, now=self._now, inline=True, clock=self._clock)
+        if self.path == MEMORY:
+            other._session = self._session  # a database in memory lives in one connection
+        return other
+
+    # Producing
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        (rows,) = await self._write("enqueue_jobs", jobs=values.batch(map(values.job_row, jobs)))
+        return {UUID(row["id"]) for row in rows}
+
+    async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
+        (rows,) = await self._read("read_declared", names=values.batch(names))
+        return [values.declared(row) for row in rows]
+
+    async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:
+        return await self._wins("declare_job", **values.job_row(job), seen=seen)
+
+    # The protocol
+
+    async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
+        # Not sent again when its answer is lost: the rows bear the token, and the next beat finds them as strays.
+        return await self._call("claim_jobs", lambda: claim_jobs(self._session, request), resend=False)
+
+    async def heartbeat_jobs(self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta) -> BeatAnswer:
+        renewed, _, strays = await self._write(
+            "heartbeat_jobs", worker=worker, holds=values.holds(holds), alive_for=values.length(alive_for)
+        )
+        return BeatAnswer(renewed=frozenset(map(values.hold, renewed)), strays=[_stray(row) for row in strays])
+
+    async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
+        (rows,) = await self._read("read_holds", worker=worker, holds=values.holds(holds))
+        return set(map(values.hold, rows))
+
+    async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
+        rows = [values.completion_row(completion) for completion in completions]
+        accepted = await self._settle("complete_jobs", worker, "completions", rows, answer=0)
+        return [Settled(*values.hold(row)) for row in accepted]
+
+    async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
+        rows = [values.failure_row(failure) for failure in failures]
+        return [values.settled(row) for row in await self._settle("fail_jobs", worker, "failures", rows, answer=1)]
+
+    async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
+        rows = [values.release_row(release) for release in releases]
+        return [values.settled(row) for row in await self._settle("release_jobs", worker, "releases", rows, answer=1)]
+
+    async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
+        return await self._call("reclaim_jobs", lambda: self._reclaimer.reclaim_jobs(self._session, limit))
+
+    async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
+        (rows,) = await self._read("read_outcomes", holds=values.holds(holds))
+        return {values.hold(row): Outcome(row["outcome"]) for row in rows}
+
+    async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
+        return await self._wins(
+            "record_progress", worker=worker, job_id=str(hold.job_id), fence=hold.fence, progress=progress
+        )
+
+    # Workers
+
+    async def register_worker(self, record: WorkerRecord) -> None:
+        await self._write("register_worker", **values.worker_row(record))
+
+    async def stop_worker(self, worker: str) -> None:
+        await self._write("stop_worker", worker=worker)
+
+    # Waking
+
+    async def signal(self) -> None:
+        """Nothing to send: who listens watches the file itself."""
+
+    def listen(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[bool]:
+        if self._options.watch is None or self.path == MEMORY:
+            return _silence()
+        interval = self._options.watch.total_seconds()
+        return watching(self.path, wake, interval=interval, sleep=self._clock.sleep)
+
+    # Operators
+
+    async def pause_job(self, job_id: UUID) -> bool:
+        return await self._wins("pause_job", job_id=str(job_id))
+
+    async def resume_job(self, job_id: UUID) -> bool:
+        return await self._wins("resume_job", job_id=str(job_id))
+
+    async def run_job_now(self, job_id: UUID) -> bool:
+        return await self._wins("run_job_now", job_id=str(job_id))
+
+    async def retry_job(self, job_id: UUID) -> bool:
+        return await self._wins("retry_job", job_id=str(job_id))
+
+    async def discard_job(self, job_id: UUID) -> bool:
+        return await self._wins("discard_job", job_id=str(job_id))
+
+    # Reading
+
+    async def read_status(self) -> StatusView:
+        (counts,), unknown = await self._read("read_status")
+        return values.status_view(counts, unknown)
+
+    async def read_job(self, job_id: UUID) -> JobView | None:
+        (rows,) = await self._read("read_job", job_id=str(job_id))
+        return values.job_view(rows[0]) if rows else None
+
+    async def list_jobs(
+        self, *, state: State | None = None, task: str | None = None, limit: int = 100
+    ) -> list[JobView]:
+        (rows,) = await self._read("list_jobs", state=state, task=task, limit=limit)
+        return [values.job_view(row) for row in rows]
+
+    async def list_runs(
+        self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
+    ) -> list[RunView]:
+        of_one, of_all = load("sqlite", "list_runs", "named")
+        statement, wanted = (of_all, None) if job_id is None else (of_one, str(job_id))
+
+        def work(transaction: Transaction) -> Rows:
+            return transaction.run(statement, job_id=wanted, task=task, limit=limit)
+
+        return [values.run_view(row) for row in await self._call("list_runs", lambda: self._session.read(work))]
+
+    async def list_workers(self) -> list[WorkerView]:
+        (rows,) = await self._read("list_workers")
+        return [values.worker_view(row) for row in rows]
+
+    # Getting there
+
+    async def _settle(self, verb: str, worker: str, name: str, rows: Rows, *, answer: int) -> Rows:
+        """A batch, whole; where a constraint refuses it, row by row, and the refused row is not in the answer."""
+        try:
+            return (await self._write(verb, worker=worker, **{name: values.batch(rows)}))[answer]
+        except ConflictError:
+            if len(rows) == 1:
+                return []
+        singles = [await self._settle(verb, worker, name, [row], answer=answer) for row in rows]
+        return [row for single in singles for row in single]
+
+    async def _wins(self, verb: str, **parameters: object) -> bool:
+        return bool((await self._write(verb, **parameters))[-1])
+
+    async def _read(self, verb: str, **parameters: object) -> list[Rows]:
+        return await self._call(verb, lambda: self._session.read(lambda tx: tx.verb(verb, **parameters)))
+
+    async def _write(self, verb: str, **parameters: object) -> list[Rows]:
+        return await self._call(verb, lambda: self._session.write(lambda tx: tx.verb(verb, **parameters)))
+
+    async def _call(self, verb: str, work: Callable[[], T], *, resend: bool = True) -> T:
+        if self._policy is None:
+            return await self._hop(work)
+        return await self._policy.call(verb, lambda: self._hop(work), resend_ambiguous=resend)
+
+    def _hop(self, work: Callable[[], T]) -> Awaitable[T]:
+        return _here(work) if self._inline else asyncio.get_running_loop().run_in_executor(self._own_thread(), work)
+
+    def _own_thread(self) -> ThreadPoolExecutor:
+        if self._thread is None or self._pid != os.getpid():  # a forked child has its parent's memory, not its threads
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reltask-sqlite")
+            self._pid = os.getpid()
+        return self._thread
+
+
+async def _here(work: Callable[[], T]) -> T:
+    return work()
+
+
+@asynccontextmanager
+async def _silence() -> AsyncIterator[bool]:
+    yield False
+
+
+def _stray(row: Any) -> Stray:
+    return Stray(UUID(row["id"]), row["fence"], None if row["claim_token"] is None else UUID(row["claim_token"]))

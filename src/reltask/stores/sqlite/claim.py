@@ -1,0 +1,111 @@
+"""How a claim looks before it writes.
+
+    look (reads only) ── nothing known is due ──► answer: no claims, and when to ask again
+         │
+         └─ something is due ──► become the writer, look again, take:
+                                    an isolated job, alone; or
+                                    lane after lane by (priority, oldest due time), until the limit
+
+A lane is (queue, task, priority). Looking costs one index seek per lane, taking one per lane and row, so a poll costs
+the same with ten jobs in the table and with ten million, whoever's they are. Since SQLite has one writer at a time,
+nobody can take a job between the second look and the claim.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+
+from msgspec import Struct
+
+from reltask.job import Claim, ClaimAnswer, ClaimRequest
+from reltask.stores.sqlite import values
+from reltask.stores.sqlite.session import Session, Transaction
+from reltask.stores.statement import load
+
+_ALIVE_EVERY = values.length(timedelta(seconds=5))
+"""An idle worker's own row is refreshed at most this often: each refresh is a write."""
+
+_LANES, _ISOLATED, _TIMES, _DUE, _TAKE, _ALIVE = range(6)
+"""The statements of claim_jobs.sql, in their order."""
+
+
+class _Sight(Struct, frozen=True):
+    """What a look found."""
+
+    now: int
+    lanes: list[sqlite3.Row]
+    isolated: sqlite3.Row | None
+    next_expiry: int | None
+    silent: bool
+    """The worker has a row, and has not shown a sign of life for a while."""
+
+    @property
+    def isolated_due(self) -> bool:
+        return self.isolated is not None and self.isolated["due_at"] <= self.now
+
+    @property
+    def due_lanes(self) -> list[sqlite3.Row]:
+        return [lane for lane in self.lanes if lane["due_at"] <= self.now]
+
+    def next_due(self, *, room: bool) -> int | None:
+        """The earliest due time of what is left; with no room for more, the earliest in the future."""
+        times = [lane["due_at"] if room else lane["later"] for lane in self.lanes]
+        if self.isolated is not None and (room or not self.isolated_due):
+            times.append(self.isolated["due_at"])
+        return min((time for time in times if time is not None), default=None)
+
+
+def claim_jobs(session: Session, request: ClaimRequest) -> ClaimAnswer:
+    """Look, and write only if there is something to take."""
+    seen = session.read(lambda transaction: _look(transaction, request))
+    wanted = request.limit > 0 and (seen.isolated_due or seen.due_lanes)
+    if wanted or seen.silent:
+        return session.write(lambda transaction: _look_and_take(transaction, request))
+    return _answer(request, [], seen)
+
+
+def _look_and_take(transaction: Transaction, request: ClaimRequest) -> ClaimAnswer:
+    claims = _take(transaction, request, _look(transaction, request)) if request.limit > 0 else []
+    _run(transaction, _ALIVE, worker=request.worker, alive_for=values.length(request.alive_for))
+    return _answer(request, claims, _look(transaction, request))
+
+
+def _look(transaction: Transaction, request: ClaimRequest) -> _Sight:
+    known = {"queues": values.batch(request.queues), "tasks": values.batch(request.tasks)}
+    lanes = _run(transaction, _LANES, **known)
+    isolated = _run(transaction, _ISOLATED, **known, isolated_after=values.length(request.isolated_after))
+    (times,) = _run(transaction, _TIMES, worker=request.worker)
+    silent = times["seen_at"] is not None and times["seen_at"] + _ALIVE_EVERY <= transaction.now
+    return _Sight(transaction.now, lanes, isolated[0] if isolated else None, times["next_expiry"], silent)
+
+
+def _take(transaction: Transaction, request: ClaimRequest, seen: _Sight) -> list[Claim]:
+    ids = [seen.isolated["id"]] if seen.isolated is not None and seen.isolated_due else []
+    for lane in [] if ids else seen.due_lanes:
+        place = {"queue": lane["queue"], "task": lane["task"], "priority": lane["priority"]}
+        ids += [row["id"] for row in _run(transaction, _DUE, **place, room=request.limit - len(ids))]
+        if len(ids) >= request.limit:
+            break
+    rows = _run(
+        transaction,
+        _TAKE,
+        ids=values.batch(ids),
+        worker=request.worker,
+        token=str(request.token),
+        lock_timeout_ms=values.timeout_ms(request.lock_timeout),
+    )
+    return sorted(map(values.claim, rows), key=lambda claim: (claim.priority, claim.due_at))
+
+
+def _answer(request: ClaimRequest, claims: list[Claim], seen: _Sight) -> ClaimAnswer:
+    return ClaimAnswer(
+        claims=claims,
+        now=values.moment(seen.now),
+        next_due=values.optional_moment(seen.next_due(room=len(claims) < request.limit)),
+        next_expiry=values.optional_moment(seen.next_expiry),
+    )
+
+
+def _run(transaction: Transaction, which: int, **parameters: object) -> list[sqlite3.Row]:
+    return transaction.run(load("sqlite", "claim_jobs", "named")[which], **parameters)

@@ -1,0 +1,68 @@
+"""Taking expired claims away, but only when seen expired twice.
+
+On SQLite the database's clock is the host's. When a laptop wakes up, or an administrator sets the clock, every claim
+on the machine looks expired at the same moment, although its owner is alive and about to beat. So the first look only
+remembers what it saw; a claim is taken when a later look, a while of monotonic time afterwards, finds the very same
+heartbeat still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from reltask.job import Reclaimed
+from reltask.stores.sqlite import values
+from reltask.stores.sqlite.session import Session, Transaction
+from reltask.stores.statement import load
+
+
+class _Stale(NamedTuple):
+    """A claim as it was seen expired; a later heartbeat makes it another one."""
+
+    id: str
+    fence: int
+    heartbeat_at: int
+
+
+class Reclaimer:
+    """Remembers which claims were seen expired, and since when."""
+
+    def __init__(self, confirm: timedelta, monotonic: Callable[[], float]) -> None:
+        self._confirm = confirm.total_seconds()
+        self._monotonic = monotonic
+        self._seen: dict[_Stale, float] = {}
+
+    def reclaim_jobs(self, session: Session, limit: int) -> list[Reclaimed]:
+        """Take what has been expired for long enough."""
+        ripe = self._ripe(session.read(lambda transaction: _look(transaction, limit)))
+        return session.write(lambda transaction: _take(transaction, ripe)) if ripe else []
+
+    def _ripe(self, stale: list[_Stale]) -> list[_Stale]:
+        now = self._monotonic()
+        self._seen = {claim: self._seen.get(claim, now) for claim in stale}
+        return [claim for claim, since in self._seen.items() if now - since >= self._confirm]
+
+
+def _look(transaction: Transaction, limit: int) -> list[_Stale]:
+    rows = transaction.run(load("sqlite", "reclaim_jobs", "named")[0], limit=limit)
+    return [_Stale(row["id"], row["fence"], row["heartbeat_at"]) for row in rows]
+
+
+def _take(transaction: Transaction, stale: list[_Stale]) -> list[Reclaimed]:
+    _, ledger, update = load("sqlite", "reclaim_jobs", "named")
+    lost = transaction.run(ledger, stale=values.batch(stale))
+    dead = {row["id"] for row in transaction.run(update, stale=values.batch(stale)) if row["dead"]}
+    return [
+        Reclaimed(
+            job_id=UUID(row["id"]),
+            fence=row["fence"],
+            task=row["task"],
+            slot_no=row["slot_no"],
+            worker=row["worker"],
+            dead=row["id"] in dead,
+        )
+        for row in lost
+    ]
