@@ -7,9 +7,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+SHELL := bash
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --no-input
 READY := $(VENV)/.reltask-ready
 CHECKED := src tests $(wildcard examples benchmarks)
 
@@ -32,7 +33,7 @@ check: $(READY) ## lint, formatting, types and layers; changes nothing
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "Run: make format"; exit 1; }
 	@$(BIN)/mypy --no-error-summary $(CHECKED)
-	@$(BIN)/lint-imports --no-logo | tail -n 1; exit $${PIPESTATUS[0]}
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest -q --no-header tests/unit/test_tree.py
 
 format: $(READY) ## format, and mend what the linter can mend
@@ -50,8 +51,6 @@ build: $(READY) ## build the wheel and the source archive into dist/
 clean: ## remove caches and builds; .venv stays
 	@rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -not -path './.*' -prune -exec rm -rf {} +
-
-SHELL := bash
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

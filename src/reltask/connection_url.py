@@ -19,37 +19,20 @@ import re
 HIDDEN = "***"
 """What stands in the place of a secret."""
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.IGNORECASE | re.DOTALL | re.ASCII)
-_AUTHORITY = re.compile(r"([^/?#]*)(.*)", re.DOTALL)
+# Patterns stay texts until they are first used: compiling them all would slow every start down.
+_URL = r"(?ias)([a-z][a-z0-9+.-]*)://(.*)"
+_AUTHORITY = r"(?s)([^/?#]*)(.*)"
 _HOST = r"(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d+)?"
-_HOSTS = re.compile(rf"(?:{_HOST}(?:,{_HOST})*)?", re.IGNORECASE | re.ASCII)
-_PLAIN_USER = re.compile(r"[\w.%+~-]*", re.ASCII)
-_PLAIN_VALUE = re.compile(r"[\w.,:/\\%+ -]*", re.ASCII)
+_HOSTS = rf"(?ia)(?:{_HOST}(?:,{_HOST})*)?"
+_PLAIN_USER = r"(?a)[\w.%+~-]*"
+_PLAIN_VALUE = r"(?a)[\w.,:/\\%+ -]*"
 
-_PLAIN_OPTIONS = frozenset(
-    {
-        *("applicationname", "connecttimeout", "host", "port", "timeout"),  # anywhere
-        *(
-            "gssencmode",
-            "passfile",
-            "service",
-            "sslcert",
-            "sslkey",
-            "sslmode",
-            "sslrootcert",
-            "targetsessionattrs",
-        ),  # PostgreSQL
-        *(
-            "applicationintent",
-            "authentication",
-            "encrypt",
-            "instance",
-            "multisubnetfailover",
-            "trustservercertificate",
-        ),  # SQL Server
-        *("cache", "immutable", "mode", "vfs"),  # SQLite
-    }
-)
+_PLAIN_OPTION = r"""(?ix)
+    application_?name | (connect_?)?timeout | host | port                                                  # all
+    | gssencmode | passfile | service | sslcert | sslkey | sslmode | sslrootcert | target_?session_?attrs  # PostgreSQL
+    | application_?intent | authentication | encrypt | instance | trust_?server_?certificate               # SQL Server
+    | cache | immutable | mode | vfs                                                                       # SQLite
+"""
 """Options whose values may be shown. A list of the harmless, because a list of secrets is never complete."""
 
 _SECRET_OPTIONS = frozenset(
@@ -64,25 +47,25 @@ def fold(name: str) -> str:
 
 def is_url(text: str) -> bool:
     """Whether this has the form `scheme://…`."""
-    return _URL.fullmatch(text) is not None
+    return re.fullmatch(_URL, text) is not None
 
 
 def safe_url(url: str) -> str:
     """The URL as it may be shown: no password, no secret options; less where it cannot be told what is secret."""
-    match = _URL.fullmatch(url)
+    match = re.fullmatch(_URL, url)
     if match is None:
         return HIDDEN
     scheme, rest = match.groups()
     authority, tail = _split_authority(rest)
     user_info, _, hosts = authority.rpartition("@")
-    if _is_ambiguous(scheme, authority, tail) or not _HOSTS.fullmatch(hosts):
+    if _is_ambiguous(scheme, authority, tail) or not re.fullmatch(_HOSTS, hosts):
         return f"{scheme}://{HIDDEN}"
     return f"{scheme}://{_safe_user(user_info)}{hosts}{_safe_tail(tail)}"
 
 
 def holds_password(url: str) -> bool:
     """Whether a password is written in this URL, also one that was not percent-encoded as it should be."""
-    match = _URL.fullmatch(url)
+    match = re.fullmatch(_URL, url)
     if match is None:
         return False
     scheme, rest = match.groups()
@@ -92,11 +75,11 @@ def holds_password(url: str) -> bool:
         return True
     # `u:a/b@host`: by the standard a host `u` with a port `a`, by intent a password with a slash.
     path = tail.partition("?")[0]
-    return _is_ambiguous(scheme, authority, tail) and ("@" in path or not _HOSTS.fullmatch(hosts))
+    return _is_ambiguous(scheme, authority, tail) and ("@" in path or not re.fullmatch(_HOSTS, hosts))
 
 
 def _split_authority(rest: str) -> tuple[str, str]:
-    match = _AUTHORITY.fullmatch(rest)
+    match = re.fullmatch(_AUTHORITY, rest)
     assert match is not None  # the pattern accepts every text
     return match[1], match[2]
 
@@ -110,7 +93,7 @@ def _safe_user(user_info: str) -> str:
     if not user_info:
         return ""
     user, colon, _ = user_info.partition(":")
-    shown = user if _PLAIN_USER.fullmatch(user) and "%3a" not in user.lower() else HIDDEN
+    shown = user if re.fullmatch(_PLAIN_USER, user) and "%3a" not in user.lower() else HIDDEN
     return f"{shown}:{HIDDEN}@" if colon else f"{shown}@"
 
 
@@ -123,7 +106,7 @@ def _safe_tail(tail: str) -> str:
 
 
 def _safe_option(name: str, value: str) -> str:
-    harmless = fold(name) in _PLAIN_OPTIONS and _PLAIN_VALUE.fullmatch(value)
+    harmless = re.fullmatch(_PLAIN_OPTION, name) and re.fullmatch(_PLAIN_VALUE, value)
     return f"{name}={value}" if harmless else HIDDEN
 
 
@@ -140,9 +123,7 @@ def _options(tail: str) -> list[tuple[str, str]]:
 
 # ── ADO.NET ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_PAIR = re.compile(
-    r"""\s*(?P<name>[^=;]+?)\s*=\s*(?P<value>"(?:[^"]|"")*"|'(?:[^']|'')*'|[^;"'][^;]*?|)\s*(?:;|\Z)""", re.DOTALL
-)
+_PAIR = r"""(?s)\s*(?P<name>[^=;]+?)\s*=\s*(?P<value>"(?:[^"]|"")*"|'(?:[^']|'')*'|[^;"'][^;]*?|)\s*(?:;|\Z)"""
 _SYNONYMS = {
     "server": ("server", "datasource", "address", "addr", "networkaddress"),
     "database": ("database", "initialcatalog"),
@@ -172,11 +153,11 @@ def _ado_net_parts(text: str) -> dict[str, str]:
     parts: dict[str, str] = {}
     position = 0
     while text[position:].strip("; \t\r\n"):
-        match = _PAIR.match(text, position)
+        match = re.match(_PAIR, text[position:])
         if match is None:
-            raise ValueError('is not a connection string; write "Server=tcp:host,1433;Database=name;Encrypt=True;".')
+            raise ValueError('it is not a connection string; write "Server=tcp:host,1433;Database=name;Encrypt=True;".')
         parts[_option_name(match["name"])] = _option_value(match["value"])
-        position = match.end()
+        position += match.end()
     return parts
 
 
@@ -201,6 +182,6 @@ def _ado_net_server(server: str) -> tuple[str, str, str]:
     host = "localhost" if host.strip() in (".", "(local)") else host.strip()
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
-    if not host or not _HOSTS.fullmatch(host) or (port and not port.strip().isdecimal()):
-        raise ValueError('names no server that can be reached by TCP; write "Server=tcp:host,1433;Database=name;…".')
+    if not host or not re.fullmatch(_HOSTS, host) or (port and not port.strip().isdecimal()):
+        raise ValueError('it names no server that can be reached by TCP; write "Server=tcp:host,1433;Database=name;…".')
     return host, f":{port.strip()}" if port else "", instance.strip()

@@ -18,7 +18,7 @@ cover expressions with seconds.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from reltask.errors import DeclarationError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cronsim import CronSim
 
 _SECOND = timedelta(seconds=1)
+_HOUR = timedelta(hours=1)
 _FIELDS = (
     'Write five fields, minute hour day-of-month month day-of-week, such as "0 9 * * mon-fri", '
     "or six, of which the first is the second. A field holds *, a value, a range a-b, a list a,b or a step */n."
@@ -96,10 +97,10 @@ def _instants(wall: datetime, zone: ZoneInfo, hours: set[int]) -> tuple[datetime
     first, second = _both_readings(wall, zone)
     if first == second:
         return (first,)
-    rhythm = {(wall.hour - 1) % 24, wall.hour, (wall.hour + 1) % 24} <= hours
+    change = _find_change(zone, first, second)
     if first < second:
-        return (first, second) if rhythm else (first,)
-    return () if rhythm else (_changeover(zone, second, first),)
+        return (first, second) if change.around <= hours else (first,)
+    return () if change.around <= hours else (change.turn,)
 
 
 def _starting_walls(moment: datetime, zone: ZoneInfo, *, forward: bool) -> list[datetime]:
@@ -114,10 +115,8 @@ def _starting_walls(moment: datetime, zone: ZoneInfo, *, forward: bool) -> list[
     first, second = _both_readings(wall, zone)
     if second <= first or (local.fold == 0) != forward:
         return [wall]
-    turn = _changeover(zone, first, second)
-    if forward:
-        return [wall, turn.astimezone(zone).replace(tzinfo=None, fold=0) - _SECOND]
-    return [wall, (turn - _SECOND).astimezone(zone).replace(tzinfo=None) + _SECOND]
+    change = _find_change(zone, first, second)
+    return [wall, change.begin - _SECOND if forward else change.end]
 
 
 def _both_readings(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
@@ -126,9 +125,23 @@ def _both_readings(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
     return aware.astimezone(UTC), aware.replace(fold=1).astimezone(UTC)
 
 
-def _changeover(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
-    """The instant in (low, high] from which on the zone's offset is that of `high`. Zones change on whole seconds."""
-    low, high = low.replace(microsecond=0), high.replace(microsecond=0)
+class _Change(NamedTuple):
+    """The wall clock is put forward or back at `turn`: what it leaves out or shows again is begin ≤ wall < end."""
+
+    turn: datetime
+    begin: datetime
+    end: datetime
+
+    @property
+    def around(self) -> set[int]:
+        """The hours of the day that the change touches, and one more on both sides."""
+        touched = (self.end - _SECOND).replace(minute=0, second=0) - self.begin.replace(minute=0, second=0)
+        return {(self.begin.hour + n) % 24 for n in range(-1, touched // _HOUR + 2)}
+
+
+def _find_change(zone: ZoneInfo, one: datetime, other: datetime) -> _Change:
+    """The change between the two readings of a wall time, by halving. Zones change on whole seconds."""
+    low, high = (reading.replace(microsecond=0) for reading in sorted([one, other]))
     offset = high.astimezone(zone).utcoffset()
     while high - low > _SECOND:
         middle = low + (high - low) // _SECOND // 2 * _SECOND
@@ -136,4 +149,6 @@ def _changeover(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
             high = middle
         else:
             low = middle
-    return high
+    unchanged = low.astimezone(zone).replace(tzinfo=None, fold=0) + _SECOND
+    changed = high.astimezone(zone).replace(tzinfo=None, fold=0)
+    return _Change(high, *sorted([unchanged, changed]))

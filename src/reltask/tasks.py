@@ -16,9 +16,9 @@ from msgspec import Struct
 from reltask.arguments import Arguments, annotations_of
 from reltask.backoff import Backoff
 from reltask.errors import DeclarationError, UnknownTask
-from reltask.schedule import Schedule, encode
+from reltask.job import NewJob
+from reltask.schedule import Schedule
 
-RECURRING_ATTEMPTS = None
 ONE_OFF_ATTEMPTS = 5
 PRIORITIES = range(10)
 
@@ -91,6 +91,10 @@ class Registry:
     def names(self) -> list[str]:
         """Every name and alias, sorted: what a claim may take."""
         return sorted(self._tasks)
+
+    def queues(self) -> tuple[str, ...]:
+        """The queues that these tasks' jobs go to unless somebody says otherwise."""
+        return tuple(sorted({"default", *(task.options.queue for task in self)}))
 
     def add(self, task: TaskDefinition) -> None:
         """Register a task; a second one of the same name is a mistake."""
@@ -170,9 +174,9 @@ def check_options(name: str, options: TaskOptions) -> None:
             raise DeclarationError(f"Task {name}: {field} must be longer than nothing.")
 
 
-def declaration_hash(schedule: Schedule, options: TaskOptions, args: str) -> str:
+def declaration_hash(job: NewJob) -> str:
     """A hash of all that a recurring job's declaration says, so that a change in code can be noticed."""
-    said = (encode(schedule), options.queue, options.priority, options.max_attempts, options.lock_timeout, args)
+    said = (job.schedule, job.queue, job.priority, job.max_attempts, job.lock_timeout, job.args)
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
 
 

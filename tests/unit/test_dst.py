@@ -137,13 +137,14 @@ def test_aligned_intervals_ignore_clock_changes() -> None:
 
 
 def read_slowly(minutes: set[int], hours: set[int], zone: ZoneInfo, after: datetime, until: datetime) -> list[datetime]:
-    """The rule again, by looking at each minute: what does the wall show, was it shown before, was a time left out?"""
+    """The rule again, by looking at each minute: what the wall shows, whether it was shown before, whether a time was left out."""
 
     def wall(moment: datetime) -> datetime:
         return moment.astimezone(zone).replace(tzinfo=None)
 
     def rhythm(hour: int) -> bool:
-        return hours.issuperset({(hour - 1) % 24, hour, (hour + 1) % 24})
+        touched = {1, 2} if zone.key == "Antarctica/Troll" else {hour}
+        return all(beside % 24 in hours for hour in touched for beside in (hour - 1, hour, hour + 1))
 
     def matches(shown: datetime) -> bool:
         return shown.minute in minutes and shown.hour in hours
@@ -171,7 +172,7 @@ CHANGES = [
     (LORD_HOWE, "04-05 15:00"),
     (SANTIAGO, "09-07 04:00"),
     (SANTIAGO, "04-06 03:00"),
-    ("Antarctica/Troll", "03-30 01:00"),  # two hours at once
+    ("Antarctica/Troll", "03-30 01:00"),  # 01:00 → 03:00: two hours at once
     ("Antarctica/Troll", "10-26 01:00"),
 ]
 

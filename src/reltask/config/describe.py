@@ -134,10 +134,10 @@ How to write them:
 - A list in a variable has commas: `RELTASK_WORKER_QUEUES=default,mail`. So has a table:
   `RELTASK_WORKER_QUEUE_CONCURRENCY=mail=2,reports=1`.
 - A name that is not known is an error that suggests the right one. In a `reltask.toml`, and among variables that begin
-  with `RELTASK_`, everything is ours. `RELTASK_APP` and `RELTASK_CONFIG` are known; `RELTASK_TEST_…` and what Kubernetes
-  sets for a service (`RELTASK_…_SERVICE_HOST` and the like) are left alone.
-- In an `appsettings.json` only the sections `TaskExecution`, `Reltask` and `ConnectionStrings` are ours, and of the last
-  only `Reltask` and `SqlAzure`. `SqlAzure` gives way where the same place also names the database in another way.
+  with `RELTASK_`, everything is ours. `RELTASK_APP` and `RELTASK_CONFIG` are known; `RELTASK_TEST_…` and what
+  Kubernetes sets for a service (`RELTASK_…_SERVICE_HOST` and the like) are left alone.
+- In an `appsettings.json` only the sections `TaskExecution`, `Reltask` and `ConnectionStrings` are ours, and of the
+  last only `Reltask` and `SqlAzure`. `SqlAzure` gives way where the same place also names the database in another way.
 
 **Secrets.** A password in a file or on the command line is an error: others can read it there. Put the URL into
 `RELTASK_DATABASE_URL`, or use a passfile or a managed identity. A password is never shown, logged or quoted in an

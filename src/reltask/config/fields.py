@@ -17,7 +17,6 @@ from reltask.connection_url import fold
 Kind = Literal["duration", "count", "text", "choice", "names", "limits", "url"]
 
 UNITS = ("milliseconds", "seconds", "minutes", "hours", "days")
-_UNIT = re.compile(f"({'|'.join(UNITS)})$", re.IGNORECASE)
 _KINDS: dict[Any, Kind] = {
     timedelta: "duration",
     int: "count",
@@ -82,7 +81,7 @@ def by_dotnet_name() -> dict[str, DotnetName]:
     found: dict[str, DotnetName] = {}
     for field in fields().values():
         for name in field.about.dotnet:
-            stem = fold(_UNIT.sub("", name)) if field.kind == "duration" else fold(name)
+            stem = re.sub(f"({'|'.join(UNITS)})$", "", fold(name)) if field.kind == "duration" else fold(name)
             found[stem] = DotnetName(field, None)
             if field.kind == "duration":
                 found |= {stem + unit: DotnetName(field, unit) for unit in UNITS}

@@ -29,8 +29,9 @@ DEFAULT = "default"
 DEFAULT_FILES = ("appsettings.json", "reltask.toml")
 
 _PACE = ("worker.lock_timeout", "worker.heartbeat", "worker.beat_timeout", "worker.stop_grace", "worker.abandon_after")
-_TEXT_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
-_TEXT_OR_LAST_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
+_TEXT = r'"(?:\\.|[^"\\])*"'
+_TEXT_OR_COMMENT = rf"(?s){_TEXT}|//[^\r\n]*|/\*.*?\*/"
+_TEXT_OR_LAST_COMMA = rf"(?s){_TEXT}|,(?=\s*[}}\]])"
 
 
 class Loaded(Struct, frozen=True):
@@ -141,11 +142,15 @@ def _parse_json(text: str) -> Mapping[str, object]:
     import json  # noqa: PLC0415 - most processes have no file
 
     for pattern in (_TEXT_OR_COMMENT, _TEXT_OR_LAST_COMMA):
-        text = pattern.sub(lambda found: found[0] if found[0][0] == '"' else re.sub(r"[^\r\n]", " ", found[0]), text)
+        text = re.sub(pattern, _blank_unless_text, text)
     content = json.loads(text)
     if not isinstance(content, dict):
         raise ValueError("its top level is not an object")  # noqa: TRY004 - a fault of the text, like the parser's own
     return content
+
+
+def _blank_unless_text(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith('"') else re.sub(r"[^\r\n]", " ", found[0])
 
 
 def _reason(error: ValueError) -> str:

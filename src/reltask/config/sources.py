@@ -29,11 +29,10 @@ OTHER_VARIABLES = ("RELTASK_APP", "RELTASK_CONFIG")
 """Variables of ours that are not settings: which app, and which file."""
 
 _PREFIX = "RELTASK_"
-_FOREIGN_VARIABLE = re.compile(
-    # What tests need, and what Kubernetes sets for a service whose name begins with reltask.
-    r"RELTASK_(TEST_.*|(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?))",
-    re.IGNORECASE,
-)
+_KUBERNETES = r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+_FOREIGN_VARIABLE = rf"(?i)RELTASK_(TEST_.*|{_KUBERNETES})"
+"""What tests need, and what Kubernetes sets for a service whose name begins with reltask."""
+
 _JSON_SECTIONS = ("TaskExecution", "Reltask", "ConnectionStrings")
 _CONNECTIONS = {"sqlazure": "SqlAzure", "reltask": "Reltask"}
 
@@ -88,9 +87,15 @@ def _from_our_variable(name: str, raw: str, origin: str) -> Iterator[Written]:
     field = by_folded_key().get(fold(name[len(_PREFIX) :]))
     if field is not None:
         yield Written(field, field.key, raw, origin)
-    elif not _FOREIGN_VARIABLE.fullmatch(name):
-        known = [*(field.variable for field in fields().values()), *OTHER_VARIABLES]
-        raise SettingsError(f"The environment variable {name} is not a setting.", remedy=did_you_mean(name, known))
+    elif not re.fullmatch(_FOREIGN_VARIABLE, name):
+        raise SettingsError(f"The environment variable {name} is not a setting.", remedy=_nearest_variable(name))
+
+
+def _nearest_variable(name: str) -> str:
+    """Compared without the prefix, which would make every two names alike."""
+    known = [*(field.variable for field in fields().values()), *OTHER_VARIABLES]
+    near = nearest(name[len(_PREFIX) :], [variable[len(_PREFIX) :] for variable in known])
+    return f"Did you mean {_PREFIX}{near}?" if near else "docs/configuration.md lists all of them."
 
 
 # ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -135,9 +135,7 @@ def _read_url(_field: Field, raw: object) -> str:
         return text
     if "=" in text:
         return from_ado_net(text)
-    raise ValueError(
-        "is not a database URL; write sqlite:///file.db, postgresql://host/database or mssql://host/database."
-    )
+    raise ValueError("it is not a URL; write sqlite:///file.db, postgresql://host/database or mssql://host/database.")
 
 
 _READERS: dict[str, Callable[[Field, object], object]] = {

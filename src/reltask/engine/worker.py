@@ -36,7 +36,7 @@ from reltask.engine.run import Body, Run, StopReason
 from reltask.engine.service import Host, LoopHost, Service, ThreadHost
 from reltask.engine.settle import Settler
 from reltask.engine.threads import ThreadPool
-from reltask.errors import DatabaseError, LockLost
+from reltask.errors import DatabaseError, LockLost, SettingsError
 from reltask.job import Hold, NewJob, WorkerRecord
 from reltask.lease import Pace
 from reltask.store import Store
@@ -71,7 +71,7 @@ class Worker:
         beater_host: Callable[[Service], Host] = ThreadHost,
     ) -> None:
         self.id = worker_id(settings.name, rng)
-        self._store = store
+        self.store = store
         self._registry = registry
         self._settings = settings
         self._clock = clock
@@ -86,8 +86,9 @@ class Worker:
         pace = settings.pace()
         alive_for = 2 * max(settings.poll, timedelta(seconds=pace.heartbeat)) + timedelta(seconds=5)
         self._alive_for = alive_for
+        self._queues = settings.queues or registry.queues()
         self._places = Places(
-            concurrency=settings.concurrency, queues=settings.queues, per_queue=dict(settings.queue_concurrency)
+            concurrency=settings.concurrency, queues=self._queues, per_queue=dict(settings.queue_concurrency)
         )
         self._beater = Beater(
             store.dedicated(timeout=timedelta(seconds=pace.beat_timeout)),
@@ -148,17 +149,17 @@ class Worker:
         for task in self._registry:
             if task.options.lock_timeout is not None:
                 self._settings.pace(task.options.lock_timeout)
-        await self._store.open()
-        await declare(self._store, self._schedules)
-        await self._store.register_worker(self._record())
+        await self.store.open()
+        await declare(self.store, self._schedules)
+        await self.store.register_worker(self._record())
         self._listening = contextlib.AsyncExitStack()
-        await self._listening.enter_async_context(self._store.listen(self._poller.wake))
+        await self._listening.enter_async_context(self.store.listen(self._poller.wake))
         for host in self._hosts:
             await host.start()
         names = self._registry.names()
         self._emit(
             events.WorkerStarted(
-                worker=self.id, queues=list(self._settings.queues), tasks=names, concurrency=self._settings.concurrency
+                worker=self.id, queues=list(self._queues), tasks=names, concurrency=self._settings.concurrency
             )
         )
 
@@ -174,8 +175,8 @@ class Worker:
         await beater.stop()
         self._pool.close()
         with contextlib.suppress(DatabaseError):
-            await self._store.stop_worker(self.id)
-        await self._store.close()
+            await self.store.stop_worker(self.id)
+        await self.store.close()
         self._emit(events.WorkerStopped(worker=self.id, unsettled=self.running))
 
     async def drained(self) -> None:
@@ -256,7 +257,7 @@ class Worker:
             if now - last < PROGRESS_INTERVAL:
                 return
             last = now
-            if not await self._store.record_progress(self.id, run.hold, text):
+            if not await self.store.record_progress(self.id, run.hold, text):
                 run.stop(StopReason.LOST, "the claim has passed to somebody else")
                 raise LockLost("This run's claim has passed to somebody else.")
 
@@ -273,8 +274,10 @@ class Worker:
 
     def _find_pace(self, lock_timeout: timedelta) -> Pace:
         """The pace for a row's own lock timeout; one that does not suit this worker's heartbeat brings its own."""
-        pace = self._settings.pace_or_none(lock_timeout)
-        return Pace.of(lock_timeout) if pace is None else pace
+        try:
+            return self._settings.pace(lock_timeout)
+        except SettingsError:
+            return Pace.of(lock_timeout)
 
     def _record(self) -> WorkerRecord:
         return WorkerRecord(
@@ -283,7 +286,7 @@ class Worker:
             pid=os.getpid(),
             version=__version__,
             app_version=self._app_version,
-            queues=list(self._settings.queues),
+            queues=list(self._queues),
             tasks=self._registry.names(),
             concurrency=self._settings.concurrency,
             alive_for=self._alive_for,

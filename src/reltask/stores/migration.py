@@ -20,12 +20,9 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from reltask.errors import SchemaError
-
-if TYPE_CHECKING:
-    import asyncpg
 
 Dialect = Literal["postgres", "sqlite"]
 
@@ -89,57 +86,13 @@ def pending(dialect: Dialect, found: int) -> list[Migration]:
 
 async def pending_postgres(url: str) -> list[str]:
     """The names of what `migrate_postgres` would run."""
-    from reltask.stores.postgres.connections import Options, connect  # noqa: PLC0415 - the driver is an extra
+    from reltask.stores.postgres import schema  # noqa: PLC0415 - the driver is an extra
 
-    connection = await connect(url, Options())
-    try:
-        return [migration.name for migration in pending("postgres", await _found(connection))]
-    finally:
-        await connection.close()
+    return await schema.pending_names(url)
 
 
 async def migrate_postgres(url: str) -> list[str]:
     """Bring a database to this version's schema; the names of what was run, none if it was there already."""
-    from reltask.stores.postgres.connections import Options, connect  # noqa: PLC0415 - the driver is an extra
+    from reltask.stores.postgres import schema  # noqa: PLC0415 - the driver is an extra
 
-    done: list[str] = []
-    connection = await connect(url, Options(command_timeout=600.0))
-    try:
-        for migration in migrations("postgres"):
-            if await _apply(connection, migration):
-                done.append(migration.name)
-    finally:
-        await connection.close()
-    return done
-
-
-async def _apply(connection: asyncpg.Connection, migration: Migration) -> bool:
-    import asyncpg  # noqa: PLC0415 - the driver is an extra
-
-    from reltask.stores.postgres.errors import statement_failed  # noqa: PLC0415 - the driver is an extra
-    from reltask.stores.statement import load  # noqa: PLC0415 - beside the others
-
-    try:
-        async with connection.transaction():
-            for statement in load("postgres", "lock_schema", "numbered"):
-                await connection.execute(statement.text)
-            if migration not in pending("postgres", await _found(connection)):
-                return False
-            await connection.execute(migration.sql)
-            return True
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        raise statement_failed(error, verb="migrate", writes=True) from error
-
-
-async def _found(connection: asyncpg.Connection) -> int:
-    """The version that a database says it has; 0 where there are no tables."""
-    import asyncpg  # noqa: PLC0415 - the driver is an extra
-
-    from reltask.stores.statement import load  # noqa: PLC0415 - beside the others
-
-    (statement,) = load("postgres", "read_schema", "numbered")
-    try:
-        async with connection.transaction():
-            return int(await connection.fetchval(statement.text))
-    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
-        return 0
+    return await schema.migrate(url)

@@ -1,0 +1,1 @@
+"""The store on PostgreSQL 14 or newer, through asyncpg."""

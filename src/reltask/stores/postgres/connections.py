@@ -9,7 +9,7 @@ use. The first one also LISTENs, while somebody wants to be woken:
                  └─ none: connect (at most `pool_size`)    connects again, listens again, wakes once more
 
 Settings that belong to the session travel with the connect. The plans of these statements must not depend on what
-the statistics happen to say, so plans are made once and sequential scans are a last resort. Timeouts on the
+the statistics happen to say, so plans are made once, and whatever reads a whole table is a last resort. Timeouts on the
 server are shorter than those of the client, so that "timed out" means ended. PgBouncer in transaction mode can keep
 none of this: `?pgbouncer=true` in the URL leaves it out, and with it prepared statements and LISTEN.
 """
@@ -19,20 +19,15 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 
-from reltask.errors import MissingExtra, SettingsError
-
-try:
-    import asyncpg
-except ImportError as absent:
-    raise MissingExtra("PostgreSQL needs the asyncpg driver.", remedy='Run: pip install "reltask[postgres]"') from absent
-
+from reltask.errors import SettingsError, TransientError
+from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
 
 CHANNEL = "reltask"
@@ -68,7 +63,8 @@ def read_url(url: str) -> Target:
         hosts = query.get("host") or parts.netloc.rpartition("@")[2]
     except ValueError:
         raise SettingsError(
-            "the database URL cannot be read.", remedy="Write postgresql://user@host:5432/database; escape / @ : # ? with %."
+            "the database URL cannot be read.",
+            remedy="Write postgresql://user@host:5432/database; escape / @ : # ? with %.",
         ) from None
     pgbouncer = query.pop("pgbouncer", "false").lower() in {"1", "true", "yes", "on"}
     tls = "sslmode" not in query and not all(_is_local(host) for host in hosts.split(","))
@@ -104,13 +100,17 @@ def _session(options: Options) -> dict[str, str]:
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
         "enable_bitmapscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
     }
 
 
 async def connect(url: str, options: Options) -> asyncpg.Connection:
     """A new connection, or one of reltask's errors."""
     target = read_url(url)
-    settings: dict[str, Any] = {"statement_cache_size": 0} if target.pgbouncer else {"server_settings": _session(options)}
+    settings: dict[str, Any] = (
+        {"statement_cache_size": 0} if target.pgbouncer else {"server_settings": _session(options)}
+    )
     if target.tls:
         settings["ssl"] = _encrypted()
     try:
@@ -122,7 +122,9 @@ async def connect(url: str, options: Options) -> asyncpg.Connection:
             **settings,
         )
     except (ValueError, asyncpg.InterfaceError):
-        raise SettingsError("the database URL cannot be read.", remedy="Write postgresql://user@host:5432/database.") from None
+        raise SettingsError(
+            "the database URL cannot be read.", remedy="Write postgresql://user@host:5432/database."
+        ) from None
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
         raise connection_failed(error) from error
 
@@ -177,12 +179,12 @@ class Connections:
             return
         self._wake = wake
         try:
-            async with self.take():
-                pass
+            with suppress(TransientError):  # not there now: the next statement that gets through listens
+                async with self.take():
+                    pass
             yield True
         finally:
-            self._wake = None
-            await self._listen_no_more()
+            self._wake = None  # the connection goes on listening, to nobody, until it is closed
 
     async def _listen_on(self, connection: asyncpg.Connection) -> None:
         """Make this the listening connection if one is wanted and none lives. What was missed meanwhile: wake once."""
@@ -191,20 +193,11 @@ class Connections:
         self._listening = connection
         try:
             await connection.add_listener(CHANNEL, self._notified)
-        except BaseException:
-            self._listening = None
-            raise
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            connection.terminate()
+            raise connection_failed(error) from error
         connection.add_termination_listener(self._notified)
-        self._wake()
-
-    async def _listen_no_more(self) -> None:
-        connection, self._listening = self._listening, None
-        if connection is None or connection.is_closed():
-            return
-        connection.remove_termination_listener(self._notified)
-        if connection in self._idle:
-            self._idle.remove(connection)
-        connection.terminate()
+        self._notified()
 
     def _notified(self, *_: object) -> None:
         """A notification came, or the connection that waited for them has gone."""

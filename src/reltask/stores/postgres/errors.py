@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import asyncio
 
-import asyncpg
-
 from reltask.errors import (
     AmbiguousError,
     ConflictError,
@@ -25,6 +23,7 @@ from reltask.errors import (
     SchemaError,
     TransientError,
 )
+from reltask.stores.postgres.driver import asyncpg
 
 _DYING = frozenset({"57P01", "57P02"})
 """The server ends this connection: what was under way may or may not have been committed."""
@@ -48,6 +47,7 @@ _REMEDIES = {
     "28P01": "Check the user and the password in the URL.",
     "28000": "Check the user in the URL, and pg_hba.conf on the server.",
     "3D000": "Create the database, or correct its name in the URL.",
+    "53100": "The disk is full: nothing is lost, and work goes on when there is space.",
     "42501": "Grant this user one of the roles of database/postgres/permissions.sql (reltask sql prints it).",
 }
 
@@ -86,31 +86,41 @@ def statement_failed(error: BaseException, *, verb: str, writes: bool) -> Reltas
         return _answered(error, writes=writes)
     if isinstance(error, asyncpg.InterfaceError) and "connection is closed" in str(error):
         return TransientError(f"{verb}: the connection was closed before the statement was sent.")
-    return PermanentError(f"{verb}: {type(error).__name__} from the driver; its text may quote arguments and is withheld.")
+    return PermanentError(
+        f"{verb}: {type(error).__name__} from the driver; its text may quote arguments and is withheld."
+    )
+
+
+def quotable(error: BaseException) -> BaseException | None:
+    """The error as a cause to chain, if its text cannot carry arguments into a log."""
+    answered = isinstance(error, asyncpg.PostgresError) and not (error.sqlstate or "22").startswith("22")
+    return error if answered or isinstance(error, OSError | TimeoutError) else None
 
 
 def _lost(verb: str, *, writes: bool) -> ReltaskError:
     if writes:
-        return AmbiguousError(f"{verb}: the connection was lost before the answer; it may or may not have been applied.")
+        return AmbiguousError(
+            f"{verb}: the connection was lost before the answer; it may or may not have been applied."
+        )
     return TransientError(f"{verb}: the connection was lost before the answer.")
 
 
 def _answered(error: asyncpg.PostgresError, *, writes: bool) -> ReltaskError:
     state = error.sqlstate or ""
-    text = f"PostgreSQL says: {error.args[0] if error.args else type(error).__name__} ({state})."
-    if state in _DYING or state.startswith("08"):
-        return AmbiguousError(text) if writes else TransientError(text)
-    if state == "53100":
-        return TransientError(text, remedy="The disk is full: nothing is lost, and work goes on when there is space.")
-    if state in _TRANSIENT or state.startswith("53"):
-        return TransientError(text)
-    if state.startswith("23"):
-        return ConflictError(text)
     if state in _MISSING:
         return missing_schema()
     if state.startswith("22"):
         return PermanentError(f"PostgreSQL refuses a value ({type(error).__name__}, {state}).")
-    return PermanentError(text, remedy=_REMEDIES.get(state, ""))
+    text = f"PostgreSQL says: {error.args[0] if error.args else type(error).__name__} ({state})."
+    return _kind(state, writes=writes)(text, remedy=_REMEDIES.get(state, ""))
+
+
+def _kind(state: str, *, writes: bool) -> type[ReltaskError]:
+    if state in _DYING or state.startswith("08"):
+        return AmbiguousError if writes else TransientError
+    if state in _TRANSIENT or state.startswith("53"):
+        return TransientError
+    return ConflictError if state.startswith("23") else PermanentError
 
 
 def _reason(error: OSError) -> str:

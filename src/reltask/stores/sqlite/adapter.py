@@ -59,6 +59,12 @@ from reltask.stores.statement import load
 T = TypeVar("T")
 Rows = list[Any]
 
+_REPEATABLE = frozenset(
+    {"open", "heartbeat_jobs", "record_progress", "register_worker", "stop_worker", "reclaim_jobs", "run_job_now"}
+)
+"""Writes that may be sent again when the disk failed during their commit: the second time they change nothing, and say
+the same. What became of the others only the engine can tell, by reading the ledger."""
+
 
 class SqliteStore:
     """Jobs, runs and workers in one SQLite file."""
@@ -122,8 +128,7 @@ class SqliteStore:
     # The protocol
 
     async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
-        # Not sent again when its answer is lost: the rows bear the token, and the next beat finds them as strays.
-        return await self._call("claim_jobs", lambda: claim_jobs(self._session, request), resend=False)
+        return await self._call("claim_jobs", lambda: claim_jobs(self._session, request))
 
     async def heartbeat_jobs(self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta) -> BeatAnswer:
         renewed, _, strays = await self._write(
@@ -248,10 +253,10 @@ class SqliteStore:
     async def _write(self, verb: str, **parameters: object) -> list[Rows]:
         return await self._call(verb, lambda: self._session.write(lambda tx: tx.verb(verb, **parameters)))
 
-    async def _call(self, verb: str, work: Callable[[], T], *, resend: bool = True) -> T:
+    async def _call(self, verb: str, work: Callable[[], T]) -> T:
         if self._policy is None:
             return await self._hop(work)
-        return await self._policy.call(verb, lambda: self._hop(work), resend_ambiguous=resend)
+        return await self._policy.call(verb, lambda: self._hop(work), resend_ambiguous=verb in _REPEATABLE)
 
     def _hop(self, work: Callable[[], T]) -> Awaitable[T]:
         return _here(work) if self._inline else asyncio.get_running_loop().run_in_executor(self._own_thread(), work)

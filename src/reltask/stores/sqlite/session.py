@@ -117,7 +117,7 @@ class Session:
         try:
             connection.execute(begin)
             answer = work(Transaction(connection, self._read_now(connection)))
-            committing = True
+            committing = begin == _BEGIN_WRITE
             connection.execute("commit")
         except sqlite3.Error as error:
             raise classify(error, self.path, committing=committing) from error

@@ -136,13 +136,17 @@ next_times (due_at) as (
       and (select count(*) from claimed) < :limit::integer
       and not exists (
         select from claimed
-        where claimed.queue = lanes.queue and claimed.task = lanes.task and claimed.priority = lanes.priority)
+        where claimed.queue = lanes.queue and claimed.task = lanes.task and claimed.priority = lanes.priority
+          and claimed.due_at = lanes.due_at and not claimed.isolated)
     union all
     select job.due_at + :isolated_after::interval
     from reltask.jobs as job
+    cross join parameters
     where job.locked_by is null and job.paused_at is null and job.dead_at is null and job.isolated
       and job.queue = any (:queues::text[]) and job.task = any (:tasks::text[])
       and job.id not in (select id from isolated)
+      and (job.due_at + :isolated_after::interval > parameters.now
+        or (select count(*) from claimed) < :limit::integer)
 ),
 
 header as (

@@ -2,6 +2,8 @@
 -- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
 -- Lock order    ids ascending; waits for a row held by another statement and checks it again afterwards.
 --
+-- Each row is found by its id: "is not distinct from" keeps the planner from walking all that the worker ever held.
+--
 -- A slot that was passed over (:skipped_…) gets a ledger row too. It takes the next slot number and the next fence, so
 -- the job's row moves on by as many. The unique index runs_slot_ends_once refuses a second end of any slot.
 
@@ -13,14 +15,20 @@ parameters as materialized (
 held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
            job.locked_at, given.outcome, given.result, given.error, given.next_time, given.skipped
-    from unnest(
-        :ids::uuid[], :fences::bigint[], :outcomes::text[], :results::text[], :errors::text[],
-        :next_times::timestamptz[], :skipped_counts::integer[]
-    ) as given (id, fence, outcome, result, error, next_time, skipped)
-    join reltask.jobs as job on job.id = given.id and job.fence = given.fence
-    where job.locked_by = :worker::text
-    order by job.id
-    for update of job
+    from (
+        select *
+        from unnest(
+            :ids::uuid[], :fences::bigint[], :outcomes::text[], :results::text[], :errors::text[],
+            :next_times::timestamptz[], :skipped_counts::integer[]
+        ) as one (id, fence, outcome, result, error, next_time, skipped)
+        order by id
+    ) as given
+    cross join lateral (
+        select *
+        from reltask.jobs
+        where id = given.id and fence = given.fence and locked_by is not distinct from :worker::text
+        for update
+    ) as job
 ),
 
 ledger as (

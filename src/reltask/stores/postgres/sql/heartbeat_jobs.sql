@@ -2,6 +2,8 @@
 -- Precondition  id, owner and fence of each claim still match.
 -- Lock order    ids ascending, and rows that somebody holds are skipped: a heartbeat never waits. A row missing from
 --               the answer is therefore suspect, not lost; read_holds decides.
+--
+-- Each row is found by its id: "is not distinct from" keeps the planner from walking all that the worker ever held.
 
 with
 parameters as materialized (
@@ -15,11 +17,13 @@ given as materialized (
 
 held as materialized (
     select job.id
-    from given
-    join reltask.jobs as job on job.id = given.id and job.fence = given.fence
-    where job.locked_by = :worker::text
-    order by job.id
-    for update of job skip locked
+    from (select * from given order by id) as pair
+    cross join lateral (
+        select id
+        from reltask.jobs
+        where id = pair.id and fence = pair.fence and locked_by is not distinct from :worker::text
+        for update skip locked
+    ) as job
 ),
 
 renewed as (

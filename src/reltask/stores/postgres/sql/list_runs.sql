@@ -7,5 +7,5 @@ select job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, 
 from reltask.runs
 where (:job_id::uuid is null or job_id = :job_id::uuid)
   and (:task::text is null or task = :task::text)
-order by finished_at desc, job_id, fence desc
+order by finished_at desc, fence desc, job_id
 limit :limit::integer;

@@ -5,4 +5,4 @@
 select job.id, job.fence
 from unnest(:ids::uuid[], :fences::bigint[]) as given (id, fence)
 join reltask.jobs as job on job.id = given.id and job.fence = given.fence
-where job.locked_by = :worker::text;
+where job.locked_by is not distinct from :worker::text;

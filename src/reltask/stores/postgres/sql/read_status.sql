@@ -43,7 +43,7 @@ counts as (
     cross join parameters
     cross join lateral (
         select job.locked_by is null and job.paused_at is null and job.dead_at is null as claimable
-    ) as is
+    ) as able
 )
 
 select parameters.now,

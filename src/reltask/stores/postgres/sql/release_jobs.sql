@@ -1,6 +1,8 @@
 -- Purpose       give claims back unfinished: the slot stays, the attempt is returned.
 -- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
 -- Lock order    ids ascending; waits for a row held by another statement and checks it again afterwards.
+--
+-- Each row is found by its id: "is not distinct from" keeps the planner from walking all that the worker ever held.
 
 with
 parameters as materialized (
@@ -10,12 +12,19 @@ parameters as materialized (
 held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
            job.locked_at, given.outcome, given.error, given.delay
-    from unnest(:ids::uuid[], :fences::bigint[], :outcomes::text[], :errors::text[], :delays::interval[])
-        as given (id, fence, outcome, error, delay)
-    join reltask.jobs as job on job.id = given.id and job.fence = given.fence
-    where job.locked_by = :worker::text
-    order by job.id
-    for update of job
+    from (
+        select *
+        from unnest(
+            :ids::uuid[], :fences::bigint[], :outcomes::text[], :errors::text[], :delays::interval[]
+        ) as one (id, fence, outcome, error, delay)
+        order by id
+    ) as given
+    cross join lateral (
+        select *
+        from reltask.jobs
+        where id = given.id and fence = given.fence and locked_by is not distinct from :worker::text
+        for update
+    ) as job
 ),
 
 ledger as (

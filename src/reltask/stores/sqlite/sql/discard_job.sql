@@ -1,5 +1,5 @@
--- Purpose       remove a job, with a ledger row that says so. No worker ran it, so the row takes the fence that the next
---               claim would have taken.
+-- Purpose       remove a job, with a ledger row that says so. No worker ran it, so the row takes the fence that the
+--               next claim would have taken.
 -- Precondition  of both statements: unclaimed.
 -- Lock order    the whole file: one short write transaction.
 

@@ -1,4 +1,5 @@
--- Purpose       record failures: ledger row, lock cleared, slot kept; tried again after a delay, or dead at the last attempt.
+-- Purpose       record failures: ledger row, lock cleared, slot kept; tried again after a delay, or dead at the last
+--               attempt.
 -- Precondition  of both statements: id, owner and fence.
 -- Lock order    the whole file: one short write transaction.
 

@@ -1,5 +1,5 @@
 -- Purpose       the time of a transaction, in microseconds: the host's clock, to the millisecond. Every other statement
---               of the transaction gets it as :now, so that all that one verb writes bears one time; tests bring theirs.
+--               of the transaction gets it as :now, so that all that one verb writes bears one time. Tests set it.
 -- Precondition  none.
 -- Lock order    none.
 

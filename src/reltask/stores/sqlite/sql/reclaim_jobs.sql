@@ -1,4 +1,5 @@
--- Purpose       take expired claims away from their owners: ledger row "lost", lock cleared, slot kept, dead at the last attempt.
+-- Purpose       take expired claims away from their owners: ledger row "lost", lock cleared, slot kept, dead at the
+--               last attempt.
 -- Precondition  of both writes: the fence and the heartbeat that were seen expired, and still expired.
 -- Lock order    the first statement only reads; the others need the write lock.
 

@@ -1,0 +1,49 @@
+-- Which claims have expired, and what every reltask worker does about them. For a person's eyes: workers run
+-- stores/postgres/sql/reclaim_jobs.sql by themselves, and need no help.
+--
+-- A claim is stale when no heartbeat has arrived for as long as the lock timeout that was copied into the claim:
+--
+--     locked_by is not null          somebody holds it
+--     lock_expires_at < now          heartbeat_at + claim_timeout_ms has passed
+--
+-- A row lock and the second look that comes with it make this safe beside a living owner: a row that was renewed or
+-- completed in the meantime no longer matches, and a row that somebody is writing just now is skipped.
+
+-- 1. What is stale now.
+select id, task, locked_by, fence, attempt, heartbeat_at, lock_expires_at
+from reltask.jobs
+where locked_by is not null and lock_expires_at < statement_timestamp()
+order by lock_expires_at;
+
+-- 2. Taking all of them away by hand.
+with
+expired as materialized (
+    select *
+    from reltask.jobs
+    where locked_by is not null and lock_expires_at < statement_timestamp()
+    order by lock_expires_at
+    for update skip locked
+),
+
+ledger as (
+    insert into reltask.runs (
+        job_id, fence, slot_no, task, key, queue, worker, attempt,
+        nominal_time, due_at, claimed_at, finished_at, outcome, error)
+    select id, fence, slot_no, task, key, queue, locked_by, attempt,
+           next_run_time, due_at, locked_at, clock_timestamp(), 'lost', 'reclaimed by hand'
+    from expired
+)
+
+update reltask.jobs as job
+set dead_at = case when expired.attempt >= expired.max_attempts then clock_timestamp() end,
+    isolated = true,
+    locked_by = null,
+    locked_at = null,
+    heartbeat_at = null,
+    claim_timeout_ms = null,
+    lock_expires_at = null,
+    claim_token = null,
+    progress = null
+from expired
+where job.id = expired.id
+returning job.id, job.task, expired.locked_by as taken_from, job.dead_at is not null as dead;

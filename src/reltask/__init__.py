@@ -1,0 +1,54 @@
+"""Scheduled and background tasks, exactly once across any number of workers, on the SQL database you already have."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reltask.app import App as App
+    from reltask.backoff import Backoff as Backoff
+    from reltask.engine.child import ProcessContext as ProcessContext
+    from reltask.engine.context import Context as Context
+    from reltask.engine.context import SyncContext as SyncContext
+    from reltask.errors import Cancel as Cancel
+    from reltask.errors import LockLost as LockLost
+    from reltask.errors import ReltaskError as ReltaskError
+    from reltask.errors import Retry as Retry
+    from reltask.errors import Snooze as Snooze
+    from reltask.errors import Stopped as Stopped
+    from reltask.handles import Call as Call
+    from reltask.handles import Job as Job
+    from reltask.handles import Task as Task
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "App": "app",
+    "Backoff": "backoff",
+    "Call": "handles",
+    "Cancel": "errors",
+    "Context": "engine.context",
+    "Job": "handles",
+    "LockLost": "errors",
+    "ProcessContext": "engine.child",
+    "ReltaskError": "errors",
+    "Retry": "errors",
+    "Snooze": "errors",
+    "Stopped": "errors",
+    "SyncContext": "engine.context",
+    "Task": "handles",
+}
+"""Where each public name lives; it is imported when it is first asked for, so that the command line starts fast."""
+
+__all__ = sorted([*_HOMES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'reltask' has no attribute {name!r}")
+    return getattr(import_module(f"reltask.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,467 @@
+"""The composition root: an `App` knows its tasks, and puts store, clock and random numbers into everything else.
+
+Nothing connects, and no settings are read, until somebody enqueues or a worker starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from uuid import UUID
+
+import msgspec
+
+from reltask import events
+from reltask.backoff import Backoff, parse_backoff
+from reltask.client import Client
+from reltask.clock import Clock, SystemClock
+from reltask.config import Loaded, Settings, load_settings
+from reltask.duration import Duration, parse_duration
+from reltask.engine.child import ProcessContext
+from reltask.engine.context import Context, SyncContext
+from reltask.engine.worker import Worker
+from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError, UnknownJob
+from reltask.handles import Call, Job, Options, ProducerHost, Task, check_options
+from reltask.job import JobView, NewJob, RunView, State, StatusView, WorkerView
+from reltask.logs import log_event
+from reltask.schedule import make_schedule
+from reltask.store import Store
+from reltask.stores.choose import make_store
+from reltask.tasks import (
+    ONE_OFF_ATTEMPTS,
+    Kind,
+    Registry,
+    TaskDefinition,
+    TaskOptions,
+    check_options as check_task_options,
+    context_of,
+    declaration_hash,
+    kind_of,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
+CONTEXTS: dict[Kind, type] = {Kind.ASYNC: Context, Kind.THREAD: SyncContext, Kind.PROCESS: ProcessContext}
+_UNSET = msgspec.UNSET
+
+
+class App:
+    """Tasks, and the database that their jobs live in.
+
+    `url` is `sqlite:///file.db` or `postgresql://host/database`; without it the settings say. `settings` holds further
+    ones by their dotted names, such as `{"worker.concurrency": 20}`; they win over environment and file.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        imports: Iterable[str] = (),
+        lifespan: Lifespan | None = None,
+        version: str | None = None,
+        settings: Mapping[str, object] | None = None,
+        config: str | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        now: Callable[[], datetime] | None = None,
+    ) -> None:
+        self.registry = Registry()
+        self.version = version
+        self._imports = tuple(imports)
+        self._lifespan = lifespan
+        self._given = dict(settings or {}) | ({} if url is None else {"database.url": url})
+        self._config = config
+        self._cli: dict[str, object] = {}
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.SystemRandom()
+        self._now = now
+        self._schedules: dict[tuple[str, str | None], Call] = {}
+        self._subscribers: list[events.Subscriber] = [log_event]
+        self._client = Client(lambda: self._make_store(inline=True))
+        self._host = ProducerHost(
+            self._client, rng=self._rng, arguments_limit=lambda: self.settings.limits.arguments
+        )
+
+    # Settings
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """The settings, and where each came from."""
+        return load_settings(file=self._config, arguments=self._given, cli=self._cli)
+
+    @property
+    def settings(self) -> Settings:
+        return self.loaded.settings
+
+    @property
+    def url(self) -> str:
+        """Where the jobs live. It may hold a password: show `config.safe_url` of it, never itself."""
+        url = self.settings.database.url
+        if url is None:
+            raise ConfigurationError(
+                "No database is configured.",
+                remedy='Write App("sqlite:///reltask.db"), or set RELTASK_DATABASE_URL, or database.url in reltask.toml.',
+            )
+        return url
+
+    def configure(self, *, config: str | None = None, **cli: object) -> None:
+        """Settings from a command line: they win over everything else. Call it before anything connects."""
+        self._config = config or self._config
+        self._cli |= {name.replace("__", "."): value for name, value in cli.items() if value is not None}
+        self.__dict__.pop("loaded", None)
+
+    def _make_store(self, *, inline: bool = False) -> Store:
+        return make_store(
+            self.url,
+            self.settings.database,
+            clock=self._clock,
+            rng=self._rng,
+            now=self._now,
+            inline=inline,
+            on_circuit=lambda state: self.emit(events.CircuitChanged(worker="", state=state)),
+        )
+
+    # Declaring
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[
+        P, Concatenate[Context, P], Coroutine[Any, Any, R]
+    ]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[SyncContext, P], R], /) -> Task[P, Concatenate[SyncContext, P], R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 5,
+        every: Duration | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        align: bool = False,
+        after_finish: bool = False,
+        missed: str = "once",
+        missed_limit: int = 100,
+        missed_grace: Duration = "1m",
+        max_attempts: int | None | msgspec.UnsetType = _UNSET,
+        backoff: Duration | Backoff | None = None,
+        timeout: Duration | None = None,
+        lock_timeout: Duration | None = None,
+        isolation: str | None = None,
+        aliases: Iterable[str] = (),
+    ) -> TaskDecorator: ...
+    def task(self, function: Any = None, /, **options: Any) -> Any:
+        """Register a function as a task; with `every` or `cron` it also becomes a recurring job.
+
+        The function stays callable as it is. `enqueue` has a worker call it. Its first parameter may ask for the
+        context: `Context` in `async def`, `SyncContext` in `def`, `ProcessContext` with `isolation="process"`.
+        """
+        if function is not None:
+            return self._register(function)
+        return lambda decorated: self._register(decorated, **options)
+
+    def schedule(
+        self,
+        what: Task[..., ..., Any] | Call,
+        *,
+        key: str | None = None,
+        every: Duration | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        align: bool = False,
+        after_finish: bool = False,
+        missed: str = "once",
+        missed_limit: int = 100,
+        missed_grace: Duration = "1m",
+    ) -> None:
+        """Declare a recurring job of a task, or one more with another `key` and, by `task.call(…)`, other arguments."""
+        call = what if isinstance(what, Call) else what.call()
+        rule = make_schedule(
+            every=every,
+            cron=cron,
+            timezone=timezone,
+            align=align,
+            after_finish=after_finish,
+            missed=missed,
+            missed_limit=missed_limit,
+            missed_grace=missed_grace,
+        )
+        if rule is None:
+            raise DeclarationError("A schedule needs a rhythm.", remedy='Write every="10m" or cron="0 9 * * *".')
+        options = msgspec.structs.replace(call.options, key=key, schedule=rule, max_attempts=_recurring(call))
+        if key is not None:
+            check_options(options)
+        name = (call.task.name, key)
+        if name in self._schedules:
+            raise DeclarationError(
+                f"Task {call.task.name} is scheduled twice{f' with key {key!r}' if key else ''}.",
+                remedy="Give each schedule a key of its own: key=…",
+            )
+        self._schedules[name] = Call(call.task, call.args, options)
+
+    def _register(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 5,
+        max_attempts: int | None | msgspec.UnsetType = _UNSET,
+        backoff: Duration | Backoff | None = None,
+        timeout: Duration | None = None,
+        lock_timeout: Duration | None = None,
+        isolation: str | None = None,
+        aliases: Iterable[str] = (),
+        **rhythm: Any,
+    ) -> Task[..., ..., Any]:
+        schedule = make_schedule(**rhythm)
+        attempts = max_attempts if max_attempts is not _UNSET else None if schedule else ONE_OFF_ATTEMPTS
+        options = TaskOptions(
+            queue=queue,
+            priority=priority,
+            max_attempts=attempts,
+            backoff=parse_backoff(backoff),
+            timeout=_length("timeout", timeout),
+            lock_timeout=_length("lock_timeout", lock_timeout),
+        )
+        kind = kind_of(function, isolation)
+        definition = TaskDefinition(
+            function,
+            name=name or function.__name__,
+            kind=kind,
+            options=options,
+            schedule=schedule,
+            aliases=tuple(aliases),
+            context=context_of(function, kind, CONTEXTS),
+        )
+        check_task_options(definition.name, options)
+        self.registry.add(definition)
+        task: Task[..., ..., Any] = Task(definition, self._host)
+        if schedule is not None:
+            self._schedule_own(task)
+        return task
+
+    def _schedule_own(self, task: Task[..., ..., Any]) -> None:
+        definition = task.definition
+        try:
+            args = definition.arguments.encode((), {})
+        except ArgumentsError as error:
+            raise DeclarationError(
+                f"Task {definition.name} recurs without arguments, but its parameters need some.",
+                remedy="Give each parameter a default, or declare it with app.schedule(task.call(…), key=…, every=…).",
+            ) from error
+        self._schedules[definition.name, None] = Call(definition, args, Options(schedule=definition.schedule))
+
+    def declarations(self) -> list[NewJob]:
+        """The recurring jobs that the code declares."""
+        return [self._declaration(call) for call in self._schedules.values()]
+
+    def _declaration(self, call: Call) -> NewJob:
+        job = call.job(self._host.new_id)
+        return msgspec.structs.replace(job, declaration=declaration_hash(job), app_version=self.version)
+
+    # Producing
+
+    def enqueue_many(self, calls: Iterable[Call]) -> Coroutine[Any, Any, list[Job]]:
+        """Enqueue many at once: `await app.enqueue_many(task.call(i) for i in range(1000))`."""
+        listed = list(calls)
+        return self._client.run(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
+
+    def enqueue_many_sync(self, calls: Iterable[Call]) -> list[Job]:
+        """`enqueue_many` for synchronous code."""
+        listed = list(calls)
+        return self._client.run_sync(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
+
+    # Operating
+
+    def status(self) -> Coroutine[Any, Any, StatusView]:
+        """Counts of everything."""
+        return self._client.run(lambda store: store.read_status(), name="status")
+
+    def status_sync(self) -> StatusView:
+        """`status` for synchronous code."""
+        return self._client.run_sync(lambda store: store.read_status(), name="status")
+
+    def jobs(
+        self, *, state: State | None = None, task: str | None = None, limit: int = 100
+    ) -> Coroutine[Any, Any, list[JobView]]:
+        """Jobs by due time; `state=State.DEAD` lists the dead letters."""
+        return self._client.run(lambda store: store.list_jobs(state=state, task=task, limit=limit), name="jobs")
+
+    def jobs_sync(self, *, state: State | None = None, task: str | None = None, limit: int = 100) -> list[JobView]:
+        """`jobs` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_jobs(state=state, task=task, limit=limit), name="jobs")
+
+    def job(self, job_id: UUID) -> Coroutine[Any, Any, JobView]:
+        """One job, or UnknownJob."""
+        return self._client.run(lambda store: _found(store, job_id), name="job")
+
+    def job_sync(self, job_id: UUID) -> JobView:
+        """`job` for synchronous code."""
+        return self._client.run_sync(lambda store: _found(store, job_id), name="job")
+
+    def runs(
+        self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
+    ) -> Coroutine[Any, Any, list[RunView]]:
+        """Runs that have ended, newest first."""
+        return self._client.run(lambda store: store.list_runs(job_id=job_id, task=task, limit=limit), name="runs")
+
+    def runs_sync(self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100) -> list[RunView]:
+        """`runs` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_runs(job_id=job_id, task=task, limit=limit), name="runs")
+
+    def workers(self) -> Coroutine[Any, Any, list[WorkerView]]:
+        """The workers that this database has seen, living ones first."""
+        return self._client.run(lambda store: store.list_workers(), name="workers")
+
+    def workers_sync(self) -> list[WorkerView]:
+        """`workers` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_workers(), name="workers")
+
+    def change(self, action: str, job_id: UUID) -> Coroutine[Any, Any, None]:
+        """Do one of ACTIONS to a job: pause, resume, run, retry or discard."""
+        return self._client.run(lambda store: _change(store, action, job_id), name="change")
+
+    def change_sync(self, action: str, job_id: UUID) -> None:
+        """`change` for synchronous code."""
+        self._client.run_sync(lambda store: _change(store, action, job_id), name="change")
+
+    def close(self) -> None:
+        """Close this process's client connections; the next call opens them again."""
+        self._client.close()
+
+    # Working
+
+    def subscribe(self, subscriber: events.Subscriber) -> None:
+        """Call this with every event of this process's workers, on whichever thread it happens."""
+        self._subscribers.append(subscriber)
+
+    def emit(self, event: events.Event) -> None:
+        """Tell every subscriber; one that fails harms neither the others nor the worker."""
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:
+                logging.getLogger("reltask").exception("A subscriber failed on %s", type(event).__name__)
+
+    @contextlib.asynccontextmanager
+    async def worker(self) -> AsyncIterator[Worker]:
+        """Run a worker on this loop while the block is open. Touches neither signals, logging nor the loop policy."""
+        for module in self._imports:
+            importlib.import_module(module)
+        async with self._entered() as state:
+            worker = self._make_worker(state)
+            await worker.start()
+            self._client.lend(worker.store)
+            try:
+                yield worker
+            finally:
+                self._client.take_back()
+                await worker.stop()
+
+    def run(self) -> None:
+        """Run a worker in this process until SIGTERM or Ctrl+C. Sets up logging and signals, as the CLI does."""
+        from reltask.runner import run_worker  # noqa: PLC0415 - only a process that becomes a worker needs it
+
+        run_worker(self)
+
+    def _make_worker(self, state: Any) -> Worker:
+        return Worker(
+            self._make_store(),
+            self.registry,
+            settings=self.settings.worker,
+            limits=self.settings.limits,
+            clock=self._clock,
+            rng=self._rng,
+            emit=self.emit,
+            schedules=self.declarations(),
+            app_version=self.version,
+            state=state,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _entered(self) -> AsyncIterator[Any]:
+        if self._lifespan is None:
+            yield None
+        else:
+            async with self._lifespan(self) as state:
+                yield state
+
+
+class TaskDecorator:
+    """The type of `@app.task(…)`: which parameters `enqueue` takes follows from the function's own."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[
+        P, Concatenate[Context, P], Coroutine[Any, Any, R]
+    ]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[SyncContext, P], R], /) -> Task[P, Concatenate[SyncContext, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[ProcessContext, P], R], /) -> Task[
+        P, Concatenate[ProcessContext, P], R
+    ]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, P, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        """Register the function."""
+        return function
+
+
+ACTIONS = {
+    "pause": "is not there, or is paused already",
+    "resume": "is not there, or is not paused",
+    "run": "is not there, or is running or dead",
+    "retry": "is not there, or is not dead",
+    "discard": "is not there, or is running",
+}
+"""What can be done to a job, and why it can fail."""
+
+
+async def _change(store: Store, action: str, job_id: UUID) -> None:
+    verbs = {
+        "pause": store.pause_job,
+        "resume": store.resume_job,
+        "run": store.run_job_now,
+        "retry": store.retry_job,
+        "discard": store.discard_job,
+    }
+    if not await verbs[action](job_id):
+        raise UnknownJob(f"Job {job_id} {ACTIONS[action]}; nothing was changed.", remedy=f"See: reltask jobs show {job_id}")
+    if action in ("resume", "run", "retry"):
+        await store.signal()
+
+
+async def _found(store: Store, job_id: UUID) -> JobView:
+    job = await store.read_job(job_id)
+    if job is None:
+        raise UnknownJob(f"There is no job {job_id}.", remedy="A one-off is removed when it is done: see `reltask runs`.")
+    return job
+
+
+def _recurring(call: Call) -> int | None:
+    """A task's own limit of attempts holds for its schedules only if it was set on purpose."""
+    attempts = call.task.options.max_attempts
+    return None if attempts == ONE_OFF_ATTEMPTS and call.task.schedule is None else attempts
+
+
+def _length(name: str, value: Duration | None) -> timedelta | None:
+    if value is None:
+        return None
+    try:
+        return parse_duration(value, name=name)
+    except ValueError as error:
+        raise DeclarationError(str(error)) from None

@@ -1,0 +1,136 @@
+"""How producers reach the database: from any loop, any thread, any process.
+
+    async code on any loop ──► await client.run(op) ──┐                         ┌──────────────────────────┐
+    sync code in any thread ─► client.run_sync(op) ───┼─► portal: one thread ──►│ a private loop, a store  │──► database
+    a worker's own loop ─────► client.run(op) ────────┼────────────┐            └──────────────────────────┘
+                                                      │            └──────────► the worker's store, directly
+    a forked child ─► notices the new process id, and opens a portal of its own
+
+A database connection belongs to one event loop, but producers come and go with theirs: a script that calls
+`asyncio.run` twice, a web server's threads, a test that makes a loop per case. So client connections live on one
+private loop per process, and nobody's loop has to outlive a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from reltask.errors import UsageError
+from reltask.store import Store
+
+T = TypeVar("T")
+Operation = Callable[[Store], Awaitable[T]]
+
+
+class Portal:
+    """A private event loop with an open store, on a thread of its own."""
+
+    def __init__(self, make_store: Callable[[], Store]) -> None:
+        self.pid = os.getpid()
+        self._make_store = make_store
+        self._store: Store | None = None
+        self._opening: asyncio.Lock | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reltask-client", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Operation[T]) -> Future[T]:
+        """Run an operation on the private loop."""
+        return asyncio.run_coroutine_threadsafe(self._run(operation), self._loop)
+
+    async def _run(self, operation: Operation[T]) -> T:
+        return await operation(await self._open())
+
+    async def _open(self) -> Store:
+        """The store, opened by whoever comes first; an attempt that failed is made again by the next."""
+        self._opening = self._opening or asyncio.Lock()
+        async with self._opening:
+            if self._store is None:
+                store = self._make_store()
+                try:
+                    await store.open()
+                except BaseException:
+                    await store.close()
+                    raise
+                self._store = store
+        return self._store
+
+    def close(self) -> None:
+        """Close the connections, and end the thread."""
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        if self._store is not None:
+            await self._store.close()
+
+
+class Client:
+    """Runs operations on the right store for wherever the caller is."""
+
+    def __init__(self, make_store: Callable[[], Store]) -> None:
+        self._make_store = make_store
+        self._lock = threading.Lock()
+        self._portal: Portal | None = None
+        self._inherited: list[Portal] = []
+        self._own: dict[asyncio.AbstractEventLoop, Store] = {}
+
+    def run(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
+        """The operation as a coroutine for the running loop; without one, an error at once instead of a lost coroutine."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise UsageError(
+                f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync()."
+            ) from None
+        store = self._own.get(loop)
+        return self._through_portal(operation) if store is None else _directly(operation, store)
+
+    def run_sync(self, operation: Operation[T], *, name: str) -> T:
+        """The operation, waited for; refused on a running loop, which it would block."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._connected().submit(operation).result()
+        raise UsageError(
+            f"{name}_sync() would block the running event loop.", remedy=f"In asynchronous code write: await {name}()."
+        )
+
+    def lend(self, store: Store) -> None:
+        """Use this open store for calls from the running loop: a worker shares its own."""
+        self._own[asyncio.get_running_loop()] = store
+
+    def take_back(self) -> None:
+        """The running loop's store is about to be closed."""
+        self._own.pop(asyncio.get_running_loop(), None)
+
+    def close(self) -> None:
+        """Close what this process has opened; the next call opens it again."""
+        with self._lock:
+            portal, self._portal = self._portal, None
+        if portal is not None and portal.pid == os.getpid():
+            portal.close()
+
+    def _connected(self) -> Portal:
+        with self._lock:
+            if self._portal is not None and self._portal.pid != os.getpid():
+                # A forked child must neither use nor close its parent's connections: keep them, untouched.
+                self._inherited.append(self._portal)
+                self._portal = None
+            if self._portal is None:
+                self._portal = Portal(self._make_store)
+            return self._portal
+
+    async def _through_portal(self, operation: Operation[T]) -> T:
+        return await asyncio.wrap_future(self._connected().submit(operation))
+
+
+async def _directly(operation: Operation[T], store: Store) -> T:
+    return await operation(store)

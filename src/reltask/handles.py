@@ -1,0 +1,231 @@
+"""What a decorated function becomes: still a function, and a way to enqueue it."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from reltask.client import Client
+from reltask.duration import Duration, parse_duration
+from reltask.errors import ArgumentsError, DeclarationError, UsageError
+from reltask.job import JobView, NewJob, RunView
+from reltask.schedule import Schedule, encode, make_schedule
+from reltask.store import Store
+from reltask.tasks import PRIORITIES, TaskDefinition
+
+P = ParamSpec("P")
+"""The parameters of `enqueue`: the function's, without its context."""
+Q = ParamSpec("Q")
+"""The parameters of a direct call: the function's own."""
+R = TypeVar("R")
+
+_LONGEST_NAME = 400
+
+
+class Job:
+    """A job that has been enqueued."""
+
+    def __init__(self, client: Client, job_id: UUID, task: str, *, created: bool) -> None:
+        self._client = client
+        self.id = job_id
+        self.task = task
+        self.created = created
+        """False: a job of this task with the same `key` exists already, and this is it."""
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self.task}>"
+
+    def view(self) -> Coroutine[Any, Any, JobView | None]:
+        """The job's row, or None once a one-off is done."""
+        return self._client.run(lambda store: store.read_job(self.id), name="view")
+
+    def view_sync(self) -> JobView | None:
+        """`view` for synchronous code."""
+        return self._client.run_sync(lambda store: store.read_job(self.id), name="view")
+
+    def runs(self) -> Coroutine[Any, Any, list[RunView]]:
+        """The job's runs that have ended, newest first."""
+        return self._client.run(lambda store: store.list_runs(job_id=self.id), name="runs")
+
+    def runs_sync(self) -> list[RunView]:
+        """`runs` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_runs(job_id=self.id), name="runs")
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What one call of `enqueue` changes about its job."""
+
+    queue: str | None = None
+    priority: int | None = None
+    key: str | None = None
+    at: datetime | None = None
+    delay: timedelta | None = None
+    schedule: Schedule | None = None
+    max_attempts: int | None | msgspec.UnsetType = msgspec.UNSET
+    lock_timeout: timedelta | None = None
+
+
+class Call(Struct, frozen=True):
+    """A task together with its arguments, checked, ready to be enqueued with others or to be scheduled."""
+
+    task: TaskDefinition
+    args: str
+    options: Options
+
+    def job(self, new_id: Callable[[], UUID]) -> NewJob:
+        """The row to insert."""
+        task, options = self.task, self.options
+        attempts = task.options.max_attempts if options.max_attempts is msgspec.UNSET else options.max_attempts
+        return NewJob(
+            id=new_id(),
+            task=task.name,
+            args=self.args,
+            queue=options.queue or task.options.queue,
+            priority=task.options.priority if options.priority is None else options.priority,
+            key=options.key,
+            schedule=None if options.schedule is None else encode(options.schedule),
+            run_at=options.at,
+            delay=options.delay,
+            max_attempts=attempts,
+            lock_timeout=options.lock_timeout or task.options.lock_timeout,
+        )
+
+
+class Producer(Generic[P]):
+    """Something that can be enqueued: a task, or a task with options."""
+
+    def __init__(self, definition: TaskDefinition, host: ProducerHost, options: Options) -> None:
+        self.definition = definition
+        self._host = host
+        self._options = options
+
+    @property
+    def name(self) -> str:
+        """The task's name, as stored in its jobs."""
+        return self.definition.name
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        """These arguments, checked: for `app.enqueue_many` and `app.schedule`."""
+        text = self.definition.arguments.encode(args, kwargs, limit=self._host.arguments_limit)
+        return Call(self.definition, text, self._options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job]:
+        """Have a worker call the function with these arguments."""
+        return self._host.client.run(self._inserting(self.call(*args, **kwargs)), name="enqueue")
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` for synchronous code."""
+        return self._host.client.run_sync(self._inserting(self.call(*args, **kwargs)), name="enqueue")
+
+    def using(
+        self,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        key: str | None = None,
+        max_attempts: int | None | msgspec.UnsetType = msgspec.UNSET,
+        lock_timeout: Duration | None = None,
+        every: Duration | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        align: bool = False,
+    ) -> Producer[P]:
+        """The same task with other options for the jobs enqueued through the result."""
+        options = Options(
+            queue=queue,
+            priority=priority,
+            key=key,
+            at=at,
+            delay=None if delay is None else parse_duration(delay, name="delay"),
+            schedule=make_schedule(every=every, cron=cron, timezone=timezone, align=align),
+            max_attempts=max_attempts,
+            lock_timeout=None if lock_timeout is None else parse_duration(lock_timeout, name="lock_timeout"),
+        )
+        check_options(options)
+        return Producer(self.definition, self._host, options)
+
+    def _inserting(self, call: Call) -> Callable[[Store], Coroutine[Any, Any, Job]]:
+        return functools.partial(self._host.insert, call)
+
+
+class Task(Producer[P], Generic[P, Q, R]):
+    """A registered function. Calling it calls the function; `enqueue` has a worker call it."""
+
+    def __init__(self, definition: TaskDefinition, host: ProducerHost) -> None:
+        super().__init__(definition, host, Options())
+        functools.update_wrapper(self, definition.function)
+
+    @property
+    def function(self) -> Callable[Q, R]:
+        """The function itself."""
+        return self.definition.function
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self.definition)
+
+
+class ProducerHost:
+    """What a producer needs of its app: the client, the limits, and ids."""
+
+    def __init__(self, client: Client, *, rng: random.Random, arguments_limit: Callable[[], int]) -> None:
+        self.client = client
+        self._rng = rng
+        self._limit = arguments_limit
+
+    @property
+    def arguments_limit(self) -> int:
+        return self._limit()
+
+    def new_id(self) -> UUID:
+        """A time-ordered UUID (version 7), so that new rows lie side by side in every index."""
+        milliseconds = time.time_ns() // 1_000_000
+        bits = (milliseconds << 80) | self._rng.getrandbits(80)
+        return UUID(int=bits & ~(0xF << 76) & ~(0b11 << 62) | (7 << 76) | (0b10 << 62))
+
+    async def insert(self, call: Call, store: Store) -> Job:
+        """Insert one job; where its key is taken, name the job that has it."""
+        job = call.job(self.new_id)
+        if await store.enqueue_jobs([job]):
+            await store.signal()
+            return Job(self.client, job.id, job.task, created=True)
+        known = await store.read_declared([(job.task, job.key)])
+        return Job(self.client, known[0].id if known else job.id, job.task, created=False)
+
+    async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
+        """Insert jobs in as few statements as possible, and signal once."""
+        jobs = [call.job(self.new_id) for call in calls]
+        created: set[UUID] = set()
+        for start in range(0, len(jobs), 1_000):
+            created |= await store.enqueue_jobs(jobs[start : start + 1_000])
+        if created:
+            await store.signal()
+        return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
+
+
+def check_options(options: Options) -> None:
+    """Refuse, in words, what could never run as meant."""
+    if options.at is not None and options.at.tzinfo is None:
+        raise UsageError(f"at={options.at} has no time zone.", remedy="Write datetime(..., tzinfo=timezone.utc).")
+    if options.at is not None and options.delay is not None:
+        raise UsageError("Both at= and delay= are given.", remedy="Give one of them.")
+    if options.priority is not None and options.priority not in PRIORITIES:
+        raise UsageError(f"priority={options.priority} is outside 0 (first) to 9 (last).")
+    if options.schedule is not None and options.key is None:
+        raise DeclarationError(
+            "A schedule made at run time needs a key.", remedy='Write using(key="…", every=…), so that it exists once.'
+        )
+    if options.key is not None and not 0 < len(options.key) <= _LONGEST_NAME:
+        raise ArgumentsError(f"key= must have 1 to {_LONGEST_NAME} characters.")

@@ -1,0 +1,49 @@
+"""Which store a URL asks for. Drivers are imported only here, and only the one that is needed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import datetime
+from urllib.parse import urlsplit
+
+from reltask.clock import Clock
+from reltask.config import DatabaseSettings
+from reltask.errors import ConfigurationError
+from reltask.resilience import Policy
+from reltask.store import Store
+
+
+def make_store(
+    url: str,
+    settings: DatabaseSettings,
+    *,
+    clock: Clock,
+    rng: random.Random,
+    now: Callable[[], datetime] | None = None,
+    inline: bool = False,
+    on_circuit: Callable[[str], None] | None = None,
+) -> Store:
+    """An unopened store for this URL. `inline`: its thread may block, as a private thread may."""
+    scheme = urlsplit(url).scheme.split("+")[0]
+    policy = Policy(
+        clock=clock,
+        rng=rng,
+        attempts=settings.retry_attempts,
+        first=settings.retry_first.total_seconds(),
+        breaker_failures=settings.breaker_failures,
+        breaker_reset=settings.breaker_reset.total_seconds(),
+        on_change=on_circuit,
+    )
+    if scheme == "sqlite":
+        from reltask.stores.sqlite.adapter import SqliteStore  # noqa: PLC0415 - one driver per process
+
+        return SqliteStore(url, policy=policy, now=now, inline=inline)
+    if scheme in ("postgresql", "postgres"):
+        from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415 - one driver per process
+
+        return PostgresStore(url, policy=policy, now=now)
+    raise ConfigurationError(
+        f"The database URL starts with {scheme or 'nothing'}://, which this version does not speak.",
+        remedy="Use sqlite:///file.db or postgresql://host/database.",
+    )

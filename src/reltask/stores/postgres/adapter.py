@@ -1,0 +1,264 @@
+"""The store on PostgreSQL: one statement per verb, sent on a connection of its own.
+
+    await store.fail_jobs(…)  ──►  values → columns  ──►  policy: retry, breaker  ──►  sql/fail_jobs.sql
+                              ◄──  rows → values     ◄──  reltask's errors        ◄──  rows, or a driver's error
+
+Each statement is its own transaction in READ COMMITTED. What may be sent again after a lost answer is said where the
+verb is: reads, and writes that change nothing the second time. A claim is never sent again, because nobody would know
+the rows that the first one took; a completion is not either, because "not matched" would look like a lost lock. Both
+are settled by the engine, which reads what became of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from reltask.errors import AmbiguousError, ConflictError, ReltaskError
+from reltask.job import (
+    BeatAnswer,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Declared,
+    Failure,
+    Hold,
+    JobView,
+    NewJob,
+    Outcome,
+    Reclaimed,
+    Release,
+    RunView,
+    Settled,
+    State,
+    StatusView,
+    Stray,
+    WorkerRecord,
+    WorkerView,
+)
+from reltask.resilience import Policy
+from reltask.store import BATCH
+from reltask.stores.postgres import values
+from reltask.stores.postgres.connections import Connections, Options
+from reltask.stores.postgres.errors import quotable, statement_failed
+from reltask.stores.postgres.schema import check
+from reltask.stores.postgres.signals import Signals
+from reltask.stores.statement import load
+
+T = TypeVar("T")
+Rows = list[Any]
+Kind = Literal["read", "repeatable", "once"]
+"""What a lost answer means: nothing; send it again; or only the caller can tell."""
+
+
+class PostgresStore:
+    """Jobs, runs and workers in the schema `reltask` of one PostgreSQL database."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        options: Options | None = None,
+        policy: Policy | None = None,
+        now: Callable[[], datetime] | None = None,
+    ) -> None:
+        """`now` replaces the database's clock in tests; `policy` retries, and None asks once."""
+        self._url = url
+        self._options = options or Options()
+        self._policy = policy
+        self._now = now
+        self._connections = Connections(url, self._options)
+        self._signals = Signals(self._send_signal)
+
+    async def open(self) -> None:
+        check((await self._ask("read", "read_schema"))[0])
+
+    async def close(self) -> None:
+        await self._signals.close()
+        await self._connections.close()
+
+    def dedicated(self, *, timeout: timedelta) -> PostgresStore:
+        seconds = timeout.total_seconds()
+        options = msgspec.structs.replace(
+            self._options, connect_timeout=seconds, command_timeout=seconds, call_timeout=seconds, pool_size=1
+        )
+        return PostgresStore(self._url, options=options, now=self._now)
+
+    # Producing
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        if not jobs:
+            return set()
+        columns, doubtful = values.new_jobs(jobs), False
+
+        async def insert() -> set[UUID]:
+            """After a lost answer, an id that is known already was inserted by the sending before."""
+            nonlocal doubtful
+            try:
+                rows = await self._send("enqueue_jobs", columns, writes=True)
+            except AmbiguousError:
+                doubtful = True
+                raise
+            return {job_id for job_id, inserted in rows if inserted or doubtful}
+
+        if self._policy is None:
+            return await insert()
+        return await self._policy.call("enqueue_jobs", insert, resend_ambiguous=True)
+
+    async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
+        tasks, keys = [task for task, _ in names], [key for _, key in names]
+        return [values.declared(row) for row in await self._ask("read", "read_declared", tasks=tasks, keys=keys)]
+
+    async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:
+        return bool(await self._ask("once", "declare_job", **values.new_job(job), seen=seen))
+
+    # The protocol
+
+    async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
+        return values.claim_answer(await self._ask("once", "claim_jobs", **values.request(request)))
+
+    async def heartbeat_jobs(self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta) -> BeatAnswer:
+        columns = values.holds(holds)
+        rows = await self._ask("repeatable", "heartbeat_jobs", worker=worker, alive_for=alive_for, **columns)
+        return BeatAnswer(
+            renewed=frozenset(Hold(job_id, fence) for job_id, fence, stray, _ in rows if not stray),
+            strays=[Stray(job_id, fence, token) for job_id, fence, stray, token in rows if stray],
+        )
+
+    async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
+        rows = await self._ask("read", "read_holds", worker=worker, **values.holds(holds))
+        return {Hold(job_id, fence) for job_id, fence in rows}
+
+    async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
+        return await self._settle("complete_jobs", worker, completions, values.completions)
+
+    async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
+        return await self._settle("fail_jobs", worker, failures, values.failures)
+
+    async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
+        return await self._settle("release_jobs", worker, releases, values.releases)
+
+    async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
+        return [values.reclaimed(row) for row in await self._ask("repeatable", "reclaim_jobs", limit=limit)]
+
+    async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
+        rows = await self._ask("read", "read_outcomes", **values.holds(holds))
+        return {Hold(job_id, fence): Outcome(outcome) for job_id, fence, outcome in rows}
+
+    async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
+        columns = {"worker": worker, "id": hold.job_id, "fence": hold.fence, "progress": progress}
+        return bool(await self._ask("repeatable", "record_progress", **columns))
+
+    async def _settle(
+        self, verb: str, worker: str, batch: Sequence[T], columns: Callable[[Sequence[T]], values.Columns]
+    ) -> list[Settled]:
+        """Settle a batch whole. If a constraint refuses it, row by row, so that one bad row harms no other."""
+        if not batch:
+            return []
+        try:
+            rows = await self._ask("once", verb, worker=worker, **columns(batch))
+        except ConflictError:
+            if len(batch) == 1:
+                return []
+            alone = [await self._settle(verb, worker, [one], columns) for one in batch]
+            return [settled for settlements in alone for settled in settlements]
+        return [Settled(job_id, fence, dead) for job_id, fence, dead in rows]
+
+    # Workers
+
+    async def register_worker(self, record: WorkerRecord) -> None:
+        await self._ask("repeatable", "register_worker", **values.worker_record(record))
+
+    async def stop_worker(self, worker: str) -> None:
+        await self._ask("repeatable", "stop_worker", worker=worker)
+
+    # Waking
+
+    async def signal(self) -> None:
+        await self._signals.signal()
+
+    async def _send_signal(self) -> None:
+        await self._ask("repeatable", "signal")
+
+    def listen(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[bool]:
+        return self._connections.listening(wake)
+
+    # Operators
+
+    async def pause_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "pause_job", id=job_id))
+
+    async def resume_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "resume_job", id=job_id))
+
+    async def run_job_now(self, job_id: UUID) -> bool:
+        return bool(await self._ask("repeatable", "run_job_now", id=job_id))
+
+    async def retry_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "retry_job", id=job_id))
+
+    async def discard_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "discard_job", id=job_id))
+
+    # Reading
+
+    async def read_status(self) -> StatusView:
+        return values.status_view((await self._ask("read", "read_status"))[0])
+
+    async def read_job(self, job_id: UUID) -> JobView | None:
+        rows = await self._ask("read", "read_job", id=job_id)
+        return values.job_view(rows[0]) if rows else None
+
+    async def list_jobs(
+        self, *, state: State | None = None, task: str | None = None, limit: int = 100
+    ) -> list[JobView]:
+        rows = await self._ask("read", "list_jobs", state=state, task=task, limit=limit)
+        return [values.job_view(row) for row in rows]
+
+    async def list_runs(
+        self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
+    ) -> list[RunView]:
+        rows = await self._ask("read", "list_runs", job_id=job_id, task=task, limit=limit)
+        return [values.run_view(row) for row in rows]
+
+    async def list_workers(self) -> list[WorkerView]:
+        return [values.worker_view(row) for row in await self._ask("read", "list_workers")]
+
+    # Sending
+
+    async def _ask(self, kind: Kind, verb: str, **columns: object) -> Rows:
+        """Send a verb's statement, through the policy if there is one."""
+        writes = kind != "read"
+        if self._policy is None:
+            return await self._send(verb, columns, writes=writes)
+        return await self._policy.call(
+            verb, lambda: self._send(verb, columns, writes=writes), resend_ambiguous=kind != "once"
+        )
+
+    async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> Rows:
+        """Send once. Until the connection is there, nothing can have been applied."""
+        (statement,) = load("postgres", verb, "numbered")
+        arguments = statement.arguments({**columns, "now": self._now() if self._now else None})
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with self._connections.take() as connection:
+                rows: Rows = await connection.fetch(
+                    statement.text, *arguments, timeout=self._patience(loop.time() - started)
+                )
+                return rows
+        except ReltaskError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+            raise statement_failed(error, verb=verb, writes=writes) from quotable(error)
+
+    def _patience(self, spent: float) -> float:
+        """How long the statement may take, after what connecting has cost."""
+        limit = self._options.call_timeout
+        return self._options.command_timeout if limit is None else max(0.001, limit - spent)

@@ -1,0 +1,70 @@
+"""The tables in a PostgreSQL database: are they ours, and bring them up to date under a lock."""
+
+from __future__ import annotations
+
+from reltask.errors import PermanentError
+from reltask.stores.migration import Migration, check_version, migrations, pending
+from reltask.stores.postgres.connections import Options, connect
+from reltask.stores.postgres.driver import asyncpg
+from reltask.stores.postgres.errors import statement_failed
+from reltask.stores.statement import load
+
+_PATIENCE = Options(command_timeout=600.0)
+"""A migration may build an index."""
+
+
+def check(row: asyncpg.Record) -> None:
+    """Refuse a server that takes no writes, and tables that this version does not speak to."""
+    if row["in_recovery"]:
+        raise PermanentError(
+            "this PostgreSQL server is a read replica; claims are decided on the primary alone.",
+            remedy="Let the URL name the primary.",
+        )
+    if row["read_only"]:
+        raise PermanentError(
+            "this PostgreSQL database is read-only for this user.", remedy="See default_transaction_read_only."
+        )
+    check_version("postgres", row["schema_version"])
+
+
+async def pending_names(url: str) -> list[str]:
+    """The names of the migrations that this database still needs."""
+    connection = await connect(url, _PATIENCE)
+    try:
+        return [migration.name for migration in pending("postgres", await _version(connection))]
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise statement_failed(error, verb="migrate --check", writes=False) from error
+    finally:
+        await connection.close()
+
+
+async def migrate(url: str) -> list[str]:
+    """Run what is missing, each migration in a transaction of its own; the names of what was run."""
+    connection = await connect(url, _PATIENCE)
+    try:
+        return [migration.name for migration in migrations("postgres") if await _apply(connection, migration)]
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise statement_failed(error, verb="migrate", writes=True) from error
+    finally:
+        await connection.close()
+
+
+async def _apply(connection: asyncpg.Connection, migration: Migration) -> bool:
+    """Run one migration unless somebody has done so before we got the lock."""
+    async with connection.transaction():
+        for statement in load("postgres", "lock_schema", "numbered"):
+            await connection.execute(statement.text)
+        if migration not in pending("postgres", await _version(connection)):
+            return False
+        await connection.execute(migration.sql)
+        return True
+
+
+async def _version(connection: asyncpg.Connection) -> int:
+    """The version that the database says it has; 0 where there are no tables."""
+    (statement,) = load("postgres", "read_schema", "numbered")
+    try:
+        async with connection.transaction():
+            return int(await connection.fetchval(statement.text) or 0)
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        return 0

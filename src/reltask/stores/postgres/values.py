@@ -1,0 +1,204 @@
+"""Between rows and values: what a verb takes becomes columns, what a row says becomes a `reltask.job` value.
+
+Batches travel as one array per column and are put back into rows by `unnest`: one round trip and one plan, whatever
+the number of rows. Rows are read by position, in the order in which the statement's last `select` names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from reltask.job import (
+    Claim,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Declared,
+    Failure,
+    Hold,
+    JobView,
+    NewJob,
+    Outcome,
+    Reclaimed,
+    Release,
+    RunView,
+    State,
+    StatusView,
+    WorkerRecord,
+    WorkerView,
+)
+
+Row = Sequence[Any]
+Columns = dict[str, object]
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def milliseconds(length: timedelta | None) -> int | None:
+    """Whole milliseconds, rounded up: a lock never ends earlier than was asked for."""
+    return None if length is None else -(-length // _MILLISECOND)
+
+
+# What verbs take
+
+
+def holds(given: Sequence[Hold]) -> Columns:
+    """The pairs that a run presents with every write."""
+    return {"ids": [hold.job_id for hold in given], "fences": [hold.fence for hold in given]}
+
+
+def request(asked: ClaimRequest) -> Columns:
+    """What a claim asks for."""
+    return {
+        "worker": asked.worker,
+        "token": asked.token,
+        "queues": asked.queues,
+        "tasks": asked.tasks,
+        "limit": asked.limit,
+        "lock_timeout_ms": milliseconds(asked.lock_timeout),
+        "isolated_after": asked.isolated_after,
+        "alive_for": asked.alive_for,
+    }
+
+
+def completions(given: Sequence[Completion]) -> Columns:
+    """One column per field; skipped slots in columns of their own, numbered within their completion."""
+    passed = [(c.hold.job_id, nth, time) for c in given for nth, time in enumerate(c.skipped, start=1)]
+    return {
+        **holds([completion.hold for completion in given]),
+        "outcomes": [completion.outcome for completion in given],
+        "results": [completion.result for completion in given],
+        "errors": [completion.error for completion in given],
+        "next_times": [completion.next_run_time for completion in given],
+        "skipped_counts": [len(completion.skipped) for completion in given],
+        "skipped_ids": [job_id for job_id, _, _ in passed],
+        "skipped_nths": [nth for _, nth, _ in passed],
+        "skipped_times": [time for _, _, time in passed],
+    }
+
+
+def failures(given: Sequence[Failure]) -> Columns:
+    """One column per field."""
+    return {
+        **holds([failure.hold for failure in given]),
+        "errors": [failure.error for failure in given],
+        "delays": [failure.delay for failure in given],
+    }
+
+
+def releases(given: Sequence[Release]) -> Columns:
+    """One column per field."""
+    return {
+        **holds([release.hold for release in given]),
+        "outcomes": [release.outcome for release in given],
+        "errors": [release.error for release in given],
+        "delays": [release.delay for release in given],
+    }
+
+
+def new_jobs(given: Sequence[NewJob]) -> Columns:
+    """One column per field."""
+    return {
+        "ids": [job.id for job in given],
+        "tasks": [job.task for job in given],
+        "keys": [job.key for job in given],
+        "queues": [job.queue for job in given],
+        "priorities": [job.priority for job in given],
+        "args": [job.args for job in given],
+        "schedules": [job.schedule for job in given],
+        "declarations": [job.declaration for job in given],
+        "app_versions": [job.app_version for job in given],
+        "max_attempts": [job.max_attempts for job in given],
+        "lock_timeouts_ms": [milliseconds(job.lock_timeout) for job in given],
+        "run_ats": [job.run_at for job in given],
+        "delays": [job.delay for job in given],
+    }
+
+
+def new_job(job: NewJob) -> Columns:
+    """A single job, for a statement that takes plain parameters."""
+    return {**msgspec.structs.asdict(job), "lock_timeout_ms": milliseconds(job.lock_timeout)}
+
+
+def worker_record(record: WorkerRecord) -> Columns:
+    """A worker's row."""
+    return msgspec.structs.asdict(record)
+
+
+# What rows say
+
+
+def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
+    """The first columns are the same in each row; a single row without a job says that nothing was claimed."""
+    first = rows[0]
+    return ClaimAnswer(
+        claims=[] if first[3] is None else [claim(row) for row in rows],
+        now=first[0],
+        next_due=first[1],
+        next_expiry=first[2],
+    )
+
+
+def claim(row: Row) -> Claim:
+    """One claimed slot, after the three columns of the header."""
+    (_, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest) = row
+    slot_started_at, locked_at, attempt, max_attempts, timeout_ms, isolated = rest
+    return Claim(
+        job_id=job_id,
+        fence=fence,
+        task=task,
+        key=key,
+        args=args,
+        queue=queue,
+        priority=priority,
+        schedule=schedule,
+        slot_no=slot_no,
+        nominal=nominal,
+        due_at=due_at,
+        slot_started_at=slot_started_at,
+        locked_at=locked_at,
+        attempt=attempt,
+        max_attempts=max_attempts,
+        lock_timeout=timeout_ms * _MILLISECOND,
+        isolated=isolated,
+    )
+
+
+def reclaimed(row: Row) -> Reclaimed:
+    """One claim that was taken away."""
+    job_id, fence, task, slot_no, worker, dead = row
+    return Reclaimed(job_id=job_id, fence=fence, task=task, slot_no=slot_no, worker=worker, dead=dead)
+
+
+def declared(row: Row) -> Declared:
+    """A recurring job's definition."""
+    return Declared(**dict(zip(Declared.__struct_fields__, row, strict=True)))
+
+
+def job_view(row: Row) -> JobView:
+    """A job, for people."""
+    fields = dict(zip(JobView.__struct_fields__, row, strict=True))
+    return JobView(**{**fields, "state": State(fields["state"])})
+
+
+def run_view(row: Row) -> RunView:
+    """A ledger row, for people."""
+    fields = dict(zip(RunView.__struct_fields__, row, strict=True))
+    return RunView(**{**fields, "outcome": Outcome(fields["outcome"])})
+
+
+def worker_view(row: Row) -> WorkerView:
+    """A worker, for people."""
+    fields = dict(zip(WorkerView.__struct_fields__, row, strict=True))
+    names = {name: msgspec.json.decode(fields[name], type=list[str]) for name in ("queues", "tasks")}
+    return WorkerView(**{**fields, **names})
+
+
+def status_view(row: Row) -> StatusView:
+    """The counts."""
+    fields = dict(zip(StatusView.__struct_fields__, row, strict=True))
+    return StatusView(**{**fields, "unknown": msgspec.json.decode(fields["unknown"], type=dict[str, int])})

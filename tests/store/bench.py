@@ -1,0 +1,209 @@
+"""What the conformance tests share: a clock that tests move, and short ways to say what they say often.
+
+A new backend joins the suite with one `Backend`: how to make a store on the test's database, and how to read its
+tables whole.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+from reltask.job import (
+    Claim,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Failure,
+    Hold,
+    JobView,
+    NewJob,
+    Outcome,
+    Release,
+    RunView,
+    WorkerRecord,
+)
+from reltask.store import Store
+from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.stores.sqlite.session import SqliteOptions
+
+START = datetime(2025, 3, 30, 0, 59, 59, 123456, tzinfo=UTC)
+"""Has microseconds, so that a store that rounds is found out."""
+
+LOCK = timedelta(minutes=2)
+ISOLATED_AFTER = timedelta(seconds=10)
+ALIVE = timedelta(seconds=90)
+EVERY = '{"every":"10m"}'
+
+Snapshot = dict[str, list[Any]]
+TABLES = ("jobs", "runs", "workers")
+
+
+class Now:
+    """The database's time, as the test sets it."""
+
+    def __init__(self, start: datetime = START) -> None:
+        self.value = start
+
+    def __call__(self) -> datetime:
+        return self.value
+
+    def advance(self, **length: float) -> datetime:
+        """Move on, or back with negative numbers."""
+        self.value += timedelta(**length)
+        return self.value
+
+
+class Backend(Protocol):
+    """A database that the suite runs on."""
+
+    def store(self, now: Callable[[], datetime] | None) -> Store:
+        """A new, unopened store on this test's database; an expired claim counts as expired at the first look."""
+        ...
+
+    async def snapshot(self) -> Snapshot:
+        """Every column of every row."""
+        ...
+
+
+class SqliteBackend:
+    """A file of its own for each test."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def store(self, now: Callable[[], datetime] | None) -> Store:
+        return SqliteStore(self.path, now=now, options=SqliteOptions(confirm_stale=timedelta(0), synchronous="normal"))
+
+    async def snapshot(self) -> Snapshot:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return {table: connection.execute(f"select * from reltask_{table} order by 1, 2").fetchall() for table in TABLES}
+
+
+class PostgresBackend:
+    """A database of its own for each test."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def store(self, now: Callable[[], datetime] | None) -> Store:
+        from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415 - the driver is an extra
+
+        return PostgresStore(self.url, now=now)
+
+    async def snapshot(self) -> Snapshot:
+        import asyncpg  # noqa: PLC0415 - the driver is an extra
+
+        connection = await asyncpg.connect(self.url)
+        try:
+            return {
+                table: list(map(tuple, await connection.fetch(f"select * from reltask.{table} order by 1, 2")))
+                for table in TABLES
+            }
+        finally:
+            await connection.close()
+
+
+def new_job(**fields: Any) -> NewJob:
+    """A one-off of task "greet", due at once, unless the fields say otherwise."""
+    return NewJob(**{"id": uuid4(), "task": "greet", **fields})
+
+
+def recurring(**fields: Any) -> NewJob:
+    """A recurring job of task "greet"."""
+    return new_job(**{"schedule": EVERY, "declaration": "v1", **fields})
+
+
+def request(worker: str = "alice", **fields: Any) -> ClaimRequest:
+    """A claim of one job of task "greet" in the default queue, unless the fields say otherwise."""
+    defaults = {
+        "worker": worker,
+        "token": uuid4(),
+        "queues": ["default"],
+        "tasks": ["greet"],
+        "limit": 1,
+        "lock_timeout": LOCK,
+        "isolated_after": ISOLATED_AFTER,
+        "alive_for": ALIVE,
+    }
+    return ClaimRequest(**{**defaults, **fields})
+
+
+def worker_record(name: str = "alice", **fields: Any) -> WorkerRecord:
+    defaults = {
+        "id": name,
+        "host": "host",
+        "pid": 1,
+        "version": "1",
+        "app_version": None,
+        "queues": ["default"],
+        "tasks": ["greet"],
+        "concurrency": 4,
+        "alive_for": ALIVE,
+    }
+    return WorkerRecord(**{**defaults, **fields})
+
+
+class Bench:
+    """One store under test, its clock, and its database."""
+
+    def __init__(self, store: Store, now: Now, backend: Backend) -> None:
+        self.store = store
+        self.now = now
+        self.backend = backend
+
+    async def add(self, *jobs: NewJob) -> list[UUID]:
+        """Insert these jobs; the test assumes that all are new."""
+        inserted = await self.store.enqueue_jobs(jobs)
+        assert inserted == {job.id for job in jobs}
+        return [job.id for job in jobs]
+
+    async def claim(self, worker: str = "alice", **fields: Any) -> ClaimAnswer:
+        return await self.store.claim_jobs(request(worker, **fields))
+
+    async def claim_one(self, worker: str = "alice", **fields: Any) -> Claim:
+        """The one job that this claim must find."""
+        (claim,) = (await self.claim(worker, **fields)).claims
+        return claim
+
+    async def claimed(self, job: NewJob | None = None, worker: str = "alice") -> Claim:
+        """A job, inserted and claimed."""
+        job = job or new_job()
+        await self.add(job)
+        return await self.claim_one(worker, tasks=[job.task], queues=[job.queue])
+
+    async def lose(self, claim: Claim) -> None:
+        """Let a claim expire, and take it away."""
+        self.now.value = max(self.now.value, claim.locked_at) + claim.lock_timeout + timedelta(microseconds=1)
+        lost = await self.store.reclaim_jobs()
+        assert claim.hold in [Hold(reclaimed.job_id, reclaimed.fence) for reclaimed in lost]
+
+    async def complete(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
+        """Complete one claim; whether the store accepted it."""
+        settled = await self.store.complete_jobs(worker, [Completion(**{"hold": claim.hold, **fields})])
+        return [accepted.hold for accepted in settled] == [claim.hold]
+
+    async def fail(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
+        failure = Failure(**{"hold": claim.hold, "error": "boom", "delay": timedelta(0), **fields})
+        return [accepted.hold for accepted in await self.store.fail_jobs(worker, [failure])] == [claim.hold]
+
+    async def release(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
+        release = Release(**{"hold": claim.hold, "outcome": Outcome.RELEASED, **fields})
+        return [accepted.hold for accepted in await self.store.release_jobs(worker, [release])] == [claim.hold]
+
+    async def job(self, job_id: UUID) -> JobView:
+        """A job that must be there."""
+        view = await self.store.read_job(job_id)
+        assert view is not None
+        return view
+
+    async def runs(self, job_id: UUID) -> list[RunView]:
+        """A job's ledger rows by fence."""
+        return sorted(await self.store.list_runs(job_id=job_id), key=lambda run: run.fence)
+
+    async def snapshot(self) -> Snapshot:
+        return await self.backend.snapshot()

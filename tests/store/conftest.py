@@ -1,0 +1,49 @@
+"""The same tests on every database. What a store may do is said here once, and each store must do it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from reltask.store import Store
+from tests.store.bench import Backend, Bench, Now, PostgresBackend, SqliteBackend
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    """A fresh database."""
+    if request.param == "sqlite":
+        return SqliteBackend(str(tmp_path / "reltask.db"))
+    return PostgresBackend(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def now() -> Now:
+    """The database's time: stands still until a test moves it."""
+    return Now()
+
+
+@pytest.fixture
+async def store(backend: Backend, now: Now) -> AsyncIterator[Store]:
+    """An open store under test."""
+    store = backend.store(now)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def rival(backend: Backend, now: Now) -> AsyncIterator[Store]:
+    """Another store on the same database, with connections of its own, as another process would have."""
+    store = backend.store(now)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def bench(store: Store, now: Now, backend: Backend) -> Bench:
+    """The store, its clock and its database in one hand."""
+    return Bench(store, now, backend)
