@@ -30,7 +30,7 @@ test: $(READY) ## run every test, on SQLite and on a real PostgreSQL
 	@$(BIN)/python -m pytest -q $(ARGS)
 
 check: $(READY) ## lint, formatting, types and layers; changes nothing
-	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/ruff format --check --quiet . || { echo "Run: make format"; exit 1; }
 	@$(BIN)/mypy --no-error-summary $(CHECKED)
 	@$(BIN)/lint-imports --no-logo

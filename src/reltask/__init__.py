@@ -41,7 +41,7 @@ _HOMES = {
 }
 """Where each public name lives; it is imported when it is first asked for, so that the command line starts fast."""
 
-__all__ = sorted([*_HOMES, "__version__"])
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the keys are names
 
 
 def __getattr__(name: str) -> Any:

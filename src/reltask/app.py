@@ -5,7 +5,6 @@ Nothing connects, and no settings are read, until somebody enqueues or a worker 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
 import logging
@@ -15,7 +14,6 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
-from uuid import UUID
 
 import msgspec
 
@@ -28,11 +26,12 @@ from reltask.duration import Duration, parse_duration
 from reltask.engine.child import ProcessContext
 from reltask.engine.context import Context, SyncContext
 from reltask.engine.worker import Worker
-from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError, UnknownJob
+from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError
 from reltask.handles import Call, Job, Options, ProducerHost, Task, check_options
-from reltask.job import JobView, NewJob, RunView, State, StatusView, WorkerView
+from reltask.job import NewJob
 from reltask.logs import log_event
-from reltask.schedule import make_schedule
+from reltask.operations import Operations
+from reltask.schedule import Missed, make_schedule
 from reltask.store import Store
 from reltask.stores.choose import make_store
 from reltask.tasks import (
@@ -41,10 +40,12 @@ from reltask.tasks import (
     Registry,
     TaskDefinition,
     TaskOptions,
-    check_options as check_task_options,
     context_of,
     declaration_hash,
     kind_of,
+)
+from reltask.tasks import (
+    check_options as check_task_options,
 )
 
 P = ParamSpec("P")
@@ -55,7 +56,7 @@ CONTEXTS: dict[Kind, type] = {Kind.ASYNC: Context, Kind.THREAD: SyncContext, Kin
 _UNSET = msgspec.UNSET
 
 
-class App:
+class App(Operations):
     """Tasks, and the database that their jobs live in.
 
     `url` is `sqlite:///file.db` or `postgresql://host/database`; without it the settings say. `settings` holds further
@@ -88,9 +89,7 @@ class App:
         self._schedules: dict[tuple[str, str | None], Call] = {}
         self._subscribers: list[events.Subscriber] = [log_event]
         self._client = Client(lambda: self._make_store(inline=True))
-        self._host = ProducerHost(
-            self._client, rng=self._rng, arguments_limit=lambda: self.settings.limits.arguments
-        )
+        self._host = ProducerHost(self._client, rng=self._rng, arguments_limit=lambda: self.settings.limits.arguments)
 
     # Settings
 
@@ -110,7 +109,7 @@ class App:
         if url is None:
             raise ConfigurationError(
                 "No database is configured.",
-                remedy='Write App("sqlite:///reltask.db"), or set RELTASK_DATABASE_URL, or database.url in reltask.toml.',
+                remedy='Write App("sqlite:///reltask.db"), or set RELTASK_DATABASE_URL, or database.url in a file.',
             )
         return url
 
@@ -134,11 +133,13 @@ class App:
     # Declaring
 
     @overload
-    def task(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[
-        P, Concatenate[Context, P], Coroutine[Any, Any, R]
-    ]: ...
+    def task(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
     @overload
-    def task(self, function: Callable[Concatenate[SyncContext, P], R], /) -> Task[P, Concatenate[SyncContext, P], R]: ...
+    def task(
+        self, function: Callable[Concatenate[SyncContext, P], R], /
+    ) -> Task[P, Concatenate[SyncContext, P], R]: ...
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, P, R]: ...
     @overload
@@ -153,24 +154,24 @@ class App:
         timezone: str | None = None,
         align: bool = False,
         after_finish: bool = False,
-        missed: str = "once",
+        missed: Missed = "once",
         missed_limit: int = 100,
         missed_grace: Duration = "1m",
-        max_attempts: int | None | msgspec.UnsetType = _UNSET,
+        max_attempts: int | msgspec.UnsetType | None = _UNSET,
         backoff: Duration | Backoff | None = None,
         timeout: Duration | None = None,
         lock_timeout: Duration | None = None,
         isolation: str | None = None,
         aliases: Iterable[str] = (),
     ) -> TaskDecorator: ...
-    def task(self, function: Any = None, /, **options: Any) -> Any:
+    def task(self, *functions: Any, **options: Any) -> Any:
         """Register a function as a task; with `every` or `cron` it also becomes a recurring job.
 
         The function stays callable as it is. `enqueue` has a worker call it. Its first parameter may ask for the
         context: `Context` in `async def`, `SyncContext` in `def`, `ProcessContext` with `isolation="process"`.
         """
-        if function is not None:
-            return self._register(function)
+        if functions:
+            return self._register(*functions)
         return lambda decorated: self._register(decorated, **options)
 
     def schedule(
@@ -183,7 +184,7 @@ class App:
         timezone: str | None = None,
         align: bool = False,
         after_finish: bool = False,
-        missed: str = "once",
+        missed: Missed = "once",
         missed_limit: int = 100,
         missed_grace: Duration = "1m",
     ) -> None:
@@ -219,7 +220,7 @@ class App:
         name: str | None = None,
         queue: str = "default",
         priority: int = 5,
-        max_attempts: int | None | msgspec.UnsetType = _UNSET,
+        max_attempts: int | msgspec.UnsetType | None = _UNSET,
         backoff: Duration | Backoff | None = None,
         timeout: Duration | None = None,
         lock_timeout: Duration | None = None,
@@ -284,60 +285,6 @@ class App:
         """`enqueue_many` for synchronous code."""
         listed = list(calls)
         return self._client.run_sync(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
-
-    # Operating
-
-    def status(self) -> Coroutine[Any, Any, StatusView]:
-        """Counts of everything."""
-        return self._client.run(lambda store: store.read_status(), name="status")
-
-    def status_sync(self) -> StatusView:
-        """`status` for synchronous code."""
-        return self._client.run_sync(lambda store: store.read_status(), name="status")
-
-    def jobs(
-        self, *, state: State | None = None, task: str | None = None, limit: int = 100
-    ) -> Coroutine[Any, Any, list[JobView]]:
-        """Jobs by due time; `state=State.DEAD` lists the dead letters."""
-        return self._client.run(lambda store: store.list_jobs(state=state, task=task, limit=limit), name="jobs")
-
-    def jobs_sync(self, *, state: State | None = None, task: str | None = None, limit: int = 100) -> list[JobView]:
-        """`jobs` for synchronous code."""
-        return self._client.run_sync(lambda store: store.list_jobs(state=state, task=task, limit=limit), name="jobs")
-
-    def job(self, job_id: UUID) -> Coroutine[Any, Any, JobView]:
-        """One job, or UnknownJob."""
-        return self._client.run(lambda store: _found(store, job_id), name="job")
-
-    def job_sync(self, job_id: UUID) -> JobView:
-        """`job` for synchronous code."""
-        return self._client.run_sync(lambda store: _found(store, job_id), name="job")
-
-    def runs(
-        self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
-    ) -> Coroutine[Any, Any, list[RunView]]:
-        """Runs that have ended, newest first."""
-        return self._client.run(lambda store: store.list_runs(job_id=job_id, task=task, limit=limit), name="runs")
-
-    def runs_sync(self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100) -> list[RunView]:
-        """`runs` for synchronous code."""
-        return self._client.run_sync(lambda store: store.list_runs(job_id=job_id, task=task, limit=limit), name="runs")
-
-    def workers(self) -> Coroutine[Any, Any, list[WorkerView]]:
-        """The workers that this database has seen, living ones first."""
-        return self._client.run(lambda store: store.list_workers(), name="workers")
-
-    def workers_sync(self) -> list[WorkerView]:
-        """`workers` for synchronous code."""
-        return self._client.run_sync(lambda store: store.list_workers(), name="workers")
-
-    def change(self, action: str, job_id: UUID) -> Coroutine[Any, Any, None]:
-        """Do one of ACTIONS to a job: pause, resume, run, retry or discard."""
-        return self._client.run(lambda store: _change(store, action, job_id), name="change")
-
-    def change_sync(self, action: str, job_id: UUID) -> None:
-        """`change` for synchronous code."""
-        self._client.run_sync(lambda store: _change(store, action, job_id), name="change")
 
     def close(self) -> None:
         """Close this process's client connections; the next call opens them again."""
@@ -405,51 +352,22 @@ class TaskDecorator:
     """The type of `@app.task(…)`: which parameters `enqueue` takes follows from the function's own."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[
-        P, Concatenate[Context, P], Coroutine[Any, Any, R]
-    ]: ...
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[SyncContext, P], R], /) -> Task[P, Concatenate[SyncContext, P], R]: ...
+    def __call__(
+        self, function: Callable[Concatenate[SyncContext, P], R], /
+    ) -> Task[P, Concatenate[SyncContext, P], R]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[ProcessContext, P], R], /) -> Task[
-        P, Concatenate[ProcessContext, P], R
-    ]: ...
+    def __call__(
+        self, function: Callable[Concatenate[ProcessContext, P], R], /
+    ) -> Task[P, Concatenate[ProcessContext, P], R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, P, R]: ...
     def __call__(self, function: Any, /) -> Any:
         """Register the function."""
         return function
-
-
-ACTIONS = {
-    "pause": "is not there, or is paused already",
-    "resume": "is not there, or is not paused",
-    "run": "is not there, or is running or dead",
-    "retry": "is not there, or is not dead",
-    "discard": "is not there, or is running",
-}
-"""What can be done to a job, and why it can fail."""
-
-
-async def _change(store: Store, action: str, job_id: UUID) -> None:
-    verbs = {
-        "pause": store.pause_job,
-        "resume": store.resume_job,
-        "run": store.run_job_now,
-        "retry": store.retry_job,
-        "discard": store.discard_job,
-    }
-    if not await verbs[action](job_id):
-        raise UnknownJob(f"Job {job_id} {ACTIONS[action]}; nothing was changed.", remedy=f"See: reltask jobs show {job_id}")
-    if action in ("resume", "run", "retry"):
-        await store.signal()
-
-
-async def _found(store: Store, job_id: UUID) -> JobView:
-    job = await store.read_job(job_id)
-    if job is None:
-        raise UnknownJob(f"There is no job {job_id}.", remedy="A one-off is removed when it is done: see `reltask runs`.")
-    return job
 
 
 def _recurring(call: Call) -> int | None:

@@ -65,7 +65,7 @@ class Arguments:
         try:
             values = self._decoder.decode(text)
         except (ValueError, TypeError) as error:
-            raise ArgumentsError(f"Task {self._label}: the stored arguments do not fit its parameters: {error}.") from error
+            raise ArgumentsError(f"Task {self._label}: the stored arguments do not fit: {error}.") from error
         return {name: value for name in self._names if (value := getattr(values, name)) is not msgspec.UNSET}
 
 
@@ -81,7 +81,7 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except NameError as error:
         raise DeclarationError(
-            f"Task {getattr(function, '__name__', function)!s}: the annotation {error.name!r} is not defined at run time.",
+            f"Task {getattr(function, '__name__', function)}: the annotation {error.name!r} is unknown at run time.",
             remedy="Import it outside `if TYPE_CHECKING:`; reltask types stored arguments by the signature.",
         ) from error
 

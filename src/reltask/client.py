@@ -83,7 +83,7 @@ class Client:
         self._own: dict[asyncio.AbstractEventLoop, Store] = {}
 
     def run(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
-        """The operation as a coroutine for the running loop; without one, an error at once instead of a lost coroutine."""
+        """The operation as a coroutine for the running loop; without a loop, an error at once."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

@@ -20,7 +20,7 @@ def parse_duration(value: Duration, *, name: str = "duration") -> timedelta:
     """Read a duration, or raise ValueError with what to write instead."""
     if isinstance(value, timedelta):
         length = value
-    elif isinstance(value, str) and _WHOLE.fullmatch(value):
+    elif _WHOLE.fullmatch(str(value)):
         length = timedelta(microseconds=sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(value)))
     else:
         raise ValueError(f'{name}: {value!r} is not a duration; write "10s", "5m", "2h", "3d" or a timedelta.')

@@ -1,28 +1,28 @@
 """Every error that reltask raises, in one tree.
 
-    ReltaskError                      has a stable code, a message and a remedy
-    ├── ConfigurationError            a setting, a declaration or a call that cannot be right
-    │   ├── SettingsError             ... in a file, the environment or on the command line
-    │   ├── DeclarationError          ... in a decorator or a schedule
-    │   └── UsageError                ... in how the API is called
-    ├── ArgumentsError                arguments that do not fit the task, or cannot be stored
-    ├── UnknownTask                   no task of that name is registered
-    ├── UnknownJob                    no job with that id
-    ├── SchemaError                   the database's tables are missing, too old or too new
-    ├── MissingExtra                  a driver or front end is not installed
-    ├── DatabaseError                 what the database answered, classified once by the adapter
-    │   ├── TransientError            certainly not applied; the same statement may be sent again
-    │   │   └── CircuitOpen           not even sent: the breaker is open
-    │   ├── ConflictError             a constraint refused it
-    │   ├── AmbiguousError            the answer was lost: it may or may not have been applied
-    │   └── PermanentError            sending it again would change nothing
-    └── LockLost                      this run no longer holds its claim; its writes are refused
+ReltaskError                      has a stable code, a message and a remedy
+├── ConfigurationError            a setting, a declaration or a call that cannot be right
+│   ├── SettingsError             ... in a file, the environment or on the command line
+│   ├── DeclarationError          ... in a decorator or a schedule
+│   └── UsageError                ... in how the API is called
+├── ArgumentsError                arguments that do not fit the task, or cannot be stored
+├── UnknownTask                   no task of that name is registered
+├── UnknownJob                    no job with that id
+├── SchemaError                   the database's tables are missing, too old or too new
+├── MissingExtra                  a driver or front end is not installed
+├── DatabaseError                 what the database answered, classified once by the adapter
+│   ├── TransientError            certainly not applied; the same statement may be sent again
+│   │   └── CircuitOpen           not even sent: the breaker is open
+│   ├── ConflictError             a constraint refused it
+│   ├── AmbiguousError            the answer was lost: it may or may not have been applied
+│   └── PermanentError            sending it again would change nothing
+└── LockLost                      this run no longer holds its claim; its writes are refused
 
-    TaskSignal                        raised *by* a task to choose its outcome; not an error
-    ├── Retry                         count the attempt and try again after a delay
-    ├── Snooze                        not now: give the attempt back and come again later
-    ├── Cancel                        end this slot without a result
-    └── Stopped                       raised *into* a body that was asked to stop; let it pass
+TaskSignal                        raised *by* a task to choose its outcome; not an error
+├── Retry                         count the attempt and try again after a delay
+├── Snooze                        not now: give the attempt back and come again later
+├── Cancel                        end this slot without a result
+└── Stopped                       raised *into* a body that was asked to stop; let it pass
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class LockLost(ReltaskError):
     code = "lock-lost"
 
 
-class TaskSignal(Exception):  # noqa: N818 - these choose an outcome, they are not errors
+class TaskSignal(Exception):
     """Raised by a task body to choose how its run ends."""
 
 

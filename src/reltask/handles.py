@@ -69,7 +69,7 @@ class Options(Struct, frozen=True, kw_only=True):
     at: datetime | None = None
     delay: timedelta | None = None
     schedule: Schedule | None = None
-    max_attempts: int | None | msgspec.UnsetType = msgspec.UNSET
+    max_attempts: int | msgspec.UnsetType | None = msgspec.UNSET
     lock_timeout: timedelta | None = None
 
 
@@ -133,7 +133,7 @@ class Producer(Generic[P]):
         queue: str | None = None,
         priority: int | None = None,
         key: str | None = None,
-        max_attempts: int | None | msgspec.UnsetType = msgspec.UNSET,
+        max_attempts: int | msgspec.UnsetType | None = msgspec.UNSET,
         lock_timeout: Duration | None = None,
         every: Duration | None = None,
         cron: str | None = None,

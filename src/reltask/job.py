@@ -212,7 +212,7 @@ class ClaimAnswer(Struct, frozen=True, kw_only=True):
     now: datetime
     """The database's time of the statement."""
     next_due: datetime | None
-    """Earliest time at which something this worker knows is or becomes due; not later than `now` when a rival held it."""
+    """Earliest time at which something known is or becomes due; not later than `now` when a rival held it."""
     next_expiry: datetime | None
     """Earliest time at which somebody's lock ends."""
 

@@ -59,9 +59,9 @@ class Pace(Struct, frozen=True, kw_only=True):
             return "lock_timeout, heartbeat and beat_timeout must be longer than nothing."
         if self.patience > room + 1e-9:
             return (
-                f"{self.abandon_after} heartbeats of {self.heartbeat:g}s and a beat timeout of {self.beat_timeout:g}s take "
-                f"{self.patience:g}s, but a lock of {self.lock_timeout:g}s leaves only {room:g}s before its margin of "
-                f"{self.margin:g}s: make the lock timeout longer or the heartbeat shorter."
+                f"{self.abandon_after} heartbeats of {self.heartbeat:g}s and a beat timeout of {self.beat_timeout:g}s "
+                f"take {self.patience:g}s, but a lock of {self.lock_timeout:g}s leaves only {room:g}s before its "
+                f"margin of {self.margin:g}s: make the lock timeout longer or the heartbeat shorter."
             )
         return None
 

@@ -16,20 +16,30 @@ IS_POSIX = os.name == "posix"
 def install_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Callable[[], None]:
     """Call `stop` on the loop at SIGTERM or Ctrl+C; returns a function that puts everything back."""
     names = (signal.SIGTERM, signal.SIGINT)
-    if IS_POSIX:
-        for name in names:
+    before: dict[signal.Signals, Any] = {}
+    for name in names:
+        if IS_POSIX:
             loop.add_signal_handler(name, stop)
-        return lambda: [loop.remove_signal_handler(name) for name in names] and None
-    before = {name: signal.signal(name, lambda *_: loop.call_soon_threadsafe(stop)) for name in names}
-    return lambda: [signal.signal(name, handler) for name, handler in before.items()] and None
+        else:
+            before[name] = signal.signal(name, lambda *_: loop.call_soon_threadsafe(stop))
+
+    def put_back() -> None:
+        for name in names:
+            if IS_POSIX:
+                loop.remove_signal_handler(name)
+            else:
+                signal.signal(name, before[name])
+
+    return put_back
 
 
-def spawn(arguments: list[str]) -> subprocess.Popen[bytes]:
+def spawn(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """A child in a group of its own, so that Ctrl+C in a terminal reaches only the worker, with pipes both ways."""
-    options: dict[str, Any] = (
-        {"start_new_session": True} if IS_POSIX else {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+    windows_flag = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+    options: dict[str, Any] = {"start_new_session": True} if IS_POSIX else {"creationflags": windows_flag}
+    return subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, **options
     )
-    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)  # noqa: S603 - our own module
 
 
 def terminate(child: subprocess.Popen[bytes]) -> None:

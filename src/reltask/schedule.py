@@ -129,7 +129,7 @@ def make_schedule(
     return None
 
 
-class _Stored(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     """The JSON of a schedule: the arguments of `make_schedule`, as a person would write them."""
 
     every: str | None = None
@@ -140,6 +140,9 @@ class _Stored(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     missed: Missed = "once"
     missed_limit: int = 100
     missed_grace: str = "1m"
+
+
+_DEFAULTS = msgspec.structs.asdict(_Stored())
 
 
 def encode(schedule: Schedule) -> str:
@@ -155,7 +158,8 @@ def encode(schedule: Schedule) -> str:
     else:
         stored.cron = schedule.expression
         stored.timezone = None if schedule.timezone == "UTC" else schedule.timezone
-    return msgspec.json.encode(stored).decode()
+    written = {name: value for name, value in msgspec.structs.asdict(stored).items() if value != _DEFAULTS[name]}
+    return msgspec.json.encode(written).decode()
 
 
 @lru_cache(maxsize=1024)

@@ -53,7 +53,7 @@ class Store(Protocol):
         ...
 
     def dedicated(self, *, timeout: timedelta) -> Store:
-        """Another, unopened store on the same database with one connection and no retries, each call at most `timeout`."""
+        """Another store on the same database: one connection, no retries, each call at most `timeout`."""
         ...
 
     async def read_now(self) -> datetime:
@@ -63,7 +63,7 @@ class Store(Protocol):
     # Producing
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        """Insert the jobs whose id neither the table nor the ledger knows and whose (task, key) is free; say which."""
+        """Insert the jobs whose id neither table nor ledger knows and whose (task, key) is free; say which."""
         ...
 
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
@@ -71,7 +71,7 @@ class Store(Protocol):
         ...
 
     async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:
-        """Rewrite a recurring job's definition if its declaration is still the one `seen`; never move a claimed slot."""
+        """Rewrite a recurring job's definition if its declaration is still `seen`; never move a claimed slot."""
         ...
 
     # The protocol
@@ -164,11 +164,15 @@ class Store(Protocol):
         """One job."""
         ...
 
-    async def list_jobs(self, *, state: State | None = None, task: str | None = None, limit: int = 100) -> list[JobView]:
+    async def list_jobs(
+        self, *, state: State | None = None, task: str | None = None, limit: int = 100
+    ) -> list[JobView]:
         """Jobs by due time."""
         ...
 
-    async def list_runs(self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100) -> list[RunView]:
+    async def list_runs(
+        self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
+    ) -> list[RunView]:
         """Ledger rows, newest first."""
         ...
 

@@ -131,9 +131,13 @@ def kind_of(function: Callable[..., Any], isolation: str | None) -> Kind:
     if isolation is None:
         return Kind.ASYNC if is_async else Kind.THREAD
     if isolation != "process":
-        raise DeclarationError(f"Task {name}: isolation={isolation!r} is unknown.", remedy='Write isolation="process" or leave it out.')
+        raise DeclarationError(
+            f"Task {name}: isolation={isolation!r} is unknown.", remedy='Write isolation="process" or leave it out.'
+        )
     if is_async:
-        raise DeclarationError(f"Task {name}: a child process runs a plain function.", remedy="Write `def` instead of `async def`.")
+        raise DeclarationError(
+            f"Task {name}: a child process runs a plain function.", remedy="Write `def` instead of `async def`."
+        )
     if "<locals>" in function.__qualname__:
         raise DeclarationError(
             f"Task {name}: a child process imports its function, and cannot reach one defined inside another.",
@@ -146,7 +150,7 @@ def context_of(function: Callable[..., Any], kind: Kind, contexts: dict[Kind, ty
     """The context class that the first parameter is annotated with; a class for another kind of body is a mistake."""
     hints = annotations_of(function)
     parameters = list(inspect.signature(function).parameters)
-    asked = [(name, hints.get(name)) for name in parameters if hints.get(name) in contexts.values()]
+    asked = [(name, hints[name]) for name in parameters if hints.get(name) in contexts.values()]
     if not asked:
         return None
     name, hint = asked[0]
@@ -154,7 +158,7 @@ def context_of(function: Callable[..., Any], kind: Kind, contexts: dict[Kind, ty
         raise DeclarationError(f"Task {function.__name__}: the context must be the first parameter, once.")
     if hint is not contexts[kind]:
         raise DeclarationError(
-            f"Task {function.__name__} is run as {kind}: its context is {contexts[kind].__name__}, not {hint.__name__}.",
+            f"Task {function.__name__}: a {kind} body's context is {contexts[kind].__name__}, not {hint.__name__}.",
             remedy=f"Annotate {name}: {contexts[kind].__name__}.",
         )
     return contexts[kind]
@@ -167,7 +171,9 @@ def check_options(name: str, options: TaskOptions) -> None:
     if not options.queue:
         raise DeclarationError(f"Task {name}: a queue needs a name.")
     if options.max_attempts is not None and options.max_attempts < 1:
-        raise DeclarationError(f"Task {name}: max_attempts={options.max_attempts}; write 1 or more, or None for no limit.")
+        raise DeclarationError(
+            f"Task {name}: max_attempts={options.max_attempts} would never run it.", remedy="Write 1 or more, or None."
+        )
     for field in ("timeout", "lock_timeout"):
         length = getattr(options, field)
         if length is not None and length <= timedelta(0):

@@ -86,7 +86,7 @@ def test_given_as_the_default_is_not_unset() -> None:
 
 @pytest.mark.parametrize("nothing", [None, msgspec.UNSET])
 def test_nothing_overrides_nothing(nothing: object) -> None:
-    """None and UNSET, from code or an option that was not used, leave the lower place alone; so does an empty variable."""
+    """None and UNSET, as of an option that was not used, leave the lower place alone; so does an empty variable."""
     environ = {"RELTASK_WORKER_POLL": "7s", "RELTASK_WORKER_NAME": ""}
     loaded = load(environ, arguments={"worker.poll": nothing}, cli={"worker.poll": nothing, "worker.name": nothing})
     assert loaded.settings.worker.poll == timedelta(seconds=7)

@@ -18,8 +18,8 @@ from reltask.errors import SettingsError
 NOWHERE = Path("/nonexistent")
 AS_REQUIRED = """
 {"ConnectionStrings":{"SqlAzure":"Server=tcp:yourserver.database.windows.net,1433;Database=TaskExecutionDb;Encrypt=True;\
-TrustServerCertificate=False;Connection Timeout=30;"},"TaskExecution":{"PollingIntervalSeconds":60,"TaskDurationSeconds":5,\
-"HeartbeatIntervalSeconds":30},"Logging":{"LogLevel":{"Default":"Information"}}}
+TrustServerCertificate=False;Connection Timeout=30;"},"TaskExecution":{"PollingIntervalSeconds":60,\
+"TaskDurationSeconds":5,"HeartbeatIntervalSeconds":30},"Logging":{"LogLevel":{"Default":"Information"}}}
 """
 AZURE_URL = (
     "mssql://yourserver.database.windows.net:1433/TaskExecutionDb"

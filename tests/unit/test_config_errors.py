@@ -59,7 +59,7 @@ def test_unknown_variable(variable: str, suggestion: str) -> None:
     ],
 )
 def test_variables_of_others(variable: str) -> None:
-    """What is known but no setting, what Kubernetes sets for a service of our name, and what is not ours is left alone."""
+    """What is known but no setting, what Kubernetes sets for a service, and what is not ours is left alone."""
     loaded = load_settings(environ={variable: "tcp://10.0.0.1:80"}, directory=NOWHERE)
     assert set(loaded.origins.values()) == {"default"}
 
@@ -134,8 +134,8 @@ def test_wrong_entry_in_appsettings(tmp_path: Path, text: str, message: str) -> 
         ("worker.queue_concurrency", "default", "'' is not a whole number"),
         ("worker.name", 5, "5 is not a text"),
         ("log.level", "warn", "Did you mean warning?"),
-        ("log.level", "Information", "Did you mean info?"),
-        ("log.format", 5, "is not one of auto, text, json. Known are: auto, text, json."),
+        ("log.level", "Information", "'Information' is not one of debug, info, warning, error."),
+        ("log.format", 5, "5 is not one of auto, text, json."),
         ("limits.traceback", "-1", "'-1' is too small"),
         ("database.retry_attempts", -1, "-1 is too small; it must be at least 0."),
         ("database.url", "reltask.db", "it is not a URL; write sqlite:///file.db"),

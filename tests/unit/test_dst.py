@@ -137,7 +137,7 @@ def test_aligned_intervals_ignore_clock_changes() -> None:
 
 
 def read_slowly(minutes: set[int], hours: set[int], zone: ZoneInfo, after: datetime, until: datetime) -> list[datetime]:
-    """The rule again, by looking at each minute: what the wall shows, whether it was shown before, whether a time was left out."""
+    """The rule again, by looking at each minute: what is shown, was shown before, was left out."""
 
     def wall(moment: datetime) -> datetime:
         return moment.astimezone(zone).replace(tzinfo=None)
@@ -177,6 +177,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     change=st.sampled_from(CHANGES),

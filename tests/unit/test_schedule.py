@@ -70,6 +70,7 @@ def points_between(grid: Schedule, after: datetime, until: datetime) -> list[dat
 # Rules for any schedule.
 
 
+@pytest.mark.slow
 @quick
 @given(schedule=st.one_of(plain, grids), nominal=moments, started=moments, finished=moments)
 def test_next_is_strictly_later(schedule: Schedule, nominal: datetime, started: datetime, finished: datetime) -> None:
@@ -96,9 +97,7 @@ def test_every_counts_exactly_from_the_start(
 @given(interval=intervals, nominal=moments, length=intervals)
 def test_after_finish_counts_exactly_from_the_end(interval: timedelta, nominal: datetime, length: timedelta) -> None:
     """With after_finish the pause between two runs is the interval exactly."""
-    answer = next_slot(
-        Every(interval, after_finish=True), nominal=nominal, started=nominal, finished=nominal + length
-    )
+    answer = next_slot(Every(interval, after_finish=True), nominal=nominal, started=nominal, finished=nominal + length)
     assert answer.at - (nominal + length) == interval
 
 
@@ -125,9 +124,7 @@ def test_cron_slots_lie_on_the_grid(cron: Schedule, nominal: datetime, length: t
 
 @quick
 @given(grid=grids, nominal=moments, late=intervals, length=intervals)
-def test_once_covers_all_that_was_missed(
-    grid: Schedule, nominal: datetime, late: timedelta, length: timedelta
-) -> None:
+def test_once_covers_all_that_was_missed(grid: Schedule, nominal: datetime, late: timedelta, length: timedelta) -> None:
     """With missed="once" one body yields one slot: the first point after its start, and nothing is listed."""
     started = nominal + late
     answer = next_slot(with_missed(grid, "once"), nominal=nominal, started=started, finished=started + length)
@@ -142,6 +139,7 @@ def reachable_end(grid: Schedule, nominal: datetime, steps: int) -> datetime:
     return nominal
 
 
+@pytest.mark.slow
 @quick
 @given(grid=grids, nominal=moments, steps=st.integers(0, 40))
 def test_skip_leaves_no_gap(grid: Schedule, nominal: datetime, steps: int) -> None:
@@ -152,6 +150,7 @@ def test_skip_leaves_no_gap(grid: Schedule, nominal: datetime, steps: int) -> No
     assert answer.at == following(grid, finished)
 
 
+@pytest.mark.slow
 @quick
 @given(grid=grids, nominal=moments, steps=st.integers(0, 40), limit=st.integers(1, 30))
 def test_all_runs_each_up_to_its_limit(grid: Schedule, nominal: datetime, steps: int, limit: int) -> None:
@@ -191,7 +190,7 @@ def test_the_picture() -> None:
     """The example drawn at the top of the module."""
     times = {"nominal": NOON, "started": NOON + 2.4 * MINUTE, "finished": NOON + 3.5 * MINUTE}
     two, three, four, five = (NOON + n * MINUTE for n in range(1, 5))
-    assert next_slot(Every(MINUTE, align=True), **times) == (four - MINUTE + MINUTE, ())
+    assert next_slot(Every(MINUTE, align=True), **times) == (four, ())
     assert next_slot(Every(MINUTE, align=True, missed="all"), **times) == (two, ())
     assert next_slot(Every(MINUTE, align=True, missed="skip"), **times) == (five, (two, three, four))
 
@@ -221,9 +220,7 @@ def test_first_slot() -> None:
 def test_is_missed(missed: Missed, late: int, attempt: int, expected: bool) -> None:
     """Only missed="skip" drops a slot, only when it is later than the grace, and only at its first attempt."""
     cron = Cron("0 * * * *", missed=missed)
-    assert (
-        is_missed(cron, nominal=NOON, claimed_at=NOON + timedelta(seconds=late), attempt=attempt) is expected
-    )
+    assert is_missed(cron, nominal=NOON, claimed_at=NOON + timedelta(seconds=late), attempt=attempt) is expected
 
 
 def test_plain_intervals_are_never_missed() -> None:
@@ -373,13 +370,13 @@ def test_wrong_declarations(options: dict[str, Any], words: str) -> None:
 def test_a_time_that_never_comes() -> None:
     """An expression without any time is refused when it is declared, not found out when it is due."""
     with pytest.raises(DeclarationError, match="never comes"):
-        make_schedule(cron="0 0 */32 2 mon#5,tue#5") if False else make_schedule(cron="0 0 30 2 */8")
+        make_schedule(cron="0 0 */31 * mon#5")  # the first of a month is never its fifth Monday
 
 
 def test_intervals_need_no_calendar() -> None:
     """A program with intervals alone pays neither for cronsim nor for time zones at its start."""
     program = (
-        "import sys; from reltask.schedule import decode; decode('{\"every\":\"10m\"}'); "
+        'import sys; from reltask.schedule import decode; decode(\'{"every":"10m"}\'); '
         "sys.exit(bool({'cronsim', 'zoneinfo'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

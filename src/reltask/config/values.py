@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from reltask.config.fields import Field, did_you_mean
+from reltask.config.fields import Field, nearest
 from reltask.connection_url import from_ado_net, is_url
 from reltask.duration import parse_duration
 
@@ -98,9 +98,9 @@ def _read_text(_field: Field, raw: object) -> str:
 def _read_choice(field: Field, raw: object) -> str:
     choice = raw.strip().lower() if isinstance(raw, str) else ""
     if choice not in field.choices:
-        raise ValueError(
-            f"{shown(raw)} is not one of {', '.join(field.choices)}. {did_you_mean(choice, field.choices)}"
-        )
+        near = nearest(choice, field.choices)
+        hint = f" Did you mean {near}?" if near else ""
+        raise ValueError(f"{shown(raw)} is not one of {', '.join(field.choices)}.{hint}")
     return choice
 
 

@@ -1,9 +1,9 @@
 """Three kinds of body behind one face: start, stop, kill.
 
-               stop                                    kill
-    async      cancel the task                         (nothing harder exists)
-    thread     a flag; ctx raises at its next call     (nothing harder exists)
-    process    SIGTERM                                 SIGKILL, to its whole group
+           stop                                    kill
+async      cancel the task                         (nothing harder exists)
+thread     a flag; ctx raises at its next call     (nothing harder exists)
+process    SIGTERM                                 SIGKILL, to its whole group
 """
 
 from __future__ import annotations

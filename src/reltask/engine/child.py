@@ -120,7 +120,8 @@ def _find(order: Order) -> Callable[..., Any]:
     found = module
     for name in order.qualname.split("."):
         found = getattr(found, name)
-    return getattr(found, "function", found)
+    function: Callable[..., Any] = getattr(found, "function", found)
+    return function
 
 
 def _import(order: Order) -> Any:

@@ -1,8 +1,9 @@
 """Recurring jobs as the code declares them, brought into the table.
 
-The row keeps a hash of its last declaration and the version of the app that made it. A starting worker inserts what is
-missing, and rewrites a definition only if its own differs and its app is not older: so old and new workers can run side
-by side, and what an operator changed at run time stays until the declaration itself changes. A claimed slot is never moved.
+The row keeps a hash of its last declaration and the version of the app that made it. A starting worker inserts what
+is missing, and rewrites a definition only if its own differs and its app is not older: so old and new workers can run
+side by side, and what an operator changed at run time stays until the declaration itself changes. A claimed slot is
+never moved.
 """
 
 from __future__ import annotations

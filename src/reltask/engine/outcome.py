@@ -14,7 +14,9 @@ import random
 import traceback
 from datetime import datetime, timedelta
 from functools import lru_cache
+from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from reltask import backoff, schedule
@@ -26,6 +28,7 @@ from reltask.job import Claim, Completion, Failure, Outcome, Release
 from reltask.tasks import TaskDefinition
 
 Settlement = Completion | Failure | Release
+_ENGINE = str(Path(__file__).parent)
 read_schedule = lru_cache(maxsize=1024)(schedule.decode)
 
 
@@ -82,13 +85,20 @@ def stopped(run: Run) -> Ended:
 
 
 def describe(error: BaseException, *, limit: int) -> str:
-    """The traceback, cut in the middle where it exceeds the limit."""
-    text = str(error) if isinstance(error, ChildFailed) else "".join(traceback.format_exception(error))
+    """The traceback from the task's own code on, cut in the middle where it exceeds the limit."""
+    text = str(error) if isinstance(error, ChildFailed) else _traceback(error)
     text = text.replace("\x00", "\\x00")
     if len(text) <= limit:
         return text
     head = limit // 3
-    return f"{text[:head]}\n… {len(text) - limit:,} characters left out …\n{text[head - limit:]}"
+    return f"{text[:head]}\n… {len(text) - limit:,} characters left out …\n{text[head - limit :]}"
+
+
+def _traceback(error: BaseException) -> str:
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_ENGINE):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
 
 
 def settlement(run: Run, ended: Ended, *, finished: datetime, rng: random.Random) -> Settlement:
@@ -103,18 +113,12 @@ def settlement(run: Run, ended: Ended, *, finished: datetime, rng: random.Random
 
 def complete(claim: Claim, ended: Ended, finished: datetime) -> Completion:
     """The slot is over: compute the next one, or let the row go."""
-    following = schedule.Next(None, ())
-    if claim.schedule is not None:
-        rule = read_schedule(claim.schedule)
-        following = schedule.next_slot(rule, nominal=claim.nominal, started=claim.slot_started_at, finished=finished)
-    return Completion(
-        hold=claim.hold,
-        outcome=ended.outcome,
-        result=ended.result,
-        error=ended.error,
-        next_run_time=following.at,
-        skipped=following.skipped,
-    )
+    end = Completion(hold=claim.hold, outcome=ended.outcome, result=ended.result, error=ended.error)
+    if claim.schedule is None:
+        return end
+    rule = read_schedule(claim.schedule)
+    following = schedule.next_slot(rule, nominal=claim.nominal, started=claim.slot_started_at, finished=finished)
+    return msgspec.structs.replace(end, next_run_time=following.at, skipped=following.skipped)
 
 
 def retry_delay(claim: Claim, task: TaskDefinition, rng: random.Random) -> timedelta:

@@ -1,15 +1,15 @@
 """Reclaim, claim, dispatch, and sleep until there is a reason not to.
 
-A worker sleeps until the earliest of: its poll, the next due time that its last claim reported, the earliest end of
-somebody's lock, a signal, a freed place. So a due job starts within milliseconds although polls are a minute apart, and
-a dead worker's slot is taken over when its lock ends, not a poll later.
+A worker sleeps until the earliest of: its poll, the next due time that its last claim reported, the earliest end
+of somebody's lock, a signal, a freed place. So a due job starts within milliseconds although polls are a minute
+apart, and a dead worker's slot is taken over when its lock ends, not a poll later.
 
-Idle cost is arithmetic. An idle worker sends one statement per poll: the claim, which also carries its sign of life and
-says when the next lock ends, so that a reclaim is sent only when there is something to reclaim. With the default poll of
-60 s, 200 idle workers send 200 / 60 = 3.3 statements a second, and none of them grows with the number of jobs.
+Idle cost is arithmetic. An idle worker sends one statement per poll: the claim, which also carries its sign of life
+and says when the next lock ends, so that a reclaim is sent only when there is something to reclaim. With the default
+poll of 60 s, 200 idle workers send 200 / 60 = 3.3 statements a second, and none of them grows with the number of jobs.
 
-A job whose last run was lost may be what killed its worker. It is claimed alone: an idle worker takes it at once, a busy
-one only after ISOLATION_PATIENCE, and neither claims anything beside it until it has ended or has lived for one
+A job whose last run was lost may be what killed its worker. It is claimed alone: an idle worker takes it at once, a
+busy one only after ISOLATION_PATIENCE, and neither claims anything beside it until it has ended or has lived for one
 lock timeout. So a poison job takes no bystander along twice.
 """
 
@@ -98,8 +98,7 @@ class Poller(Service):
     # Reclaiming
 
     async def _reclaim_if_due(self) -> None:
-        """Take expired claims from their owners: at the start, when a lock is known to have ended, and otherwise when
-        no claim has told for longer than a poll whether one has."""
+        """Take expired claims from their owners: at the start, and when a lock has ended or may have ended unseen."""
         now = self._clock.monotonic()
         if now < self._reclaim_at:
             return
@@ -185,16 +184,18 @@ class Poller(Service):
     def _plan(self, answer: ClaimAnswer, wish: Wish, claimed: int) -> None:
         """Remember when it is worth looking again, on the monotonic clock."""
         now = self._clock.monotonic()
-        if claimed == wish.limit or claimed == BATCH:
+        if claimed in (wish.limit, BATCH):
             self._due_at = min(self._due_at, now)
         elif answer.next_due is not None:
-            self._due_at = min(self._due_at, now + self._wait(answer.next_due, answer.now, RIVAL_PAUSE, DUE_SPREAD))
+            self._due_at = min(
+                self._due_at, now + self._seconds_until(answer.next_due, answer.now, RIVAL_PAUSE, DUE_SPREAD)
+            )
         self._reclaim_at = now + self._poll * 1.5
         if answer.next_expiry is not None:
-            wait = self._wait(answer.next_expiry, answer.now, EXPIRY_PAUSE, EXPIRY_SPREAD)
+            wait = self._seconds_until(answer.next_expiry, answer.now, EXPIRY_PAUSE, EXPIRY_SPREAD)
             self._reclaim_at = min(self._reclaim_at, now + wait)
 
-    def _wait(self, moment: datetime, now: datetime, at_least: float, spread: float) -> float:
+    def _seconds_until(self, moment: datetime, now: datetime, at_least: float, spread: float) -> float:
         """Seconds until a moment of the database's clock; one that has passed already is not asked about in a rush."""
         seconds = (moment - now).total_seconds()
         return self._rng.uniform(0, spread) + seconds if seconds > 0 else at_least * self._rng.uniform(0.5, 1.5)

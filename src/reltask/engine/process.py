@@ -12,15 +12,18 @@ The child is told what to import by the worker's registry, never by the database
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+import reltask
 from reltask import posix
 from reltask.engine.run import Run
 from reltask.engine.threads import ThreadPool
@@ -90,6 +93,12 @@ def order_for(run: Run, worker: str) -> Order:
     )
 
 
+def _environment() -> dict[str, str]:
+    """The worker's environment, in which the child finds the same reltask, installed or not."""
+    home = str(Path(reltask.__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
+
+
 class ProcessBody:
     """Drives one child from a thread of the worker."""
 
@@ -118,7 +127,7 @@ class ProcessBody:
         """Start the child, unless the run was stopped first; from here on `stop` reaches it."""
         with self._lock:
             self._run.check()
-            self._child = posix.spawn([sys.executable, "-m", "reltask.engine.child"])
+            self._child = posix.spawn([sys.executable, "-m", "reltask.engine.child"], _environment())
             return self._child
 
     def _converse(self) -> object:

@@ -60,7 +60,7 @@ class Run:
         self.stop_detail = ""
         self.settled_by_transaction = False
         self._body: Body | None = None
-        self._stopping: Callable[[], None] | None = None
+        self._stopping: Callable[[], object] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -71,8 +71,8 @@ class Run:
         """The database's time, as far as this worker can tell."""
         return self.time.now(monotonic)
 
-    def attach(self, body: Body, stopping: Callable[[], None]) -> None:
-        """The body has started; a stop that came first is passed on. `stopping` is called at each stop, on any thread."""
+    def attach(self, body: Body, stopping: Callable[[], object]) -> None:
+        """The body has started; a stop that came first is passed on. Each stop calls `stopping`, on any thread."""
         with self._lock:
             self._body, self._stopping = body, stopping
             stopped = self.stop_reason is not None

@@ -24,10 +24,7 @@ class Service(ABC):
     async def tick(self) -> float | None:
         """Do what is due; return the seconds until the next time, or None to wait for `wake()`."""
 
-    async def opened(self) -> None:
-        """Called once on the service's own loop, before the first tick."""
-
-    async def closed(self) -> None:
+    async def closed(self) -> None:  # noqa: B027 - most services have nothing to put away
         """Called once on the service's own loop, after the last tick."""
 
     def wake(self) -> None:
@@ -44,7 +41,6 @@ class Service(ABC):
     async def run(self) -> None:
         """Tick until asked to finish."""
         self._loop = asyncio.get_running_loop()
-        await self.opened()
         try:
             while not self._stopping:
                 self._woken.clear()

@@ -37,7 +37,7 @@ from reltask.engine.service import Host, LoopHost, Service, ThreadHost
 from reltask.engine.settle import Settler
 from reltask.engine.threads import ThreadPool
 from reltask.errors import DatabaseError, LockLost, SettingsError
-from reltask.job import Hold, NewJob, WorkerRecord
+from reltask.job import NewJob, WorkerRecord
 from reltask.lease import Pace
 from reltask.store import Store
 from reltask.tasks import Kind, Registry

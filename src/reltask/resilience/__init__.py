@@ -21,7 +21,7 @@ from reltask.errors import AmbiguousError, CircuitOpen, ReltaskError, TransientE
 from reltask.resilience.breaker import Breaker, State
 from reltask.resilience.retry import Retries
 
-__all__ = ["Retries", "Breaker", "Policy", "State"]
+__all__ = ["Breaker", "Policy", "Retries", "State"]
 
 T = TypeVar("T")
 

@@ -208,6 +208,11 @@ class PostgresStore:
 
     # Reading
 
+    async def read_now(self) -> datetime:
+        (row,) = await self._ask("read", "read_now")
+        now: datetime = row["now"]
+        return now
+
     async def read_status(self) -> StatusView:
         return values.status_view((await self._ask("read", "read_status"))[0])
 

@@ -3,6 +3,7 @@
 -- Lock order    the whole file: one short write transaction.
 --               The ledger row is written first: the row that it describes may be gone afterwards. Its answer says
 --               which completions were accepted.
+--               The plus before locked_by keeps SQLite to the primary key: one seek per row of the batch.
 
 with batch as (
     select json_extract(value, '$.id')      as id,
@@ -21,7 +22,7 @@ select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.
   from batch
   join reltask_jobs as jobs on jobs.id = batch.id
  where jobs.fence = batch.fence
-   and jobs.locked_by = :worker
+   and +jobs.locked_by = :worker
 returning job_id, fence;
 
 -- Slots passed over between this one and the next: their numbers and fences follow the run's own.
@@ -40,7 +41,7 @@ select jobs.id, jobs.fence + passed.key + 1, jobs.slot_no + passed.key + 1, jobs
   join reltask_jobs as jobs on jobs.id = batch.id
   join json_each(batch.skipped) as passed
  where jobs.fence = batch.fence
-   and jobs.locked_by = :worker;
+   and +jobs.locked_by = :worker;
 
 -- One-offs go. Before the next statement, because that one moves fences.
 with batch as (
@@ -49,9 +50,8 @@ with batch as (
      where json_extract(value, '$.next_run_time') is null
 )
 delete from reltask_jobs
- where id in (select id from batch)
-   and fence = (select batch.fence from batch where batch.id = reltask_jobs.id)
-   and locked_by = :worker;
+ where (id, fence) in (select id, fence from batch)
+   and +locked_by = :worker;
 
 -- Recurring jobs get their next slot, strictly later than the last whatever the clocks did.
 with batch as (
@@ -81,4 +81,4 @@ update reltask_jobs
   from batch
  where reltask_jobs.id = batch.id
    and reltask_jobs.fence = batch.fence
-   and reltask_jobs.locked_by = :worker;
+   and +reltask_jobs.locked_by = :worker;

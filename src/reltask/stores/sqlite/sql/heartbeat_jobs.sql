@@ -1,6 +1,7 @@
 -- Purpose       renew a worker's claims, and its own sign of life; name the rows that it owns unknowingly.
 -- Precondition  id, owner and fence. A row that is missing from the answer is suspect, not lost.
 -- Lock order    the whole file: one short write transaction.
+--               The plus before locked_by keeps SQLite to the primary key: one seek per row of the batch.
 
 with batch as (
     select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as fence from json_each(:holds)
@@ -11,7 +12,7 @@ update reltask_jobs
   from batch
  where reltask_jobs.id = batch.id
    and reltask_jobs.fence = batch.fence
-   and reltask_jobs.locked_by = :worker
+   and +reltask_jobs.locked_by = :worker
 returning id, fence;
 
 update reltask_workers set heartbeat_at = :now, alive_until = :now + :alive_for where id = :worker;

@@ -1,6 +1,7 @@
 -- Purpose       give claims back unfinished: ledger row, lock cleared, slot kept, attempt returned.
 -- Precondition  of both statements: id, owner and fence.
 -- Lock order    the whole file: one short write transaction.
+--               The plus before locked_by keeps SQLite to the primary key: one seek per row of the batch.
 
 with batch as (
     select json_extract(value, '$.id')      as id,
@@ -18,7 +19,7 @@ select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.
   from batch
   join reltask_jobs as jobs on jobs.id = batch.id
  where jobs.fence = batch.fence
-   and jobs.locked_by = :worker;
+   and +jobs.locked_by = :worker;
 
 with batch as (
     select json_extract(value, '$.id')    as id,
@@ -40,5 +41,5 @@ update reltask_jobs
   from batch
  where reltask_jobs.id = batch.id
    and reltask_jobs.fence = batch.fence
-   and reltask_jobs.locked_by = :worker
+   and +reltask_jobs.locked_by = :worker
 returning id, fence, 0 as dead;

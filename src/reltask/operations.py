@@ -1,0 +1,108 @@
+"""What people do with a running system from Python: look, pause, resume, run now, retry, discard."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+from uuid import UUID
+
+from reltask.client import Client
+from reltask.errors import UnknownJob, UsageError
+from reltask.job import JobView, RunView, State, StatusView, WorkerView
+from reltask.store import Store
+
+ACTIONS = {
+    "pause": "is not there, or is paused already",
+    "resume": "is not there, or is not paused",
+    "run": "is not there, or is running or dead",
+    "retry": "is not there, or is not dead",
+    "discard": "is not there, or is running",
+}
+"""What can be done to a job, and why it can fail."""
+
+
+class Operations:
+    """Reading and steering, as coroutines and, with `_sync` behind the name, for synchronous code."""
+
+    _client: Client
+
+    def status(self) -> Coroutine[Any, Any, StatusView]:
+        """Counts of everything."""
+        return self._client.run(lambda store: store.read_status(), name="status")
+
+    def status_sync(self) -> StatusView:
+        """`status` for synchronous code."""
+        return self._client.run_sync(lambda store: store.read_status(), name="status")
+
+    def jobs(
+        self, *, state: State | None = None, task: str | None = None, limit: int = 100
+    ) -> Coroutine[Any, Any, list[JobView]]:
+        """Jobs by due time; `state=State.DEAD` lists the dead letters."""
+        return self._client.run(lambda store: store.list_jobs(state=state, task=task, limit=limit), name="jobs")
+
+    def jobs_sync(self, *, state: State | None = None, task: str | None = None, limit: int = 100) -> list[JobView]:
+        """`jobs` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_jobs(state=state, task=task, limit=limit), name="jobs")
+
+    def job(self, job_id: UUID) -> Coroutine[Any, Any, JobView]:
+        """One job, or UnknownJob."""
+        return self._client.run(lambda store: _found(store, job_id), name="job")
+
+    def job_sync(self, job_id: UUID) -> JobView:
+        """`job` for synchronous code."""
+        return self._client.run_sync(lambda store: _found(store, job_id), name="job")
+
+    def runs(
+        self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
+    ) -> Coroutine[Any, Any, list[RunView]]:
+        """Runs that have ended, newest first."""
+        return self._client.run(lambda store: store.list_runs(job_id=job_id, task=task, limit=limit), name="runs")
+
+    def runs_sync(self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100) -> list[RunView]:
+        """`runs` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_runs(job_id=job_id, task=task, limit=limit), name="runs")
+
+    def workers(self) -> Coroutine[Any, Any, list[WorkerView]]:
+        """The workers that this database has seen, living ones first."""
+        return self._client.run(lambda store: store.list_workers(), name="workers")
+
+    def workers_sync(self) -> list[WorkerView]:
+        """`workers` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_workers(), name="workers")
+
+    def change(self, action: str, job_id: UUID) -> Coroutine[Any, Any, None]:
+        """Do one of ACTIONS to a job: pause, resume, run, retry or discard."""
+        return self._client.run(lambda store: _change(store, action, job_id), name="change")
+
+    def change_sync(self, action: str, job_id: UUID) -> None:
+        """`change` for synchronous code."""
+        self._client.run_sync(lambda store: _change(store, action, job_id), name="change")
+
+
+async def _change(store: Store, action: str, job_id: UUID) -> None:
+    verbs = {
+        "pause": store.pause_job,
+        "resume": store.resume_job,
+        "run": store.run_job_now,
+        "retry": store.retry_job,
+        "discard": store.discard_job,
+    }
+    if action not in verbs:
+        raise UsageError(
+            f"{action!r} is nothing that can be done to a job.", remedy=f"Write one of {', '.join(verbs)}."
+        )
+    if not await verbs[action](job_id):
+        raise UnknownJob(
+            f"Job {job_id} {ACTIONS[action]}; nothing was changed.", remedy=f"See: reltask jobs show {job_id}"
+        )
+    if action in ("resume", "run", "retry"):
+        await store.signal()
+
+
+async def _found(store: Store, job_id: UUID) -> JobView:
+    job = await store.read_job(job_id)
+    if job is None:
+        raise UnknownJob(
+            f"There is no job {job_id}.", remedy="A one-off is removed when it is done: see `reltask runs`."
+        )
+    return job

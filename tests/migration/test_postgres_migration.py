@@ -1,0 +1,139 @@
+"""Migrations on PostgreSQL: under a lock, once each, and never on a newer schema."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from reltask.errors import SchemaError
+from reltask.stores.migration import migrate_postgres, migrations, pending_postgres, schema_scripts, schema_version
+from reltask.stores.postgres.adapter import PostgresStore
+
+COLUMNS = """
+select table_name, column_name, data_type, is_nullable, column_default, generation_expression
+from information_schema.columns where table_schema = 'reltask' order by 1, 2
+"""
+INDEXES = "select tablename, indexname, indexdef from pg_indexes where schemaname = 'reltask' order by 1, 2"
+CONSTRAINTS = """
+select conrelid::regclass::text, conname, pg_get_constraintdef(oid)
+from pg_constraint where connamespace = 'reltask'::regnamespace order by 1, 2
+"""
+ALL = [migration.name for migration in migrations("postgres")]
+
+
+@pytest.fixture
+async def database(empty_postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(empty_postgres_url)
+    yield connection
+    await connection.close()
+
+
+async def describe(connection: asyncpg.Connection) -> list[list[Any]]:
+    return [[tuple(row) for row in await connection.fetch(query)] for query in (COLUMNS, INDEXES, CONSTRAINTS)]
+
+
+async def test_second_migration_changes_nothing(empty_postgres_url: str, database: asyncpg.Connection) -> None:
+    """Migrating is safe to repeat: the schema is the same, and nothing is reported as done."""
+    assert await migrate_postgres(empty_postgres_url) == ALL
+    fresh = await describe(database)
+    assert await migrate_postgres(empty_postgres_url) == []
+    assert await describe(database) == fresh
+    assert fresh[0]
+
+
+async def test_files_run_twice_by_hand_make_the_same_schema(empty_postgres_url: str, database: asyncpg.Connection) -> None:
+    """A DBA who runs the files, even twice, ends where `reltask migrate` ends, and reltask finds nothing to do."""
+    for _ in range(2):
+        for migration in migrations("postgres"):
+            await database.execute(migration.sql)
+    by_hand = await describe(database)
+    assert await pending_postgres(empty_postgres_url) == []
+    await database.execute("drop schema reltask cascade")
+    await migrate_postgres(empty_postgres_url)
+    assert await describe(database) == by_hand
+
+
+async def test_of_two_migrators_one_does_the_work(empty_postgres_url: str) -> None:
+    """Several processes that deploy at the same time do not trip over each other."""
+    done = await asyncio.gather(*(migrate_postgres(empty_postgres_url) for _ in range(4)))
+    assert sorted(done, key=len) == [[], [], [], ALL]
+
+
+async def test_check_tells_what_would_run_and_runs_nothing(empty_postgres_url: str, database: asyncpg.Connection) -> None:
+    """`migrate --check` only looks."""
+    assert await pending_postgres(empty_postgres_url) == ALL
+    assert await database.fetchval("select to_regnamespace('reltask')") is None
+
+
+async def test_newer_schema_is_refused(postgres_url: str) -> None:
+    """A database migrated by a newer reltask is left alone, and the message says what to do."""
+    await _set_version(postgres_url, schema_version("postgres") + 1)
+    with pytest.raises(SchemaError, match="Upgrade reltask"):
+        await migrate_postgres(postgres_url)
+    with pytest.raises(SchemaError, match="Upgrade reltask"):
+        await pending_postgres(postgres_url)
+    with pytest.raises(SchemaError, match="Upgrade reltask"):
+        await _open(postgres_url)
+
+
+async def test_missing_and_old_schema_say_what_to_run(empty_postgres_url: str) -> None:
+    """A worker on a database without tables, or with older ones, names the command."""
+    with pytest.raises(SchemaError, match="Run: reltask migrate"):
+        await _open(empty_postgres_url)
+    await migrate_postgres(empty_postgres_url)
+    await _set_version(empty_postgres_url, 0)
+    with pytest.raises(SchemaError, match="Run: reltask migrate"):
+        await _open(empty_postgres_url)
+
+
+async def test_seed_can_be_run_twice_and_drop_removes_all(postgres_url: str) -> None:
+    """The scripts that people run by hand work, and a second run does no harm."""
+    scripts = dict(schema_scripts("postgres"))
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        for name in ("002-seed-sample-job.sql", "003-reclamation-query.sql") * 2:
+            await connection.execute(scripts[name])
+        assert await connection.fetchval("select count(*) from reltask.jobs where task = 'sample_task'") == 1
+        for _ in range(2):
+            await connection.execute(scripts["drop.sql"])
+        assert await connection.fetchval("select to_regnamespace('reltask')") is None
+    finally:
+        await connection.close()
+
+
+async def test_reclamation_by_hand_does_what_a_worker_does(postgres_url: str) -> None:
+    """The query shown to people frees an expired claim, with a ledger row, and leaves a living one alone."""
+    connection = await asyncpg.connect(postgres_url)
+    insert = """
+    insert into reltask.jobs (id, task, next_run_time, locked_by, locked_at, heartbeat_at, claim_timeout_ms,
+                              lock_expires_at, fence, attempt)
+    select gen_random_uuid(), task, now(), 'w', now(), now(), 1000, now() + expires, 1, 1
+    from (values ('dead', interval '-1 second'), ('living', interval '1 minute')) as claim (task, expires)
+    """
+    try:
+        await connection.execute(insert)
+        await connection.execute(dict(schema_scripts("postgres"))["003-reclamation-query.sql"])
+        held = await connection.fetch("select task from reltask.jobs where locked_by is not null")
+        lost = await connection.fetch("select task, worker, fence from reltask.runs where outcome = 'lost'")
+    finally:
+        await connection.close()
+    assert [row["task"] for row in held] == ["living"]
+    assert [tuple(row) for row in lost] == [("dead", "w", 1)]
+
+
+async def _set_version(url: str, version: int) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute("update reltask.meta set schema_version = $1", version)
+    await connection.close()
+
+
+async def _open(url: str) -> None:
+    store = PostgresStore(url)
+    try:
+        await store.open()
+    finally:
+        await store.close()

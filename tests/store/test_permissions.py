@@ -1,0 +1,184 @@
+"""The four roles of permissions.sql: each can do its work, and nothing beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from reltask.errors import PermanentError
+from reltask.job import ClaimRequest, Completion, Failure, NewJob, Outcome, Release, WorkerRecord
+from reltask.stores.migration import migrate_postgres, schema_scripts
+from reltask.stores.postgres.adapter import PostgresStore
+from tests.postgres_server import PostgresServer
+
+ROLES = ("migrate", "run", "enqueue", "read")
+LOGINS = """
+do $$ begin
+    if not exists (select from pg_roles where rolname = 'user_{0}') then create role user_{0} login; end if;
+    grant reltask_{0} to user_{0};
+end $$
+"""
+
+LOOK = ["select * from reltask.jobs", "select * from reltask.runs", "select * from reltask.workers"]
+REWRITE_LEDGER = ["update reltask.runs set outcome = 'failed'", "delete from reltask.runs", "truncate reltask.runs"]
+CHANGE_TABLES = [
+    "alter table reltask.jobs add column mine text",
+    "drop table reltask.runs",
+    "drop index reltask.runs_slot_ends_once",
+    "create table reltask.mine ()",
+    "update reltask.meta set schema_version = 99",
+    "drop schema reltask cascade",
+]
+CHANGE_JOBS = [
+    "update reltask.jobs set paused_at = now()",
+    "update reltask.jobs set priority = 0",
+    "delete from reltask.jobs",
+    "truncate reltask.jobs",
+]
+OTHERS_DATA = ["select * from elsewhere.secrets", "create role mine"]
+ADD_CLAIMED = """
+insert into reltask.jobs (id, task, next_run_time, locked_by, locked_at, heartbeat_at, lock_expires_at)
+values (gen_random_uuid(), 't', now(), 'me', now(), now(), now())
+"""
+ADD_RUN = """
+insert into reltask.runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at, finished_at, outcome)
+values (gen_random_uuid(), 1, 1, 't', 'default', 1, now(), now(), now(), 'succeeded')
+"""
+
+FORBIDDEN = {
+    "migrate": OTHERS_DATA,
+    "run": [*REWRITE_LEDGER, *CHANGE_TABLES, *OTHERS_DATA, "truncate reltask.jobs", "delete from reltask.workers"],
+    "enqueue": [
+        *LOOK,
+        *REWRITE_LEDGER,
+        *CHANGE_TABLES,
+        *CHANGE_JOBS,
+        *OTHERS_DATA,
+        "select args from reltask.jobs",
+        "select id from reltask.jobs for update",
+        ADD_CLAIMED,
+        ADD_RUN,
+    ],
+    "read": [
+        *REWRITE_LEDGER,
+        *CHANGE_TABLES,
+        *CHANGE_JOBS,
+        *OTHERS_DATA,
+        "select id from reltask.jobs for update",
+        "insert into reltask.jobs (id, task, next_run_time) values (gen_random_uuid(), 't', now())",
+        ADD_RUN,
+    ],
+}
+
+Url = Callable[[str], str]
+
+
+@pytest.fixture
+async def url(postgres_server: PostgresServer, postgres_url: str) -> Url:
+    """The database with its roles, permissions run twice; call it with a role to get that user's URL."""
+    name = postgres_url.rpartition("/")[2]
+    permissions = dict(schema_scripts("postgres"))["permissions.sql"]
+    secrets = "create schema elsewhere; create table elsewhere.secrets ()"
+    logins = [LOGINS.format(role) for role in ROLES]
+    postgres_server.execute(permissions, permissions, secrets, *logins, database=name)
+    return lambda role: postgres_server.url(name, user=f"user_{role}")
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url)
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
+
+
+def request(worker: str = "w") -> ClaimRequest:
+    return ClaimRequest(
+        worker=worker,
+        token=uuid4(),
+        queues=["default"],
+        tasks=["t"],
+        limit=10,
+        lock_timeout=timedelta(minutes=2),
+        isolated_after=timedelta(0),
+        alive_for=timedelta(minutes=1),
+    )
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_role_cannot_do_more_than_its_work(url: Url, role: str) -> None:
+    """Each forbidden statement is refused for lack of privilege, not for some other reason."""
+    connection = await asyncpg.connect(url(role))
+    try:
+        for statement in FORBIDDEN[role]:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def test_worker_role_does_everything_a_worker_does(url: Url) -> None:
+    """All verbs of the protocol work under reltask_run."""
+    async with opened(url("run")) as store:
+        record = WorkerRecord(
+            id="w", host="h", pid=1, version="1", app_version=None, queues=[], tasks=[], concurrency=1, alive_for=timedelta(1)
+        )
+        await store.register_worker(record)
+        await store.enqueue_jobs([NewJob(id=uuid4(), task="t") for _ in range(4)])
+        done, failed, released, running = (await store.claim_jobs(request())).claims
+        await store.heartbeat_jobs("w", [running.hold], alive_for=timedelta(minutes=1))
+        assert await store.record_progress("w", running.hold, "0.5")
+        assert await store.complete_jobs("w", [Completion(hold=done.hold)])
+        assert await store.fail_jobs("w", [Failure(hold=failed.hold, error="e", delay=timedelta(1))])
+        assert await store.release_jobs("w", [Release(hold=released.hold, outcome=Outcome.RELEASED)])
+        await store.reclaim_jobs()
+        assert await store.discard_job(failed.job_id)
+        assert (await store.read_status()).running == 1
+        await store.signal()
+        await store.stop_worker("w")
+
+
+async def test_enqueue_role_adds_jobs_and_knows_a_repeated_one(url: Url) -> None:
+    """Enqueueing, the check of the schema and the signal work under reltask_enqueue; reading a job back does not."""
+    job = NewJob(id=uuid4(), task="t", key="once", args='{"secret": 1}')
+    async with opened(url("enqueue")) as store:
+        assert await store.enqueue_jobs([job]) == {job.id}
+        assert await store.enqueue_jobs([job]) == set()
+        await store.signal()
+        with pytest.raises(PermanentError, match=r"permissions\.sql"):
+            await store.read_job(job.id)
+        with pytest.raises(PermanentError, match=r"permissions\.sql"):
+            await store.claim_jobs(request())
+
+
+async def test_read_role_sees_everything(url: Url) -> None:
+    """All reading verbs work under reltask_read; enqueueing does not."""
+    job = NewJob(id=uuid4(), task="t")
+    async with opened(url("run")) as store:
+        await store.enqueue_jobs([job])
+    async with opened(url("read")) as store:
+        assert await store.read_job(job.id) is not None
+        assert len(await store.list_jobs()) == 1
+        assert await store.list_runs() == []
+        assert await store.list_workers() == []
+        assert (await store.read_status()).due == 1
+        with pytest.raises(PermanentError, match=r"permissions\.sql"):
+            await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])
+
+
+async def test_migrate_role_can_migrate(url: Url) -> None:
+    """Under reltask_migrate a schema that looks old is brought up to date, and a table can be altered."""
+    connection = await asyncpg.connect(url("migrate"))
+    try:
+        await connection.execute("update reltask.meta set schema_version = 0")
+        await connection.execute("alter table reltask.jobs add column later text")
+    finally:
+        await connection.close()
+    assert await migrate_postgres(url("migrate"))

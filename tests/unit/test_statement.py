@@ -1,0 +1,137 @@
+"""SQL as it stands in its file, rewritten for a driver: only parameters change, and nothing else looks like one."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reltask.stores.statement import Statement, Style, compile_statement, split, tokens
+
+STYLES: list[Style] = ["named", "numbered", "qmark"]
+
+OPAQUE = [
+    "':name'",
+    "'it''s :name'",
+    "'-- :name'",
+    "-- :name; '\n",
+    "/* :name;\n ' :other */",
+    '":name"',
+    '"a "" :name"',
+    "[a :name]",
+    "$$ :name; ' $$",
+    "$body$ :name $$ ; $body$",
+    "now()::timestamptz",
+]
+"""Pieces in which `:name` is not a parameter, whatever surrounds them."""
+
+PLAIN = ["select ", "a", " = ", ", ", "1", "(", ")", "\n", " - ", " / ", "$1", "[1]", "* "]
+
+pieces = st.one_of(
+    st.sampled_from(OPAQUE).map(lambda text: (text, False)),
+    st.sampled_from(PLAIN).map(lambda text: (text, False)),
+    st.sampled_from([":name", ":other", ":_x9"]).map(lambda text: (text, True)),
+)
+"""A piece of SQL, and whether it is a parameter."""
+
+
+@given(text=st.text(alphabet="ab:;'\"$[]-/*\n 1_é", max_size=60))
+def test_tokens_are_the_text(text: str) -> None:
+    """Nothing is lost or invented: joined together the tokens are the text, however broken it is."""
+    assert "".join(piece for _, piece in tokens(text)) == text
+
+
+@given(parts=st.lists(pieces, max_size=12))
+def test_only_parameters_are_parameters(parts: list[tuple[str, bool]]) -> None:
+    """Strings, comments, casts, quoted names and dollar quotes never become parameters; parameters always do."""
+    sql = " ".join(text for text, _ in parts)
+    expected = [text[1:] for text, is_parameter in parts if is_parameter]
+    assert list(compile_statement(sql, "qmark").names) == expected
+    assert list(compile_statement(sql, "numbered").names) == list(dict.fromkeys(expected))
+
+
+@given(parts=st.lists(pieces, max_size=12))
+def test_each_style_says_the_same(parts: list[tuple[str, bool]]) -> None:
+    """Putting the names back into any style's text gives the file's text again."""
+    sql = " ".join(text for text, _ in parts)
+    numbers = {name: f"${n}" for n, name in enumerate(compile_statement(sql, "numbered").names, start=1)}
+    assert compile_statement(sql, "named").text == sql
+    assert compile_statement(sql, "qmark").text == " ".join("?" if is_one else text for text, is_one in parts)
+    assert compile_statement(sql, "numbered").text == " ".join(
+        numbers[text[1:]] if is_one else text for text, is_one in parts
+    )
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "names"),
+    [
+        ("named", "select :a, :b::text, :a", ("a", "b")),
+        ("numbered", "select $1, $2::text, $1", ("a", "b")),
+        ("qmark", "select ?, ?::text, ?", ("a", "b", "a")),
+    ],
+)
+def test_styles(style: Style, text: str, names: tuple[str, ...]) -> None:
+    """A parameter that stands twice is one number for asyncpg and two marks for ODBC."""
+    assert compile_statement("select :a, :b::text, :a", style) == Statement(text, names)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("piece", OPAQUE)
+def test_opaque_pieces_are_left_alone(piece: str, style: Style) -> None:
+    """What only looks like a parameter reaches the driver unchanged, and asks for no value."""
+    assert compile_statement(f"select {piece}", style) == Statement(f"select {piece}", ())
+
+
+def test_the_picture() -> None:
+    """The example drawn at the top of the module."""
+    statement = compile_statement("select :now::timestamptz, ':not' -- :nor this", "numbered")
+    assert statement == Statement("select $1::timestamptz, ':not' -- :nor this", ("now",))
+
+
+def test_arguments_in_order() -> None:
+    """Values are given by name and handed over in the driver's order; one that is missing raises at once."""
+    statement = compile_statement("select :b, :a, :b", "qmark")
+    assert statement.arguments({"a": 1, "b": 2, "unused": 3}) == [2, 1, 2]
+    with pytest.raises(KeyError, match="'b'"):
+        statement.arguments({"a": 1})
+
+
+def test_sqlite_agrees() -> None:
+    """A real driver finds the same parameters, once by name and once by place."""
+    sql = 'select :b, \':a\', /* :a */ ":b" from (select 3 as ":b") -- :c\n where :a = :a'
+    values: dict[str, object] = {"a": 1, "b": 2}
+    connection = sqlite3.connect(":memory:")
+    try:
+        assert connection.execute(compile_statement(sql, "named").text, values).fetchall() == [(2, ":a", 3)]
+        by_place = compile_statement(sql, "qmark")
+        assert connection.execute(by_place.text, by_place.arguments(values)).fetchall() == [(2, ":a", 3)]
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "statements"),
+    [
+        ("", []),
+        (" ;; \n;", []),
+        ("-- only a remark; nothing else\n", []),
+        ("select 1", ["select 1"]),
+        ("select 1; select 2;", ["select 1", "select 2"]),
+        ("-- why\nselect 1;\n\n/* and; */ select 2", ["-- why\nselect 1", "/* and; */ select 2"]),
+        ("select ';'; select \";\" ", ["select ';'", 'select ";"']),
+        ("do $$ begin; end; $$; select 1", ["do $$ begin; end; $$", "select 1"]),
+        ("select 1; -- the end;", ["select 1"]),
+    ],
+)
+def test_split(script: str, statements: list[str]) -> None:
+    """A semicolon ends a statement unless it stands in a string, name, comment or body; remarks alone are none."""
+    assert split(script) == statements
+
+
+@given(bodies=st.lists(st.sampled_from(OPAQUE).map(lambda piece: f"select {piece}".strip()), max_size=6))
+def test_split_undoes_joining(bodies: list[str]) -> None:
+    """Statements joined by semicolons come apart where they were joined."""
+    closed = [f"{body}\n + 1" for body in bodies]
+    assert split(";\n".join(closed)) == closed
