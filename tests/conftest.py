@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+
 from tests.postgres_server import PostgresServer, run_in_thread
 
 TEMPLATE = "reltask_template"

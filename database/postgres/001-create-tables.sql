@@ -122,4 +122,8 @@ create table if not exists reltask.workers (
     stopped_at   timestamptz
 );
 
-insert into reltask.meta (schema_version) values (1) on conflict do nothing;
+-- Last: the version that this script leads to. A newer one stays.
+insert into reltask.meta as meta (schema_version) values (1)
+on conflict (only_row) do update
+set schema_version = excluded.schema_version, migrated_at = excluded.migrated_at
+where meta.schema_version < excluded.schema_version;

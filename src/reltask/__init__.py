@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from reltask.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from reltask.app import App as App
     from reltask.backoff import Backoff as Backoff
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from reltask.handles import Call as Call
     from reltask.handles import Job as Job
     from reltask.handles import Task as Task
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "App": "app",

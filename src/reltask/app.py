@@ -25,6 +25,7 @@ from reltask.config import Loaded, Settings, load_settings
 from reltask.duration import Duration, parse_duration
 from reltask.engine.child import ProcessContext
 from reltask.engine.context import Context, SyncContext
+from reltask.engine.service import LoopHost, ThreadHost
 from reltask.engine.worker import Worker
 from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError
 from reltask.handles import Call, Job, Options, ProducerHost, Task, check_options
@@ -60,7 +61,8 @@ class App(Operations):
     """Tasks, and the database that their jobs live in.
 
     `url` is `sqlite:///file.db` or `postgresql://host/database`; without it the settings say. `settings` holds further
-    ones by their dotted names, such as `{"worker.concurrency": 20}`; they win over environment and file.
+    ones by their dotted names, such as `{"worker.concurrency": 20}`; they win over environment and file. `clock`, `rng`,
+    `now` and `inline` are for tests: with `inline` everything runs on the caller's loop, without threads.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class App(Operations):
         clock: Clock | None = None,
         rng: random.Random | None = None,
         now: Callable[[], datetime] | None = None,
+        inline: bool = False,
     ) -> None:
         self.registry = Registry()
         self.version = version
@@ -88,8 +91,12 @@ class App(Operations):
         self._now = now
         self._schedules: dict[tuple[str, str | None], Call] = {}
         self._subscribers: list[events.Subscriber] = [log_event]
-        self._client = Client(lambda: self._make_store(inline=True))
-        self._host = ProducerHost(self._client, rng=self._rng, arguments_limit=lambda: self.settings.limits.arguments)
+        self._inline = inline
+        self._workers: set[Worker] = set()
+        self._client = Client(lambda: self._make_store(inline=True), inline=inline)
+        self._host = ProducerHost(
+            self._client, rng=self._rng, arguments_limit=lambda: self.settings.limits.arguments, wake=self._wake
+        )
 
     # Settings
 
@@ -128,7 +135,11 @@ class App(Operations):
             now=self._now,
             inline=inline,
             on_circuit=lambda state: self.emit(events.CircuitChanged(worker="", state=state)),
+            on_retry=self._tell_of_retry,
         )
+
+    def _tell_of_retry(self, verb: str, error: Exception, delay: float) -> None:
+        self.emit(events.DatabaseUnavailable(worker="", verb=verb, error=str(error), retry_in=delay))
 
     # Declaring
 
@@ -173,6 +184,15 @@ class App(Operations):
         if functions:
             return self._register(*functions)
         return lambda decorated: self._register(decorated, **options)
+
+    def import_tasks(self) -> None:
+        """Import the modules that `imports=` names, so that their tasks are known."""
+        for module in self._imports:
+            importlib.import_module(module)
+
+    def get_task(self, name: str) -> Task[..., ..., Any]:
+        """The task of this name or alias, or UnknownTask with the nearest name."""
+        return Task(self.registry.get(name), self._host)
 
     def schedule(
         self,
@@ -307,15 +327,16 @@ class App(Operations):
     @contextlib.asynccontextmanager
     async def worker(self) -> AsyncIterator[Worker]:
         """Run a worker on this loop while the block is open. Touches neither signals, logging nor the loop policy."""
-        for module in self._imports:
-            importlib.import_module(module)
+        self.import_tasks()
         async with self._entered() as state:
             worker = self._make_worker(state)
             await worker.start()
             self._client.lend(worker.store)
+            self._workers.add(worker)
             try:
                 yield worker
             finally:
+                self._workers.discard(worker)
                 self._client.take_back()
                 await worker.stop()
 
@@ -323,11 +344,18 @@ class App(Operations):
         """Run a worker in this process until SIGTERM or Ctrl+C. Sets up logging and signals, as the CLI does."""
         from reltask.runner import run_worker  # noqa: PLC0415 - only a process that becomes a worker needs it
 
-        run_worker(self)
+        code = run_worker(self)
+        if code:
+            raise SystemExit(code)
+
+    def _wake(self) -> None:
+        """Something was enqueued in this process: its own workers need no signal from the database."""
+        for worker in list(self._workers):
+            worker.wake()
 
     def _make_worker(self, state: Any) -> Worker:
         return Worker(
-            self._make_store(),
+            self._make_store(inline=self._inline),
             self.registry,
             settings=self.settings.worker,
             limits=self.settings.limits,
@@ -337,6 +365,7 @@ class App(Operations):
             schedules=self.declarations(),
             app_version=self.version,
             state=state,
+            beater_host=LoopHost if self._inline else ThreadHost,
         )
 
     @contextlib.asynccontextmanager

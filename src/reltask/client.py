@@ -75,8 +75,10 @@ class Portal:
 class Client:
     """Runs operations on the right store for wherever the caller is."""
 
-    def __init__(self, make_store: Callable[[], Store]) -> None:
+    def __init__(self, make_store: Callable[[], Store], *, inline: bool = False) -> None:
         self._make_store = make_store
+        self._inline = inline
+        """Without a portal: every call runs on its caller's loop, as tests with virtual time need it."""
         self._lock = threading.Lock()
         self._portal: Portal | None = None
         self._inherited: list[Portal] = []
@@ -91,6 +93,8 @@ class Client:
                 f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync()."
             ) from None
         store = self._own.get(loop)
+        if self._inline:
+            return self._on_this_loop(operation, store)
         return self._through_portal(operation) if store is None else _directly(operation, store)
 
     def run_sync(self, operation: Operation[T], *, name: str) -> T:
@@ -127,6 +131,16 @@ class Client:
             if self._portal is None:
                 self._portal = Portal(self._make_store)
             return self._portal
+
+    async def _on_this_loop(self, operation: Operation[T], store: Store | None) -> T:
+        if store is not None:
+            return await operation(store)
+        store = self._make_store()
+        await store.open()
+        try:
+            return await operation(store)
+        finally:
+            await store.close()
 
     async def _through_portal(self, operation: Operation[T]) -> T:
         return await asyncio.wrap_future(self._connected().submit(operation))

@@ -24,7 +24,7 @@ _URL = r"(?ias)([a-z][a-z0-9+.-]*)://(.*)"
 _AUTHORITY = r"(?s)([^/?#]*)(.*)"
 _HOST = r"(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d+)?"
 _HOSTS = rf"(?ia)(?:{_HOST}(?:,{_HOST})*)?"
-_PLAIN_USER = r"(?a)[\w.%+~-]*"
+_PLAIN_USER = r"(?ai)(?:[\w.+~-]|%(?!3a)[0-9a-f]{2})*"
 _PLAIN_VALUE = r"(?a)[\w.,:/\\%+ -]*"
 
 _PLAIN_OPTION = r"""(?ix)
@@ -57,10 +57,12 @@ def safe_url(url: str) -> str:
         return HIDDEN
     scheme, rest = match.groups()
     authority, tail = _split_authority(rest)
-    user_info, _, hosts = authority.rpartition("@")
-    if _is_ambiguous(scheme, authority, tail) or not re.fullmatch(_HOSTS, hosts):
+    user_info, at, hosts = authority.rpartition("@")
+    user, colon, _ = user_info.partition(":")
+    plain = re.fullmatch(_PLAIN_USER, user) and re.fullmatch(_HOSTS, hosts)
+    if not plain or _is_ambiguous(scheme, authority, tail):
         return f"{scheme}://{HIDDEN}"
-    return f"{scheme}://{_safe_user(user_info)}{hosts}{_safe_tail(tail)}"
+    return f"{scheme}://{user}{f':{HIDDEN}' if colon else ''}{at}{hosts}{_safe_tail(tail)}"
 
 
 def holds_password(url: str) -> bool:
@@ -71,7 +73,8 @@ def holds_password(url: str) -> bool:
     scheme, rest = match.groups()
     authority, tail = _split_authority(rest)
     user_info, _, hosts = authority.rpartition("@")
-    if user_info.partition(":")[2] or any(fold(name) in _SECRET_OPTIONS for name, _ in _options(tail)):
+    # Some drivers write options behind a semicolon, anywhere: all of them are looked at.
+    if user_info.partition(":")[2] or any(fold(name) in _SECRET_OPTIONS for name, _ in _options(rest)):
         return True
     # `u:a/b@host`: by the standard a host `u` with a port `a`, by intent a password with a slash.
     path = tail.partition("?")[0]
@@ -85,23 +88,15 @@ def _split_authority(rest: str) -> tuple[str, str]:
 
 
 def _is_ambiguous(scheme: str, authority: str, tail: str) -> bool:
-    """An @ behind the authority may end a password. A SQLite path has no authority, and so no password."""
-    return "@" in tail and not (scheme.lower() == "sqlite" and not authority)
-
-
-def _safe_user(user_info: str) -> str:
-    if not user_info:
-        return ""
-    user, colon, _ = user_info.partition(":")
-    shown = user if re.fullmatch(_PLAIN_USER, user) and "%3a" not in user.lower() else HIDDEN
-    return f"{shown}:{HIDDEN}@" if colon else f"{shown}@"
+    """An @ behind the authority may end a password; one behind a `;` may stand in it. A SQLite path can hold both."""
+    return ("@" in tail or ";" in authority) and not (scheme.lower() == "sqlite" and not authority)
 
 
 def _safe_tail(tail: str) -> str:
     """The path and the harmless options. A `;` or `=` in a path is how some drivers write options: cut there."""
-    path = tail.partition("#")[0].partition("?")[0]
+    path, _, query = tail.partition("#")[0].partition("?")
     plain = re.split("[;&=]", path, maxsplit=1)[0]
-    shown = [_safe_option(name, value) for name, value in _options(tail)]
+    shown = [_safe_option(name, value) for name, value in _options(query)]
     return plain + (HIDDEN if plain != path else "") + ("?" + "&".join(shown) if shown else "")
 
 
@@ -110,14 +105,13 @@ def _safe_option(name: str, value: str) -> str:
     return f"{name}={value}" if harmless else HIDDEN
 
 
-def _options(tail: str) -> list[tuple[str, str]]:
-    """The names, decoded, and the values, as written, of the query."""
-    query = tail.partition("?")[2].partition("#")[0]
-    if not query:
-        return []
+def _options(text: str) -> list[tuple[str, str]]:
+    """The names, decoded, and the values, as written, of all that looks like an option."""
+    pairs = [part.partition("=") for part in re.split("[?&;]", text) if part]
+    if not any(equals for _, equals, _ in pairs):
+        return [(name, "") for name, _, _ in pairs]
     from urllib.parse import unquote  # noqa: PLC0415 - most URLs have no options
 
-    pairs = (part.partition("=") for part in re.split("[&;]", query) if part)
     return [(unquote(name), value) for name, _, value in pairs]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import time
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from reltask.client import Client
 from reltask.duration import Duration, parse_duration
-from reltask.errors import ArgumentsError, DeclarationError, UsageError
+from reltask.errors import ArgumentsError, DatabaseError, DeclarationError, UsageError
 from reltask.job import JobView, NewJob, RunView
 from reltask.schedule import Schedule, encode, make_schedule
 from reltask.store import Store
@@ -180,8 +181,11 @@ class Task(Producer[P], Generic[P, Q, R]):
 class ProducerHost:
     """What a producer needs of its app: the client, the limits, and ids."""
 
-    def __init__(self, client: Client, *, rng: random.Random, arguments_limit: Callable[[], int]) -> None:
+    def __init__(
+        self, client: Client, *, rng: random.Random, arguments_limit: Callable[[], int], wake: Callable[[], None]
+    ) -> None:
         self.client = client
+        self._wake = wake
         self._rng = rng
         self._limit = arguments_limit
 
@@ -195,11 +199,17 @@ class ProducerHost:
         bits = (milliseconds << 80) | self._rng.getrandbits(80)
         return UUID(int=bits & ~(0xF << 76) & ~(0b11 << 62) | (7 << 76) | (0b10 << 62))
 
+    async def signal(self, store: Store) -> None:
+        """Tell workers, here and elsewhere, that there may be something to do. Losing it costs time, not a job."""
+        self._wake()
+        with contextlib.suppress(DatabaseError):
+            await store.signal()
+
     async def insert(self, call: Call, store: Store) -> Job:
         """Insert one job; where its key is taken, name the job that has it."""
         job = call.job(self.new_id)
         if await store.enqueue_jobs([job]):
-            await store.signal()
+            await self.signal(store)
             return Job(self.client, job.id, job.task, created=True)
         known = await store.read_declared([(job.task, job.key)])
         return Job(self.client, known[0].id if known else job.id, job.task, created=False)
@@ -211,7 +221,7 @@ class ProducerHost:
         for start in range(0, len(jobs), 1_000):
             created |= await store.enqueue_jobs(jobs[start : start + 1_000])
         if created:
-            await store.signal()
+            await self.signal(store)
         return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from reltask.errors import PermanentError
 from reltask.job import ClaimRequest, Completion, Failure, NewJob, Outcome, Release, WorkerRecord
-from reltask.stores.migration import migrate_postgres, schema_scripts
+from reltask.stores.migration import migrate_postgres, pending_postgres, schema_scripts
 from reltask.stores.postgres.adapter import PostgresStore
 from tests.postgres_server import PostgresServer
 
@@ -128,7 +128,15 @@ async def test_worker_role_does_everything_a_worker_does(url: Url) -> None:
     """All verbs of the protocol work under reltask_run."""
     async with opened(url("run")) as store:
         record = WorkerRecord(
-            id="w", host="h", pid=1, version="1", app_version=None, queues=[], tasks=[], concurrency=1, alive_for=timedelta(1)
+            id="w",
+            host="h",
+            pid=1,
+            version="1",
+            app_version=None,
+            queues=[],
+            tasks=[],
+            concurrency=1,
+            alive_for=timedelta(1),
         )
         await store.register_worker(record)
         await store.enqueue_jobs([NewJob(id=uuid4(), task="t") for _ in range(4)])
@@ -182,3 +190,4 @@ async def test_migrate_role_can_migrate(url: Url) -> None:
     finally:
         await connection.close()
     assert await migrate_postgres(url("migrate"))
+    assert await pending_postgres(url("migrate")) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -13,8 +13,8 @@ from tests.store.bench import LOCK, START, Bench, new_job, recurring
 SECOND = timedelta(seconds=1)
 
 
-async def assert_unlocked(bench: Bench, claim_job: object) -> None:
-    view = await bench.job(claim_job)  # type: ignore[arg-type]  # a UUID
+async def assert_unlocked(bench: Bench, job_id: UUID) -> None:
+    view = await bench.job(job_id)
     assert (view.locked_by, view.locked_at, view.heartbeat_at, view.lock_expires_at, view.progress) == (None,) * 5
 
 
@@ -150,18 +150,16 @@ async def test_named_twice_settled_once(bench: Bench) -> None:
 
 
 async def test_one_success_per_slot_by_constraint(bench: Bench) -> None:
-    """A ledger that already knows the slot's end refuses another, and the other rows of the batch are still settled.
-
-    Such a state cannot arise by the verbs; here a skipped slot of the future is booked first.
-    """
-    claim = await bench.claimed(recurring())
-    await bench.complete(claim, skipped=(START + SECOND,), next_run_time=START + 2 * SECOND)
-    await bench.store.discard_job(claim.job_id)
-    innocent = await bench.claimed()
-    (run,) = [run for run in await bench.runs(claim.job_id) if run.outcome is Outcome.DISCARDED]
-    assert (run.fence, run.slot_no) == (3, 3)
-    assert await bench.complete(innocent)
-    assert len({(run.job_id, run.slot_no) for run in await bench.store.list_runs()}) == 4
+    """A slot that the ledger shows as ended is refused by constraint, and only that row of the batch: it keeps its lock."""
+    await bench.add(recurring(key="a"), new_job(), recurring(key="b"))
+    claims = (await bench.claim(limit=3)).claims
+    (bad,) = [claim for claim in claims if claim.key == "a"]
+    await bench.backend.forge_success(bad)
+    batch = [Completion(hold=claim.hold, next_run_time=START + SECOND if claim.key else None) for claim in claims]
+    settled = await bench.store.complete_jobs("alice", batch)
+    assert {accepted.hold for accepted in settled} == {claim.hold for claim in claims if claim is not bad}
+    assert (await bench.job(bad.job_id)).locked_by == "alice"
+    assert [run.fence for run in await bench.runs(bad.job_id)] == [-1]
 
 
 # Failing

@@ -40,6 +40,19 @@ def test_within_bounds(backoff: Backoff, attempt: int, seed: int) -> None:
     assert NOTHING <= backoff.delay(attempt, rng=Random(seed)) <= backoff.cap
 
 
+class Highest(Random):
+    """Always the upper end, where rounding could reach beyond it."""
+
+    def uniform(self, _a: float, b: float) -> float:
+        return b
+
+
+def test_rounding_stays_below_the_cap() -> None:
+    """The longest possible wait is the cap, not a microsecond more: with these numbers rounding would add one."""
+    cap = timedelta(days=32744, seconds=70143, microseconds=343852)
+    assert Backoff(cap=cap, jitter=0.24812020413246993).delay(10**9, rng=Highest()) == cap
+
+
 @settings(deadline=None)
 @given(backoff=backoffs(), attempt=attempts, seed=st.integers())
 def test_repeatable(backoff: Backoff, attempt: int, seed: int) -> None:

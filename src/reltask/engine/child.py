@@ -61,7 +61,7 @@ def main() -> None:
         answers.write(msgspec.json.encode(message) + b"\n")
         answers.flush()
 
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    order = msgspec.json.decode(_read_line(), type=Order)
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
     context = None if order.facts is None else ProcessContext(order.facts, say)
     posix.on_terminate(lambda: _stop(context))
@@ -75,8 +75,20 @@ def _take_over_stdout() -> IO[bytes]:
     return answers
 
 
+def _read_line() -> bytes:
+    """The order. Read from the bare descriptor: a lock on a buffered stdin would hinder the interpreter's end."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 65536)
+        if not piece:
+            posix.end_at_once(LIFELINE_CUT)
+        line += piece
+    return line
+
+
 def _end_with_the_worker() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):
+        pass
     posix.end_at_once(LIFELINE_CUT)
 
 

@@ -39,12 +39,17 @@ class Policy:
         breaker_failures: int = 5,
         breaker_reset: float = 30.0,
         on_change: Callable[[str], None] | None = None,
+        on_retry: Callable[[str, ReltaskError, float], None] | None = None,
     ) -> None:
-        """`attempts` counts the retries after the first try; `first` is the first wait, in seconds."""
+        """`attempts` counts the retries after the first try; `first` is the first wait, in seconds.
+
+        `on_retry` hears the verb, the error and the wait before each of them.
+        """
         self._clock = clock
         self._retries = Retries(rng=rng, attempts=attempts, first=first)
         self._breaker = Breaker(failures=breaker_failures, reset=breaker_reset)
         self._on_change = on_change
+        self._on_retry = on_retry
         self._told: State = self._breaker.state
 
     @property
@@ -72,6 +77,8 @@ class Policy:
                     raise lost from error  # "not applied" speaks of the last try: the doubt about an earlier one stays
                 if delay is None:
                     raise
+                if self._on_retry is not None:
+                    self._on_retry(verb, error, delay)
             await self._clock.sleep(delay)
 
     def _delay(self, error: ReltaskError, failures: int, *, resend_ambiguous: bool) -> float | None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from reltask.clock import Clock
 from reltask.config import DatabaseSettings
-from reltask.errors import ConfigurationError
+from reltask.errors import ConfigurationError, ReltaskError
 from reltask.resilience import Policy
 from reltask.store import Store
 
@@ -23,6 +23,7 @@ def make_store(
     now: Callable[[], datetime] | None = None,
     inline: bool = False,
     on_circuit: Callable[[str], None] | None = None,
+    on_retry: Callable[[str, ReltaskError, float], None] | None = None,
 ) -> Store:
     """An unopened store for this URL. `inline`: its thread may block, as a private thread may."""
     scheme = urlsplit(url).scheme.split("+")[0]
@@ -34,11 +35,14 @@ def make_store(
         breaker_failures=settings.breaker_failures,
         breaker_reset=settings.breaker_reset.total_seconds(),
         on_change=on_circuit,
+        on_retry=on_retry,
     )
     if scheme == "sqlite":
         from reltask.stores.sqlite.adapter import SqliteStore  # noqa: PLC0415 - one driver per process
+        from reltask.stores.sqlite.session import SqliteOptions  # noqa: PLC0415
 
-        return SqliteStore(url, policy=policy, now=now, inline=inline)
+        options = SqliteOptions(watch=None) if inline else SqliteOptions()
+        return SqliteStore(url, options=options, policy=policy, now=now, inline=inline, clock=clock)
     if scheme in ("postgresql", "postgres"):
         from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415 - one driver per process
 

@@ -1,0 +1,190 @@
+"""Enqueuing and declaring: inserted once, however often it is sent."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from uuid import uuid4
+
+import pytest
+
+from reltask.job import State
+from reltask.store import Store
+from tests.store.bench import START, Bench, new_job, recurring
+
+ODD = 'naïve ☃ 𝄞 "quoted" \'single\' back\\slash :now $1 ? {"x": [1]} %s\n\ttab \u2028 end'
+
+
+async def test_due_at_once_after_a_delay_or_at_a_time(bench: Bench) -> None:
+    """By the database's time, to the microsecond; any time zone is the same instant."""
+    at = datetime(2025, 7, 1, 12, 0, 0, 654321, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    now, later, then = await bench.add(new_job(), new_job(delay=timedelta(minutes=1)), new_job(run_at=at))
+    assert (await bench.job(now)).due_at == START
+    assert (await bench.job(later)).due_at == START + timedelta(minutes=1)
+    assert (await bench.job(then)).next_run_time == at.astimezone(UTC)
+
+
+async def test_enqueued_job_begins_at_the_beginning(bench: Bench) -> None:
+    """Slot 1, no fence given yet, no attempt, not locked."""
+    (job_id,) = await bench.add(new_job(queue="mail", priority=2, max_attempts=4, key="k"))
+    view = await bench.job(job_id)
+    assert (view.state, view.slot_no, view.fence, view.attempt, view.max_attempts) == (State.READY, 1, 0, 0, 4)
+    assert (view.queue, view.priority, view.key, view.created_at) == ("mail", 2, "k", START)
+    assert (view.locked_by, view.last_run_time, view.isolated) == (None, None, False)
+
+
+async def test_enqueue_twice_inserts_once(bench: Bench) -> None:
+    """The same batch sent again, because its answer was lost, changes nothing."""
+    job, other = new_job(), new_job()
+    assert await bench.store.enqueue_jobs([job]) == {job.id}
+    before = await bench.snapshot()
+    assert await bench.store.enqueue_jobs([job]) == set()
+    assert await bench.snapshot() == before
+    assert await bench.store.enqueue_jobs([job, other]) == {other.id}
+
+
+async def test_finished_job_is_not_enqueued_again(bench: Bench) -> None:
+    """The ledger remembers the id of a one-off that has run and is gone."""
+    job = new_job()
+    await bench.complete(await bench.claimed(job))
+    assert await bench.store.enqueue_jobs([job]) == set()
+    assert await bench.store.list_jobs() == []
+
+
+async def test_key_is_unique_per_task_while_the_row_exists(bench: Bench) -> None:
+    """Two jobs of one task with one key: the second is not inserted; of another task, or afterwards, it is."""
+    first = new_job(key="k")
+    await bench.add(first)
+    assert await bench.store.enqueue_jobs([new_job(key="k")]) == set()
+    await bench.add(new_job(key="k", task="other"), new_job(key="l"), new_job(), new_job())
+    await bench.store.discard_job(first.id)
+    await bench.add(new_job(key="k"))
+
+
+async def test_recurring_without_a_key_is_unique_too(bench: Bench) -> None:
+    """One schedule per task unless keys tell them apart; one-offs of the task are as many as wanted."""
+    await bench.add(recurring())
+    assert await bench.store.enqueue_jobs([recurring()]) == set()
+    await bench.add(recurring(key="a"), new_job(), new_job())
+
+
+async def test_duplicates_within_a_batch(bench: Bench) -> None:
+    """Of two with one key in one batch, one is inserted."""
+    inserted = await bench.store.enqueue_jobs([new_job(key="k"), new_job(key="k"), new_job()])
+    assert len(inserted) == 2
+
+
+@pytest.mark.parametrize("field", ["task", "key", "queue"])
+async def test_odd_names_are_kept(bench: Bench, field: str) -> None:
+    """Names are values, never part of a statement."""
+    job = new_job(**{field: ODD})
+    await bench.add(job)
+    claim = await bench.claim_one(tasks=[job.task], queues=[job.queue])
+    assert getattr(claim, field) == ODD
+
+
+async def test_odd_texts_are_kept(bench: Bench) -> None:
+    """Arguments, results, errors and worker names come back as they were."""
+    args = json.dumps({"text": ODD, "ünïcode": [1, 2.5, None, True], "big": 2**60}, ensure_ascii=False)
+    await bench.add(new_job(args=args, max_attempts=2))
+    claim = await bench.claim_one(ODD)
+    assert claim.args == args
+    await bench.fail(claim, ODD, error=ODD)
+    again = await bench.claim_one(ODD)
+    await bench.complete(again, ODD, result=json.dumps(ODD))
+    failed, succeeded = await bench.runs(claim.job_id)
+    assert (failed.error, failed.worker) == (ODD, ODD)
+    assert json.loads(succeeded.result or "") == ODD
+
+
+async def test_unstorable_error_is_recorded_all_the_same(bench: Bench) -> None:
+    """A traceback may hold NUL characters or lone surrogates. The run must end in the ledger, not in a database error."""
+    claim = await bench.claimed()
+    assert await bench.fail(claim, error="before \0 \udcff after")
+    (run,) = await bench.runs(claim.job_id)
+    assert (run.error or "").startswith("before ")
+    assert (run.error or "").endswith(" after")
+
+
+async def test_two_stores_see_each_other(bench: Bench, rival: Store) -> None:
+    """What one process commits, the next statement of another sees."""
+    (job_id,) = await bench.add(new_job())
+    view = await rival.read_job(job_id)
+    assert view is not None
+    await rival.pause_job(job_id)
+    assert (await bench.job(job_id)).state is State.PAUSED
+
+
+# Declaring
+
+
+async def test_read_declared_finds_recurring_jobs_by_name(bench: Bench) -> None:
+    """By (task, key), none being a key of its own; one-offs are not declared."""
+    plain, keyed = recurring(app_version="1.2"), recurring(key="k")
+    await bench.add(plain, keyed, new_job(task="one_off", key="k"))
+    found = await bench.store.read_declared([("greet", None), ("greet", "k"), ("one_off", "k"), ("none", None)])
+    assert {(declared.id, declared.key) for declared in found} == {(plain.id, None), (keyed.id, "k")}
+    (first,) = [declared for declared in found if declared.id == plain.id]
+    assert (first.task, first.schedule, first.declaration, first.app_version) == ("greet", plain.schedule, "v1", "1.2")
+    assert (first.next_run_time, first.now) == (START, bench.now())
+    assert await bench.store.read_declared([]) == []
+
+
+async def test_declare_rewrites_the_definition(bench: Bench) -> None:
+    """Every definition column; the job keeps its id, its slot number and its history."""
+    job = recurring()
+    await bench.complete(await bench.claimed(job), next_run_time=START + timedelta(minutes=10))
+    newer = recurring(
+        queue="mail", priority=1, args='{"a": 1}', schedule='{"every":"5m"}', declaration="v2", app_version="2",
+        max_attempts=9, lock_timeout=timedelta(seconds=7), run_at=START + timedelta(minutes=5),
+    )  # fmt: skip
+    assert await bench.store.declare_job(newer, seen="v1")
+    (declared,) = await bench.store.read_declared([("greet", None)])
+    assert (declared.id, declared.declaration, declared.app_version) == (job.id, "v2", "2")
+    bench.now.value = START + timedelta(minutes=5)
+    claim = await bench.claim_one(queues=["mail"])
+    assert (claim.job_id, claim.slot_no, claim.priority, claim.args, claim.max_attempts) == (job.id, 2, 1, '{"a": 1}', 9)
+    assert (claim.schedule, claim.lock_timeout) == ('{"every":"5m"}', timedelta(seconds=7))
+
+
+@pytest.mark.parametrize("seen", [None, "v0"])
+async def test_declare_only_what_was_seen(bench: Bench, seen: str | None) -> None:
+    """Of two workers that saw the same declaration one rewrites it; the other's sight is old, and changes nothing."""
+    await bench.add(recurring())
+    before = await bench.snapshot()
+    assert not await bench.store.declare_job(recurring(declaration="v2"), seen=seen)
+    assert not await bench.store.declare_job(recurring(declaration="v2", key="other"), seen="v1")
+    assert await bench.snapshot() == before
+
+
+async def test_declare_a_row_without_declaration(bench: Bench) -> None:
+    """A row that was made by hand has none, and "none" can be seen."""
+    await bench.add(recurring(declaration=None))
+    assert await bench.store.declare_job(recurring(declaration="v1"), seen=None)
+
+
+async def test_declare_never_moves_a_claimed_slot(bench: Bench) -> None:
+    """The definition changes under a running job; its slot, its due time and its lock do not."""
+    claim = await bench.claimed(recurring())
+    before = await bench.job(claim.job_id)
+    newer = recurring(declaration="v2", schedule='{"every":"1h"}', run_at=START + timedelta(hours=1))
+    assert await bench.store.declare_job(newer, seen="v1")
+    after = await bench.job(claim.job_id)
+    changed = {name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name)}
+    assert changed == {"schedule"}
+    assert await bench.store.read_holds("alice", [claim.hold]) == {claim.hold}
+
+
+async def test_declare_clears_an_old_backoff(bench: Bench) -> None:
+    """An unclaimed slot moves to its new time, whatever a failure had set."""
+    await bench.fail(await bench.claimed(recurring()), delay=timedelta(days=1))
+    at = START + timedelta(hours=1)
+    assert await bench.store.declare_job(recurring(declaration="v2", run_at=at), seen="v1")
+    (view,) = await bench.store.list_jobs()
+    assert (view.due_at, view.next_run_time) == (at, at)
+
+
+async def test_declare_leaves_one_offs_alone(bench: Bench) -> None:
+    """A unique one-off with the same name is no declaration."""
+    await bench.add(new_job(key="k"))
+    assert not await bench.store.declare_job(recurring(id=uuid4(), key="k"), seen=None)

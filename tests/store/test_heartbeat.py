@@ -1,0 +1,122 @@
+"""Beating: renewing claims, showing life, and finding claims whose answer was lost."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+from reltask.job import Hold, Outcome, Release, Stray
+from tests.store.bench import LOCK, START, Bench, new_job, worker_record
+
+SECOND = timedelta(seconds=1)
+
+
+async def test_heartbeat_extends_the_lock(bench: Bench) -> None:
+    """`heartbeat_at` is the database's time and the lock ends one copied timeout later; `locked_at` stays."""
+    claim = await bench.claimed(new_job(lock_timeout=10 * SECOND))
+    bench.now.advance(seconds=7)
+    answer = await bench.store.heartbeat_jobs("alice", [claim.hold], alive_for=LOCK)
+    assert (answer.renewed, answer.strays) == (frozenset({claim.hold}), [])
+    view = await bench.job(claim.job_id)
+    assert (view.locked_at, view.heartbeat_at) == (START, bench.now())
+    assert view.lock_expires_at == bench.now() + 10 * SECOND
+
+
+async def test_heartbeat_changes_nothing_else(bench: Bench) -> None:
+    """Neither the slot, nor the counters, nor what the schedule counts from."""
+    claim = await bench.claimed()
+    before = await bench.job(claim.job_id)
+    bench.now.advance(seconds=7)
+    await bench.store.heartbeat_jobs("alice", [claim.hold], alive_for=LOCK)
+    after = await bench.job(claim.job_id)
+    changed = {name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name)}
+    assert changed == {"heartbeat_at", "lock_expires_at"}
+
+
+async def test_heartbeat_renews_its_own_among_others(bench: Bench) -> None:
+    """Of a batch only what is still held is renewed; the rest is missing from the answer, and untouched."""
+    await bench.add(new_job(), new_job())
+    kept, gone = (await bench.claim(limit=2)).claims
+    await bench.fail(gone, delay=timedelta(hours=1))
+    theirs = await bench.claimed(worker="bob")
+    wrong = Hold(kept.job_id, kept.fence + 1)
+    bench.now.advance(seconds=1)
+    answer = await bench.store.heartbeat_jobs("alice", [gone.hold, wrong, kept.hold, theirs.hold], alive_for=LOCK)
+    assert answer.renewed == {kept.hold}
+    assert (await bench.job(theirs.job_id)).heartbeat_at == START
+
+
+async def test_expired_claim_not_yet_reclaimed_can_be_renewed(bench: Bench) -> None:
+    """The lock is lost when somebody takes it, not when the time is over: until then its fence is still the newest."""
+    claim = await bench.claimed()
+    bench.now.advance(hours=1)
+    assert (await bench.store.heartbeat_jobs("alice", [claim.hold], alive_for=LOCK)).renewed == {claim.hold}
+    assert await bench.store.reclaim_jobs() == []
+
+
+async def test_strays_are_rows_that_the_worker_does_not_name(bench: Bench) -> None:
+    """A claim whose answer was lost is found by the next beat: job, fence and token. Others' rows are not strays."""
+    known = await bench.claimed()
+    token = uuid4()
+    await bench.add(new_job())
+    lost = await bench.claim_one(token=token)
+    await bench.claimed(worker="bob")
+    answer = await bench.store.heartbeat_jobs("alice", [known.hold], alive_for=LOCK)
+    assert answer.strays == [Stray(lost.job_id, lost.fence, token)]
+
+
+async def test_stray_is_known_by_its_fence(bench: Bench) -> None:
+    """The right job under an old fence is a stray too."""
+    claim = await bench.claimed()
+    answer = await bench.store.heartbeat_jobs("alice", [Hold(claim.job_id, claim.fence - 1)], alive_for=LOCK)
+    assert (answer.renewed, [stray.hold for stray in answer.strays]) == (frozenset(), [claim.hold])
+
+
+async def test_stray_can_be_released(bench: Bench) -> None:
+    """And then it is due again, with its attempt returned."""
+    await bench.claimed()
+    (stray,) = (await bench.store.heartbeat_jobs("alice", [], alive_for=LOCK)).strays
+    release = Release(hold=stray.hold, outcome=Outcome.RELEASED)
+    assert [settled.hold for settled in await bench.store.release_jobs("alice", [release])] == [stray.hold]
+    again = await bench.claim_one("bob")
+    assert (again.job_id, again.fence, again.attempt) == (stray.job_id, 2, 1)
+
+
+async def test_heartbeat_shows_a_sign_of_life(bench: Bench) -> None:
+    """A beat without any claim keeps the worker alive in the eyes of the others."""
+    await bench.store.register_worker(worker_record(alive_for=10 * SECOND))
+    bench.now.advance(seconds=9)
+    await bench.store.heartbeat_jobs("alice", [], alive_for=20 * SECOND)
+    bench.now.advance(seconds=20)
+    assert [view.state for view in await bench.store.list_workers()] == ["alive"]
+    bench.now.advance(microseconds=1)
+    assert [view.state for view in await bench.store.list_workers()] == ["silent"]
+
+
+async def test_read_holds_shows_what_is_committed(bench: Bench) -> None:
+    """Only (id, owner, fence) that stand in the row now."""
+    kept, released = await bench.claimed(), await bench.claimed()
+    await bench.release(released, delay=LOCK)
+    holds = [kept.hold, released.hold, Hold(kept.job_id, 99), Hold(uuid4(), 1)]
+    assert await bench.store.read_holds("alice", holds) == {kept.hold}
+    assert await bench.store.read_holds("bob", holds) == set()
+
+
+async def test_progress_is_shown_and_forgotten_with_the_run(bench: Bench) -> None:
+    """Progress belongs to one run: the next claim begins without."""
+    claim = await bench.claimed()
+    assert await bench.store.record_progress("alice", claim.hold, '{"done": 3}')
+    assert (await bench.job(claim.job_id)).progress == '{"done": 3}'
+    await bench.release(claim)
+    assert (await bench.job((await bench.claim_one()).job_id)).progress is None
+
+
+async def test_dedicated_store_beats_for_the_same_database(bench: Bench) -> None:
+    """The heartbeat's own store sees and renews what the main store claimed."""
+    claim = await bench.claimed()
+    beating = bench.store.dedicated(timeout=5 * SECOND)
+    await beating.open()
+    bench.now.advance(seconds=3)
+    assert (await beating.heartbeat_jobs("alice", [claim.hold], alive_for=LOCK)).renewed == {claim.hold}
+    await beating.close()
+    assert (await bench.job(claim.job_id)).heartbeat_at == bench.now()

@@ -1,0 +1,388 @@
+"""What is PostgreSQL's own: connections that break, answers that are lost, signals, and clear words about all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from reltask.clock import SystemClock
+from reltask.errors import AmbiguousError, PermanentError, ReltaskError, SettingsError, TransientError
+from reltask.job import ClaimRequest, Completion, Hold, NewJob
+from reltask.resilience import Policy
+from reltask.stores.postgres.adapter import PostgresStore
+from reltask.stores.postgres.connections import Options, read_url
+from reltask.stores.postgres.schema import check
+from reltask.stores.postgres.signals import Signals
+from tests.postgres_server import PostgresServer
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    async with opened(postgres_url) as store:
+        yield store
+
+
+@pytest.fixture
+async def operator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Somebody else's connection: holds locks, ends sessions, looks."""
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
+
+
+@asynccontextmanager
+async def opened(
+    url: str, options: Options | None = None, policy: Policy | None = None
+) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url, options=options, policy=policy)
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
+
+
+def policy() -> Policy:
+    return Policy(clock=SystemClock(), rng=random.Random(1), first=0.01)
+
+
+def request(limit: int = 10) -> ClaimRequest:
+    return ClaimRequest(
+        worker="w",
+        token=uuid4(),
+        queues=["default"],
+        tasks=["t"],
+        limit=limit,
+        lock_timeout=MINUTE,
+        isolated_after=MINUTE,
+        alive_for=MINUTE,
+    )
+
+
+SESSIONS = "select count(*) from pg_stat_activity where application_name = 'reltask' and datname = current_database()"
+WAITING = f"{SESSIONS} and wait_event_type = 'Lock'"
+END = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'reltask' and datname = current_database()"
+
+
+async def until(connection: asyncpg.Connection, query: str, count: int) -> None:
+    """Wait until the server shows that many sessions; the test's own time limit ends a wait in vain."""
+    while await connection.fetchval(query) != count:
+        await connection.execute("select pg_stat_clear_snapshot()")
+
+
+# Broken connections
+
+
+async def test_write_whose_connection_ends_is_ambiguous_and_read_is_transient(
+    store: PostgresStore, operator: asyncpg.Connection
+) -> None:
+    """Nobody knows whether a write was applied when its connection ends before the answer; a read did no harm."""
+    for verb, kind in ((store.reclaim_jobs(), AmbiguousError), (store.read_status(), TransientError)):
+        transaction = operator.transaction()
+        await transaction.start()
+        await operator.execute("lock table reltask.jobs in access exclusive mode")
+        asked = asyncio.ensure_future(verb)
+        await until(operator, WAITING, 1)
+        await operator.execute(END)
+        with pytest.raises(ReltaskError) as caught:
+            await asked
+        assert type(caught.value) is kind
+        await transaction.rollback()
+
+
+async def test_connection_that_died_while_idle_is_replaced_unnoticed(
+    store: PostgresStore, operator: asyncpg.Connection
+) -> None:
+    """A connection that is known to be closed is not used: no error, no retry."""
+    await operator.execute(END)
+    await until(operator, SESSIONS, 0)
+    assert (await store.read_status()).due == 0
+
+
+@pytest.mark.slow
+async def test_store_survives_a_restart_of_the_server(postgres_server: PostgresServer, store: PostgresStore) -> None:
+    """Once the server is known to be away errors are transient; afterwards the same store goes on, and nothing is lost."""
+    job = NewJob(id=uuid4(), task="t")
+    await store.enqueue_jobs([job])
+    postgres_server.stop("immediate")
+    try:
+        with pytest.raises((TransientError, AmbiguousError)):
+            await store.claim_jobs(request())
+        for _ in range(3):
+            with pytest.raises(TransientError):
+                await store.claim_jobs(request())
+    finally:
+        postgres_server.start()
+    assert [claim.job_id for claim in (await store.claim_jobs(request())).claims] == [job.id]
+
+
+@pytest.mark.slow
+async def test_server_gives_up_before_the_client(postgres_url: str, operator: asyncpg.Connection) -> None:
+    """A statement that takes too long is ended by the server, so that it is certain that it was not applied."""
+    async with opened(postgres_url, Options(command_timeout=0.5)) as store, operator.transaction():
+        await operator.execute("lock table reltask.jobs in access exclusive mode")
+        with pytest.raises(TransientError, match="57014"):
+            await store.reclaim_jobs()
+
+
+async def test_cancelled_statement_costs_one_connection_and_no_place(
+    postgres_url: str, operator: asyncpg.Connection
+) -> None:
+    """Cancelling a call in flight leaves the store usable, even with room for one connection only."""
+    async with opened(postgres_url, Options(pool_size=1)) as store:
+        async with operator.transaction():
+            await operator.execute("lock table reltask.jobs in access exclusive mode")
+            asked = asyncio.ensure_future(store.reclaim_jobs())
+            await until(operator, WAITING, 1)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+        assert await store.reclaim_jobs() == []
+
+
+class Cutter:
+    """A TCP proxy that can swallow the server's next answer and end the connection instead."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self.cut = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[int]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        try:
+            yield int(server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        forward = asyncio.ensure_future(_copy(reader, server_writer))
+        while data := await server_reader.read(65536):
+            if self.cut:
+                self.cut = False
+                break
+            writer.write(data)
+        writer.close()
+        forward.cancel()
+        with suppress(asyncio.CancelledError):
+            await forward
+        server_writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+
+
+async def test_enqueue_is_sent_again_and_still_says_what_it_inserted(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """An insert whose answer was lost is repeated with the same ids: one row, reported as inserted."""
+    cutter = Cutter(postgres_server.port)
+    async with cutter.running() as port:
+        url = postgres_url.replace(str(postgres_server.port), str(port))
+        async with opened(url, policy=policy()) as store:
+            await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])  # from here on the statement is prepared
+            job = NewJob(id=uuid4(), task="t")
+            cutter.cut = True
+            assert await store.enqueue_jobs([job]) == {job.id}
+            assert len(await store.list_jobs()) == 2
+
+
+async def test_claim_and_completion_are_not_sent_again_after_a_lost_answer(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """A claim sent twice would take other jobs; a completion sent twice would look refused. Both surface as ambiguous."""
+    cutter = Cutter(postgres_server.port)
+    async with cutter.running() as port:
+        url = postgres_url.replace(str(postgres_server.port), str(port))
+        async with opened(url, policy=policy()) as store:
+            await store.enqueue_jobs([NewJob(id=uuid4(), task="t") for _ in range(3)])
+            (first,) = (await store.claim_jobs(request(limit=1))).claims
+            cutter.cut = True
+            with pytest.raises(AmbiguousError):
+                await store.claim_jobs(request(limit=1))
+            assert (await store.read_status()).running == 2
+            await store.complete_jobs("w", [Completion(hold=Hold(uuid4(), 1))])
+            cutter.cut = True
+            with pytest.raises(AmbiguousError):
+                await store.complete_jobs("w", [Completion(hold=first.hold)])
+            assert first.hold in await store.read_outcomes([first.hold])
+
+
+# Few connections, and signals
+
+
+async def test_idle_worker_needs_one_connection(store: PostgresStore, operator: asyncpg.Connection) -> None:
+    """Polls, beats and LISTEN share one connection as long as nothing runs at the same time."""
+    async with store.listen(lambda: None):
+        for _ in range(3):
+            await store.claim_jobs(request())
+            await store.read_status()
+        assert await operator.fetchval(SESSIONS) == 1
+
+
+async def test_signal_wakes_and_a_broken_listener_listens_again(
+    store: PostgresStore, operator: asyncpg.Connection
+) -> None:
+    """Losing the listening connection wakes the worker once; its next statement listens again."""
+    woken = asyncio.Event()
+
+    async def is_woken() -> None:
+        await woken.wait()
+        woken.clear()
+
+    async with store.listen(woken.set) as listening:
+        assert listening
+        woken.clear()
+        await operator.execute("select pg_notify('reltask', '')")
+        await is_woken()
+        await operator.execute(END)
+        await is_woken()
+        await store.read_status()
+        await is_woken()
+        await store.signal()
+        await is_woken()
+
+
+async def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
+    """The first signal of a burst goes out at once, all others become one more."""
+    sent: list[int] = []
+
+    async def send() -> None:
+        sent.append(1)
+
+    signals = Signals(send)
+    for _ in range(50):
+        await signals.signal()
+    assert len(sent) == 1
+    await signals.close()
+    assert len(sent) == 2
+
+
+async def test_pgbouncer_gets_no_session_settings_and_no_listen(
+    postgres_url: str, operator: asyncpg.Connection
+) -> None:
+    """Behind a transaction pooler nothing may live in the session."""
+    async with opened(f"{postgres_url}?pgbouncer=true") as store:
+        await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])
+        assert len((await store.claim_jobs(request())).claims) == 1
+        assert await operator.fetchval(SESSIONS) == 0
+        async with store.listen(lambda: None) as listening:
+            assert not listening
+
+
+# Clear words
+
+
+@pytest.mark.parametrize(
+    ("url", "tls"),
+    [
+        ("postgresql://u@localhost/d", False),
+        ("postgresql://u@127.0.0.1:5432/d", False),
+        ("postgresql://u@[::1]:5432/d", False),
+        ("postgresql:///d?host=/var/run/postgresql", False),
+        ("postgresql://u@db.example.com/d", True),
+        ("postgresql://u@10.0.0.7:5432/d", True),
+        ("postgresql://u@localhost,db.example.com/d", True),
+        ("postgresql://u@db.example.com/d?sslmode=disable", False),
+    ],
+)
+def test_tls_is_required_off_this_machine_unless_the_url_chooses(url: str, *, tls: bool) -> None:
+    """Nothing leaves the machine in clear text by default."""
+    assert read_url(url).tls is tls
+
+
+async def test_server_without_tls_is_a_clear_error(postgres_url: str) -> None:
+    """Where TLS is required and not offered, the message says what to change."""
+    with pytest.raises(PermanentError, match="does not offer TLS"):
+        async with opened(f"{postgres_url}?sslmode=require"):
+            pass
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:s3cret@127.0.0.1:1/d",
+        "postgresql://me:s3cret@word@127.0.0.1:x/d",
+        "postgresql://me:s3cret@[127.0.0.1/d",
+        "postgresql://me:s3cret@127.0.0.1:99999/d",
+    ],
+)
+async def test_no_error_shows_the_password(url: str) -> None:
+    """An address that cannot be reached or read is reported without its secret, in the whole chain of causes."""
+    with pytest.raises((TransientError, PermanentError, SettingsError)) as caught:
+        async with opened(url):
+            pass
+    assert "s3cret" not in "".join(map(str, _chain(caught.value)))
+
+
+async def test_no_error_shows_an_argument(store: PostgresStore) -> None:
+    """PostgreSQL and the driver quote a value that they refuse; reltask's error does not, nor does its cause."""
+    for job in (NewJob(id=uuid4(), task="t", args="{s3cret"), NewJob(id=uuid4(), task="t", priority="s3cret")):  # type: ignore[arg-type] # what the test is about
+        with pytest.raises(PermanentError) as caught:
+            await store.enqueue_jobs([job])
+        assert "s3cret" not in "".join(map(str, _chain(caught.value)))
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    return [] if error is None else [error, *_chain(error.__cause__)]
+
+
+async def test_missing_database_and_user_say_so(postgres_server: PostgresServer) -> None:
+    """A wrong name in the URL is named, with what to do."""
+    with pytest.raises(PermanentError, match="Create the database"):
+        async with opened(postgres_server.url("nowhere")):
+            pass
+    with pytest.raises(PermanentError, match="Check the user"):
+        async with opened(postgres_server.url(user="nobody_here")):
+            pass
+
+
+async def test_read_only_database_is_refused_at_start(
+    postgres_server: PostgresServer, postgres_url: str, operator: asyncpg.Connection
+) -> None:
+    """A database that takes no writes is found out before work begins; so is a replica."""
+    name = await operator.fetchval("select current_database()")
+    postgres_server.execute(f"alter database {name} set default_transaction_read_only = on")
+    with pytest.raises(PermanentError, match="read-only"):
+        async with opened(postgres_url):
+            pass
+    with pytest.raises(PermanentError, match="replica"):
+        check({"schema_version": 1, "in_recovery": True, "read_only": True})
+
+
+def test_missing_driver_names_the_extra() -> None:
+    """Without asyncpg the first word is what to install."""
+    code = "import sys; sys.modules['asyncpg'] = None; import reltask.stores.postgres.adapter"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert 'pip install "reltask[postgres]"' in done.stderr
+
+
+async def test_dedicated_store_has_one_connection_and_its_own_patience(
+    postgres_url: str, operator: asyncpg.Connection
+) -> None:
+    """A heartbeat's store gives up within its timeout, without a retry, and does not use the worker's connections."""
+    async with opened(postgres_url, policy=policy()) as store:
+        dedicated = store.dedicated(timeout=timedelta(seconds=0.2))
+        await dedicated.open()
+        try:
+            assert await operator.fetchval(SESSIONS) == 2
+            async with operator.transaction():
+                await operator.execute("lock table reltask.jobs in access exclusive mode")
+                with pytest.raises(TransientError):
+                    await dedicated.heartbeat_jobs("w", [], alive_for=MINUTE)
+        finally:
+            await dedicated.close()

@@ -1,0 +1,118 @@
+"""The table of transitions in `reltask.job`, cell by cell: what is listed happens, what is not listed changes nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from reltask.job import TRANSITIONS, Claim, Hold, JobView, State, Verb
+from tests.store.bench import LOCK, START, Bench, recurring
+
+STATES = [State.READY, State.CLAIMED, State.PAUSED, State.DEAD]
+FOLLOWING = START + timedelta(minutes=10)
+
+
+async def _bring_to(bench: Bench, state: State) -> Claim:
+    """A job in that state, and the last claim of it: its second, so that no counter stands at nought."""
+    await bench.add(recurring(max_attempts=2 if state is State.DEAD else None))
+    await bench.fail(await bench.claim_one())
+    claim = await bench.claim_one()
+    if state is not State.CLAIMED:
+        await bench.fail(claim)
+    if state is State.PAUSED:
+        await bench.store.pause_job(claim.job_id)
+    return claim
+
+
+async def _do(bench: Bench, verb: Verb, claim: Claim) -> bool:
+    """Do it, and say whether the store says that it happened."""
+    store, job_id = bench.store, claim.job_id
+    match verb:
+        case Verb.CLAIM:
+            return bool((await bench.claim("bob")).claims)
+        case Verb.HEARTBEAT:
+            return bool((await store.heartbeat_jobs("alice", [claim.hold], alive_for=LOCK)).renewed)
+        case Verb.COMPLETE:
+            return await bench.complete(claim, next_run_time=FOLLOWING)
+        case Verb.FAIL:
+            return await bench.fail(claim)
+        case Verb.RELEASE:
+            return await bench.release(claim)
+        case Verb.RECLAIM:
+            bench.now.value += LOCK + timedelta(seconds=1)
+            return bool(await store.reclaim_jobs())
+        case Verb.PAUSE:
+            return await store.pause_job(job_id)
+        case Verb.RESUME:
+            if (await bench.job(job_id)).state is State.CLAIMED:
+                await store.pause_job(job_id)
+            return await store.resume_job(job_id)
+        case Verb.RETRY:
+            return await store.retry_job(job_id)
+        case Verb.DISCARD:
+            return await store.discard_job(job_id)
+
+
+@pytest.mark.parametrize("verb", list(Verb))
+@pytest.mark.parametrize("state", STATES)
+async def test_transition(bench: Bench, state: State, verb: Verb) -> None:
+    """State, fence, attempt, slot number and ledger move as the table says, or not at all."""
+    claim = await _bring_to(bench, state)
+    before, rows, ledger = await bench.job(claim.job_id), await bench.snapshot(), await bench.runs(claim.job_id)
+    assert before.state is state
+    won = await _do(bench, verb, claim)
+    after = await bench.store.read_job(claim.job_id)
+    endings = [run for run in await bench.runs(claim.job_id) if run.outcome.ends_slot]
+    transition = TRANSITIONS.get((state, verb))
+    assert won == (transition is not None)
+    if transition is None:
+        assert await bench.snapshot() == rows
+        return
+    assert (after.state if after else State.GONE) in transition.to
+    assert bool(endings) == transition.ends_slot
+    if after is None:
+        assert endings[0].fence == before.fence + transition.fence
+    else:
+        _check_counters(before, after, verb)
+        assert len(await bench.runs(claim.job_id)) - len(ledger) == (verb in _ENDINGS_OF_RUNS)
+
+
+_ENDINGS_OF_RUNS = {Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.RECLAIM}
+
+
+def _check_counters(before: JobView, after: JobView, verb: Verb) -> None:
+    transition = TRANSITIONS[before.state, verb]
+    assert after.fence - before.fence == transition.fence
+    assert after.slot_no - before.slot_no == transition.ends_slot
+    if verb in (Verb.COMPLETE, Verb.RETRY):
+        assert after.attempt == 0
+    else:
+        assert after.attempt - before.attempt == transition.attempt
+
+
+async def test_pause_goes_on_after_the_run(bench: Bench) -> None:
+    """A job paused while claimed is paused when its run ends, however it ends."""
+    claim = await _bring_to(bench, State.CLAIMED)
+    await bench.store.pause_job(claim.job_id)
+    assert (await bench.job(claim.job_id)).state is State.CLAIMED
+    await bench.complete(claim, next_run_time=FOLLOWING)
+    assert (await bench.job(claim.job_id)).state is State.PAUSED
+
+
+@pytest.mark.parametrize("verb", [Verb.PAUSE, Verb.RESUME, Verb.RETRY, Verb.DISCARD])
+async def test_unknown_job(bench: Bench, verb: Verb) -> None:
+    """An id that is not there: no error, and nothing won."""
+    claim = await _bring_to(bench, State.READY)
+    await bench.store.discard_job(claim.job_id)
+    before = await bench.snapshot()
+    won = {
+        Verb.PAUSE: bench.store.pause_job,
+        Verb.RESUME: bench.store.resume_job,
+        Verb.RETRY: bench.store.retry_job,
+        Verb.DISCARD: bench.store.discard_job,
+    }[verb]
+    assert not await won(claim.job_id)
+    assert not await bench.store.run_job_now(claim.job_id)
+    assert not await bench.store.record_progress("alice", Hold(claim.job_id, 2), "1")
+    assert await bench.snapshot() == before
