@@ -5,9 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.postgres_server import PostgresServer, run_in_thread
+
+# A shared machine may take its time over an example; what counts is what it found.
+hypothesis.settings.register_profile("reltask", deadline=None)
+hypothesis.settings.load_profile("reltask")
 
 TEMPLATE = "reltask_template"
 _numbers = itertools.count(1)

@@ -45,9 +45,7 @@ async def test_second_migration_changes_nothing(empty_postgres_url: str, databas
     assert fresh[0]
 
 
-async def test_files_run_twice_by_hand_make_the_same_schema(
-    empty_postgres_url: str, database: asyncpg.Connection
-) -> None:
+async def test_files_run_by_hand_make_the_same_schema(empty_postgres_url: str, database: asyncpg.Connection) -> None:
     """A DBA who runs the files, even twice, ends where `reltask migrate` ends, and reltask finds nothing to do."""
     for _ in range(2):
         for migration in migrations("postgres"):
@@ -65,9 +63,7 @@ async def test_of_two_migrators_one_does_the_work(empty_postgres_url: str) -> No
     assert sorted(done, key=len) == [[], [], [], ALL]
 
 
-async def test_check_tells_what_would_run_and_runs_nothing(
-    empty_postgres_url: str, database: asyncpg.Connection
-) -> None:
+async def test_check_only_tells_what_would_run(empty_postgres_url: str, database: asyncpg.Connection) -> None:
     """`migrate --check` only looks."""
     assert await pending_postgres(empty_postgres_url) == ALL
     assert await database.fetchval("select to_regnamespace('reltask')") is None

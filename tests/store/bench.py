@@ -7,8 +7,8 @@ tables whole.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -65,6 +65,10 @@ class Backend(Protocol):
         """A new, unopened store on this test's database; an expired claim counts as expired at the first look."""
         ...
 
+    async def clear(self) -> None:
+        """Remove what an earlier test left."""
+        ...
+
     async def snapshot(self) -> Snapshot:
         """Every column of every row."""
         ...
@@ -83,10 +87,14 @@ class SqliteBackend:
     def store(self, now: Callable[[], datetime] | None) -> Store:
         return SqliteStore(self.path, now=now, options=SqliteOptions(confirm_stale=timedelta(0), synchronous="normal"))
 
+    async def clear(self) -> None:
+        """The file is the test's own."""
+
     async def snapshot(self) -> Snapshot:
         with closing(sqlite3.connect(self.path)) as connection:
-            return {table: connection.execute(f"select * from reltask_{table} order by 1, 2").fetchall() for table in TABLES}
-
+            return {
+                table: connection.execute(f"select * from reltask_{table} order by 1, 2").fetchall() for table in TABLES
+            }
 
     async def forge_success(self, claim: Claim) -> None:
         with closing(sqlite3.connect(self.path)) as connection, connection:
@@ -98,7 +106,7 @@ class SqliteBackend:
 
 
 class PostgresBackend:
-    """A database of its own for each test."""
+    """A migrated database, emptied before each test."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -108,29 +116,32 @@ class PostgresBackend:
 
         return PostgresStore(self.url, now=now)
 
-    async def snapshot(self) -> Snapshot:
-        import asyncpg  # noqa: PLC0415 - the driver is an extra
+    async def clear(self) -> None:
+        async with self._connection() as connection:
+            for table in TABLES:
+                await connection.execute(f"delete from reltask.{table}")
 
-        connection = await asyncpg.connect(self.url)
-        try:
-            return {
-                table: list(map(tuple, await connection.fetch(f"select * from reltask.{table} order by 1, 2")))
-                for table in TABLES
-            }
-        finally:
-            await connection.close()
+    async def snapshot(self) -> Snapshot:
+        async with self._connection() as connection:
+            rows = {table: await connection.fetch(f"select * from reltask.{table} order by 1, 2") for table in TABLES}
+        return {table: list(map(tuple, rows[table])) for table in TABLES}
 
     async def forge_success(self, claim: Claim) -> None:
-        import asyncpg  # noqa: PLC0415 - the driver is an extra
-
-        connection = await asyncpg.connect(self.url)
-        try:
+        async with self._connection() as connection:
             await connection.execute(
                 "insert into reltask.runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at,"
                 " finished_at, outcome) values ($1, -1, $2, 'greet', 'default', 1, now(), now(), now(), 'succeeded')",
                 claim.job_id,
                 claim.slot_no,
             )
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        import asyncpg  # noqa: PLC0415 - the driver is an extra
+
+        connection = await asyncpg.connect(self.url)
+        try:
+            yield connection
         finally:
             await connection.close()
 

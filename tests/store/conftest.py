@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from reltask.store import Store
+from tests.postgres_server import PostgresServer
 from tests.store.bench import Backend, Bench, Now, PostgresBackend, SqliteBackend
 
 
+@pytest.fixture(scope="session")
+def postgres_conformance(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """One database for the whole suite, emptied before each test: a new one for each would cost ten times as much."""
+    yield postgres_server.create_database("conformance", template=postgres_template)
+    postgres_server.drop_database("conformance")
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    """A fresh database."""
+def unclean(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    """A database that may hold what the last test left."""
     if request.param == "sqlite":
         return SqliteBackend(str(tmp_path / "reltask.db"))
-    return PostgresBackend(request.getfixturevalue("postgres_url"))
+    return PostgresBackend(request.getfixturevalue("postgres_conformance"))
+
+
+@pytest.fixture
+async def backend(unclean: Backend) -> Backend:
+    """An empty database."""
+    await unclean.clear()
+    return unclean
 
 
 @pytest.fixture

@@ -59,7 +59,11 @@ async def test_limit_nought_only_tells_the_times(bench: Bench) -> None:
     before = await bench.snapshot()
     answer = await bench.claim(limit=0)
     assert answer.claims == []
-    assert (answer.now, answer.next_due, answer.next_expiry) == (bench.now(), bench.now() + 30 * SECOND, bench.now() + LOCK)
+    assert (answer.now, answer.next_due, answer.next_expiry) == (
+        bench.now(),
+        bench.now() + 30 * SECOND,
+        bench.now() + LOCK,
+    )
     assert await bench.snapshot() == before
 
 
@@ -124,7 +128,9 @@ async def test_first_come_first_served_one_by_one(bench: Bench) -> None:
 
 async def test_no_task_starves_another_of_its_priority(bench: Bench) -> None:
     """A task with an endless backlog does not keep an older job of another task waiting."""
-    await bench.add(*[new_job(task="flood", delay=n * SECOND) for n in range(1, 20)], new_job(task="drop", delay=5 * SECOND))
+    await bench.add(
+        *[new_job(task="flood", delay=n * SECOND) for n in range(1, 20)], new_job(task="drop", delay=5 * SECOND)
+    )
     bench.now.advance(seconds=60)
     claims = [await bench.claim_one(tasks=["flood", "drop"]) for _ in range(6)]
     assert "drop" in {claim.task for claim in claims}
@@ -149,8 +155,7 @@ async def test_lanes_of_many_queues_and_tasks(bench: Bench) -> None:
 async def test_knowing_nothing_claims_nothing(bench: Bench) -> None:
     """A worker without tasks or queues asks in vain, and is told of no time."""
     await bench.add(new_job())
-    for known in ({"tasks": []}, {"queues": []}):
-        answer = await bench.claim(**known)
+    for answer in (await bench.claim(tasks=[]), await bench.claim(queues=[])):
         assert (answer.claims, answer.next_due) == ([], None)
 
 

@@ -98,7 +98,7 @@ async def test_odd_texts_are_kept(bench: Bench) -> None:
 
 
 async def test_unstorable_error_is_recorded_all_the_same(bench: Bench) -> None:
-    """A traceback may hold NUL characters or lone surrogates. The run must end in the ledger, not in a database error."""
+    """A traceback may hold NUL characters or lone surrogates: the run ends in the ledger all the same."""
     claim = await bench.claimed()
     assert await bench.fail(claim, error="before \0 \udcff after")
     (run,) = await bench.runs(claim.job_id)
@@ -143,7 +143,13 @@ async def test_declare_rewrites_the_definition(bench: Bench) -> None:
     assert (declared.id, declared.declaration, declared.app_version) == (job.id, "v2", "2")
     bench.now.value = START + timedelta(minutes=5)
     claim = await bench.claim_one(queues=["mail"])
-    assert (claim.job_id, claim.slot_no, claim.priority, claim.args, claim.max_attempts) == (job.id, 2, 1, '{"a": 1}', 9)
+    assert (claim.job_id, claim.slot_no, claim.priority, claim.args, claim.max_attempts) == (
+        job.id,
+        2,
+        1,
+        '{"a": 1}',
+        9,
+    )
     assert (claim.schedule, claim.lock_timeout) == ('{"every":"5m"}', timedelta(seconds=7))
 
 

@@ -61,7 +61,9 @@ async def test_discard_leaves_a_ledger_row(bench: Bench) -> None:
 
 async def test_list_jobs_by_due_time_state_and_task(bench: Bench) -> None:
     """Filters narrow, the limit cuts, the order is by due time."""
-    late, early, other = await bench.add(new_job(delay=2 * SECOND), new_job(delay=SECOND), new_job(task="other", delay=3 * SECOND))
+    late, early, other = await bench.add(
+        new_job(delay=2 * SECOND), new_job(delay=SECOND), new_job(task="other", delay=3 * SECOND)
+    )
     running = await bench.claimed()
     await bench.store.pause_job(early)
     assert [view.id for view in await bench.store.list_jobs()] == [running.job_id, early, late, other]
@@ -104,7 +106,9 @@ async def test_status_counts_everything(bench: Bench) -> None:
     await bench.fail(failing, delay=5 * SECOND)
     await bench.claimed(new_job(lock_timeout=LOCK))
     bench.now.advance(seconds=2)
-    waiting, paused, *_ = await bench.add(new_job(delay=timedelta(hours=1)), new_job(), new_job(task="orphan"), new_job())
+    waiting, paused, *_ = await bench.add(
+        new_job(delay=timedelta(hours=1)), new_job(), new_job(task="orphan"), new_job()
+    )
     await bench.store.pause_job(paused)
     status = await bench.store.read_status()
     assert (status.now, status.workers_alive) == (bench.now(), 1)

@@ -70,9 +70,10 @@ def request(limit: int = 10) -> ClaimRequest:
     )
 
 
-SESSIONS = "select count(*) from pg_stat_activity where application_name = 'reltask' and datname = current_database()"
+OURS = "from pg_stat_activity where application_name = 'reltask' and datname = current_database()"
+SESSIONS = f"select count(*) {OURS}"
 WAITING = f"{SESSIONS} and wait_event_type = 'Lock'"
-END = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'reltask' and datname = current_database()"
+END = f"select pg_terminate_backend(pid) {OURS}"
 
 
 async def until(connection: asyncpg.Connection, query: str, count: int) -> None:
@@ -112,7 +113,7 @@ async def test_connection_that_died_while_idle_is_replaced_unnoticed(
 
 @pytest.mark.slow
 async def test_store_survives_a_restart_of_the_server(postgres_server: PostgresServer, store: PostgresStore) -> None:
-    """Once the server is known to be away errors are transient; afterwards the same store goes on, and nothing is lost."""
+    """Once the server is known to be away errors are transient; afterwards the same store goes on."""
     job = NewJob(id=uuid4(), task="t")
     await store.enqueue_jobs([job])
     postgres_server.stop("immediate")
@@ -204,7 +205,7 @@ async def test_enqueue_is_sent_again_and_still_says_what_it_inserted(
 async def test_claim_and_completion_are_not_sent_again_after_a_lost_answer(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
-    """A claim sent twice would take other jobs; a completion sent twice would look refused. Both surface as ambiguous."""
+    """A claim sent twice would take other jobs, a completion sent twice would look refused: both are ambiguous."""
     cutter = Cutter(postgres_server.port)
     async with cutter.running() as port:
         url = postgres_url.replace(str(postgres_server.port), str(port))
@@ -272,9 +273,7 @@ async def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
     assert len(sent) == 2
 
 
-async def test_pgbouncer_gets_no_session_settings_and_no_listen(
-    postgres_url: str, operator: asyncpg.Connection
-) -> None:
+async def test_pgbouncer_gets_no_session_state(postgres_url: str, operator: asyncpg.Connection) -> None:
     """Behind a transaction pooler nothing may live in the session."""
     async with opened(f"{postgres_url}?pgbouncer=true") as store:
         await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])

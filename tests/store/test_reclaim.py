@@ -11,7 +11,7 @@ MICRO = timedelta(microseconds=1)
 
 
 async def test_reclaim_takes_expired_claims_only(bench: Bench) -> None:
-    """heartbeat + copied timeout < now, to the microsecond."""
+    """Heartbeat + copied timeout < now, to the microsecond."""
     claim = await bench.claimed()
     bench.now.value = START + LOCK
     assert await bench.store.reclaim_jobs() == []

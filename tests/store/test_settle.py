@@ -36,7 +36,7 @@ async def test_completed_one_off_is_gone(bench: Bench) -> None:
 
 
 async def test_completed_recurring_job_gets_its_next_slot(bench: Bench) -> None:
-    """Slot number + 1, the given nominal time, attempts from nought, lock cleared; the fence stays until the next claim."""
+    """Slot number + 1, the given nominal time, attempts from nought, lock cleared; the fence waits for the next claim."""
     claim = await bench.claimed(recurring())
     await bench.store.record_progress("alice", claim.hold, '"half"')
     bench.now.advance(seconds=4)
@@ -150,7 +150,7 @@ async def test_named_twice_settled_once(bench: Bench) -> None:
 
 
 async def test_one_success_per_slot_by_constraint(bench: Bench) -> None:
-    """A slot that the ledger shows as ended is refused by constraint, and only that row of the batch: it keeps its lock."""
+    """A slot that the ledger shows as ended is refused by constraint; the other rows of the batch are settled."""
     await bench.add(recurring(key="a"), new_job(), recurring(key="b"))
     claims = (await bench.claim(limit=3)).claims
     (bad,) = [claim for claim in claims if claim.key == "a"]
@@ -314,7 +314,10 @@ async def test_a_thousand_at_once(bench: Bench) -> None:
     failures = [Failure(hold=hold, error="boom", delay=timedelta(0)) for hold in holds]
     assert len(await bench.store.fail_jobs("alice", failures)) == 1000
     holds = [claim.hold for claim in (await bench.claim(limit=1000)).claims]
-    assert len(await bench.store.release_jobs("alice", [Release(hold=hold, outcome=Outcome.RELEASED) for hold in holds])) == 1000
+    assert (
+        len(await bench.store.release_jobs("alice", [Release(hold=hold, outcome=Outcome.RELEASED) for hold in holds]))
+        == 1000
+    )
     holds = [claim.hold for claim in (await bench.claim(limit=1000)).claims]
     assert len(await bench.store.complete_jobs("alice", [Completion(hold=hold) for hold in holds])) == 1000
     assert len(await bench.store.read_outcomes(holds)) == 1000

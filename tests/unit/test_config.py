@@ -34,7 +34,7 @@ def test_defaults() -> None:
     pace = settings.worker.pace()
     assert (settings.worker.poll, settings.worker.lock_timeout) == (timedelta(seconds=60), timedelta(minutes=2))
     assert (pace.heartbeat, pace.beat_timeout, pace.stop_grace, pace.abandon_after) == (30, 5, 10, 3)
-    assert (settings.worker.queues, settings.worker.concurrency) == (("default",), 10)
+    assert (settings.worker.queues, settings.worker.concurrency) == ((), 10)
     assert (settings.database.url, settings.database.pool_size) == (None, 4)
     assert (settings.database.retry_attempts, settings.database.retry_first) == (4, timedelta(seconds=1))
     assert (settings.database.breaker_failures, settings.database.breaker_reset) == (5, timedelta(seconds=30))

@@ -178,7 +178,8 @@ def test_limit_for_a_queue_that_is_not_served() -> None:
     """A limit for an unknown queue is a slip of the pen, and the nearest queue is suggested."""
     message = refusal(arguments={"worker.queues": ["mail"], "worker.queue_concurrency": {"mial": 1}})
     assert "'mial' is not one of the queues of this worker. Did you mean mail?" in message
-    assert "Add it to worker.queues" in refusal(environ={"RELTASK_WORKER_QUEUE_CONCURRENCY": "zzz=1"})
+    environ = {"RELTASK_WORKER_QUEUE_CONCURRENCY": "zzz=1", "RELTASK_WORKER_QUEUES": "mail"}
+    assert "Add it to worker.queues" in refusal(environ=environ)
 
 
 def test_limits_of_all_queues_in_a_file_serve_a_worker_that_picks_one() -> None:

@@ -225,7 +225,7 @@ def _check_queues(settings: Settings, given: Mapping[str, Given]) -> None:
     if limits is None or (queues is not None and queues.rank > limits.rank):
         return
     for name in limits.value:
-        if name not in settings.worker.queues:
+        if settings.worker.queues and name not in settings.worker.queues:
             near = nearest(name, settings.worker.queues)
             raise SettingsError(
                 f"worker.queue_concurrency ({limits.origin}): {name!r} is not one of the queues of this worker.",

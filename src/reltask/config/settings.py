@@ -31,7 +31,9 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
         str | None,
         About("Begins the worker's id; host, process and a unique part follow.", ("WorkerId", "WorkerName")),
     ] = None
-    queues: Annotated[tuple[str, ...], About("The queues that this worker serves.", ("Queues",))] = ("default",)
+    queues: Annotated[
+        tuple[str, ...], About("The queues that this worker serves; none: those that its tasks name.", ("Queues",))
+    ] = ()
     concurrency: Annotated[int, About("How many bodies run at the same time.", ("MaxConcurrency", "Concurrency"))] = 10
     queue_concurrency: Annotated[
         dict[str, int],

@@ -184,4 +184,4 @@ def _is_missed(run: Run) -> bool:
     if claim.schedule is None:
         return False
     rule = read_schedule(claim.schedule)
-    return schedule.is_missed(rule, nominal=claim.nominal, claimed_at=claim.locked_at, attempt=claim.attempt)
+    return schedule.is_missed(rule, nominal=claim.nominal, claimed_at=claim.slot_started_at, attempt=claim.attempt)

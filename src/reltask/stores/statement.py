@@ -23,13 +23,13 @@ Style = Literal["named", "numbered", "qmark"]
 _TOKEN = re.compile(
     r"""
       (?P<comment>    --[^\n]* | /\*.*?\*/ )
-    | (?P<string>     '(?:[^']|'')*' )
-    | (?P<quoted>     "(?:[^"]|"")*" | \[[A-Za-z_][^\]\n]*\] )
-    | (?P<dollar>     \$(?P<tag>[A-Za-z_]*)\$.*?\$(?P=tag)\$ )
+    | (?P<string>     (?<!\w)[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' )
+    | (?P<quoted>     "(?:[^"]|"")*" | \[[A-Za-z_][\w .]*\] )
+    | (?P<dollar>     \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ )
     | (?P<cast>       :: )
-    | (?P<parameter>  :[A-Za-z_][A-Za-z0-9_]* )
+    | (?P<parameter>  (?<!\w):[A-Za-z_]\w* )
     | (?P<end>        ; )
-    | (?P<other>      [^-/'"\[$:;]+ | . )
+    | (?P<other>      \w+ | [^\w\-/'"\[$:;]+ | . )
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -50,8 +50,7 @@ class Statement(NamedTuple):
 def tokens(sql: str) -> Iterator[tuple[str, str]]:
     """The pieces of a text, each with its kind; joined together they are the text again."""
     for match in _TOKEN.finditer(sql):
-        kind = match.lastgroup
-        yield ("dollar" if kind == "tag" else str(kind)), match.group()
+        yield str(match.lastgroup), match.group()
 
 
 def split(script: str) -> list[str]:

@@ -43,6 +43,11 @@ def milliseconds(length: timedelta | None) -> int | None:
     return None if length is None else -(-length // _MILLISECOND)
 
 
+def storable(text: str | None) -> str | None:
+    """Text that PostgreSQL accepts: a traceback may hold NULs and lone surrogates, and must be kept anyway."""
+    return None if text is None else text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
 # What verbs take
 
 
@@ -72,7 +77,7 @@ def completions(given: Sequence[Completion]) -> Columns:
         **holds([completion.hold for completion in given]),
         "outcomes": [completion.outcome for completion in given],
         "results": [completion.result for completion in given],
-        "errors": [completion.error for completion in given],
+        "errors": [storable(completion.error) for completion in given],
         "next_times": [completion.next_run_time for completion in given],
         "skipped_counts": [len(completion.skipped) for completion in given],
         "skipped_ids": [job_id for job_id, _, _ in passed],
@@ -85,7 +90,7 @@ def failures(given: Sequence[Failure]) -> Columns:
     """One column per field."""
     return {
         **holds([failure.hold for failure in given]),
-        "errors": [failure.error for failure in given],
+        "errors": [storable(failure.error) for failure in given],
         "delays": [failure.delay for failure in given],
     }
 
@@ -95,7 +100,7 @@ def releases(given: Sequence[Release]) -> Columns:
     return {
         **holds([release.hold for release in given]),
         "outcomes": [release.outcome for release in given],
-        "errors": [release.error for release in given],
+        "errors": [storable(release.error) for release in given],
         "delays": [release.delay for release in given],
     }
 

@@ -204,7 +204,7 @@ class SqliteStore:
     # Reading
 
     async def read_now(self) -> datetime:
-        return await self._call("read_now", lambda: self._session.read(lambda transaction: values.moment(transaction.now)))
+        return await self._call("read_now", lambda: self._session.read(lambda tx: values.moment(tx.now)))
 
     async def read_status(self) -> StatusView:
         (counts,), unknown = await self._read("read_status")

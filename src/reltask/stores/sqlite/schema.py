@@ -32,6 +32,11 @@ def ensure_schema(session: Session) -> list[str]:
             connection.rollback()
 
 
+def pending_names(session: Session) -> list[str]:
+    """The names of the scripts that this file still needs; it is only looked at."""
+    return [migration.name for migration in _pending(session.connection())]
+
+
 def _pending(connection: sqlite3.Connection) -> list[Migration]:
     return pending("sqlite", _read_version(connection))
 

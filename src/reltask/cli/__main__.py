@@ -1,0 +1,5 @@
+"""`python -m reltask.cli` is `reltask`."""
+
+from reltask.cli import main
+
+main()

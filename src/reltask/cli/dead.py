@@ -1,0 +1,101 @@
+"""`reltask dead`: jobs that have used up their attempts."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import click
+import msgspec
+
+from reltask.app import App
+from reltask.cli.jobs import print_changed, print_job
+from reltask.cli.show import first_line, print_json, print_table
+from reltask.cli.target import about_all, about_some
+from reltask.errors import UnknownJob, UsageError
+from reltask.job import Outcome, RunView, State
+
+COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "ATTEMPTS", "LAST FAILURE (UTC)", "ERROR"]
+ALL_AT_ONCE = 1_000
+
+
+@click.group(name="dead")
+def command() -> None:
+    """List and show dead letters; retry or discard them."""
+
+
+@command.command(name="list")
+@about_all
+@click.option("--task", metavar="NAME", help="Only those of this task.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+def list_(app: App, *, task: str | None, limit: int, as_json: bool) -> None:
+    """List the jobs that have used up their attempts, with their last error."""
+    jobs = app.jobs_sync(state=State.DEAD, task=task, limit=limit)
+    failures = {job.id: _last_failure(app, job.id) for job in jobs}
+    if as_json:
+        print_json([{**msgspec.structs.asdict(job), "last_failure": failures[job.id]} for job in jobs])
+        return
+    rows = [
+        (job.id, job.task, job.key, job.queue, job.attempt, _finished(failures[job.id]), _error(failures[job.id]))
+        for job in jobs
+    ]
+    print_table(COLUMNS, rows, nothing="There are no dead letters.")
+
+
+@command.command()
+@about_some
+@click.argument("job_id", type=click.UUID, metavar="ID")
+def show(app: App, *, job_id: UUID, as_json: bool) -> None:
+    """Show a dead letter with the traceback of its last failure."""
+    job = app.job_sync(job_id)
+    if job.state is not State.DEAD:
+        raise UnknownJob(f"Job {job_id} is not dead but {job.state}.", remedy=f"See: reltask jobs show {job_id}")
+    print_job(job, app.runs_sync(job_id=job_id, limit=5), as_json=as_json)
+    failure = _last_failure(app, job_id)
+    if failure is not None and failure.error and not as_json:
+        click.echo(f"\n{failure.error.rstrip()}")
+
+
+_IDS = click.argument("job_ids", type=click.UUID, nargs=-1, metavar="ID...")
+_ALL = click.option("--all", "everything", is_flag=True, help="All dead letters, at most 1000 at once.")
+
+
+@command.command()
+@about_some
+@_IDS
+@_ALL
+def retry(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> None:
+    """Give dead letters a new set of attempts, due at once."""
+    _change(app, "retry", "will be tried again", job_ids, everything=everything, as_json=as_json)
+
+
+@command.command()
+@about_some
+@_IDS
+@_ALL
+def discard(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> None:
+    """Remove dead letters; the ledger keeps their runs."""
+    _change(app, "discard", "discarded", job_ids, everything=everything, as_json=as_json)
+
+
+def _change(app: App, action: str, done: str, job_ids: tuple[UUID, ...], *, everything: bool, as_json: bool) -> None:
+    if bool(job_ids) == everything:
+        raise UsageError("Which dead letters?", remedy="Name their ids, or write --all.")
+    chosen = [job.id for job in app.jobs_sync(state=State.DEAD, limit=ALL_AT_ONCE)] if everything else list(job_ids)
+    for job_id in chosen:
+        app.change_sync(action, job_id)
+    print_changed(chosen, done, as_json=as_json)
+    if not chosen and not as_json:
+        click.echo("There are no dead letters.")
+
+
+def _last_failure(app: App, job_id: UUID) -> RunView | None:
+    runs = app.runs_sync(job_id=job_id, limit=5)
+    return next((run for run in runs if run.outcome in (Outcome.FAILED, Outcome.LOST)), None)
+
+
+def _finished(run: RunView | None) -> object:
+    return None if run is None else run.finished_at
+
+
+def _error(run: RunView | None) -> str:
+    return "-" if run is None else first_line(run.error) if run.error else str(run.outcome)

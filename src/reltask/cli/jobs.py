@@ -1,0 +1,86 @@
+"""`reltask jobs`."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import click
+import msgspec
+
+from reltask.app import App
+from reltask.cli.runs import print_runs
+from reltask.cli.show import print_fields, print_json, print_table, worker_text
+from reltask.cli.target import about_all, about_some
+from reltask.job import JobView, RunView, State
+
+COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "STATE", "SLOT", "DUE (UTC)", "ATTEMPT", "WORKER"]
+LISTED = [state.value for state in State if state is not State.GONE]
+
+
+@click.group(name="jobs")
+def command() -> None:
+    """List and show jobs; pause, resume, run or discard one."""
+
+
+@command.command(name="list")
+@about_all
+@click.option("--state", type=click.Choice(LISTED), help="Only jobs in this state.")
+@click.option("--task", metavar="NAME", help="Only jobs of this task.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+def list_(app: App, *, state: str | None, task: str | None, limit: int, as_json: bool) -> None:
+    """List jobs by due time."""
+    jobs = app.jobs_sync(state=None if state is None else State(state), task=task, limit=limit)
+    if as_json:
+        print_json(jobs)
+    else:
+        print_table(COLUMNS, [_row(job) for job in jobs], nothing="There is no such job.")
+
+
+def _row(job: JobView) -> list[object]:
+    who = worker_text(job.locked_by)
+    return [job.id, job.task, job.key, job.queue, job.state, job.slot_no, job.due_at, job.attempt, who]
+
+
+@command.command()
+@about_some
+@click.argument("job_id", type=click.UUID, metavar="ID")
+def show(app: App, *, job_id: UUID, as_json: bool) -> None:
+    """Show one job and its last runs."""
+    print_job(app.job_sync(job_id), app.runs_sync(job_id=job_id, limit=5), as_json=as_json)
+
+
+def print_job(job: JobView, runs: list[RunView], *, as_json: bool) -> None:
+    """All that there is to know about a job."""
+    fields = msgspec.structs.asdict(job)
+    if as_json:
+        print_json({**fields, "runs": runs})
+        return
+    print_fields([(name.replace("_", " "), value) for name, value in fields.items()])
+    click.echo()
+    print_runs(runs)
+
+
+def _changing(action: str, done: str, help_text: str) -> None:
+    """Add a command that does one thing to one job."""
+
+    def change(app: App, *, job_id: UUID, as_json: bool) -> None:
+        app.change_sync(action, job_id)
+        print_changed([job_id], done, as_json=as_json)
+
+    identified = click.argument("job_id", type=click.UUID, metavar="ID")(change)
+    command.command(name=action, help=help_text)(about_some(identified))
+
+
+def print_changed(job_ids: list[UUID], done: str, *, as_json: bool) -> None:
+    """Say what has been done."""
+    if as_json:
+        print_json([{"id": job_id, "done": done} for job_id in job_ids])
+        return
+    for job_id in job_ids:
+        click.echo(f"{job_id} {done}")
+
+
+_changing("pause", "paused", "Keep a job from being claimed; a run under way goes on.")
+_changing("resume", "resumed", "Let a paused job be claimed again.")
+_changing("run", "is due now", "Make a job due at once; its schedule stays as it is.")
+_changing("discard", "discarded", "Remove a job that is not running.")

@@ -1,0 +1,78 @@
+"""`reltask migrate`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from reltask.app import App
+from reltask.cli.show import print_json
+from reltask.cli.target import about_schema
+from reltask.config import safe_url
+from reltask.errors import ConfigurationError
+from reltask.runner import EXIT_ERROR, EXIT_OK
+from reltask.stores.migration import Dialect, migrate_postgres, migrations, pending_postgres
+from reltask.stores.sqlite.schema import ensure_schema, pending_names
+from reltask.stores.sqlite.session import Session, SqliteOptions, database_path
+
+
+@click.command(name="migrate")
+@about_schema
+@click.option("--check", is_flag=True, help="Only look; exit status 1 if something is left to do.")
+def command(app: App, *, check: bool, as_json: bool) -> int:
+    """Bring the database's tables to this version, under a lock; running it again changes nothing.
+
+    PostgreSQL needs this once per version, by a user who may create tables. SQLite files are also migrated by whoever
+    opens them first. A schema newer than this reltask is refused.
+    """
+    names = (_pending if check else _migrate)(app.url)
+    if as_json:
+        print_json({"database": safe_url(app.url), "pending" if check else "done": names})
+    else:
+        _print(names, done="pending" if check else "done", where=safe_url(app.url))
+    return EXIT_ERROR if check and names else EXIT_OK
+
+
+def dialect_of(url: str) -> Dialect:
+    """Whose SQL a database speaks."""
+    if url.startswith("sqlite:"):
+        return "sqlite"
+    if url.startswith(("postgresql:", "postgres:", "postgresql+", "postgres+")):
+        return "postgres"
+    raise ConfigurationError(
+        f"This version does not speak to {url.partition(':')[0]}.",
+        remedy="Use sqlite:///file.db or postgresql://host/database.",
+    )
+
+
+def _migrate(url: str) -> list[str]:
+    if dialect_of(url) == "postgres":
+        return asyncio.run(migrate_postgres(url))
+    session = Session(database_path(url), SqliteOptions(), None)
+    try:
+        return ensure_schema(session)
+    finally:
+        session.close()
+
+
+def _pending(url: str) -> list[str]:
+    if dialect_of(url) == "postgres":
+        return asyncio.run(pending_postgres(url))
+    if not Path(database_path(url)).exists():
+        return [migration.name for migration in migrations("sqlite")]
+    session = Session(database_path(url), SqliteOptions(), None)
+    try:
+        return pending_names(session)
+    finally:
+        session.close()
+
+
+def _print(names: list[str], *, done: str, where: str) -> None:
+    for name in names:
+        click.echo(f"{done}: {name}")
+    if not names:
+        click.echo(f"{where} is up to date.")
+    elif done == "pending":
+        click.echo("Run: reltask migrate")

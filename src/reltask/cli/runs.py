@@ -1,0 +1,40 @@
+"""`reltask runs`."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import click
+
+from reltask.app import App
+from reltask.cli.show import first_line, print_json, print_table, worker_text
+from reltask.cli.target import about_all
+from reltask.job import RunView
+
+COLUMNS = ["FINISHED", "TASK", "SLOT", "ATTEMPT", "OUTCOME", "SECONDS", "WORKER", "JOB", "ERROR"]
+
+
+@click.command(name="runs")
+@about_all
+@click.option("--job", "job_id", type=click.UUID, metavar="ID", help="Only runs of this job.")
+@click.option("--task", metavar="NAME", help="Only runs of this task.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+def command(app: App, *, job_id: UUID | None, task: str | None, limit: int, as_json: bool) -> None:
+    """List the runs that have ended, newest first."""
+    runs = app.runs_sync(job_id=job_id, task=task, limit=limit)
+    if as_json:
+        print_json(runs)
+    else:
+        print_runs(runs)
+
+
+def print_runs(runs: list[RunView]) -> None:
+    """One line per run."""
+    print_table(COLUMNS, [_row(run) for run in runs], nothing="No run has ended yet.")
+
+
+def _row(run: RunView) -> list[object]:
+    seconds = "-" if run.claimed_at is None else f"{(run.finished_at - run.claimed_at).total_seconds():.3f}"
+    who = worker_text(run.worker)
+    error = first_line(run.error)
+    return [run.finished_at, run.task, run.slot_no, run.attempt, run.outcome, seconds, who, run.job_id, error]

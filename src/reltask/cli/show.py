@@ -1,0 +1,83 @@
+"""Output: JSON for machines, aligned columns for pipes, and rich's tables for a terminal that has rich."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import click
+import msgspec
+
+from reltask.logs import short_worker
+
+Row = Sequence[object]
+
+
+def print_json(value: object) -> None:
+    """Write one JSON document."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Row], *, nothing: str) -> None:
+    """Write rows under their columns, or a sentence that there are none."""
+    texts = [[text(cell) for cell in row] for row in rows]
+    if not texts:
+        click.echo(nothing)
+    elif not (sys.stdout.isatty() and _with_rich(columns, texts)):
+        _plainly(columns, texts)
+
+
+def print_fields(fields: Sequence[tuple[str, object]]) -> None:
+    """Write names and values, one pair per line."""
+    width = max(len(name) for name, _ in fields)
+    for name, value in fields:
+        click.echo(f"{name:<{width}}  {text(value)}")
+
+
+def text(value: object) -> str:
+    """A value as people read it: times in UTC to the second, nothing as a dash."""
+    match value:
+        case None | "":
+            return "-"
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S}"
+        case list() | tuple():
+            return ", ".join(map(text, value)) or "-"
+        case UUID():
+            return str(value)
+        case _:
+            return str(value)
+
+
+def worker_text(worker: str | None) -> str:
+    """A worker's id, shortened."""
+    return "-" if worker is None else short_worker(worker)
+
+
+def first_line(error: str | None) -> str:
+    """What an error says in the end: a traceback's last line."""
+    lines = (error or "").strip().splitlines()
+    return lines[-1][:100] if lines else "-"
+
+
+def _plainly(columns: Sequence[str], rows: list[list[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for row in [list(columns), *rows]:
+        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _with_rich(columns: Sequence[str], rows: list[list[str]]) -> bool:
+    try:
+        from rich.console import Console  # noqa: PLC0415 - an extra
+        from rich.table import Table  # noqa: PLC0415
+    except ImportError:
+        return False
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False, highlight=False).print(table)
+    return True

@@ -1,0 +1,77 @@
+"""`reltask sql`: every statement is a file that a DBA can read before it runs."""
+
+from __future__ import annotations
+
+import difflib
+from importlib.resources import files
+
+import click
+
+from reltask.cli.migrate import dialect_of
+from reltask.cli.show import print_json
+from reltask.cli.target import find_app
+from reltask.errors import UsageError
+from reltask.stores.migration import Dialect, migrations
+from reltask.stores.statement import read_sql
+
+DIALECTS: tuple[Dialect, ...] = ("postgres", "sqlite")
+
+
+@click.command(name="sql")
+@click.argument("verbs", nargs=-1, metavar="[VERB]...")
+@click.option("--list", "names_only", is_flag=True, help="Only the names of the statements.")
+@click.option("--all", "everything", is_flag=True, help="The tables and every statement.")
+@click.option("--dialect", type=click.Choice(DIALECTS), help="Whose SQL; otherwise the database's.")
+@click.option("--app", "reference", metavar="MODULE:app", help="The app whose database is meant.")
+@click.option("--database", metavar="URL", help="The database, without a password, instead of an app.")
+@click.option("--config", metavar="FILE", help="The settings file; otherwise reltask.toml or appsettings.json.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
+def command(
+    *,
+    verbs: tuple[str, ...],
+    names_only: bool,
+    everything: bool,
+    dialect: Dialect | None,
+    reference: str | None,
+    database: str | None,
+    config: str | None,
+    as_json: bool,
+) -> None:
+    """Print the SQL that reltask runs: the tables, or the statements of these VERBs. Nothing is sent.
+
+    Without a VERB it is what `reltask migrate` runs on an empty database.
+    """
+    speaks = dialect or dialect_of(find_app(reference, database=database, config=config).url)
+    scripts = _scripts(speaks, verbs, everything=everything or names_only)
+    if names_only:
+        scripts = dict.fromkeys(scripts, "")
+    if as_json:
+        print_json(list(scripts) if names_only else scripts)
+        return
+    for name, text in scripts.items():
+        click.echo(name if names_only else f"-- {name}\n\n{text.strip()}\n")
+
+
+def _scripts(dialect: Dialect, verbs: tuple[str, ...], *, everything: bool) -> dict[str, str]:
+    """The chosen files with their texts."""
+    known = statements(dialect)
+    tables = {migration.name: migration.sql for migration in migrations(dialect)}
+    if everything:
+        return tables | {verb: read_sql(dialect, verb) for verb in known}
+    return {_known(verb, known): read_sql(dialect, verb) for verb in verbs} or tables
+
+
+def statements(dialect: Dialect) -> list[str]:
+    """The names of all statements of a store."""
+    folder = files("reltask.stores") / dialect / "sql"
+    return sorted(entry.name.removesuffix(".sql") for entry in folder.iterdir() if entry.name.endswith(".sql"))
+
+
+def _known(verb: str, known: list[str]) -> str:
+    if verb not in known:
+        near = difflib.get_close_matches(verb, known, n=1)
+        raise UsageError(
+            f"No statement is called {verb!r}.", remedy=f"Did you mean {near[0]}?" if near else "See --list."
+        )
+    return verb

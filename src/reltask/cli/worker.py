@@ -1,0 +1,47 @@
+"""`reltask worker`."""
+
+from __future__ import annotations
+
+import click
+
+from reltask.app import App
+from reltask.cli.target import app_command
+from reltask.runner import run_worker
+
+
+@click.command(name="worker")
+@app_command
+@click.option("--queues", metavar="A,B", help="The queues to serve.")
+@click.option("--concurrency", metavar="N", help="How many bodies run at the same time.")
+@click.option("--name", metavar="NAME", help="Begins the worker's id.")
+@click.option("--poll", metavar="5s", help="The longest sleep.")
+@click.option("--once", is_flag=True, help="Run what is due, then end: for cron, CI and batch hosts.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+@click.option("--log-format", metavar="FORMAT", help="text, json, or auto: text on a terminal, JSON otherwise.")
+@click.option("--no-uvloop", is_flag=True, help="Use Python's own event loop even if uvloop is installed.")
+def command(
+    app: App,
+    *,
+    queues: str | None,
+    concurrency: str | None,
+    name: str | None,
+    poll: str | None,
+    once: bool,
+    log_level: str | None,
+    log_format: str | None,
+    no_uvloop: bool,
+) -> int:
+    """Run a worker of MODULE:app until SIGTERM or Ctrl+C.
+
+    The first signal lets running bodies finish within worker.shutdown_grace, a second one stops them now. Further
+    settings come from the environment and the settings file: see `reltask config`.
+    """
+    app.configure(
+        worker__queues=queues,
+        worker__concurrency=concurrency,
+        worker__name=name,
+        worker__poll=poll,
+        log__level=log_level,
+        log__format=log_format,
+    )
+    return run_worker(app, once=once, uvloop=not no_uvloop)
