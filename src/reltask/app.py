@@ -19,13 +19,14 @@ import msgspec
 
 from reltask import events
 from reltask.backoff import Backoff, parse_backoff
-from reltask.client import Client
+from reltask.client import Client, refuse_running_loop
 from reltask.clock import Clock, SystemClock
 from reltask.config import Loaded, Settings, load_settings
 from reltask.duration import Duration, parse_duration
 from reltask.engine.child import ProcessContext
 from reltask.engine.context import Context, SyncContext
 from reltask.engine.service import LoopHost, ThreadHost
+from reltask.engine.transaction import open_transaction
 from reltask.engine.worker import Worker
 from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError
 from reltask.handles import Call, Job, Options, ProducerHost, Task, check_options
@@ -60,9 +61,9 @@ _UNSET = msgspec.UNSET
 class App(Operations):
     """Tasks, and the database that their jobs live in.
 
-    `url` is `sqlite:///file.db` or `postgresql://host/database`; without it the settings say. `settings` holds further
-    ones by their dotted names, such as `{"worker.concurrency": 20}`; they win over environment and file. `clock`, `rng`,
-    `now` and `inline` are for tests: with `inline` everything runs on the caller's loop, without threads.
+    `url` is `sqlite:///file.db` or `postgresql://host/database`; without it the settings say. `settings` holds
+    further ones by their dotted names, such as `{"worker.concurrency": 20}`; they win over environment and file.
+    `clock`, `rng`, `now` and `inline` are for tests: with `inline` everything runs on the caller's loop.
     """
 
     def __init__(
@@ -298,12 +299,17 @@ class App(Operations):
 
     def enqueue_many(self, calls: Iterable[Call]) -> Coroutine[Any, Any, list[Job]]:
         """Enqueue many at once: `await app.enqueue_many(task.call(i) for i in range(1000))`."""
-        listed = list(calls)
+        listed, block = list(calls), open_transaction()
+        if block is not None:
+            return self._host.insert_within(block, listed)
         return self._client.run(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
 
     def enqueue_many_sync(self, calls: Iterable[Call]) -> list[Job]:
         """`enqueue_many` for synchronous code."""
-        listed = list(calls)
+        listed, block = list(calls), open_transaction()
+        if block is not None:
+            refuse_running_loop("enqueue_many")
+            return block.wait_for(self._host.insert_within(block, listed))
         return self._client.run_sync(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
 
     def close(self) -> None:

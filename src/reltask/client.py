@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from reltask.engine.transaction import open_transaction
 from reltask.errors import UsageError
 from reltask.store import Store
 
@@ -92,6 +93,7 @@ class Client:
             raise UsageError(
                 f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync()."
             ) from None
+        _refuse_inside_transaction(name)
         store = self._own.get(loop)
         if self._inline:
             return self._on_this_loop(operation, store)
@@ -99,13 +101,9 @@ class Client:
 
     def run_sync(self, operation: Operation[T], *, name: str) -> T:
         """The operation, waited for; refused on a running loop, which it would block."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return self._connected().submit(operation).result()
-        raise UsageError(
-            f"{name}_sync() would block the running event loop.", remedy=f"In asynchronous code write: await {name}()."
-        )
+        refuse_running_loop(name)
+        _refuse_inside_transaction(f"{name}_sync")
+        return self._connected().submit(operation).result()
 
     def lend(self, store: Store) -> None:
         """Use this open store for calls from the running loop: a worker shares its own."""
@@ -148,3 +146,21 @@ class Client:
 
 async def _directly(operation: Operation[T], store: Store) -> T:
     return await operation(store)
+
+
+def refuse_running_loop(name: str) -> None:
+    """Say at once that a blocking call would block the loop that it is made on."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        f"{name}_sync() would block the running event loop.", remedy=f"In asynchronous code write: await {name}()."
+    )
+
+
+def _refuse_inside_transaction(name: str) -> None:
+    if open_transaction() is not None:
+        raise UsageError(
+            f"{name}() inside an open transaction would wait for it.", remedy="Call it before or after the block."
+        )

@@ -14,12 +14,13 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from reltask.client import Client
+from reltask.client import Client, refuse_running_loop
 from reltask.duration import Duration, parse_duration
+from reltask.engine.transaction import TaskTransaction, open_transaction
 from reltask.errors import ArgumentsError, DatabaseError, DeclarationError, UsageError
 from reltask.job import JobView, NewJob, RunView
 from reltask.schedule import Schedule, encode, make_schedule
-from reltask.store import Store
+from reltask.store import BATCH, Store
 from reltask.tasks import PRIORITIES, TaskDefinition
 
 P = ParamSpec("P")
@@ -120,11 +121,18 @@ class Producer(Generic[P]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job]:
         """Have a worker call the function with these arguments."""
-        return self._host.client.run(self._inserting(self.call(*args, **kwargs)), name="enqueue")
+        call, block = self.call(*args, **kwargs), open_transaction()
+        if block is not None:
+            return self._host.insert_one_within(block, call)
+        return self._host.client.run(self._inserting(call), name="enqueue")
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for synchronous code."""
-        return self._host.client.run_sync(self._inserting(self.call(*args, **kwargs)), name="enqueue")
+        call, block = self.call(*args, **kwargs), open_transaction()
+        if block is not None:
+            refuse_running_loop("enqueue")
+            return block.wait_for(self._host.insert_within(block, [call]))[0]
+        return self._host.client.run_sync(self._inserting(call), name="enqueue")
 
     def using(
         self,
@@ -214,14 +222,25 @@ class ProducerHost:
         known = await store.read_declared([(job.task, job.key)])
         return Job(self.client, known[0].id if known else job.id, job.task, created=False)
 
+    async def insert_one_within(self, block: TaskTransaction, call: Call) -> Job:
+        """Insert one job inside a task's open transaction."""
+        return (await self.insert_within(block, [call]))[0]
+
+    async def insert_within(self, block: TaskTransaction, calls: list[Call]) -> list[Job]:
+        """Insert jobs inside a task's open transaction; the signal follows the commit."""
+        return await self._insert(calls, block)
+
     async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
         """Insert jobs in as few statements as possible, and signal once."""
+        inserted = await self._insert(calls, store)
+        await self.signal(store)
+        return inserted
+
+    async def _insert(self, calls: list[Call], where: Store | TaskTransaction) -> list[Job]:
         jobs = [call.job(self.new_id) for call in calls]
         created: set[UUID] = set()
-        for start in range(0, len(jobs), 1_000):
-            created |= await store.enqueue_jobs(jobs[start : start + 1_000])
-        if created:
-            await self.signal(store)
+        for start in range(0, len(jobs), BATCH):
+            created |= await where.enqueue_jobs(jobs[start : start + BATCH])
         return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from reltask.job import (
@@ -39,6 +39,39 @@ from reltask.job import (
 
 BATCH = 1_000
 """No verb touches more rows than this at once; callers chunk."""
+
+
+class Transaction(Protocol):
+    """A task's own writes, to be committed together with its completion or not at all."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, inside the open transaction."""
+        ...
+
+    async def execute(self, sql: str, /, *args: object, **named: object) -> None:
+        """Run a statement: values in the driver's own style by position, or `:name` style by name."""
+        ...
+
+    async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
+        """Run a query and return its rows."""
+        ...
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        """As the store's verb: the jobs exist once the transaction is committed, and never if it is not."""
+        ...
+
+    async def holds_job(self, worker: str, hold: Hold) -> bool:
+        """Whether the committed row shows the claim as this worker's; takes no lock."""
+        ...
+
+    async def guard_job(self, worker: str, hold: Hold) -> bool:
+        """Renew the claim and keep it until the commit, if owner and fence still match: a chunk's last statement."""
+        ...
+
+    async def complete_job(self, worker: str, completion: Completion) -> bool:
+        """End the slot if owner and fence still match: the last statement before the commit."""
+        ...
 
 
 class Store(Protocol):
@@ -110,6 +143,10 @@ class Store(Protocol):
 
     async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
         """Write a run's progress where owner and fence still match."""
+        ...
+
+    def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction on a connection of its own: committed when the block ends, rolled back when it raises."""
         ...
 
     # Workers

@@ -120,6 +120,12 @@ async def test_status_counts_everything(bench: Bench) -> None:
     assert (await bench.job(expired.job_id)).state is State.CLAIMED
 
 
+async def test_read_now_is_the_databases_time(bench: Bench) -> None:
+    """The clock that decides is the database's, here the test's."""
+    bench.now.advance(microseconds=1)
+    assert await bench.store.read_now() == bench.now()
+
+
 async def test_status_of_nothing(bench: Bench) -> None:
     """An empty database counts nought."""
     status = await bench.store.read_status()

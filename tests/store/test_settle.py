@@ -36,7 +36,7 @@ async def test_completed_one_off_is_gone(bench: Bench) -> None:
 
 
 async def test_completed_recurring_job_gets_its_next_slot(bench: Bench) -> None:
-    """Slot number + 1, the given nominal time, attempts from nought, lock cleared; the fence waits for the next claim."""
+    """Slot number + 1, the given nominal time, attempts from nought, lock cleared; the fence grows at the claim."""
     claim = await bench.claimed(recurring())
     await bench.store.record_progress("alice", claim.hold, '"half"')
     bench.now.advance(seconds=4)

@@ -64,10 +64,10 @@ class Beater(Service):
         if sooner:
             self.wake()
 
-    def settling(self, hold: Hold) -> None:
-        """The body has ended; keep the claim until its outcome is written."""
+    def settling(self, hold: Hold, *, is_settling: bool = True) -> None:
+        """The run's outcome is being written, or not any more; keep the claim, and do not take its end for a loss."""
         with self._lock:
-            self._heartbeats.settling(hold)
+            self._heartbeats.settling(hold, is_settling=is_settling)
 
     def forget(self, hold: Hold) -> None:
         """The run is over."""

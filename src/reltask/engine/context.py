@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from msgspec import Struct
+
 from reltask.arguments import encode_json
 from reltask.engine.run import Run
+from reltask.engine.transaction import TaskTransaction, Transactions, current, open_transaction, wait_for
+from reltask.errors import UsageError
 
-ProgressWriter = Callable[[str], Awaitable[None]]
+
+class ContextServices(Struct, frozen=True, kw_only=True):
+    """What contexts need of their worker."""
+
+    worker: str
+    state: Any
+    transactions: Transactions
+    save_progress: Callable[[Run, str], Awaitable[None]]
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
@@ -30,10 +42,10 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
 class BaseContext:
     """The facts of a run, the same for every kind of body."""
 
-    def __init__(self, run: Run, *, worker: str, state: Any, save_progress: ProgressWriter) -> None:
-        claim = run.claim
+    def __init__(self, run: Run, services: ContextServices) -> None:
+        claim, worker = run.claim, services.worker
         self._run = run
-        self._save_progress = save_progress
+        self._services = services
         self.task: str = claim.task
         self.job_id: UUID = claim.job_id
         self.key: str | None = claim.key
@@ -45,7 +57,7 @@ class BaseContext:
         self.idempotency_key: str = claim.idempotency_key
         """The same for every run of this slot: what makes an effect elsewhere happen once."""
         self.worker: str = worker
-        self.state: Any = state
+        self.state: Any = services.state
         """What the app's lifespan yielded."""
         extra = {"worker": worker, "job": str(claim.job_id), "slot": claim.slot_no, "fence": claim.fence}
         self.logger = RunLogger(logging.getLogger(f"reltask.task.{claim.task}"), extra)
@@ -66,22 +78,80 @@ class Context(BaseContext):
     async def progress(self, value: Any) -> None:
         """Publish how far this run has come: any JSON value, shown by `reltask jobs show`."""
         self.check()
-        await self._save_progress(encode_json(value).decode())
+        _refuse_inside("progress")
+        await self._services.save_progress(self._run, encode_json(value).decode())
+
+    @asynccontextmanager
+    async def transaction(self, *, complete: bool = True) -> AsyncIterator[TaskTransaction]:
+        """Writes that commit together with this slot's completion, or not at all.
+
+        With `complete=False` the block is a chunk: its writes commit only while the claim holds, and the slot goes on.
+        """
+        async with self._services.transactions.open(self._run, complete=complete) as block:
+            token = current.set(block)
+            try:
+                yield block
+            finally:
+                current.reset(token)
 
 
 class SyncContext(BaseContext):
     """Handed to `def` tasks, which run in a thread."""
 
-    def __init__(self, run: Run, *, worker: str, state: Any, save_progress: ProgressWriter) -> None:
-        super().__init__(run, worker=worker, state=state, save_progress=save_progress)
+    def __init__(self, run: Run, services: ContextServices) -> None:
+        super().__init__(run, services)
         self._loop = asyncio.get_running_loop()
 
     def progress(self, value: Any) -> None:
         """Publish how far this run has come: any JSON value, shown by `reltask jobs show`."""
         self.check()
-        text = encode_json(value).decode()
-        asyncio.run_coroutine_threadsafe(_awaited(self._save_progress(text)), self._loop).result()
+        _refuse_inside("progress")
+        wait_for(self._services.save_progress(self._run, encode_json(value).decode()), self._loop)
+
+    @contextmanager
+    def transaction(self, *, complete: bool = True) -> Iterator[SyncTransaction]:
+        """Writes that commit together with this slot's completion, or not at all: see `Context.transaction`."""
+        opening = self._services.transactions.open(self._run, complete=complete)
+        block = wait_for(opening.__aenter__(), self._loop)
+        token = current.set(block)
+        try:
+            yield SyncTransaction(block, self._loop)
+        except BaseException as error:
+            current.reset(token)
+            if not wait_for(opening.__aexit__(type(error), error, error.__traceback__), self._loop):
+                raise
+        else:
+            current.reset(token)
+            wait_for(opening.__aexit__(None, None, None), self._loop)
 
 
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
+class SyncTransaction:
+    """Handed to the body of `with ctx.transaction() as tx`."""
+
+    def __init__(self, block: TaskTransaction, loop: asyncio.AbstractEventLoop) -> None:
+        self._block = block
+        self._loop = loop
+
+    @property
+    def result(self) -> Any:
+        """Set it to store a result with the completion."""
+        return self._block.result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        self._block.result = value
+
+    def execute(self, sql: str, /, *args: object, **named: object) -> None:
+        """Run a statement: `tx.execute("update rates set x = :x", x=1)`, or in the driver's own style."""
+        wait_for(self._block.execute(sql, *args, **named), self._loop)
+
+    def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
+        """Run a query and return its rows."""
+        return wait_for(self._block.fetch(sql, *args, **named), self._loop)
+
+
+def _refuse_inside(call: str) -> None:
+    if open_transaction() is not None:
+        raise UsageError(
+            f"ctx.{call}() inside an open transaction would wait for it.", remedy="Call it before or after the block."
+        )

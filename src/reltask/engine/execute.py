@@ -67,10 +67,10 @@ class Executor:
         self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
         ended = await self._end(run)
         self._beater.settling(run.hold)
-        if run.settled_by_transaction:
-            self._completed_already(run, ended)
-        else:
+        if run.completion is None:
             await self._settle(run, ended, started)
+        else:
+            self._completed_already(run, run.completion, ended, seconds=self._clock.monotonic() - started)
         self._beater.forget(run.hold)
 
     # Running
@@ -135,7 +135,7 @@ class Executor:
         written = settlement(run, ended, finished=run.now(now), rng=self._rng)
         settled = await self._settler.settle(written)
         if settled is None:
-            self._tell(run, events.LateWriteRefused, outcome=ended.outcome)
+            await self._refused(run, ended, seconds=now - started)
             return
         if ended.not_stored is not None:
             self._tell(run, events.ResultNotStored, reason=ended.not_stored)
@@ -156,8 +156,16 @@ class Executor:
         else:
             self._tell(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "")
 
-    def _completed_already(self, run: Run, ended: Ended) -> None:
+    async def _refused(self, run: Run, ended: Ended, *, seconds: float) -> None:
+        """The claim had passed on, or this very run had ended the slot by a commit whose answer was lost."""
+        if await self._settler.recorded(run.hold) is Outcome.SUCCEEDED:
+            self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=None)
+        else:
+            self._tell(run, events.LateWriteRefused, outcome=ended.outcome)
+
+    def _completed_already(self, run: Run, completion: Completion, ended: Ended, *, seconds: float) -> None:
         """The body's own transaction has completed the slot; what it raised afterwards changes nothing."""
+        self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=completion.next_run_time)
         if ended.outcome is not Outcome.SUCCEEDED:
             self._tell(run, events.ErrorAfterCompletion, error=ended.error or "")
 

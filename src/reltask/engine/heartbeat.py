@@ -78,7 +78,7 @@ class Watch(Struct):
     renew_until: float | None = None
     """A run past its own timeout and grace is no longer renewed."""
     settling: bool = False
-    """The body has ended and its outcome is on its way: no longer abandoned, but still renewed."""
+    """Its outcome is on its way: no longer abandoned, but still renewed."""
     abandoned: bool = False
 
     @property
@@ -115,10 +115,10 @@ class Heartbeats:
         """A claim has been acknowledged; `sent_at` is when it had been asked for."""
         self._watches[hold] = Watch(hold, pace, sent_at, sent_at + pace.heartbeat, renew_until)
 
-    def settling(self, hold: Hold) -> None:
-        """The run's body has ended; its outcome will be written."""
+    def settling(self, hold: Hold, *, is_settling: bool = True) -> None:
+        """The run's outcome is being written: its row may vanish because of us. Or it is not being written any more."""
         if hold in self._watches:
-            self._watches[hold].settling = True
+            self._watches[hold].settling = is_settling
 
     def forget(self, hold: Hold) -> None:
         """The run is over."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from reltask.clock import DatabaseTime
 from reltask.errors import LockLost, Stopped
-from reltask.job import Claim, Hold
+from reltask.job import Claim, Completion, Hold
 from reltask.lease import Pace
 from reltask.tasks import TaskDefinition
 
@@ -58,7 +58,9 @@ class Run:
         """The database's time at the claim, to be carried forward by monotonic time."""
         self.stop_reason: StopReason | None = None
         self.stop_detail = ""
-        self.settled_by_transaction = False
+        self.completion: Completion | None = None
+        """What the body's own transaction has committed."""
+        self.progress_at = float("-inf")
         self._body: Body | None = None
         self._stopping: Callable[[], object] | None = None
         self._lock = threading.Lock()

@@ -13,6 +13,7 @@ lost, the same fenced statement is sent again, and the ledger settles what it no
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from reltask import events
 from reltask.clock import Clock
 from reltask.engine.service import Service
 from reltask.errors import AmbiguousError, DatabaseError, TransientError
-from reltask.job import Completion, Failure, Hold, Release, Settled
+from reltask.job import Completion, Failure, Hold, Outcome, Release, Settled
 from reltask.store import BATCH, Store
 
 Settlement = Completion | Failure | Release
@@ -50,6 +51,17 @@ class Settler(Service):
         self._waiting.append((settlement, future))
         self._woken.set()
         return future
+
+    async def recorded(self, hold: Hold) -> Outcome | None:
+        """What the ledger says about a run, as soon as the database answers."""
+        for tries in itertools.count():
+            try:
+                return (await self._store.read_outcomes([hold])).get(hold)
+            except (TransientError, AmbiguousError) as error:
+                await self._wait_for_database(error, tries)
+            except DatabaseError:
+                break
+        return None
 
     async def tick(self) -> float | None:
         batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]

@@ -25,7 +25,7 @@ from reltask.clock import Clock
 from reltask.config import LimitSettings, WorkerSettings
 from reltask.engine.beater import Beater
 from reltask.engine.bodies import AsyncBody, ThreadBody
-from reltask.engine.context import Context, SyncContext
+from reltask.engine.context import Context, ContextServices, SyncContext
 from reltask.engine.declare import declare
 from reltask.engine.execute import Executor, Limits
 from reltask.engine.heartbeat import Abandon
@@ -36,6 +36,7 @@ from reltask.engine.run import Body, Run, StopReason
 from reltask.engine.service import Host, LoopHost, Service, ThreadHost
 from reltask.engine.settle import Settler
 from reltask.engine.threads import ThreadPool
+from reltask.engine.transaction import Transactions, wait_for
 from reltask.errors import DatabaseError, LockLost, SettingsError
 from reltask.job import NewJob, WorkerRecord
 from reltask.lease import Pace
@@ -79,7 +80,6 @@ class Worker:
         self._emit = emit
         self._schedules = schedules
         self._app_version = app_version
-        self._state = state
         self._pool = ThreadPool()
         self._tasks: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
@@ -100,6 +100,14 @@ class Worker:
             clock=clock,
             emit=emit,
             abandon=self._abandon,
+        )
+        self._services = ContextServices(
+            worker=self.id,
+            state=state,
+            transactions=Transactions(
+                store, worker=self.id, beater=self._beater, clock=clock, result_limit=limits.result
+            ),
+            save_progress=self._save_progress,
         )
         self._settler = Settler(store, worker=self.id, clock=clock, emit=emit)
         self._executor = Executor(
@@ -229,6 +237,7 @@ class Worker:
         finally:
             self._places.give_back(run)
             self._freed.set()
+            self._poller.idle = False  # what ran may have enqueued more: only the next look can tell
             self._poller.wake()
 
     def _abandon(self, abandon: Abandon) -> None:
@@ -254,36 +263,29 @@ class Worker:
         if task.kind is Kind.PROCESS:
             return ProcessBody(self._pool, run, worker=self.id, progress=self._progress_from_thread(run))
         arguments = task.arguments.decode(run.claim.args)
-        function, save = task.function, self._progress_writer(run)
+        function = task.function
         if task.kind is Kind.ASYNC:
-            context = Context(run, worker=self.id, state=self._state, save_progress=save) if task.context else None
+            context = Context(run, self._services) if task.context else None
             return AsyncBody(lambda: function(context, **arguments) if context else function(**arguments))
-        sync = SyncContext(run, worker=self.id, state=self._state, save_progress=save) if task.context else None
+        sync = SyncContext(run, self._services) if task.context else None
         return ThreadBody(self._pool, lambda: function(sync, **arguments) if sync else function(**arguments))
 
-    def _progress_writer(self, run: Run) -> Callable[[str], Any]:
-        last = float("-inf")
-
-        async def save(text: str) -> None:
-            nonlocal last
-            now = self._clock.monotonic()
-            if now - last < PROGRESS_INTERVAL:
-                return
-            last = now
-            if not await self.store.record_progress(self.id, run.hold, text):
-                run.stop(StopReason.LOST, "the claim has passed to somebody else")
-                raise LockLost("This run's claim has passed to somebody else.")
-
-        return save
+    async def _save_progress(self, run: Run, text: str) -> None:
+        """Write a run's progress, not more often than people look."""
+        now = self._clock.monotonic()
+        if now - run.progress_at < PROGRESS_INTERVAL:
+            return
+        run.progress_at = now
+        if not await self.store.record_progress(self.id, run.hold, text):
+            run.stop(StopReason.LOST, "the claim has passed to somebody else")
+            raise LockLost("This run's claim has passed to somebody else.")
 
     def _progress_from_thread(self, run: Run) -> Callable[[str], None]:
-        save = self._progress_writer(run)
-
         async def save_quietly(text: str) -> None:
             with contextlib.suppress(DatabaseError, LockLost):
-                await save(text)
+                await self._save_progress(run, text)
 
-        return lambda text: asyncio.run_coroutine_threadsafe(save_quietly(text), self._loop).result()
+        return lambda text: wait_for(save_quietly(text), self._loop)
 
     def _find_pace(self, lock_timeout: timedelta) -> Pace:
         """The pace for a row's own lock timeout; one that does not suit this worker's heartbeat brings its own."""

@@ -49,6 +49,7 @@ from reltask.stores.postgres.connections import Connections, Options
 from reltask.stores.postgres.errors import quotable, statement_failed
 from reltask.stores.postgres.schema import check
 from reltask.stores.postgres.signals import Signals
+from reltask.stores.postgres.transaction import PostgresTransaction, transaction
 from reltask.stores.statement import load
 
 T = TypeVar("T")
@@ -74,6 +75,7 @@ class PostgresStore:
         self._policy = policy
         self._now = now
         self._connections = Connections(url, self._options)
+        self._tasks_connections = Connections(url, self._options, plain=True)
         self._signals = Signals(self._send_signal)
 
     async def open(self) -> None:
@@ -82,6 +84,7 @@ class PostgresStore:
     async def close(self) -> None:
         await self._signals.close()
         await self._connections.close()
+        await self._tasks_connections.close()
 
     def dedicated(self, *, timeout: timedelta) -> PostgresStore:
         seconds = timeout.total_seconds()
@@ -169,6 +172,9 @@ class PostgresStore:
             alone = [await self._settle(verb, worker, [one], columns) for one in batch]
             return [settled for settlements in alone for settled in settlements]
         return [Settled(job_id, fence, dead) for job_id, fence, dead in rows]
+
+    def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[PostgresTransaction]:
+        return transaction(self._tasks_connections, timeout=timeout, now=self._now)
 
     # Workers
 

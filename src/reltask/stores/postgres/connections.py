@@ -105,12 +105,11 @@ def _session(options: Options) -> dict[str, str]:
     }
 
 
-async def connect(url: str, options: Options) -> asyncpg.Connection:
+async def connect(url: str, options: Options, *, plain: bool = False) -> asyncpg.Connection:
     """A new connection, or one of reltask's errors."""
     target = read_url(url)
-    settings: dict[str, Any] = (
-        {"statement_cache_size": 0} if target.pgbouncer else {"server_settings": _session(options)}
-    )
+    session = {"application_name": options.application_name} if plain else _session(options)
+    settings: dict[str, Any] = {"statement_cache_size": 0} if target.pgbouncer else {"server_settings": session}
     if target.tls:
         settings["ssl"] = _encrypted()
     try:
@@ -132,9 +131,11 @@ async def connect(url: str, options: Options) -> asyncpg.Connection:
 class Connections:
     """The connections of one store."""
 
-    def __init__(self, url: str, options: Options) -> None:
+    def __init__(self, url: str, options: Options, *, plain: bool = False) -> None:
+        """`plain` connections are for the user's own statements, and leave the planner alone."""
         self._url = url
         self._options = options
+        self._plain = plain
         self._idle: list[asyncpg.Connection] = []
         self._room = asyncio.Semaphore(options.pool_size)
         self._wake: Callable[[], None] | None = None
@@ -144,7 +145,7 @@ class Connections:
     async def take(self) -> AsyncIterator[asyncpg.Connection]:
         """A connection for one statement. An error inside the block costs the connection only if it may be broken."""
         async with self._room:
-            connection = self._pop() or await connect(self._url, self._options)
+            connection = self._pop() or await connect(self._url, self._options, plain=self._plain)
             try:
                 await self._listen_on(connection)
                 yield connection

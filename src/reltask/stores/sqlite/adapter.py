@@ -53,6 +53,7 @@ from reltask.stores.sqlite.claim import claim_jobs
 from reltask.stores.sqlite.reclaim import Reclaimer
 from reltask.stores.sqlite.schema import ensure_schema
 from reltask.stores.sqlite.session import MEMORY, Session, SqliteOptions, Transaction, database_path
+from reltask.stores.sqlite.transaction import SqliteTransaction, transaction
 from reltask.stores.sqlite.watch import watching
 from reltask.stores.statement import load
 
@@ -164,6 +165,10 @@ class SqliteStore:
         return await self._wins(
             "record_progress", worker=worker, job_id=str(hold.job_id), fence=hold.fence, progress=progress
         )
+
+    def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[SqliteTransaction]:
+        options = msgspec.structs.replace(self._options, command_timeout=timeout)
+        return transaction(Session(self.path, options, self._now), inline=self._inline)
 
     # Workers
 

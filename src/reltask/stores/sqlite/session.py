@@ -116,7 +116,7 @@ class Session:
         committing = False
         try:
             connection.execute(begin)
-            answer = work(Transaction(connection, self._read_now(connection)))
+            answer = work(Transaction(connection, self.read_now(connection)))
             committing = begin == _BEGIN_WRITE
             connection.execute("commit")
         except sqlite3.Error as error:
@@ -127,7 +127,8 @@ class Session:
             if connection.in_transaction:
                 connection.rollback()
 
-    def _read_now(self, connection: sqlite3.Connection) -> int:
+    def read_now(self, connection: sqlite3.Connection) -> int:
+        """The time, by the host's clock or by the test's."""
         (statement,) = load("sqlite", "read_now", "named")
         given = None if self._now is None else self._now()
         row = connection.execute(statement.text, {"now": optional_micros(given)}).fetchone()

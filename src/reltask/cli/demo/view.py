@@ -1,0 +1,150 @@
+"""The demonstration on a screen: a live table where there is a terminal and rich, lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from reltask.cli.demo.crew import Crew, Member
+from reltask.cli.demo.ledger import Succession, Summary
+from reltask.cli.demo.story import Seen, View
+from reltask.job import Outcome, RunView
+
+LINES = 12
+
+
+def name_of(worker: str | None) -> str:
+    """The first part of a worker's id."""
+    return (worker or "nobody").partition("_")[0]
+
+
+class Lines:
+    """One line for each thing that happens."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._known: set[int] = set()
+
+    def say(self, text: str) -> None:
+        """Write one line."""
+        self.write(f"{time.monotonic() - self._began:5.1f} s  {text}")
+
+    def show(self, seen: Seen, crew: Crew) -> None:  # noqa: ARG002 - the live view shows more than news
+        """Tell of the runs that have ended since the last look."""
+        for run in sorted(seen.runs, key=lambda run: run.fence):
+            if run.fence not in self._known:
+                self._known.add(run.fence)
+                self.say(_ended(run))
+
+    def write(self, line: str) -> None:
+        """Where the lines go."""
+        click.echo(line, err=True)
+
+
+class Live(Lines):
+    """The workers as a table that changes, and the last lines below it."""
+
+    def __init__(self, live: Any) -> None:
+        super().__init__()
+        self._live = live
+        self._lines: deque[str] = deque(maxlen=LINES)
+
+    def show(self, seen: Seen, crew: Crew) -> None:
+        """Tell the news, and draw the table again."""
+        from rich.console import Group  # noqa: PLC0415 - an extra
+        from rich.table import Table  # noqa: PLC0415
+
+        super().show(seen, crew)
+        table = Table(
+            "worker", "process", "state", "holds", "last sign of life", "slots done", box=None, pad_edge=False
+        )
+        for row in _rows(seen, crew):
+            table.add_row(*row)
+        self._live.update(Group(table, "", *self._lines))
+
+    def write(self, line: str) -> None:
+        self._lines.append(line)
+
+
+@contextmanager
+def open_view() -> Iterator[View]:
+    """The best view that this terminal can have."""
+    try:
+        from rich.console import Console  # noqa: PLC0415 - an extra
+        from rich.live import Live as RichLive  # noqa: PLC0415
+    except ImportError:
+        yield Lines()
+        return
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    with RichLive(console=Console(stderr=True, markup=False, highlight=False), auto_refresh=False) as live:
+        yield Live(_Refreshing(live))
+
+
+class _Refreshing:
+    """rich draws at once, not in a thread of its own: the story looks often enough."""
+
+    def __init__(self, live: Any) -> None:
+        self._live = live
+
+    def update(self, picture: object) -> None:
+        self._live.update(picture, refresh=True)
+
+
+def _rows(seen: Seen, crew: Crew) -> Iterator[tuple[str, ...]]:
+    done = Counter(name_of(run.worker) for run in seen.runs if run.outcome is Outcome.SUCCEEDED)
+    signs = {name_of(worker.id): worker.heartbeat_at for worker in seen.workers}
+    for member in crew:
+        sign = signs.get(member.name)
+        if seen.job is not None and seen.job.heartbeat_at and name_of(seen.job.locked_by) == member.name:
+            sign = seen.job.heartbeat_at
+        age = "-" if sign is None else f"{max(0.0, (seen.now - sign).total_seconds()):.1f} s ago"
+        yield member.name, str(member.process.pid), member.state, _holds(seen, member), age, str(done[member.name])
+
+
+def _holds(seen: Seen, member: Member) -> str:
+    job = seen.job
+    if job is None or name_of(job.locked_by) != member.name:
+        return "-"
+    return f"slot {job.slot_no}, fence {job.fence}"
+
+
+def _ended(run: RunView) -> str:
+    who = name_of(run.worker)
+    match run.outcome:
+        case Outcome.SUCCEEDED:
+            return f"slot {run.slot_no} completed by {who}"
+        case Outcome.LOST:
+            return f"slot {run.slot_no} reclaimed from {who}: its lock has ended"
+        case Outcome.RELEASED:
+            return f"slot {run.slot_no} released by {who}"
+        case outcome:
+            return f"slot {run.slot_no} {outcome} on {who}"
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """The summary for people."""
+    return [
+        "Read back from the ledger:",
+        f"  slots completed  {summary.completed}",
+        f"  duplicates       {summary.duplicates}",
+        f"  lost             {summary.lost}",
+        f"  takeover         {_passed_on(summary.takeover, 'after the lock had ended', 'after the kill')}",
+        f"  hand-over        {_passed_on(summary.hand_over, 'after the release', 'after SIGTERM')}",
+        f"  lateness         median {summary.lateness_p50:.3f} s, longest {summary.lateness_max:.3f} s",
+        "Every slot exactly once." if summary.is_good else "That is not as it should be.",
+    ]
+
+
+def _passed_on(passed: Succession | None, free: str, struck: str) -> str:
+    if passed is None:
+        return "did not happen"
+    who = f"slot {passed.slot_no} from {name_of(passed.before)} to {name_of(passed.after)}"
+    return f"{who}: {passed.seconds_after_free:.2f} s {free}, {passed.seconds_after_blow:.2f} s {struck}"

@@ -1,0 +1,173 @@
+"""`ctx.transaction()`: a task's writes and its completion commit together, or neither does.
+
+    BEGIN ─► is the claim still ours? ─► the task's own statements ─► complete, naming owner and fence ─► COMMIT
+             (a plain read: no lock,      (jobs enqueued here too)     │ 0 rows: ROLLBACK and LockLost
+              so beats and reclaims                                    └ 1 row: it stays locked until the commit,
+              are not kept waiting)                                            so nobody can reclaim it in between
+
+The completion comes last. Its row lock is held for the moment between it and the commit only; a worker that froze
+before it finds 0 rows when it wakes up, and a worker that froze after it is thrown out by the server's own timeout.
+
+A block with `complete=False` is a fenced chunk: the same, except that the last statement renews the claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+from uuid import UUID
+
+from reltask.clock import Clock
+from reltask.engine.beater import Beater
+from reltask.engine.outcome import complete as completion_of
+from reltask.engine.outcome import returned
+from reltask.engine.run import Run, StopReason
+from reltask.errors import AmbiguousError, DatabaseError, LockLost, UsageError
+from reltask.job import Completion, NewJob, Outcome
+from reltask.store import Store, Transaction
+
+T = TypeVar("T")
+_PASSED = "the claim has passed to somebody else"
+
+
+class TaskTransaction:
+    """Handed to the body of `async with ctx.transaction() as tx`."""
+
+    def __init__(self, inner: Transaction) -> None:
+        self._inner = inner
+        self._loop = asyncio.get_running_loop()
+        self.open = True
+        self.enqueued = False
+        self.result: Any = None
+        """Set it to store a result with the completion."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, inside the open transaction."""
+        return self._inner.connection
+
+    async def execute(self, sql: str, /, *args: object, **named: object) -> None:
+        """Run a statement: `await tx.execute("update rates set x = :x", x=1)`, or in the driver's own style."""
+        await self._inner.execute(sql, *args, **named)
+
+    async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
+        """Run a query and return its rows."""
+        return await self._inner.fetch(sql, *args, **named)
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        """Insert jobs inside this transaction: what `task.enqueue` does while the block is open."""
+        self.enqueued = True
+        return await self._inner.enqueue_jobs(jobs)
+
+    def wait_for(self, work: Awaitable[T]) -> T:
+        """Run something on the transaction's loop and wait for it in another thread."""
+        return wait_for(work, self._loop)
+
+
+def wait_for(work: Awaitable[T], loop: asyncio.AbstractEventLoop) -> T:
+    """Run something on a loop and wait for it in another thread."""
+
+    async def awaited() -> T:
+        return await work
+
+    return asyncio.run_coroutine_threadsafe(awaited(), loop).result()
+
+
+current: ContextVar[TaskTransaction | None] = ContextVar("reltask_transaction", default=None)
+"""The block that the running code is in. It may have ended meanwhile: ask `open_transaction`."""
+
+
+def open_transaction() -> TaskTransaction | None:
+    """The transaction that a call made here and now would have to join."""
+    transaction = current.get()
+    return transaction if transaction is not None and transaction.open else None
+
+
+class Transactions:
+    """Opens the transactions of one worker's runs."""
+
+    def __init__(self, store: Store, *, worker: str, beater: Beater, clock: Clock, result_limit: int) -> None:
+        self._store = store
+        self._worker = worker
+        self._beater = beater
+        self._clock = clock
+        self._result_limit = result_limit
+
+    @asynccontextmanager
+    async def open(self, run: Run, *, complete: bool) -> AsyncIterator[TaskTransaction]:
+        """A block of the run's own; it is committed only while the claim holds."""
+        _refuse_second(run)
+        run.check()
+        completion: Completion | None = None
+        try:
+            async with self._store.transaction(timeout=run.claim.lock_timeout) as inner:
+                await self._check(run, inner)
+                block = TaskTransaction(inner)
+                try:
+                    yield block
+                finally:
+                    block.open = False
+                run.check()
+                completion = self._completion(run, block) if complete else None
+                await self._seal(run, inner, completion)
+        except AmbiguousError:
+            if not await self._was_committed(run, completion):
+                self._beater.settling(run.hold, is_settling=False)
+                raise
+        except BaseException:
+            self._beater.settling(run.hold, is_settling=False)
+            raise
+        run.completion = completion
+        if block.enqueued:
+            await self._store.signal()
+
+    async def _check(self, run: Run, inner: Transaction) -> None:
+        if not await inner.holds_job(self._worker, run.hold):
+            raise _lost(run)
+
+    def _completion(self, run: Run, block: TaskTransaction) -> Completion:
+        ended = returned(block.result, limit=self._result_limit)
+        return completion_of(run.claim, ended, run.now(self._clock.monotonic()))
+
+    async def _seal(self, run: Run, inner: Transaction, completion: Completion | None) -> None:
+        """The last statement before the commit: it names owner and fence, and holds the row."""
+        if completion is None:
+            won = await inner.guard_job(self._worker, run.hold)
+        else:
+            # From here on the row may be gone because *we* ended it: that is no lost lock.
+            self._beater.settling(run.hold)
+            won = await inner.complete_job(self._worker, completion)
+        if not won:
+            raise _lost(run)
+
+    async def _was_committed(self, run: Run, completion: Completion | None) -> bool:
+        """The commit's answer was lost; the ledger knows.
+
+        Where it knows nothing yet, the doubt is left to the run's own settlement: it names the fence, waits for the
+        row, and looks into the ledger again.
+        """
+        if completion is None:
+            return False
+        try:
+            recorded = await self._store.read_outcomes([run.hold])
+        except DatabaseError:
+            return False
+        return recorded.get(run.hold) is Outcome.SUCCEEDED
+
+
+def _refuse_second(run: Run) -> None:
+    if open_transaction() is not None:
+        raise UsageError("A transaction is open already in this body.", remedy="Leave it before you open another.")
+    if run.completion is not None:
+        raise UsageError(
+            "This slot has been completed by an earlier transaction of this body.",
+            remedy="Use ctx.transaction(complete=False) for all but the last block.",
+        )
+
+
+def _lost(run: Run) -> LockLost:
+    run.stop(StopReason.LOST, _PASSED)
+    return LockLost(f"This run's writes were rolled back: {_PASSED}.")

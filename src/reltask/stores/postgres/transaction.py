@@ -1,0 +1,104 @@
+"""A task's own transaction: its writes, then the fenced completion, then COMMIT.
+
+It runs on a connection of its own, with the server's ordinary planner settings, in READ COMMITTED. How long a
+statement may take and the transaction may idle is bounded on the server, so that a worker that froze in the middle
+cannot hold its rows for longer than its lock. An error in the user's own SQL is the driver's, untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from reltask.job import Completion, Hold, NewJob
+from reltask.stores.postgres import values
+from reltask.stores.postgres.connections import Connections
+from reltask.stores.postgres.driver import asyncpg
+from reltask.stores.postgres.errors import quotable, statement_failed
+from reltask.stores.statement import compile_statement, load
+
+
+class PostgresTransaction:
+    """What happens between BEGIN and COMMIT."""
+
+    def __init__(self, connection: asyncpg.Connection, now: Callable[[], datetime] | None) -> None:
+        self.connection = connection
+        self._now = now
+
+    async def execute(self, sql: str, /, *args: object, **named: object) -> None:
+        text, values_ = _bound(sql, args, named)
+        await self.connection.execute(text, *values_)
+
+    async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
+        text, values_ = _bound(sql, args, named)
+        return [dict(row) for row in await self.connection.fetch(text, *values_)]
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        rows = await self.verb("enqueue_jobs", **values.new_jobs(jobs))
+        return {job_id for job_id, inserted in rows if inserted}
+
+    async def holds_job(self, worker: str, hold: Hold) -> bool:
+        return bool(await self.verb("read_holds", worker=worker, **values.holds([hold])))
+
+    async def guard_job(self, worker: str, hold: Hold) -> bool:
+        return bool(await self.verb("guard_job", worker=worker, id=hold.job_id, fence=hold.fence))
+
+    async def complete_job(self, worker: str, completion: Completion) -> bool:
+        return bool(await self.verb("complete_jobs", worker=worker, **values.completions([completion])))
+
+    async def verb(self, name: str, **columns: object) -> list[Any]:
+        """One of reltask's own statements, inside this transaction."""
+        (statement,) = load("postgres", name, "numbered")
+        arguments = statement.arguments({**columns, "now": self._now() if self._now else None})
+        try:
+            rows: list[Any] = await self.connection.fetch(statement.text, *arguments)
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+            # Nothing of an open transaction is applied yet, whatever became of the answer.
+            raise statement_failed(error, verb=name, writes=False) from quotable(error)
+        return rows
+
+
+@asynccontextmanager
+async def transaction(
+    connections: Connections, *, timeout: timedelta, now: Callable[[], datetime] | None
+) -> AsyncIterator[PostgresTransaction]:
+    """A transaction that is committed when the block ends, and rolled back when it raises."""
+    async with connections.take() as connection:
+        outer = connection.transaction(isolation="read_committed")
+        await outer.start()
+        inner = PostgresTransaction(connection, now)
+        try:
+            await inner.verb("begin_transaction", timeout_ms=str(max(1, round(timeout.total_seconds() * 1000))))
+            yield inner
+        except BaseException:
+            await _roll_back(outer)
+            raise
+        await _commit(outer)
+
+
+async def _commit(outer: Any) -> None:
+    try:
+        await outer.commit()
+    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+        raise statement_failed(error, verb="commit", writes=True) from quotable(error)
+
+
+async def _roll_back(outer: Any) -> None:
+    """Undo what was written; a connection that is gone has undone it already."""
+    try:
+        await outer.rollback()
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+        return
+
+
+def _bound(sql: str, args: tuple[object, ...], named: dict[str, object]) -> tuple[str, Sequence[object]]:
+    """The driver's own `$1` style as it is; `:name` style compiled for it."""
+    if not named:
+        return sql, args
+    if args:
+        raise TypeError("Pass values by position ($1) or by name (:name), not both.")
+    statement = compile_statement(sql, "numbered")
+    return statement.text, statement.arguments(named)

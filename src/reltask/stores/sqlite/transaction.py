@@ -1,0 +1,121 @@
+"""A task's own transaction: its writes, then the fenced completion, then COMMIT.
+
+SQLite has one writer at a time, and a transaction asks to be it when it begins. Until it ends, nobody else can write
+to the file: not another worker's claim, not even a heartbeat. So keep such blocks short.
+
+It has a connection of its own; unless the store is inline, also a thread of its own, so that waiting for the write
+lock blocks nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from uuid import UUID
+
+from reltask.job import Completion, Hold, NewJob
+from reltask.stores.sqlite import values
+from reltask.stores.sqlite.errors import classify
+from reltask.stores.sqlite.session import Session, Transaction
+
+T = TypeVar("T")
+Hop = Callable[[Callable[[], T]], Awaitable[T]]
+
+
+class Opened:
+    """The open transaction itself, on its own thread."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.connection = session.connection()
+        self._run("begin immediate")
+
+    def verb(self, name: str, **parameters: object) -> list[Any]:
+        """One of reltask's own files, at the time that it is now."""
+        try:
+            return Transaction(self.connection, self._session.read_now(self.connection)).verb(name, **parameters)
+        except sqlite3.Error as error:
+            raise classify(error, self._session.path) from error
+
+    def commit(self) -> None:
+        self._run("commit")
+
+    def roll_back(self) -> None:
+        """Undo what was written, unless an error has done so already."""
+        if self.connection.in_transaction:
+            self._run("rollback")
+
+    def _run(self, statement: str) -> None:
+        try:
+            self.connection.execute(statement)
+        except sqlite3.Error as error:
+            raise classify(error, self._session.path, committing=statement == "commit") from error
+
+
+class SqliteTransaction:
+    """What happens between BEGIN IMMEDIATE and COMMIT."""
+
+    def __init__(self, opened: Opened, hop: Hop[Any]) -> None:
+        self._opened = opened
+        self._hop = hop
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The driver's connection; it belongs to the transaction's own thread."""
+        return self._opened.connection
+
+    async def execute(self, sql: str, /, *args: object, **named: object) -> None:
+        await self.fetch(sql, *args, **named)
+
+    async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
+        if args and named:
+            raise TypeError("Pass values by position (?) or by name (:name), not both.")
+        given = named or args
+        rows = await self._hop(lambda: self.connection.execute(sql, given).fetchall())
+        return [dict(row) for row in rows]
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        (rows,) = await self.verb("enqueue_jobs", jobs=values.batch(map(values.job_row, jobs)))
+        return {UUID(row["id"]) for row in rows}
+
+    async def holds_job(self, worker: str, hold: Hold) -> bool:
+        return bool((await self.verb("read_holds", worker=worker, holds=values.holds([hold])))[-1])
+
+    async def guard_job(self, worker: str, hold: Hold) -> bool:
+        return bool((await self.verb("guard_job", worker=worker, id=str(hold.job_id), fence=hold.fence))[-1])
+
+    async def complete_job(self, worker: str, completion: Completion) -> bool:
+        rows = [values.completion_row(completion)]
+        accepted, *_ = await self.verb("complete_jobs", worker=worker, completions=values.batch(rows))
+        return bool(accepted)
+
+    async def verb(self, name: str, **parameters: object) -> list[Any]:
+        """One of reltask's own files, inside this transaction."""
+        answers: list[Any] = await self._hop(lambda: self._opened.verb(name, **parameters))
+        return answers
+
+
+@asynccontextmanager
+async def transaction(session: Session, *, inline: bool) -> AsyncIterator[SqliteTransaction]:
+    """A transaction that is committed when the block ends, and rolled back when it raises."""
+    pool = None if inline else ThreadPoolExecutor(max_workers=1, thread_name_prefix="reltask-transaction")
+
+    async def hop(work: Callable[[], T]) -> T:
+        return work() if pool is None else await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    try:
+        opened = await hop(lambda: Opened(session))
+        try:
+            yield SqliteTransaction(opened, hop)
+        except BaseException:
+            await hop(opened.roll_back)
+            raise
+        await hop(opened.commit)
+    finally:
+        await hop(session.close)
+        if pool is not None:
+            pool.shutdown(wait=False)

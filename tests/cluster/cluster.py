@@ -1,0 +1,215 @@
+"""Real worker processes on a real database, to be killed, paused and counted.
+
+    test ──► Cluster ──► python -m tests.cluster.start   (as many as wanted, each with a log of its own)
+      │         │                 │
+      │         │                 └──► effects.log: one line per start and per end of a body, nothing unique about it
+      │         └──► App: reads jobs and ledger, enqueues, as any producer would
+      └──► gates: files that a body waits for, so that a test decides when a body ends
+
+Nothing here sleeps for a guessed time: `eventually` asks until the answer is yes, or fails with what it saw last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+from reltask import App
+from reltask.job import JobView, RunView, State
+from tests.cluster import checker
+from tests.cluster.effects import Effect, Effects
+from tests.cluster.workload import make_app
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+EVERYTHING = 100_000
+"""More rows than any test makes."""
+PATIENCE = 30.0
+"""Seconds that a condition may take on a machine that is busy with other things."""
+LOCK_TIMEOUT = 2.0
+"""Seconds. Heartbeats follow: every 0.5 s."""
+
+
+def eventually(condition: Callable[[], T | None], *, within: float = PATIENCE, what: str = "") -> T:
+    """What the condition answers, as soon as it is neither None nor false nor empty."""
+    until = time.monotonic() + within
+    while not (answer := condition()):
+        if time.monotonic() > until:
+            raise AssertionError(f"not within {within:g} s: {what or getattr(condition, '__name__', '')}")
+        time.sleep(0.02)
+    return answer
+
+
+class WorkerProcess:
+    """One worker, and what it has logged."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=ROOT
+            )
+        self.pid = self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal. To this process only."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def exit_code(self, *, within: float = PATIENCE) -> int:
+        """Wait for its end."""
+        return self.process.wait(within)
+
+    def output(self) -> str:
+        """Everything it has written."""
+        return self._log.read_text(errors="replace")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of one kind of event."""
+        found = []
+        for line in self.output().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+        return [line for line in found if isinstance(line, dict) and line.get("event") == name]
+
+    def has_started(self) -> bool:
+        """Whether it claims jobs by now; an early end is shown with its log."""
+        if not self.alive and not self.events("WorkerStarted"):
+            raise AssertionError(f"the worker ended with {self.process.returncode}:\n{self.output()[-3000:]}")
+        return bool(self.events("WorkerStarted"))
+
+
+class Cluster:
+    """Workers on one database."""
+
+    def __init__(self, url: str, directory: Path, **settings: str) -> None:
+        self.url = url
+        self.directory = directory
+        self.effects = Effects(directory / "effects.log")
+        self.workers: list[WorkerProcess] = []
+        self.enqueued: list[UUID] = []
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("RELTASK_")},
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+            "RELTASK_DATABASE_URL": url,
+            "RELTASK_LOG_FORMAT": "json",
+            "RELTASK_TEST_EFFECTS": str(self.effects.path),
+            **self._variables({"lock_timeout": f"{LOCK_TIMEOUT}s", **settings}),
+        }
+        self.app: App = make_app(url)
+
+    @staticmethod
+    def _variables(settings: dict[str, str]) -> dict[str, str]:
+        """`lock_timeout="2s"` is a setting of the worker; a name in capitals is a variable as it stands."""
+        return {name if name.isupper() else f"RELTASK_WORKER_{name.upper()}": v for name, v in settings.items()}
+
+    # Processes
+
+    def start(
+        self, count: int = 1, *, module: str = "start", arguments: tuple[str, ...] = (), wait: bool = True, **settings: str
+    ) -> list[WorkerProcess]:
+        """Start workers; `wait` until each of them claims jobs."""
+        command = [sys.executable, "-m", f"tests.cluster.{module}", *arguments]
+        environment = self._environment | self._variables(settings)
+        numbers = range(len(self.workers), len(self.workers) + count)
+        started = [WorkerProcess(command, environment, self.directory / f"worker-{n}.log") for n in numbers]
+        self.workers += started
+        for worker in started if wait else []:
+            eventually(worker.has_started, what="the worker starts")
+        return started
+
+    def worker(self, pid: int) -> WorkerProcess:
+        """The worker that has this process id."""
+        return next(worker for worker in self.workers if worker.pid == pid)
+
+    def stop(self) -> None:
+        """SIGTERM everybody; what does not listen is killed."""
+        for worker in self.workers:
+            if worker.alive:
+                worker.signal(signal.SIGCONT)
+                worker.signal(signal.SIGTERM)
+        for worker in self.workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(5)
+            worker.kill()
+
+    # Bodies under the test's control
+
+    def gate(self, name: str = "gate") -> Path:
+        """A file that bodies wait for. It is not there yet."""
+        return self.directory / name
+
+    def enqueue(self, task: str, **arguments: Any) -> UUID:
+        """Enqueue a job of the workload."""
+        job = self.app.get_task(task).enqueue_sync(**arguments)
+        self.enqueued.append(job.id)
+        return job.id
+
+    def enqueue_many(self, task: str, count: int, **arguments: Any) -> list[UUID]:
+        """Enqueue many alike."""
+        call = self.app.get_task(task).call(**arguments)
+        jobs = [job.id for job in self.app.enqueue_many_sync([call] * count)]
+        self.enqueued += jobs
+        return jobs
+
+    def begun(self, job: UUID, fence: int = 1) -> Effect:
+        """Wait until the body of this run has begun."""
+        return eventually(
+            lambda: self.effects.find(job=job, fence=fence, what="start"), what=f"run {fence} of {job} starts"
+        )
+
+    # What the database says
+
+    def job(self, job: UUID) -> JobView:
+        """One job's row."""
+        return self.app.job_sync(job)
+
+    def jobs(self, *, state: State | None = None, task: str | None = None) -> list[JobView]:
+        return self.app.jobs_sync(state=state, task=task, limit=EVERYTHING)
+
+    def runs(self, job: UUID | None = None, *, task: str | None = None) -> list[RunView]:
+        """The ledger in the order of fences."""
+        found = self.app.runs_sync(job_id=job, task=task, limit=EVERYTHING)
+        return sorted(found, key=lambda run: (run.job_id, run.fence))
+
+    def finished(self, job: UUID, outcome: str = "succeeded") -> list[RunView]:
+        """Wait until the job's last run ended so; all its runs."""
+
+        def ended() -> list[RunView] | None:
+            runs = self.runs(job)
+            return runs if runs and runs[-1].outcome == outcome else None
+
+        return eventually(ended, what=f"{job} ends with {outcome}: {[run.outcome for run in self.runs(job)]}")
+
+    def report(self) -> checker.Report:
+        """Count slots, gaps and bodies. Best when nobody works any more: it takes three looks."""
+        return checker.check(self.runs(), self.jobs(), self.effects.read(), enqueued=self.enqueued)
+
+
+@contextlib.contextmanager
+def running(url: str, directory: Path, **settings: str) -> Iterator[Cluster]:
+    """A cluster without workers; whatever the test starts is stopped at the end."""
+    cluster = Cluster(url, directory, **settings)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+        cluster.app.close()

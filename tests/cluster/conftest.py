@@ -1,0 +1,26 @@
+"""Each cluster test runs on SQLite and on PostgreSQL, with a database and a directory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster, running
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database with reltask's tables, or a file that does not exist yet: SQLite makes its own."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'cluster.db'}"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+@pytest.fixture
+def cluster(url: str, tmp_path: Path) -> Iterator[Cluster]:
+    """No workers yet; whatever the test starts is stopped at the end."""
+    with running(url, tmp_path) as made:
+        yield made

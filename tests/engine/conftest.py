@@ -1,0 +1,24 @@
+"""Engine tests: real SQLite files, virtual time wherever bodies are coroutines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from reltask.testing import virtual_time
+from tests.engine.stage import Stage
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """A database of its own and a clock that jumps."""
+    with virtual_time() as time:
+        yield Stage(tmp_path / "reltask.db", time)
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Stage]:
+    """A database of its own in real time, for threads and child processes."""
+    yield Stage(tmp_path / "reltask.db")

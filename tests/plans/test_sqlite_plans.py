@@ -1,0 +1,125 @@
+"""What SQLite's planner makes of the statements: every one that the protocol sends seeks; none scans a table.
+
+The tables are as empty as a new file's, and there are no statistics: this is the plan that every file gets.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from reltask.job import ClaimRequest, NewJob
+from reltask.stores.migration import migrations
+from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.stores.statement import load, split
+
+PROTOCOL = [
+    "claim_jobs",
+    "heartbeat_jobs",
+    "read_holds",
+    "complete_jobs",
+    "fail_jobs",
+    "release_jobs",
+    "reclaim_jobs",
+    "read_outcomes",
+    "record_progress",
+    "enqueue_jobs",
+    "read_declared",
+    "declare_job",
+    "discard_job",
+    "read_job",
+]
+_TABLES = r"(reltask_\w+|jobs|runs|workers|first|next|this|future)"
+
+
+@pytest.fixture
+def empty() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for migration in migrations("sqlite"):
+            for statement in split(migration.sql):
+                connection.execute(statement)
+        yield connection
+
+
+def explain(connection: sqlite3.Connection, verb: str) -> list[list[str]]:
+    """The plan of each statement of a verb's file, as SQLite tells it."""
+    return [
+        [row[3] for row in connection.execute("explain query plan " + text, dict.fromkeys(names))]
+        for text, names in load("sqlite", verb, "named")
+    ]
+
+
+@pytest.mark.parametrize("verb", PROTOCOL)
+def test_protocol_never_scans_a_table(empty: sqlite3.Connection, verb: str) -> None:
+    """Each step through one of reltask's tables is a search, or walks the short index of isolated jobs."""
+    steps = [step for plan in explain(empty, verb) for step in plan]
+    scans = [step for step in steps if re.match(rf"SCAN {_TABLES}\b", step)]
+    assert [step for step in scans if "reltask_jobs_isolated" not in step] == []
+
+
+def test_lanes_are_found_by_hops_through_the_claim_index(empty: sqlite3.Connection) -> None:
+    """The first lane, each next one, the first future time of a lane, and the due jobs of one: each an index seek."""
+    lanes, _, _, due, *_ = explain(empty, "claim_jobs")
+    assert "SEARCH first USING INDEX reltask_jobs_claimable (queue=? AND task>?)" in lanes
+    assert "SEARCH next USING INDEX reltask_jobs_claimable (queue=? AND (task,priority)>(?,?))" in lanes
+    assert "SEARCH future USING INDEX reltask_jobs_claimable (queue=? AND task=? AND priority=? AND due_at>?)" in [
+        step.replace("COVERING INDEX", "INDEX") for step in lanes
+    ]
+    assert due == [
+        "SEARCH reltask_jobs USING INDEX reltask_jobs_claimable (queue=? AND task=? AND priority=? AND due_at<?)"
+    ]
+
+
+@pytest.mark.parametrize("verb", ["heartbeat_jobs", "complete_jobs", "fail_jobs", "release_jobs", "read_holds"])
+def test_batches_go_by_the_primary_key(empty: sqlite3.Connection, verb: str) -> None:
+    """One seek per row of the batch; by the index of held rows a batch of n would cost n times n."""
+    first, *_ = explain(empty, verb)
+    assert any("sqlite_autoindex_reltask_jobs_1 (id=?)" in step for step in first)
+
+
+@pytest.mark.slow
+async def test_claim_costs_the_same_in_a_full_table(tmp_path: Path) -> None:
+    """Counted in SQLite's own steps: 30 000 future, foreign and paused rows change nothing about an empty poll."""
+    request = ClaimRequest(
+        worker="w",
+        token=uuid4(),
+        queues=["default"],
+        tasks=["known", "other"],
+        limit=10,
+        lock_timeout=timedelta(minutes=2),
+        isolated_after=timedelta(seconds=1),
+        alive_for=timedelta(minutes=1),
+    )
+    steps = []
+    for size in (10, 10_000):
+        store = SqliteStore(str(tmp_path / f"{size}.db"), inline=True)
+        await store.open()
+        await store.enqueue_jobs([NewJob(id=uuid4(), task="known", delay=timedelta(days=1)) for _ in range(size)])
+        await store.enqueue_jobs([NewJob(id=uuid4(), task="foreign") for _ in range(size)])
+        await store.enqueue_jobs([NewJob(id=uuid4(), task="zebra", priority=n % 10) for n in range(size)])
+        steps.append(await _count_steps(store, request))
+        await store.close()
+    small, large = steps
+    assert large <= small * 1.2
+
+
+async def _count_steps(store: SqliteStore, request: ClaimRequest) -> int:
+    counted = 0
+
+    def step() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    connection = store._session.connection()
+    connection.set_progress_handler(step, 1)
+    assert (await store.claim_jobs(request)).claims == []
+    connection.set_progress_handler(None, 1)
+    return counted

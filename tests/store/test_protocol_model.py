@@ -1,0 +1,263 @@
+"""The protocol against a model of it: any sequence of verbs, by several workers, with the clock going either way.
+
+The model is what DESIGN says in a few lines of Python; hypothesis looks for a sequence in which store and model
+disagree. It plays late writes too: every claim ever made may be presented again, by anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from reltask.job import Claim, Completion, Failure, Hold, Outcome, Release, State
+from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.stores.sqlite.session import SqliteOptions
+from tests.store.bench import LOCK, Now, new_job, recurring, request
+
+T = TypeVar("T")
+WORKERS = st.sampled_from(["alice", "bob"])
+DELAYS = st.sampled_from([timedelta(0), timedelta(seconds=30)])
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """A job as the model sees it."""
+
+    recurring: bool
+    nominal: datetime
+    max_attempts: int | None
+    not_before: datetime | None = None
+    slot_no: int = 1
+    fence: int = 0
+    attempt: int = 0
+    owner: str | None = None
+    expires: datetime | None = None
+    paused: bool = False
+    dead: bool = False
+    isolated: bool = False
+
+    @property
+    def due(self) -> datetime:
+        return self.not_before or self.nominal
+
+    @property
+    def state(self) -> State:
+        if self.dead:
+            return State.DEAD
+        if self.owner is not None:
+            return State.CLAIMED
+        return State.PAUSED if self.paused else State.READY
+
+    def free(self) -> None:
+        self.owner = self.expires = None
+
+
+class Protocol(RuleBasedStateMachine):
+    """Rules are verbs; the invariants compare everything that can be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = Now()
+        options = SqliteOptions(confirm_stale=timedelta(0))
+        self.store = SqliteStore(":memory:", inline=True, now=self.now, options=options)
+        self.loop = asyncio.new_event_loop()
+        self.rows: dict[UUID, Row] = {}
+        self.ledger: dict[Hold, tuple[int, Outcome]] = {}
+        self.claims: list[Claim] = []
+        self.do(self.store.open())
+
+    def do(self, verb: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(verb)
+
+    def teardown(self) -> None:
+        self.do(self.store.close())
+        self.loop.close()
+
+    # Time
+
+    @rule(seconds=st.sampled_from([-3600, -1, 1, 29, 30, 121, 3600]))
+    def time_passes(self, seconds: int) -> None:
+        self.now.advance(seconds=seconds)
+
+    # Producing
+
+    @precondition(lambda self: len(self.rows) < 4)
+    @rule(repeats=st.booleans(), delay=DELAYS, attempts=st.sampled_from([None, 1, 2]))
+    def enqueue(self, repeats: bool, delay: timedelta, attempts: int | None) -> None:
+        make = recurring if repeats else new_job
+        job = make(delay=delay, max_attempts=attempts)
+        job = msgspec.structs.replace(job, key=str(job.id))
+        assert self.do(self.store.enqueue_jobs([job])) == {job.id}
+        self.rows[job.id] = Row(recurring=repeats, nominal=self.now() + delay, max_attempts=attempts)
+
+    # Claims
+
+    @rule(worker=WORKERS, limit=st.integers(0, 3))
+    def claim(self, worker: str, limit: int) -> None:
+        due = {id_ for id_, row in self.rows.items() if row.state is State.READY and row.due <= self.now()}
+        alone = {id_ for id_ in due if self.rows[id_].isolated}
+        answer = self.do(self.store.claim_jobs(request(worker, limit=limit, isolated_after=timedelta(0))))
+        got = {claim.job_id for claim in answer.claims}
+        expected = min(limit, 1) if alone else min(limit, len(due))
+        assert len(got) == len(answer.claims) == expected
+        assert got <= (alone or due)
+        for claim in answer.claims:
+            row = self.rows[claim.job_id]
+            row.owner, row.expires = worker, self.now() + LOCK
+            row.fence, row.attempt = row.fence + 1, row.attempt + 1
+            assert (claim.fence, claim.attempt, claim.slot_no) == (row.fence, row.attempt, row.slot_no)
+            self.claims.append(claim)
+
+    def held(self, worker: str, claim: Claim) -> Row | None:
+        """The row, if this worker's write under this fence must be accepted."""
+        row = self.rows.get(claim.job_id)
+        return row if row is not None and row.owner == worker and row.fence == claim.fence else None
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), worker=WORKERS)
+    def heartbeat(self, data: st.DataObject, worker: str) -> None:
+        claims = data.draw(st.lists(st.sampled_from(self.claims), unique_by=lambda claim: claim.hold))
+        answer = self.do(self.store.heartbeat_jobs(worker, [claim.hold for claim in claims], alive_for=LOCK))
+        for claim in claims:
+            row = self.held(worker, claim)
+            assert (claim.hold in answer.renewed) == (row is not None)
+            if row is not None:
+                row.expires = self.now() + LOCK
+        known = {claim.hold for claim in claims}
+        mine = {Hold(id_, row.fence) for id_, row in self.rows.items() if row.owner == worker}
+        assert {stray.hold for stray in answer.strays} == mine - known
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), worker=WORKERS, ahead=st.sampled_from([-60, 0, 60]), passed=st.integers(0, 2))
+    def complete(self, data: st.DataObject, worker: str, ahead: int, passed: int) -> None:
+        claim = data.draw(st.sampled_from(self.claims))
+        row = self.held(worker, claim)
+        repeats = claim.schedule is not None
+        following = self.now() + timedelta(seconds=ahead) if repeats else None
+        skipped = tuple(self.now() + timedelta(seconds=n) for n in range(passed)) if repeats else ()
+        settled = self.do(
+            self.store.complete_jobs(worker, [Completion(hold=claim.hold, next_run_time=following, skipped=skipped)])
+        )
+        assert [accepted.hold for accepted in settled] == ([claim.hold] if row else [])
+        if row is None:
+            return
+        self.ledger[claim.hold] = (row.slot_no, Outcome.SUCCEEDED)
+        for n in range(1, len(skipped) + 1):
+            self.ledger[Hold(claim.job_id, row.fence + n)] = (row.slot_no + n, Outcome.SKIPPED)
+        if following is None:
+            del self.rows[claim.job_id]
+            return
+        row.free()
+        row.nominal = max(following, row.nominal + timedelta(microseconds=1))
+        row.slot_no, row.fence = row.slot_no + 1 + len(skipped), row.fence + len(skipped)
+        row.not_before, row.attempt, row.isolated = None, 0, False
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), worker=WORKERS, delay=DELAYS)
+    def fail(self, data: st.DataObject, worker: str, delay: timedelta) -> None:
+        claim = data.draw(st.sampled_from(self.claims))
+        row = self.held(worker, claim)
+        settled = self.do(self.store.fail_jobs(worker, [Failure(hold=claim.hold, error="boom", delay=delay)]))
+        assert bool(settled) == (row is not None)
+        if row is not None:
+            self.ledger[claim.hold] = (row.slot_no, Outcome.FAILED)
+            row.free()
+            row.not_before, row.isolated = self.now() + delay, False
+            row.dead = row.max_attempts is not None and row.attempt >= row.max_attempts
+            assert settled[0].dead == row.dead
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), worker=WORKERS, delay=st.none() | DELAYS)
+    def release(self, data: st.DataObject, worker: str, delay: timedelta | None) -> None:
+        claim = data.draw(st.sampled_from(self.claims))
+        row = self.held(worker, claim)
+        release = Release(hold=claim.hold, outcome=Outcome.SNOOZED, delay=delay)
+        assert bool(self.do(self.store.release_jobs(worker, [release]))) == (row is not None)
+        if row is not None:
+            self.ledger[claim.hold] = (row.slot_no, Outcome.SNOOZED)
+            row.free()
+            row.attempt, row.isolated = row.attempt - 1, False
+            row.not_before = row.not_before if delay is None else self.now() + delay
+
+    @rule()
+    def reclaim(self) -> None:
+        lost = {Hold(reclaimed.job_id, reclaimed.fence) for reclaimed in self.do(self.store.reclaim_jobs())}
+        expired = {id_: row for id_, row in self.rows.items() if row.expires is not None and row.expires < self.now()}
+        assert lost == {Hold(id_, row.fence) for id_, row in expired.items()}
+        for id_, row in expired.items():
+            self.ledger[Hold(id_, row.fence)] = (row.slot_no, Outcome.LOST)
+            row.free()
+            row.isolated = True
+            row.dead = row.max_attempts is not None and row.attempt >= row.max_attempts
+
+    # Operators
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data(), verb=st.sampled_from(["pause", "resume", "now", "retry", "discard"]))
+    def operate(self, data: st.DataObject, verb: str) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.rows)))
+        row = self.rows[id_]
+        free = row.owner is None
+        match verb:
+            case "pause":
+                assert self.do(self.store.pause_job(id_)) == (not row.paused and not row.dead)
+                row.paused = row.paused or not row.dead
+            case "resume":
+                assert self.do(self.store.resume_job(id_)) == (row.paused and not row.dead)
+                row.paused = row.paused and row.dead
+            case "now":
+                assert self.do(self.store.run_job_now(id_)) == (free and not row.dead)
+                row.not_before = min(row.due, self.now()) if free and not row.dead else row.not_before
+            case "retry":
+                assert self.do(self.store.retry_job(id_)) == row.dead
+                if row.dead:
+                    row.dead, row.attempt, row.isolated, row.not_before = False, 0, False, self.now()
+            case _:
+                assert self.do(self.store.discard_job(id_)) == free
+                if free:
+                    self.ledger[Hold(id_, row.fence + 1)] = (row.slot_no, Outcome.DISCARDED)
+                    del self.rows[id_]
+
+    # What must always hold
+
+    @invariant()
+    def rows_agree(self) -> None:
+        views = {view.id: view for view in self.do(self.store.list_jobs())}
+        assert views.keys() == self.rows.keys()
+        for id_, row in self.rows.items():
+            view = views[id_]
+            assert (view.state, view.slot_no, view.fence, view.attempt) == (
+                row.state,
+                row.slot_no,
+                row.fence,
+                row.attempt,
+            )
+            assert (view.locked_by, view.lock_expires_at, view.isolated) == (row.owner, row.expires, row.isolated)
+            assert (view.next_run_time, view.due_at) == (row.nominal, row.due)
+
+    @invariant()
+    def ledger_agrees(self) -> None:
+        runs = self.do(self.store.list_runs(limit=10_000))
+        assert {Hold(run.job_id, run.fence): (run.slot_no, run.outcome) for run in runs} == self.ledger
+        endings = [(run.job_id, run.slot_no) for run in runs if run.outcome.ends_slot]
+        assert len(endings) == len(set(endings))
+
+    @invariant()
+    def fences_have_no_gaps(self) -> None:
+        for id_, row in self.rows.items():
+            ended = sorted(hold.fence for hold in self.ledger if hold.job_id == id_)
+            assert ended == list(range(1, row.fence + (row.owner is None)))
+
+
+Protocol.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestProtocol = pytest.mark.slow(Protocol.TestCase)

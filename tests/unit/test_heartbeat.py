@@ -1,0 +1,390 @@
+"""The pure decisions about heartbeats: what is renewed, what is verified, what is given up, and when."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reltask.engine.heartbeat import Abandon, Action, Beat, Falter, GiveBack, Heartbeats, Verify
+from reltask.job import BeatAnswer, Hold, Stray
+from reltask.lease import Pace
+
+PACE = Pace(lock_timeout=120.0, heartbeat=30.0, beat_timeout=5.0, stop_grace=10.0)
+TOKEN = UUID(int=77)
+
+
+def hold(number: int, fence: int = 1) -> Hold:
+    return Hold(UUID(int=number), fence)
+
+
+def renewing(*holds: Hold) -> BeatAnswer:
+    return BeatAnswer(renewed=frozenset(holds), strays=[])
+
+
+def watching(*holds: Hold, pace: Pace = PACE, renew_until: float | None = None) -> Heartbeats:
+    """Claims that were asked for at 0."""
+    beats = Heartbeats(sweep_interval=pace.heartbeat)
+    for one in holds:
+        beats.watch(one, pace, sent_at=0.0, renew_until=renew_until)
+    return beats
+
+
+def only(kind: type[Action], actions: list[Action]) -> list[Action]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def drive(beats: Heartbeats, until: float, *, answer_at: set[float] | None = None) -> list[tuple[float, Action]]:
+    """Tick whenever the logic asks for it; beats sent at these times are answered at once, all others never."""
+    done: list[tuple[float, Action]] = []
+    now = 0.0
+    while (planned := beats.next_at(now)) is not None and planned <= until:
+        now = max(now, planned)
+        for action in beats.tick(now):
+            done.append((now, action))
+            if isinstance(action, Beat) and now in (answer_at or set()):
+                beats.answered(action, renewing(*action.holds), sent_at=now)
+    return done
+
+
+# Renewing
+
+
+def test_heartbeat_runs_at_configured_interval() -> None:
+    """A claim whose beats are answered is renewed once per interval, counted from when the last one was sent."""
+    beats = watching(hold(1))
+    times = {30.0 * n for n in range(1, 11)}
+    done = drive(beats, 300.0, answer_at=times)
+    assert done == [(time, Beat((hold(1),))) for time in sorted(times)]
+
+
+def test_heartbeat_stops_when_run_ends() -> None:
+    """A run that is over is not renewed, and leaves nothing to decide."""
+    beats = watching(hold(1))
+    beats.forget(hold(1))
+    assert beats.next_at(0.0) is None
+    assert beats.tick(1000.0) == []
+
+
+def test_all_claims_share_one_beat() -> None:
+    """When one claim is due, all go with it: one statement for all of a worker's runs."""
+    beats = watching(hold(1))
+    beats.watch(hold(2), PACE, sent_at=20.0)
+    assert beats.tick(30.0) == [Beat((hold(1), hold(2)))]
+
+
+@given(count=st.integers(min_value=0, max_value=3500))
+@settings(max_examples=20)
+def test_beats_come_in_chunks_of_a_thousand(count: int) -> None:
+    """No statement names more than 1000 claims, and none is left out or named twice."""
+    beats = watching(*(hold(n) for n in range(count)))
+    sent = [action.holds for action in beats.tick(30.0) if isinstance(action, Beat)]
+    assert all(0 < len(holds) <= 1000 for holds in sent)
+    assert [h for holds in sent for h in holds] == [hold(n) for n in range(count)]
+
+
+def test_run_past_its_own_timeout_is_not_renewed() -> None:
+    """Past its timeout and grace a run is renewed no more, so that a body that will not stop loses its lock."""
+    beats = watching(hold(1), renew_until=70.0)
+    done = drive(beats, 1000.0, answer_at={30.0, 60.0})
+    assert [time for time, action in done if isinstance(action, Beat)] == [30.0, 60.0]
+    assert [time for time, action in done if isinstance(action, Abandon)] == [60.0 + PACE.patience]
+
+
+def test_settling_run_is_renewed_but_never_abandoned() -> None:
+    """A body that has ended cannot be stopped any more: its claim is kept alive until its outcome is written."""
+    beats = watching(hold(1))
+    beats.settling(hold(1))
+    done = drive(beats, 600.0)
+    assert not only(Abandon, [action for _, action in done])
+    assert only(Beat, [action for time, action in done if time > 500.0])
+
+
+# Failing
+
+
+def test_heartbeat_failure_increments_consecutive_failure_counter() -> None:
+    """Each whole interval without a good beat is one failure, reported once."""
+    done = drive(watching(hold(1)), 94.0)
+    assert [action for _, action in done if isinstance(action, Falter)] == [Falter(1, 3), Falter(2, 3)]
+
+
+def test_retries_inside_an_interval_are_not_failures() -> None:
+    """A beat without an answer is sent again soon; that makes many beats, but one failure per interval."""
+    done = [action for _, action in drive(watching(hold(1)), 64.0)]
+    assert len(only(Beat, done)) > 5
+    assert only(Falter, done) == [Falter(1, 3)]
+
+
+def test_three_consecutive_heartbeat_failures_trigger_abandonment() -> None:
+    """At the third failure, told as such, the body is stopped: not before, not later."""
+    done = drive(watching(hold(1)), 1000.0)
+    assert [time for time, action in done if isinstance(action, Abandon)] == [95.0]
+    assert [action for time, action in done if time == 95.0] == [
+        Abandon(hold(1), "3 heartbeats in a row failed", lost=False),
+        Falter(3, 3),
+    ]
+
+
+def test_successful_heartbeat_resets_failure_counter() -> None:
+    """Two failures, a success, two failures: nothing is given up, and the count starts again."""
+    beats = watching(hold(1))
+    done = drive(beats, 154.0, answer_at={70.0})
+    assert [action for _, action in done if isinstance(action, Falter)] == [
+        Falter(1, 3),
+        Falter(2, 3),
+        Falter(1, 3),
+    ]
+    assert not only(Abandon, [action for _, action in done])
+
+
+def test_short_lock_is_given_up_at_its_deadline() -> None:
+    """A count of failures is not a deadline: where the lock ends first, its deadline decides."""
+    pace = Pace(lock_timeout=60.0, heartbeat=30.0, beat_timeout=5.0, stop_grace=10.0)
+    done = drive(watching(hold(1), pace=pace), 1000.0)
+    assert [action.reason for _, action in done if isinstance(action, Abandon)] == [
+        "the lock's deadline has passed without a good heartbeat"
+    ]
+    assert [time for time, action in done if isinstance(action, Abandon)] == [50.0]
+
+
+# Suspects
+
+
+def test_missing_row_is_verified_not_given_up() -> None:
+    """A row that a beat did not renew may be held by a transaction: a committed read has to say that it is lost."""
+    beats = watching(hold(1), hold(2))
+    (beat,) = beats.tick(30.0)
+    assert isinstance(beat, Beat)
+    assert beats.answered(beat, renewing(hold(2)), sent_at=30.0) == [Verify((hold(1),))]
+
+
+def test_suspect_that_is_still_ours_goes_on() -> None:
+    """A suspect that the read shows as ours is beaten again soon; its trust is not renewed by that."""
+    beats = watching(hold(1))
+    assert beats.verified(Verify((hold(1),)), [hold(1)]) == []
+    assert only(Beat, beats.tick(30.0))
+    assert [a.hold for a in beats.tick(95.0) if isinstance(a, Abandon)] == [hold(1)]
+
+
+def test_suspect_that_is_not_ours_is_lost() -> None:
+    """What the committed read does not show as ours is lost, and its body is stopped at once."""
+    beats = watching(hold(1))
+    (lost,) = beats.verified(Verify((hold(1),)), [])
+    assert isinstance(lost, Abandon)
+    assert (lost.hold, lost.lost) == (hold(1), True)
+    assert beats.tick(30.0) == []
+
+
+def test_suspect_that_is_settling_is_not_lost() -> None:
+    """A run whose outcome is on its way may have completed its own row: neither suspect nor lost."""
+    beats = watching(hold(1))
+    (beat,) = beats.tick(30.0)
+    assert isinstance(beat, Beat)
+    beats.settling(hold(1))
+    assert beats.answered(beat, renewing(), sent_at=30.0) == []
+    assert beats.verified(Verify((hold(1),)), []) == []
+
+
+def test_forgotten_suspect_is_nobodys_business() -> None:
+    """A run that ended between beat and read is not given up."""
+    beats = watching(hold(1))
+    beats.forget(hold(1))
+    assert beats.verified(Verify((hold(1),)), []) == []
+
+
+# Strays
+
+
+def stray(number: int, token: UUID | None = TOKEN) -> Stray:
+    return Stray(UUID(int=number), 1, token)
+
+
+def test_stray_is_released() -> None:
+    """A row that is ours without our knowing goes back."""
+    beats = watching()
+    assert beats.answered(Beat(()), BeatAnswer(renewed=frozenset(), strays=[stray(9)]), sent_at=0.0) == [
+        GiveBack((hold(9),))
+    ]
+
+
+def test_row_of_a_pending_claim_is_no_stray() -> None:
+    """While a claim is under way, rows that carry its token are expected."""
+    beats = watching()
+    beats.claiming(TOKEN)
+    answer = BeatAnswer(renewed=frozenset(), strays=[stray(9)])
+    assert beats.answered(Beat(()), answer, sent_at=0.0) == []
+    beats.claimed(TOKEN)
+    assert beats.answered(Beat(()), answer, sent_at=0.0) == [GiveBack((hold(9),))]
+
+
+def test_watched_row_is_no_stray() -> None:
+    """A claim that was answered while the beat was on its way is known by now."""
+    beats = watching(hold(9))
+    assert beats.answered(Beat(()), BeatAnswer(renewed=frozenset(), strays=[stray(9)]), sent_at=0.0) == []
+
+
+def test_lost_claim_is_looked_for_until_its_locks_end() -> None:
+    """A claim whose answer was lost may land late: look at once, then each interval, until its locks would end."""
+    beats = watching()
+    beats.claiming(TOKEN)
+    beats.claim_unanswered(TOKEN, now=10.0, lock_timeout=120.0)
+    done = drive(beats, 10_000.0)
+    assert done == [(10.0 + 30.0 * n, Beat(())) for n in range(5)]
+    assert beats.next_at(10_000.0) is None
+
+
+# Whatever happens
+
+
+class Story:
+    """A random life of a few claims: ticks, answers late, lost, partial or repeated, in any order."""
+
+    def __init__(self, draw: st.DataObject) -> None:
+        self.draw = draw
+        self.beats = Heartbeats(sweep_interval=30.0)
+        self.now = 0.0
+        self.open_beats: list[tuple[float, Beat]] = []
+        self.open_reads: list[Verify] = []
+        self.trusted: dict[Hold, float] = {}
+        """When the last acknowledged claim or beat of each run had been sent."""
+        self.abandoned: dict[Hold, float] = {}
+        self.settling: set[Hold] = set()
+
+    def live(self, steps: int) -> None:
+        for number in range(self.draw.draw(st.integers(1, 4), label="claims")):
+            until = self.draw.draw(st.one_of(st.none(), st.floats(1.0, 200.0)), label="renew until")
+            self.beats.watch(hold(number), PACE, sent_at=0.0, renew_until=until)
+            self.trusted[hold(number)] = 0.0
+        moves = [self.tick, self.answer, self.read, self.settle, self.lose]
+        for _ in range(steps):
+            self.draw.draw(st.sampled_from(moves), label="move")()
+            self.check()
+
+    def tick(self) -> None:
+        """As the thread does it: at the planned time, or later."""
+        planned = self.beats.next_at(self.now)
+        if planned is None:
+            return
+        self.now = max(self.now, planned) + self.draw.draw(st.sampled_from([0.0, 0.0, 0.3, 7.0]), label="late")
+        self.obey(self.beats.tick(self.now))
+
+    def obey(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Abandon):
+                assert action.hold not in self.abandoned, "given up twice"
+                assert action.hold not in self.settling
+                self.abandoned[action.hold] = self.now
+            elif isinstance(action, Beat):
+                assert not set(action.holds) & set(self.abandoned), "renewed after it was given up"
+                self.open_beats.append((self.now, action))
+            elif isinstance(action, Verify):
+                self.open_reads.append(action)
+
+    def answer(self) -> None:
+        if not self.open_beats:
+            return
+        index = self.draw.draw(st.integers(0, len(self.open_beats) - 1), label="which beat")
+        sent_at, beat = self.open_beats.pop(index)
+        renewed = [h for h in beat.holds if self.draw.draw(st.booleans(), label="renewed")]
+        for one in renewed:
+            if one not in self.abandoned:
+                self.trusted[one] = max(self.trusted[one], sent_at)
+        self.obey(self.beats.answered(beat, renewing(*renewed), sent_at=sent_at))
+
+    def read(self) -> None:
+        if self.open_reads:
+            verify = self.open_reads.pop()
+            ours = [h for h in verify.holds if self.draw.draw(st.booleans(), label="ours")]
+            self.obey(self.beats.verified(verify, ours))
+
+    def settle(self) -> None:
+        one = self.draw.draw(st.sampled_from(sorted(self.trusted)), label="settles")
+        if one not in self.abandoned:
+            self.settling.add(one)
+            self.beats.settling(one)
+
+    def lose(self) -> None:
+        self.open_beats.clear()
+
+    def check(self) -> None:
+        """A decision is always planned no later than the earliest deadline of a run that can still be stopped."""
+        open_runs = set(self.trusted) - set(self.abandoned) - self.settling
+        planned = self.beats.next_at(self.now)
+        for one in open_runs:
+            assert planned is not None
+            assert planned <= PACE.deadline(self.trusted[one])
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_deadline_holds_whatever_answers_come(data: st.DataObject) -> None:
+    """Answers late, lost, partial or out of order: no run is renewed after abandonment, none outlives its trust."""
+    story = Story(data)
+    story.live(steps=25)
+    last_word = max(story.now, max(PACE.deadline(at) for at in story.trusted.values()))
+    story.now = last_word
+    story.obey(story.beats.tick(last_word))
+    assert set(story.abandoned) | story.settling == set(story.trusted)
+
+
+@given(sent=st.lists(st.floats(0.0, 90.0), min_size=1, max_size=10), lost=st.data())
+def test_lost_answers_only_shorten_trust(sent: list[float], lost: st.DataObject) -> None:
+    """A worker that misses some answers gives up no later than one that got them all."""
+
+    def given_up(answered: list[float]) -> float:
+        beats = watching(hold(1))
+        for at in answered:
+            beats.answered(Beat((hold(1),)), renewing(hold(1)), sent_at=at)
+        return next(time for time, action in drive(beats, 1000.0) if isinstance(action, Abandon))
+
+    some = [at for at in sent if lost.draw(st.booleans())]
+    assert given_up(some) <= given_up(sent)
+
+
+def test_late_answer_counts_from_before_it_was_sent() -> None:
+    """An answer that took long renews the trust from its sending, not from its arrival."""
+    beats = watching(hold(1))
+    (beat,) = beats.tick(30.0)
+    assert isinstance(beat, Beat)
+    beats.answered(beat, renewing(hold(1)), sent_at=30.0)  # it may arrive at 90: nothing here asks for that time
+    assert [time for time, action in drive(beats, 1000.0) if isinstance(action, Abandon)] == [125.0]
+
+
+@given(
+    heartbeats=st.lists(st.floats(0.05, 30.0), min_size=1, max_size=4),
+    untils=st.lists(st.one_of(st.none(), st.floats(0.0, 100.0)), min_size=4, max_size=4),
+    sweep=st.booleans(),
+)
+@settings(deadline=None)
+def test_next_at_never_lies(heartbeats: list[float], untils: list[float | None], *, sweep: bool) -> None:
+    """At the planned time there is something to do, just before it there is not, and plans do not pile up."""
+    beats = Heartbeats(sweep_interval=30.0)
+    for number, heartbeat in enumerate(heartbeats):
+        pace = Pace(lock_timeout=4 * heartbeat, heartbeat=heartbeat, beat_timeout=heartbeat / 6, stop_grace=0.0)
+        beats.watch(hold(number), pace, sent_at=0.0, renew_until=untils[number])
+    if sweep:
+        beats.claim_unanswered(TOKEN, now=0.0, lock_timeout=60.0)
+    now, ticks = 0.0, 0
+    while (planned := beats.next_at(now)) is not None:
+        assert planned >= now
+        early = now + (planned - now) * 0.999
+        if now < early < planned:
+            assert only(Beat, beats.tick(early)) == only(Abandon, beats.tick(early)) == []
+        now = planned
+        assert only(Beat, done := beats.tick(now)) or only(Abandon, done), "woken for nothing"
+        ticks += 1
+        assert ticks < 10_000
+    limit = sum(4 * 6 + 2 for _ in heartbeats) * 700
+    assert ticks < limit
+
+
+@pytest.mark.parametrize("late", [96.0, 10_000.0])
+def test_process_that_was_paused_gives_up_first(late: float) -> None:
+    """After a pause past the deadline the first decision is to stop the body, not to renew its claim."""
+    beats = watching(hold(1))
+    actions = beats.tick(late)
+    assert isinstance(actions[0], Abandon)
+    assert not only(Beat, actions)
