@@ -37,7 +37,6 @@ from reltask.schedule import Missed, make_schedule
 from reltask.store import Store
 from reltask.stores.choose import make_store
 from reltask.tasks import (
-    ONE_OFF_ATTEMPTS,
     Kind,
     Registry,
     TaskDefinition,
@@ -223,7 +222,7 @@ class App(Operations):
         )
         if rule is None:
             raise DeclarationError("A schedule needs a rhythm.", remedy='Write every="10m" or cron="0 9 * * *".')
-        options = msgspec.structs.replace(call.options, key=key, schedule=rule, max_attempts=_recurring(call))
+        options = msgspec.structs.replace(call.options, key=key, schedule=rule)
         if key is not None:
             check_options(options)
         name = (call.task.name, key)
@@ -250,11 +249,10 @@ class App(Operations):
         **rhythm: Any,
     ) -> Task[..., ..., Any]:
         schedule = make_schedule(**rhythm)
-        attempts = max_attempts if max_attempts is not _UNSET else None if schedule else ONE_OFF_ATTEMPTS
         options = TaskOptions(
             queue=queue,
             priority=priority,
-            max_attempts=attempts,
+            max_attempts=max_attempts,
             backoff=parse_backoff(backoff),
             timeout=_length("timeout", timeout),
             lock_timeout=_length("lock_timeout", lock_timeout),
@@ -405,16 +403,10 @@ class TaskDecorator:
         return function
 
 
-def _recurring(call: Call) -> int | None:
-    """A task's own limit of attempts holds for its schedules only if it was set on purpose."""
-    attempts = call.task.options.max_attempts
-    return None if attempts == ONE_OFF_ATTEMPTS and call.task.schedule is None else attempts
-
-
 def _length(name: str, value: Duration | None) -> timedelta | None:
     if value is None:
         return None
     try:
         return parse_duration(value, name=name)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise DeclarationError(str(error)) from None

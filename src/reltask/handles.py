@@ -13,15 +13,16 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reltask.client import Client, refuse_running_loop
 from reltask.duration import Duration, parse_duration
 from reltask.engine.transaction import TaskTransaction, open_transaction
-from reltask.errors import ArgumentsError, DatabaseError, DeclarationError, UsageError
+from reltask.errors import AmbiguousError, ArgumentsError, DatabaseError, DeclarationError, UsageError
 from reltask.job import JobView, NewJob, RunView
-from reltask.schedule import Schedule, encode, make_schedule
+from reltask.schedule import Schedule, decode, encode, first_slot, make_schedule
 from reltask.store import BATCH, Store
-from reltask.tasks import PRIORITIES, TaskDefinition
+from reltask.tasks import ONE_OFF_ATTEMPTS, PRIORITIES, TaskDefinition
 
 P = ParamSpec("P")
 """The parameters of `enqueue`: the function's, without its context."""
@@ -30,6 +31,8 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 _LONGEST_NAME = 400
+RESENDS = 3
+"""How often an insert whose answer was lost is sent again."""
 
 
 class Job:
@@ -85,7 +88,6 @@ class Call(Struct, frozen=True):
     def job(self, new_id: Callable[[], UUID]) -> NewJob:
         """The row to insert."""
         task, options = self.task, self.options
-        attempts = task.options.max_attempts if options.max_attempts is msgspec.UNSET else options.max_attempts
         return NewJob(
             id=new_id(),
             task=task.name,
@@ -96,9 +98,16 @@ class Call(Struct, frozen=True):
             schedule=None if options.schedule is None else encode(options.schedule),
             run_at=options.at,
             delay=options.delay,
-            max_attempts=attempts,
+            max_attempts=self._max_attempts(),
             lock_timeout=options.lock_timeout or task.options.lock_timeout,
         )
+
+    def _max_attempts(self) -> int | None:
+        """This call's own limit, or the task's; a recurring job without one has none, a one-off has a few."""
+        for chosen in (self.options.max_attempts, self.task.options.max_attempts):
+            if chosen is not msgspec.UNSET:
+                return chosen
+        return ONE_OFF_ATTEMPTS if self.options.schedule is None else None
 
 
 class Producer(Generic[P]):
@@ -155,10 +164,10 @@ class Producer(Generic[P]):
             priority=priority,
             key=key,
             at=at,
-            delay=None if delay is None else parse_duration(delay, name="delay"),
+            delay=_length("delay", delay),
             schedule=make_schedule(every=every, cron=cron, timezone=timezone, align=align),
             max_attempts=max_attempts,
-            lock_timeout=None if lock_timeout is None else parse_duration(lock_timeout, name="lock_timeout"),
+            lock_timeout=_length("lock_timeout", lock_timeout),
         )
         check_options(options)
         return Producer(self.definition, self._host, options)
@@ -215,8 +224,8 @@ class ProducerHost:
 
     async def insert(self, call: Call, store: Store) -> Job:
         """Insert one job; where its key is taken, name the job that has it."""
-        job = call.job(self.new_id)
-        if await store.enqueue_jobs([job]):
+        (job,) = await self._placed([call.job(self.new_id)], store)
+        if await self._insert_surely([job], store):
             await self.signal(store)
             return Job(self.client, job.id, job.task, created=True)
         known = await store.read_declared([(job.task, job.key)])
@@ -228,20 +237,59 @@ class ProducerHost:
 
     async def insert_within(self, block: TaskTransaction, calls: list[Call]) -> list[Job]:
         """Insert jobs inside a task's open transaction; the signal follows the commit."""
-        return await self._insert(calls, block)
+        jobs = [call.job(self.new_id) for call in calls]
+        return await self._insert(jobs, block.enqueue_jobs)
 
     async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
         """Insert jobs in as few statements as possible, and signal once."""
-        inserted = await self._insert(calls, store)
+        jobs = await self._placed([call.job(self.new_id) for call in calls], store)
+        inserted = await self._insert(jobs, lambda batch: self._insert_surely(batch, store))
         await self.signal(store)
         return inserted
 
-    async def _insert(self, calls: list[Call], where: Store | TaskTransaction) -> list[Job]:
-        jobs = [call.job(self.new_id) for call in calls]
+    async def _insert(
+        self, jobs: list[NewJob], enqueue: Callable[[list[NewJob]], Coroutine[Any, Any, set[UUID]]]
+    ) -> list[Job]:
         created: set[UUID] = set()
         for start in range(0, len(jobs), BATCH):
-            created |= await where.enqueue_jobs(jobs[start : start + BATCH])
+            created |= await enqueue(jobs[start : start + BATCH])
         return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
+
+    async def _placed(self, jobs: list[NewJob], store: Store) -> list[NewJob]:
+        """Give new schedules their first slot, which for a grid is a time that only the database's clock can tell."""
+        if all(job.schedule is None for job in jobs):
+            return jobs
+        now = await store.read_now()
+        return [_at_first_slot(job, now) for job in jobs]
+
+    async def _insert_surely(self, jobs: list[NewJob], store: Store) -> set[UUID]:
+        """Insert; when the answer is lost, send the same ids again: what has landed is not inserted twice."""
+        lost = False
+        for _ in range(RESENDS):
+            try:
+                created = await store.enqueue_jobs(jobs)
+            except AmbiguousError:
+                lost = True
+            else:
+                return created | {job.id for job in jobs if lost and await _is_known(job.id, store)}
+        return await store.enqueue_jobs(jobs)
+
+
+def _at_first_slot(job: NewJob, now: datetime) -> NewJob:
+    if job.schedule is None or job.run_at is not None or job.delay is not None:
+        return job
+    return replace(job, run_at=first_slot(decode(job.schedule), now))
+
+
+async def _is_known(job_id: UUID, store: Store) -> bool:
+    return await store.read_job(job_id) is not None or bool(await store.list_runs(job_id=job_id, limit=1))
+
+
+def _length(name: str, value: Duration | None) -> timedelta | None:
+    try:
+        return None if value is None else parse_duration(value, name=name)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(str(error)) from None
 
 
 def check_options(options: Options) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from reltask import __version__
 from reltask.config import safe_url
 from reltask.engine.worker import Worker
-from reltask.errors import ConfigurationError, DatabaseError, MissingExtra, ReltaskError, SchemaError
+from reltask.errors import ConfigurationError, DatabaseError, MissingExtra, ReltaskError, SchemaError, UsageError
 from reltask.job import State
 from reltask.logs import setup_logging
 from reltask.posix import install_stop_signals
@@ -47,6 +47,8 @@ _log = logging.getLogger("reltask.worker")
 def exit_code(error: BaseException) -> int:
     """The exit status that tells a supervisor what kind of error ended the process."""
     match error:
+        case UsageError():
+            return EXIT_USAGE
         case ConfigurationError() | MissingExtra() | SchemaError():
             return EXIT_CONFIGURATION
         case DatabaseError():

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from reltask.arguments import Arguments, annotations_of
 from reltask.backoff import Backoff
@@ -39,7 +39,8 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
 
     queue: str = "default"
     priority: int = 5
-    max_attempts: int | None = ONE_OFF_ATTEMPTS
+    max_attempts: int | UnsetType | None = UNSET
+    """None: no limit. Unset: none for recurring jobs, ONE_OFF_ATTEMPTS for one-offs."""
     backoff: Backoff | None = None
     """None: what suits the schedule."""
     timeout: timedelta | None = None
@@ -138,9 +139,9 @@ def kind_of(function: Callable[..., Any], isolation: str | None) -> Kind:
         raise DeclarationError(
             f"Task {name}: a child process runs a plain function.", remedy="Write `def` instead of `async def`."
         )
-    if "<locals>" in function.__qualname__:
+    if "<" in function.__qualname__:  # <locals> or <lambda>
         raise DeclarationError(
-            f"Task {name}: a child process imports its function, and cannot reach one defined inside another.",
+            f"Task {name}: a child process imports its function, and cannot reach a lambda or one inside another.",
             remedy="Define it at the top of a module.",
         )
     return Kind.PROCESS
@@ -170,7 +171,7 @@ def check_options(name: str, options: TaskOptions) -> None:
         raise DeclarationError(f"Task {name}: priority={options.priority} is outside 0 (first) to 9 (last).")
     if not options.queue:
         raise DeclarationError(f"Task {name}: a queue needs a name.")
-    if options.max_attempts is not None and options.max_attempts < 1:
+    if isinstance(options.max_attempts, int) and options.max_attempts < 1:
         raise DeclarationError(
             f"Task {name}: max_attempts={options.max_attempts} would never run it.", remedy="Write 1 or more, or None."
         )

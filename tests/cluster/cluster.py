@@ -1,6 +1,6 @@
 """Real worker processes on a real database, to be killed, paused and counted.
 
-    test ──► Cluster ──► python -m tests.cluster.start   (as many as wanted, each with a log of its own)
+    test ──► Cluster ──► reltask worker tests.cluster.workload:app   (as many as wanted, each with its own log)
       │         │                 │
       │         │                 └──► effects.log: one line per start and per end of a body, nothing unique about it
       │         └──► App: reads jobs and ledger, enqueues, as any producer would
@@ -32,6 +32,7 @@ from tests.cluster.workload import make_app
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
+WORKER = ("reltask.cli", "worker", "tests.cluster.workload:app")
 EVERYTHING = 100_000
 """More rows than any test makes."""
 PATIENCE = 30.0
@@ -124,17 +125,19 @@ class Cluster:
     # Processes
 
     def start(
-        self, count: int = 1, *, module: str = "start", arguments: tuple[str, ...] = (), wait: bool = True, **settings: str
+        self, count: int = 1, *, command: tuple[str, ...] = WORKER, wait: bool = True, **settings: str
     ) -> list[WorkerProcess]:
         """Start workers; `wait` until each of them claims jobs."""
-        command = [sys.executable, "-m", f"tests.cluster.{module}", *arguments]
         environment = self._environment | self._variables(settings)
         numbers = range(len(self.workers), len(self.workers) + count)
-        started = [WorkerProcess(command, environment, self.directory / f"worker-{n}.log") for n in numbers]
+        started = [self._process(command, environment, n) for n in numbers]
         self.workers += started
         for worker in started if wait else []:
             eventually(worker.has_started, what="the worker starts")
         return started
+
+    def _process(self, command: tuple[str, ...], environment: dict[str, str], number: int) -> WorkerProcess:
+        return WorkerProcess([sys.executable, "-m", *command], environment, self.directory / f"worker-{number}.log")
 
     def worker(self, pid: int) -> WorkerProcess:
         """The worker that has this process id."""

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from reltask.job import Outcome, RunView
-from tests.cluster.cluster import Cluster, eventually, running
+from tests.cluster.cluster import WORKER, Cluster, eventually, running
 from tests.cluster.workload import SCHEDULES, VERSION
 
 pytestmark = pytest.mark.slow
@@ -115,7 +115,7 @@ def test_once_runs_what_is_due_and_ends(cluster: Cluster) -> None:
     """`worker --once` ends by itself with status 0 when nothing is due any more, and leaves the future alone."""
     now = cluster.enqueue_many("tick", 30, seconds=0.01)
     later = cluster.app.get_task("tick").using(delay="1h").enqueue_sync()
-    (worker,) = cluster.start(arguments=("--once",), wait=False)
+    (worker,) = cluster.start(command=(*WORKER, "--once"), wait=False)
     assert worker.exit_code() == 0
     assert {run.job_id for run in cluster.runs()} == set(now)
     assert cluster.job(later.id).fence == 0
@@ -124,8 +124,8 @@ def test_once_runs_what_is_due_and_ends(cluster: Cluster) -> None:
 
 def test_four_processes_share_one_sqlite_file(tmp_path: Path) -> None:
     """Four processes that enqueue 2,000 jobs and work on them meanwhile: each once, and never "database is locked"."""
-    with running(f"sqlite:///{tmp_path / 'shared.db'}", tmp_path) as cluster:
-        workers = cluster.start(4, module="flood", arguments=("500",), wait=False)
+    with running(f"sqlite:///{tmp_path / 'shared.db'}", tmp_path, lock_timeout="2m") as cluster:
+        workers = cluster.start(4, command=("tests.cluster.flood", "500"), wait=False)
         assert [worker.exit_code(within=60) for worker in workers] == [0] * 4
         report = cluster.report()
         assert (report.faults, report.once, sum(report.bodies.values())) == ({}, 2000, 2000)

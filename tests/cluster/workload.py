@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reltask import App, Context, ProcessContext, SyncContext
+from tests.cluster import table
 from tests.cluster.effects import record
 
 SCHEDULES = "RELTASK_TEST_SCHEDULES"
@@ -90,6 +91,14 @@ async def poison(ctx: Context) -> None:
         os._exit(POISONED)
 
 
+async def write(ctx: Context, seconds: float) -> None:
+    """An effect that commits together with the completion."""
+    with noted(ctx):
+        await asyncio.sleep(seconds)
+        async with ctx.transaction() as tx:
+            await tx.execute(table.INSERT, job=str(ctx.job_id), slot=ctx.slot_no, fence=ctx.fence)
+
+
 async def newcomer(ctx: Context) -> None:
     """Only version 2 knows it."""
     with noted(ctx):
@@ -108,6 +117,7 @@ def make_app(url: str | None = None, *, version: str = "2", schedules: str = "[]
     app.task(hold_thread)
     app.task(isolation="process")(hold_child)
     app.task(block_loop)
+    app.task(write)
     app.task(max_attempts=3)(poison)
     if version != "1":
         app.task(newcomer)

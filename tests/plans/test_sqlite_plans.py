@@ -36,7 +36,7 @@ PROTOCOL = [
     "discard_job",
     "read_job",
 ]
-_TABLES = r"(reltask_\w+|jobs|runs|workers|first|next|this|future)"
+_TABLES = r"(reltask_\w+|jobs|runs|workers|first|next|other|this|future)"
 
 
 @pytest.fixture
@@ -68,7 +68,8 @@ def test_lanes_are_found_by_hops_through_the_claim_index(empty: sqlite3.Connecti
     """The first lane, each next one, the first future time of a lane, and the due jobs of one: each an index seek."""
     lanes, _, _, due, *_ = explain(empty, "claim_jobs")
     assert "SEARCH first USING INDEX reltask_jobs_claimable (queue=? AND task>?)" in lanes
-    assert "SEARCH next USING INDEX reltask_jobs_claimable (queue=? AND (task,priority)>(?,?))" in lanes
+    assert "SEARCH next USING INDEX reltask_jobs_claimable (queue=? AND task=? AND priority>?)" in lanes
+    assert "SEARCH other USING INDEX reltask_jobs_claimable (queue=? AND task>?)" in lanes
     assert "SEARCH future USING INDEX reltask_jobs_claimable (queue=? AND task=? AND priority=? AND due_at>?)" in [
         step.replace("COVERING INDEX", "INDEX") for step in lanes
     ]

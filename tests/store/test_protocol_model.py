@@ -7,6 +7,7 @@ disagree. It plays late writes too: every claim ever made may be presented again
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Coroutine
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -72,6 +73,7 @@ class Protocol(RuleBasedStateMachine):
         self.rows: dict[UUID, Row] = {}
         self.ledger: dict[Hold, tuple[int, Outcome]] = {}
         self.claims: list[Claim] = []
+        self.numbers = itertools.count(1)
         self.do(self.store.open())
 
     def do(self, verb: Coroutine[Any, Any, T]) -> T:
@@ -92,9 +94,10 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: len(self.rows) < 4)
     @rule(repeats=st.booleans(), delay=DELAYS, attempts=st.sampled_from([None, 1, 2]))
     def enqueue(self, repeats: bool, delay: timedelta, attempts: int | None) -> None:
+        # Ids in order of making: random ones would make hypothesis's replays differ from what they replay.
+        id_ = UUID(int=next(self.numbers))
         make = recurring if repeats else new_job
-        job = make(delay=delay, max_attempts=attempts)
-        job = msgspec.structs.replace(job, key=str(job.id))
+        job = make(id=id_, key=str(id_), delay=delay, max_attempts=attempts)
         assert self.do(self.store.enqueue_jobs([job])) == {job.id}
         self.rows[job.id] = Row(recurring=repeats, nominal=self.now() + delay, max_attempts=attempts)
 

@@ -136,6 +136,7 @@ def test_successful_heartbeat_resets_failure_counter() -> None:
         Falter(1, 3),
         Falter(2, 3),
         Falter(1, 3),
+        Falter(2, 3),
     ]
     assert not only(Abandon, [action for _, action in done])
 

@@ -15,6 +15,15 @@ from reltask.errors import ReltaskError
 from reltask.runner import exit_code
 
 DOCS = "docs/errors.md"
+REMEDIES = {
+    "arguments": "Write the arguments as a JSON object by parameter name.",
+    "database-transient": "Is the database running, and does the URL lead there? See: reltask config",
+    "database-circuit-open": "The database has stopped answering; try again later.",
+    "database-ambiguous": "The answer was lost: look whether it was done before you do it again.",
+    "settings": "See: reltask config",
+}
+"""For errors that bring no remedy of their own."""
+BUG = "This is a mistake inside reltask, or in a module of yours. Run it again with --debug to see where."
 
 
 def report(error: Exception, *, debug: bool) -> int:
@@ -28,10 +37,14 @@ def report(error: Exception, *, debug: bool) -> int:
 
 def _lines(error: Exception) -> list[str]:
     if isinstance(error, ReltaskError):
-        remedy = [f"  {error.remedy}"] if error.remedy else []
-        return [f"error[{error.code}]: {error.message}", *remedy, f"  see {DOCS}#{error.code}"]
+        remedy = error.remedy or REMEDIES.get(error.code, "")
+        return [f"error[{error.code}]: {error.message}", *([f"  {remedy}"] if remedy else []), _see(error.code)]
     return [
         f"error[bug]: {type(error).__name__}: {error}",
-        "  This is a mistake inside reltask. Run it again with --debug and report the traceback.",
-        f"  see {DOCS}#bug",
+        f"  {BUG}",
+        _see("bug"),
     ]
+
+
+def _see(code: str) -> str:
+    return f"  see {DOCS}#{code}"

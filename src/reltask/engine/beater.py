@@ -17,7 +17,6 @@ from reltask import events
 from reltask.clock import Clock
 from reltask.engine.heartbeat import Abandon, Action, Beat, Falter, GiveBack, Heartbeats, Verify
 from reltask.engine.service import Service
-from reltask.errors import ReltaskError
 from reltask.job import Hold, Outcome, Release
 from reltask.lease import Pace
 from reltask.store import Store
@@ -123,13 +122,21 @@ class Beater(Service):
                     )
                 )
         for action in actions:
+            patience = min(self._pace.beat_timeout, self._until_stop())
+            if patience <= 0:
+                return  # somebody has to be stopped first; what is left undone here comes again by itself
             try:
-                async with asyncio.timeout(self._pace.beat_timeout):
+                async with asyncio.timeout(patience):
                     followed_by = await self._ask(action)
-            except (ReltaskError, TimeoutError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - nothing may end the thread that keeps the locks
                 self._last_error = str(error) or type(error).__name__
             else:
                 await self._perform(followed_by)
+
+    def _until_stop(self) -> float:
+        """Seconds until a body has to be stopped: no call may outlast them."""
+        with self._lock:
+            return self._heartbeats.next_stop() - self._clock.monotonic()
 
     async def _ask(self, action: Action) -> list[Action]:
         match action:

@@ -14,17 +14,27 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
 
 from reltask import events, schedule
+from reltask.backoff import one_off
 from reltask.clock import Clock
 from reltask.engine.beater import Beater
-from reltask.engine.outcome import Ended, raised, read_schedule, returned, settlement, stopped
+from reltask.engine.outcome import (
+    Ended,
+    Settlement,
+    describe,
+    raised,
+    read_schedule,
+    returned,
+    settlement,
+    stopped,
+)
 from reltask.engine.run import Body, Run, StopReason
 from reltask.engine.settle import Settler
-from reltask.errors import ReltaskError
 from reltask.job import Completion, Failure, Outcome, Settled
 
 BodyFactory = Callable[[Run], Body]
@@ -65,13 +75,15 @@ class Executor:
         """Run one claimed slot to its recorded end."""
         started = self._clock.monotonic()
         self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
-        ended = await self._end(run)
-        self._beater.settling(run.hold)
-        if run.completion is None:
-            await self._settle(run, ended, started)
-        else:
-            self._completed_already(run, run.completion, ended, seconds=self._clock.monotonic() - started)
-        self._beater.forget(run.hold)
+        try:
+            ended = await self._end(run)
+            self._beater.settling(run.hold)
+            if run.completion is None:
+                await self._settle(run, ended, started)
+            else:
+                self._completed_already(run, run.completion, ended, seconds=self._clock.monotonic() - started)
+        finally:
+            self._beater.forget(run.hold)  # whatever went wrong: a claim that nobody will settle must be able to expire
 
     # Running
 
@@ -79,11 +91,11 @@ class Executor:
         """How this run ended: skipped, not even decoded, or as its body did."""
         if run.stop_reason is not None:
             return stopped(run)
-        if _is_missed(run):
-            return Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed")
         try:
+            if _is_missed(run):
+                return Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed")
             body = self._make_body(run)
-        except ReltaskError as error:
+        except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
             return raised(error, run, limit=self._limits.traceback)
         return await self._supervise(run, body)
 
@@ -132,7 +144,7 @@ class Executor:
 
     async def _settle(self, run: Run, ended: Ended, started: float) -> None:
         now = self._clock.monotonic()
-        written = settlement(run, ended, finished=run.now(now), rng=self._rng)
+        written = self._settlement(run, ended, finished=run.now(now))
         settled = await self._settler.settle(written)
         if settled is None:
             await self._refused(run, ended, seconds=now - started)
@@ -140,6 +152,14 @@ class Executor:
         if ended.not_stored is not None:
             self._tell(run, events.ResultNotStored, reason=ended.not_stored)
         self._report(run, ended, written, settled, seconds=now - started)
+
+    def _settlement(self, run: Run, ended: Ended, *, finished: datetime) -> Settlement:
+        """What to write. A stored schedule that this version cannot read, or that has no next time, is a failure."""
+        try:
+            return settlement(run, ended, finished=finished, rng=self._rng)
+        except Exception as error:  # noqa: BLE001 - a run without a settlement would hold its job for ever
+            text = describe(error, limit=self._limits.traceback)
+            return Failure(hold=run.hold, error=text, delay=one_off().delay(run.claim.attempt, rng=self._rng))
 
     def _report(self, run: Run, ended: Ended, written: object, settled: Settled, *, seconds: float) -> None:
         if isinstance(written, Failure):

@@ -142,19 +142,24 @@ class Heartbeats:
 
     def next_at(self, now: float) -> float | None:
         """The monotonic time of the next decision, or None while there is nothing to decide."""
-        beats = [w.next_beat for w in self._watches.values() if w.renewable(now)]
+        beats = [w.next_beat for w in self._watches.values() if w.renewable(max(now, w.next_beat))]
         stops = [w.stop_at for w in self._watches.values() if w.open]
         sweeps = [] if self._next_sweep is None else [self._next_sweep]
         return min([*beats, *stops, *sweeps], default=None)
 
+    def next_stop(self) -> float:
+        """The monotonic time at which the next body has to be stopped unless a good beat comes first."""
+        return min((w.stop_at for w in self._watches.values() if w.open), default=float("inf"))
+
     def tick(self, now: float) -> list[Action]:
         """Everything that is due by now."""
+        failed = self._falter(now)  # counted before anything is given up, so that the last failure is told, too
         actions: list[Action] = [
             self._abandon(watch, self._why(watch, now), lost=False)
             for watch in self._watches.values()
             if watch.open and now >= watch.stop_at
         ]
-        actions += self._falter(now)
+        actions += failed
         renewable = [w for w in self._watches.values() if w.renewable(now)]
         if self._sweep_due(now) or any(now >= w.next_beat for w in renewable):
             actions += self._beat(renewable, now)

@@ -33,10 +33,10 @@ from reltask.store import BATCH, Store
 from reltask.tasks import Registry
 
 ISOLATION_PATIENCE = timedelta(seconds=0.5)
-RIVAL_PAUSE = 0.1
-"""A due job that a rival held while we looked is looked at again after about this long."""
-EXPIRY_PAUSE = 0.3
-"""A lock that has ended but could not be reclaimed yet is looked at again after about this long."""
+RIVAL_PAUSE = (0.05, 0.15)
+"""A due job that a rival held while we looked is looked at again after so many seconds, at least and at most."""
+EXPIRY_PAUSE = (0.26, 0.4)
+"""So is a lock that has ended but could not be reclaimed yet: a little later than a store needs that looks twice."""
 DUE_SPREAD = 0.004
 EXPIRY_SPREAD = 0.25
 """Workers that wait for the same moment spread over this many seconds; they do not stampede."""
@@ -81,8 +81,14 @@ class Poller(Service):
         self._due_at = float("inf")
         self._failed_since: float | None = None
         self._failures = 0
+        self._wakes = 0
         self.idle = False
         """Whether the last look found nothing due that this worker could have taken."""
+
+    def wake(self) -> None:
+        self._wakes += 1
+        self.idle = False
+        super().wake()
 
     async def tick(self) -> float | None:
         verb = "reclaim"
@@ -121,21 +127,23 @@ class Poller(Service):
     # Claiming
 
     async def _claim(self) -> None:
+        """Fill the free places. Idle is only who has looked in vain, and has not been woken since it began to look."""
         self._due_at = float("inf")
-        self.idle = not self._is_quarantined() and self._places.free > 0
-        if not self.idle:
+        self.idle, looked, claimed = False, self._wakes, 0
+        if self._is_quarantined() or self._places.free == 0:
             return
         for wish in self._places.wishes():
-            await self._grant(wish)
+            claimed += await self._grant(wish)
             if self._is_quarantined():
                 return
+        self.idle = claimed == 0 and looked == self._wakes
 
     def _is_quarantined(self) -> bool:
         """Whether a run that was lost before has the worker to itself."""
         now = self._clock.monotonic()
         return any(now < run.time.at + run.claim.lock_timeout.total_seconds() for run in self._places.isolated())
 
-    async def _grant(self, wish: Wish) -> None:
+    async def _grant(self, wish: Wish) -> int:
         """Make one claim and dispatch what it got. A claim whose answer is lost is looked for by the beater."""
         token = UUID(int=self._rng.getrandbits(128), version=4)
         sent_at = self._clock.monotonic()
@@ -148,10 +156,10 @@ class Poller(Service):
             runs = self._watch(answer, sent_at)
         self._plan(answer, wish, len(runs))
         if runs:
-            self.idle = False
             self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=wish.limit))
         for run in runs:
             self._dispatch(run)
+        return len(runs)
 
     def _request(self, wish: Wish, token: UUID) -> ClaimRequest:
         return ClaimRequest(
@@ -195,10 +203,10 @@ class Poller(Service):
             wait = self._seconds_until(answer.next_expiry, answer.now, EXPIRY_PAUSE, EXPIRY_SPREAD)
             self._reclaim_at = min(self._reclaim_at, now + wait)
 
-    def _seconds_until(self, moment: datetime, now: datetime, at_least: float, spread: float) -> float:
+    def _seconds_until(self, moment: datetime, now: datetime, again: tuple[float, float], spread: float) -> float:
         """Seconds until a moment of the database's clock; one that has passed already is not asked about in a rush."""
         seconds = (moment - now).total_seconds()
-        return self._rng.uniform(0, spread) + seconds if seconds > 0 else at_least * self._rng.uniform(0.5, 1.5)
+        return self._rng.uniform(0, spread) + seconds if seconds > 0 else self._rng.uniform(*again)
 
     def _pause(self) -> float:
         """Seconds until the next look. Without a free place only an ending lock or the poll is worth one."""

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from abc import ABC, abstractmethod
+
+MISTAKE_PAUSE = 1.0
+"""After an error that nobody foresaw, a service goes on after so many seconds."""
 
 
 class Service(ABC):
@@ -44,11 +48,19 @@ class Service(ABC):
         try:
             while not self._stopping:
                 self._woken.clear()
-                pause = await self.tick()
+                pause = await self._tick()
                 if not self._stopping:
                     await self._wait(pause)
         finally:
             await self.closed()
+
+    async def _tick(self) -> float | None:
+        """One tick. A mistake in it is told and outlived: a worker that lives without one of its parts is worse."""
+        try:
+            return await self.tick()
+        except Exception:
+            logging.getLogger("reltask").exception("%s failed, and goes on", type(self).__name__)
+            return MISTAKE_PAUSE
 
     async def _wait(self, pause: float | None) -> None:
         if pause is not None and pause <= 0:

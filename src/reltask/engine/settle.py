@@ -7,7 +7,8 @@
 
 Nothing waits on a timer: while one flush is under way, the next group gathers. Nothing is reported before it is
 committed. When the database does not answer, the outcome is kept and sent again until it does; when the *answer* was
-lost, the same fenced statement is sent again, and the ledger settles what it no longer matches.
+lost, the same fenced statement is sent again, and the ledger settles what it no longer matches. Only a worker that
+shuts down gives up on a database that is away: the locks of what it could not write expire.
 """
 
 from __future__ import annotations
@@ -89,10 +90,12 @@ class Settler(Service):
                 answer = {settled.hold: settled for settled in await verb(self._worker, settlements)}
                 return answer if not doubtful else answer | await self._recorded(settlements, answer)
             except (TransientError, AmbiguousError) as error:
+                if self._stopping:
+                    return {}  # nobody waits any more: the locks will expire
                 doubtful = doubtful or isinstance(error, AmbiguousError)
                 await self._wait_for_database(error, tries)
                 tries += 1
-            except DatabaseError as error:
+            except Exception as error:  # noqa: BLE001 - one outcome that cannot be written must not stop the others
                 return await self._one_by_one(settlements, verb, error)
 
     async def _recorded(self, settlements: Sequence[Settlement], answer: dict[Hold, Settled]) -> dict[Hold, Settled]:
@@ -101,7 +104,7 @@ class Settler(Service):
         return {s.hold: Settled(*s.hold) for s in settlements if recorded.get(s.hold) == _outcome(s)}
 
     async def _one_by_one(
-        self, settlements: list[S], verb: Callable[[str, Sequence[S]], Awaitable[list[Settled]]], error: DatabaseError
+        self, settlements: list[S], verb: Callable[[str, Sequence[S]], Awaitable[list[Settled]]], error: Exception
     ) -> dict[Hold, Settled]:
         """The database refuses the batch for good: one bad row must not take the others along."""
         if len(settlements) == 1:

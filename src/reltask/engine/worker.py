@@ -71,8 +71,9 @@ class Worker:
         app_version: str | None = None,
         state: Any = None,
         beater_host: Callable[[Service], Host] = ThreadHost,
+        identity: str | None = None,
     ) -> None:
-        self.id = worker_id(settings.name, rng)
+        self.id = identity or worker_id(settings.name, rng)
         self.store = store
         self._registry = registry
         self._settings = settings
@@ -81,7 +82,8 @@ class Worker:
         self._schedules = schedules
         self._app_version = app_version
         self._pool = ThreadPool()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.started = False
         self._freed = asyncio.Event()
         self._hurried = asyncio.Event()
         self._pace_of = lru_cache(maxsize=64)(self._find_pace)
@@ -159,19 +161,27 @@ class Worker:
         for task in self._registry:
             if task.options.lock_timeout is not None:
                 self._settings.pace(task.options.lock_timeout)
-        await self.store.open()
-        await declare(self.store, self._schedules)
-        await self.store.register_worker(self._record())
-        self._listening = contextlib.AsyncExitStack()
-        await self._listening.enter_async_context(self.store.listen(self._poller.wake))
+        try:
+            await self._introduce()
+        except BaseException:
+            await self.store.close()
+            raise
         for host in self._hosts:
             await host.start()
+        self.started = True
         names = self._registry.names()
         self._emit(
             events.WorkerStarted(
                 worker=self.id, queues=list(self._queues), tasks=names, concurrency=self._settings.concurrency
             )
         )
+
+    async def _introduce(self) -> None:
+        await self.store.open()
+        await declare(self.store, self._schedules)
+        await self.store.register_worker(self._record())
+        self._listening = contextlib.AsyncExitStack()
+        await self._listening.enter_async_context(self.store.listen(self._poller.wake))
 
     async def stop(self, *, grace: timedelta | None = None) -> None:
         """Claim no more, let bodies finish within the grace, stop the rest, release, and say goodbye."""
@@ -228,17 +238,15 @@ class Worker:
 
     def _dispatch(self, run: Run) -> None:
         task = self._loop.create_task(self._execute(run))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _execute(self, run: Run) -> None:
-        try:
-            await self._executor.execute(run)
-        finally:
-            self._places.give_back(run)
-            self._freed.set()
-            self._poller.idle = False  # what ran may have enqueued more: only the next look can tell
-            self._poller.wake()
+        """Run it, then free its place. A run that a shutdown cut off keeps its place: it counts as unsettled."""
+        await self._executor.execute(run)
+        self._places.give_back(run)
+        self._freed.set()
+        self._poller.wake()  # what ran may have enqueued more: only the next look can tell
 
     def _abandon(self, abandon: Abandon) -> None:
         """Stop a body whose claim is no longer to be trusted. Called on the beater's thread."""

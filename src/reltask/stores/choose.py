@@ -46,7 +46,18 @@ def make_store(
     if scheme in ("postgresql", "postgres"):
         from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415 - one driver per process
 
-        return PostgresStore(url, policy=policy, now=now)
+        from reltask.stores.postgres.connections import Options  # noqa: PLC0415
+
+        return PostgresStore(
+            url,
+            options=Options(
+                connect_timeout=settings.connect_timeout.total_seconds(),
+                command_timeout=settings.command_timeout.total_seconds(),
+                pool_size=settings.pool_size,
+            ),
+            policy=policy,
+            now=now,
+        )
     raise ConfigurationError(
         f"The database URL starts with {scheme or 'nothing'}://, which this version does not speak.",
         remedy="Use sqlite:///file.db or postgresql://host/database.",

@@ -47,7 +47,10 @@ class Summary(Struct, frozen=True, kw_only=True):
     takeover: Succession | None
     hand_over: Succession | None
     lateness_p50: float
+    """Seconds between a slot's due time and its first claim. A slot due while the one before it waits for a takeover
+    is late for that reason."""
     lateness_max: float
+    latest_slot: int
 
     @property
     def is_good(self) -> bool:
@@ -65,8 +68,9 @@ def summarise(job: JobView | None, runs: list[RunView], *, killed: Blow | None, 
         lost=len(lost_slots(job, runs)),
         takeover=succession(killed, runs, Outcome.LOST),
         hand_over=succession(stopped, runs, Outcome.RELEASED),
-        lateness_p50=median(late) if late else 0.0,
-        lateness_max=max(late, default=0.0),
+        lateness_p50=median(late.values()) if late else 0.0,
+        lateness_max=max(late.values(), default=0.0),
+        latest_slot=max(late, key=late.__getitem__, default=0),
     )
 
 
@@ -98,9 +102,10 @@ def succession(blow: Blow | None, runs: list[RunView], outcome: Outcome) -> Succ
     )
 
 
-def lateness(runs: list[RunView]) -> list[float]:
-    """Seconds between each slot's due time and its first claim."""
+def lateness(runs: list[RunView]) -> dict[int, float]:
+    """By slot, the seconds between its due time and its first claim."""
     first: dict[int, RunView] = {}
     for run in sorted(runs, key=lambda run: run.fence, reverse=True):
         first[run.slot_no] = run
-    return [(run.claimed_at - run.nominal_time).total_seconds() for run in first.values() if run.claimed_at]
+    claims = ((slot, run.nominal_time, run.claimed_at) for slot, run in first.items())
+    return {slot: (claimed - due).total_seconds() for slot, due, claimed in claims if claimed is not None}

@@ -110,27 +110,27 @@ class Story:
 
     def _strike(self, how: Callable[[Member], None], text: str) -> Blow:
         """Wait until a worker is in the middle of a task, and strike it."""
-        job = self._wait_for_victim()
+        before, job = self._wait_for_victim()
         member = self._crew.find(job.locked_by or "")
         assert member is not None  # nobody else works on this file
         how(member)
         self._view.say(text.format(name=member.name, slot=job.slot_no))
-        seen = self.look()  # a last heartbeat may have come in before the blow
-        ends_at = seen.job.lock_expires_at if seen.job and seen.job.fence == job.fence else job.lock_expires_at
+        after = self.look().job  # a last heartbeat may have come in before the blow
+        ends_at = after.lock_expires_at if after is not None and after.fence == job.fence else job.lock_expires_at
         return Blow(
             worker=job.locked_by or "",
             slot_no=job.slot_no,
             fence=job.fence,
-            struck_at=seen.now,
+            struck_at=before.now,
             lock_ends_at=ends_at,
         )
 
-    def _wait_for_victim(self) -> JobView:
+    def _wait_for_victim(self) -> tuple[Seen, JobView]:
         """A claimed job whose body has told of its first progress: it is neither beginning nor ending."""
         while True:
-            job = self._wait(lambda seen: seen.job is not None and seen.job.locked_by is not None).job
-            if job is not None and job.locked_by and job.progress:
-                return job
+            seen = self._wait(lambda seen: seen.job is not None and seen.job.locked_by is not None)
+            if seen.job is not None and seen.job.progress:
+                return seen, seen.job
 
     def _wait_for_slots(self, more: int) -> None:
         """Let so many more slots be completed."""

@@ -138,9 +138,17 @@ def summary_lines(summary: Summary) -> list[str]:
         f"  lost             {summary.lost}",
         f"  takeover         {_passed_on(summary.takeover, 'after the lock had ended', 'after the kill')}",
         f"  hand-over        {_passed_on(summary.hand_over, 'after the release', 'after SIGTERM')}",
-        f"  lateness         median {summary.lateness_p50:.3f} s, longest {summary.lateness_max:.3f} s",
+        f"  lateness         {_late(summary)}",
         "Every slot exactly once." if summary.is_good else "That is not as it should be.",
     ]
+
+
+def _late(summary: Summary) -> str:
+    waited = summary.takeover is not None and summary.latest_slot == summary.takeover.slot_no + 1
+    why = ", which waited for the takeover" if waited else ""
+    return (
+        f"median {summary.lateness_p50:.3f} s, longest {summary.lateness_max:.3f} s (slot {summary.latest_slot}{why})"
+    )
 
 
 def _passed_on(passed: Succession | None, free: str, struck: str) -> str:

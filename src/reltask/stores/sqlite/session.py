@@ -94,9 +94,12 @@ class Session:
         return self._within(_BEGIN_WRITE, work)
 
     def close(self) -> None:
-        if self._connection is not None and self._pid == os.getpid():
+        """Give the connection back; a forked child's parent keeps its own."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        elif self._connection is not None:
             self._connection.close()
-        self._connection = None
+            self._connection = None
 
     def connection(self) -> sqlite3.Connection:
         """The connection of this process."""

@@ -3,8 +3,9 @@
 -- Lock order    the first three statements only read, and an empty poll ends with them; the others need the write lock.
 
 -- Lanes: one per (queue, task, priority), each in order of due time in the index. The recursion hops from the head of
--- one lane to the head of the next, one index seek each, and from a name that the worker does not know to the next one
--- that it knows. So the cost follows the number of lanes, not of jobs, whoever's they are.
+-- one lane to the head of the next: the task's next priority, or the next task that the worker knows. Each hop is an
+-- index seek, so the cost follows the number of lanes, not of jobs, whoever's they are. (The two in one comparison,
+-- (task, priority) > (…), would read all of the lane that it leaves: SQLite seeks to its beginning, not to its end.)
 -- `later` is the first due time of the lane that lies in the future.
 with recursive lane (head) as (
     select (
@@ -18,17 +19,26 @@ with recursive lane (head) as (
     )
       from json_each(:queues) as wanted
     union
-    select (
-        select next.rowid
-          from reltask_jobs as next
-         where next.queue = this.queue
-           and (next.task, next.priority) > (
-               case when this.task in (select value from json_each(:tasks)) then this.task
-                    else (select min(value) from json_each(:tasks) where value > this.task) end,
-               case when this.task in (select value from json_each(:tasks)) then this.priority else -1 end)
-           and next.locked_by is null and next.paused_at is null and next.dead_at is null and next.isolated = 0
-         order by next.task, next.priority, next.due_at
-         limit 1
+    select coalesce(
+        (
+            select next.rowid
+              from reltask_jobs as next
+             where next.queue = this.queue
+               and next.task = case when this.task in (select value from json_each(:tasks)) then this.task end
+               and next.priority > this.priority
+               and next.locked_by is null and next.paused_at is null and next.dead_at is null and next.isolated = 0
+             order by next.priority, next.due_at
+             limit 1
+        ),
+        (
+            select other.rowid
+              from reltask_jobs as other
+             where other.queue = this.queue
+               and other.task >= (select min(value) from json_each(:tasks) where value > this.task)
+               and other.locked_by is null and other.paused_at is null and other.dead_at is null and other.isolated = 0
+             order by other.task, other.priority, other.due_at
+             limit 1
+        )
     )
       from lane
       join reltask_jobs as this on this.rowid = lane.head

@@ -1,0 +1,255 @@
+"""What the commands do, on real files."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from reltask.cli import COMMANDS, cli
+from tests.cli.project import Project
+
+READING = ["status", "runs", "workers", "migrate", "sql", "config", "jobs list", "jobs show", "dead list", "dead show"]
+MISSING = "01890000-0000-7000-8000-000000000007"
+
+
+@pytest.fixture
+def worked(project: Project) -> Project:
+    """Three jobs have run: one succeeded, one is a dead letter, one recurs."""
+    project.enqueue("hello", name="Ada")
+    project.enqueue("fragile", secret="hush")
+    assert project.call("worker", project.app, "--once").code == 0
+    return project
+
+
+# Help
+
+
+def test_every_command_is_there_and_explains_itself(project: Project) -> None:
+    """The lines in the help are constants; behind each there is a command with a help of its own."""
+    for name in COMMANDS:
+        assert project.run(name, "--help").out.startswith(f"Usage: reltask {name}")
+
+
+@pytest.mark.parametrize("name", READING)
+def test_every_reading_command_speaks_json(name: str, project: Project) -> None:
+    """Machines read what people read."""
+    assert "--json" in project.run(*name.split(), "--help").out
+
+
+def test_an_unknown_command_suggests_one(project: Project) -> None:
+    """A typing mistake costs one look, and has the exit status of wrong usage."""
+    result = project.run("wrker")
+    assert result.code == 2
+    assert "Did you mean worker?" in result.err
+
+
+def test_the_help_page_names_every_command_and_exit_status() -> None:
+    """docs/cli.md and the help text are what people look things up in."""
+    page = (Path(__file__).parents[2] / "docs/cli.md").read_text()
+    assert [name for name in COMMANDS if f"`reltask {name}" not in page] == []
+    assert [code for code in (0, 1, 2, 69, 70, 78, 130) if f"| {code} |" not in page] == []
+    assert all(str(code) in (cli.help or "") for code in (0, 1, 2, 69, 70, 78))
+
+
+# Enqueue
+
+
+def test_enqueue_then_once(project: Project) -> None:
+    """The first ten minutes: enqueue, a worker, and the result in the ledger."""
+    job = project.enqueue("hello", name="Ada")
+    assert project.call("worker", project.app, "--once").code == 0
+    (run,) = project.run("runs", project.app, "--job", job, "--json").json
+    assert (run["outcome"], run["result"]) == ("succeeded", '"hello Ada"')
+
+
+def test_enqueue_options(project: Project) -> None:
+    """Delay, queue, priority and key end in the row."""
+    options = ["--delay", "5m", "--queue", "mail", "--priority", "1", "--key", "ada"]
+    result = project.run("enqueue", project.app, "hello", '{"name": "Ada"}', *options)
+    assert "hello enqueued:" in result.out
+    (job,) = project.run("jobs", "list", project.app, "--json").json
+    assert (job["queue"], job["priority"], job["key"], job["state"]) == ("mail", 1, "ada", "ready")
+    again = project.run("enqueue", project.app, "hello", '{"name": "Ada"}', *options)
+    assert "was there already" in again.out
+    assert job["id"] in again.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["helo"], 1, "Did you mean 'hello'?"),
+        (["hello"], 1, "missing a required argument: 'name'"),
+        (["hello", '{"name": 7}'], 1, "Expected `str`, got `int`"),
+        (["hello", "{secret"], 1, "error[arguments]: The arguments are not JSON"),
+        (["hello", '["secret"]'], 1, "error[arguments]: The arguments are no JSON object"),
+        (["hello", '{"name": "secret"}', "--at", "2030-01-31T09:00:00"], 2, "has no time zone"),
+        (["hello", '{"name": "secret"}', "--at", "tomorrow"], 2, "--at 'tomorrow' is no time"),
+        (["hello", '{"name": "secret"}', "--delay", "5"], 2, "is not a duration"),
+        (["hello", '{"name": "secret"}', "--priority", "11"], 2, "outside 0 (first) to 9 (last)"),
+    ],
+)
+def test_bad_input_is_refused_in_words(arguments: list[str], code: int, error: str, project: Project) -> None:
+    """Nothing is enqueued, the error says what to do, and does not quote arguments."""
+    result = project.run("enqueue", project.app, *arguments)
+    assert result.code == code
+    assert error in result.err
+    assert "secret" not in result.err
+    assert "Traceback" not in result.err
+    assert not (project.folder / "jobs.db").exists()
+
+
+# Looking
+
+
+def test_status_counts_everything(worked: Project) -> None:
+    """One screen, and the same as JSON; without a worker it says so."""
+    result = worked.run("status", worked.app)
+    lines = dict(line.split(maxsplit=1) for line in result.out.splitlines() if line.startswith(("dead", "due")))
+    assert lines == {"dead": "1   see: reltask dead list", "due": "0"}
+    assert "No worker is alive." in result.out
+    status = worked.run("status", worked.app, "--json").json
+    assert (status["dead"], status["ready"], status["workers"]) == (1, 1, [])
+
+
+def test_status_names_tasks_that_no_worker_knows(project: Project) -> None:
+    """A due job that nobody will ever take must not wait in silence."""
+    project.enqueue("hello", name="Ada")
+    assert "No live worker knows hello: 1 due." in project.run("status", project.app).out
+
+
+def test_status_finds_its_database(worked: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an app, by a URL, by RELTASK_APP, or by the settings; else it says how to name one."""
+    nowhere = worked.run("status")
+    assert nowhere.code == 78
+    assert "RELTASK_APP" in nowhere.err
+    assert worked.run("status", "--database", "sqlite:///jobs.db").code == 0
+    (worked.folder / "reltask.toml").write_text('[database]\nurl = "sqlite:///jobs.db"\n')
+    assert worked.run("status").code == 0
+    (worked.folder / "reltask.toml").unlink()
+    monkeypatch.setenv("RELTASK_APP", worked.app)
+    assert worked.run("status").code == 0
+
+
+def test_looking_makes_no_file(project: Project) -> None:
+    """A mistyped name must not leave an empty database behind."""
+    result = project.run("status", "--database", "sqlite:///typo.db")
+    assert result.code == 78
+    assert "There is no database sqlite:///typo.db yet." in result.err
+    assert not (project.folder / "typo.db").exists()
+
+
+def test_workers_are_listed(worked: Project) -> None:
+    """Also those that have gone."""
+    (worker,) = worked.run("workers", worked.app, "--json").json
+    assert worker["state"] == "stopped"
+    assert worker["id"] in worked.run("workers", worked.app).out
+
+
+def test_tables_are_aligned(worked: Project) -> None:
+    """Without a terminal: plain columns, one line per row, for grep and awk."""
+    header, *rows = worked.run("runs", worked.app).out.splitlines()
+    column = header.index("OUTCOME")
+    assert sorted(row[column:].split()[0] for row in rows) == ["failed", "succeeded", "succeeded"]
+
+
+# Changing
+
+
+def test_a_job_is_paused_resumed_run_and_discarded(worked: Project) -> None:
+    """Each by its id; what cannot be done says why and changes nothing."""
+    (job,) = worked.run("jobs", "list", worked.app, "--task", "tick", "--json").json
+    for action, state in [("pause", "paused"), ("resume", "ready"), ("run", "ready")]:
+        assert worked.run("jobs", action, job["id"], "--app", worked.app).code == 0
+        assert worked.run("jobs", "show", job["id"], "--app", worked.app, "--json").json["state"] == state
+    assert worked.run("jobs", "discard", job["id"], "--app", worked.app).code == 0
+    gone = worked.run("jobs", "show", job["id"], "--app", worked.app)
+    assert gone.code == 1
+    assert gone.err.startswith("error[unknown-job]")
+
+
+def test_a_job_that_is_not_there_cannot_be_paused(worked: Project) -> None:
+    """Saying that it was done would be a lie."""
+    result = worked.run("jobs", "pause", MISSING, "--app", worked.app)
+    assert result.code == 1
+    assert "nothing was changed" in result.err
+
+
+def test_a_dead_letter_is_shown_retried_and_discarded(worked: Project) -> None:
+    """With its traceback; a retry gives it new attempts."""
+    (letter,) = worked.run("dead", "list", worked.app, "--json").json
+    assert "ValueError: it broke" in worked.run("dead", "list", worked.app).out
+    shown = worked.run("dead", "show", letter["id"], "--app", worked.app)
+    assert "Traceback (most recent call last):" in shown.out
+    assert worked.run("dead", "retry", letter["id"], "--app", worked.app).code == 0
+    assert worked.run("dead", "show", letter["id"], "--app", worked.app).code == 1
+    assert worked.call("worker", worked.app, "--once").code == 0
+    assert "discarded" in worked.run("dead", "discard", "--all", "--app", worked.app).out
+    assert worked.run("dead", "list", worked.app).out == "There are no dead letters.\n"
+
+
+def test_dead_letters_are_named_or_all(worked: Project) -> None:
+    """Neither is no answer, and both would be a guess."""
+    assert worked.run("dead", "retry", "--app", worked.app).code == 2
+    assert worked.run("dead", "retry", MISSING, "--all", "--app", worked.app).code == 2
+
+
+# Schema, SQL, settings
+
+
+def test_migrate_a_file(project: Project) -> None:
+    """`--check` only looks; the second run has nothing to do."""
+    url = ("--database", "sqlite:///new.db")
+    assert project.run("migrate", *url, "--check").code == 1
+    assert not (project.folder / "new.db").exists()
+    assert project.run("migrate", *url, "--json").json["done"] == ["001-create-tables.sql"]
+    assert project.run("migrate", *url, "--check").code == 0
+    assert "up to date" in project.run("migrate", *url).out
+
+
+@pytest.mark.parametrize("command", [["migrate"], ["migrate", "--check"], ["status"]])
+def test_a_newer_schema_is_refused(command: list[str], project: Project) -> None:
+    """An old reltask must not touch what a new one has made."""
+    project.run("migrate", "--database", "sqlite:///new.db")
+    with sqlite3.connect("new.db") as connection:
+        connection.execute("update reltask_meta set schema_version = 99")
+    connection.close()
+    result = project.run(*command, "--database", "sqlite:///new.db")
+    assert result.code == 78
+    assert "Upgrade reltask" in result.err
+
+
+@pytest.mark.slow
+def test_postgres_says_what_to_run(empty_postgres_url: str, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing tables are one command away, and the error names it."""
+    monkeypatch.setenv("RELTASK_DATABASE_URL", empty_postgres_url)
+    missing = project.run("status")
+    assert missing.code == 78
+    assert "reltask migrate" in missing.err
+    assert project.run("migrate", "--check").code == 1
+    assert project.run("migrate").code == 0
+    assert project.run("migrate", "--check").code == 0
+    assert project.run("status").code == 0
+
+
+def test_sql_is_printed(project: Project) -> None:
+    """The tables by default, a statement by its verb, and nothing is connected to."""
+    assert "create table" in project.run("sql", "--dialect", "sqlite").out.lower()
+    assert "-- claim_jobs" in project.run("sql", "--database", "postgresql://nowhere/x", "claim_jobs").out
+    names = project.run("sql", "--dialect", "postgres", "--list", "--json").json
+    assert {"001-create-tables.sql", "claim_jobs", "complete_jobs"} <= set(names)
+    wrong = project.run("sql", "--dialect", "sqlite", "claim_job")
+    assert wrong.code == 2
+    assert "Did you mean claim_jobs?" in wrong.err
+
+
+def test_config_shows_where_each_value_came_from(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the password."""
+    monkeypatch.setenv("RELTASK_DATABASE_URL", "postgresql://me:hush@host/x")
+    monkeypatch.setenv("RELTASK_WORKER_POLL", "5s")
+    rows = {row["name"]: row for row in project.run("config", "--json").json}
+    assert (rows["worker.poll"]["value"], rows["worker.poll"]["origin"]) == ("5s", "environment RELTASK_WORKER_POLL")
+    assert "hush" not in json.dumps(rows)
+    assert "worker.poll" in project.run("config").out

@@ -1,0 +1,156 @@
+"""The command line as a process: what it imports, what it logs, how it takes signals, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.project import Project, environment, wait_for
+
+pytestmark = pytest.mark.slow
+needs_signals = pytest.mark.skipif(os.name != "posix", reason="Windows has no SIGTERM that a process can answer")
+
+HEAVY = {"asyncio", "asyncpg", "cronsim", "difflib", "logging", "msgspec", "rich", "sqlite3", "uvloop"}
+AWAY = "postgresql://127.0.0.1:1/nothing"
+
+
+def test_help_imports_next_to_nothing() -> None:
+    """`reltask --help` answers as fast as click itself."""
+    code = "import sys; from reltask.cli import run; run(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    bare = subprocess.run(
+        [sys.executable, "-c", "import click, sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.splitlines()[-1].split()) - set(bare.stdout.split())
+    assert loaded & HEAVY == set()
+    assert {name for name in loaded if name.startswith("reltask")} == {"reltask", "reltask.cli", "reltask.version"}
+
+
+def test_a_reader_who_has_seen_enough(project: Project) -> None:
+    """`reltask sql --all | head -1` ends quietly."""
+    process = project.start("sql", "--dialect", "sqlite", "--all")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(30) == 0
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_once_logs_json_lines_without_arguments(project: Project) -> None:
+    """Each line is an object that names the worker; arguments and results appear in none, whatever the level."""
+    project.enqueue("hello", name="a-secret-name")
+    project.enqueue("fragile", secret="a-secret-word")
+    result = project.call("worker", project.app, "--once", "--log-level", "debug", "--log-format", "json")
+    assert result.code == 0
+    lines = [json.loads(line) for line in result.err.splitlines()]
+    assert {"RunStarted", "RunSucceeded", "RunFailed", "WorkerStopped"} <= {line.get("event") for line in lines}
+    assert all(line["worker"] for line in lines if line.get("event", "").startswith("Run"))
+    assert "a-secret" not in result.err
+
+
+def test_the_banner(project: Project) -> None:
+    """Version, database without its password, worker, queues, tasks with their rhythm, next due."""
+    result = project.call(
+        "worker", project.app, "--once", "--log-format", "text", "--name", "web", "--queues", "default"
+    )
+    for part in ("reltask ", "database  sqlite:///jobs.db", "worker    web_", "queues    default,", "tick: every 10m"):
+        assert part in result.err
+    assert "next due" in result.err
+
+
+def test_the_sample(project: Project) -> None:
+    """It says that it begins, how far it is, that it ends, and who does it."""
+    result = project.call(
+        "worker",
+        "reltask.sample:app",
+        "--once",
+        "--name",
+        "web",
+        "--log-format",
+        "text",
+        RELTASK_DATABASE_URL="sqlite:///sample.db",
+        TaskExecution__TaskDurationSeconds="0.02",
+    )
+    assert result.code == 0
+    told = [line for line in result.err.splitlines() if "sample_task" in line and "worker=web_" in line]
+    for part in ("sample_task begins: slot of", "1 of 4 done", "4 of 4 done", "sample_task ends after 0.0 s on web_"):
+        assert any(part in line for line in told)
+
+
+@needs_signals
+def test_a_signal_stops_an_idle_worker(project: Project) -> None:
+    """In good order: exit status 0, and the worker has said goodbye."""
+    process = project.start("worker", project.app, "--log-format", "json")
+    wait_for(process, "Worker started")
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "WorkerStopped")
+    assert process.wait(30) == 0
+    close(process)
+    (worker,) = project.run("workers", project.app, "--json").json
+    assert worker["state"] == "stopped"
+
+
+@needs_signals
+def test_a_second_signal_stops_at_once(project: Project) -> None:
+    """The first lets the body go on, the second ends it; its slot is given back, and the attempt with it."""
+    job = project.enqueue("sleepy")
+    process = project.start("worker", project.app, "--log-format", "json")
+    wait_for(process, "RunStarted")
+    process.terminate()
+    assert "they have 30 s to finish" in wait_for(process, "WorkerStopping")
+    process.terminate()
+    wait_for(process, "WorkerStopped")
+    assert process.wait(30) == 0
+    close(process)
+    shown = project.run("jobs", "show", job, "--app", project.app, "--json").json
+    assert (shown["state"], shown["attempt"], shown["runs"][0]["outcome"]) == ("ready", 0, "released")
+
+
+@needs_signals
+def test_a_body_that_does_not_stop_is_left_behind_and_told(project: Project) -> None:
+    """The process ends all the same, and its exit status says that a lock was left to expire."""
+    project.enqueue("stubborn")
+    process = project.start("worker", project.app, "--log-format", "json", RELTASK_WORKER_SHUTDOWN_GRACE="0s")
+    wait_for(process, "RunStarted")
+    process.terminate()
+    assert process.wait(60) == 70
+    close(process)
+
+
+def test_a_worker_gives_up_on_a_database_that_it_never_reached(project: Project) -> None:
+    """It tries as often as the settings say, tells of each, and exits with a status of its own."""
+    result = project.call(
+        "worker",
+        "reltask.sample:app",
+        RELTASK_DATABASE_URL=AWAY,
+        RELTASK_DATABASE_RETRY_ATTEMPTS="2",
+        RELTASK_DATABASE_RETRY_FIRST="1ms",
+    )
+    assert result.code == 69
+    assert result.err.count("open failed, again in") == 2
+    assert "error[database-transient]" in result.err
+
+
+@needs_signals
+def test_a_signal_ends_the_wait_for_a_database(project: Project) -> None:
+    """Whoever notices the wrong URL does not have to wait for the retries."""
+    process = project.start(
+        "worker", "reltask.sample:app", RELTASK_DATABASE_URL=AWAY, RELTASK_DATABASE_RETRY_FIRST="10m"
+    )
+    wait_for(process, "again in")
+    process.terminate()
+    assert process.wait(30) == 0
+    close(process)
+
+
+def close(process: subprocess.Popen[str]) -> None:
+    """Close what was read from."""
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()

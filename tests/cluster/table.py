@@ -1,0 +1,49 @@
+"""A table of the user's own, in the same database, without any constraint: what `ctx.transaction()` writes into."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from tests.postgres_server import run_in_thread
+
+CREATE = "create table if not exists written (job text not null, slot bigint not null, fence bigint not null)"
+INSERT = "insert into written (job, slot, fence) values (:job, :slot, :fence)"
+SELECT = "select job from written"
+
+
+def create(url: str) -> None:
+    """Make the table."""
+    _run(url, CREATE)
+
+
+def read(url: str) -> list[UUID]:
+    """The job of every row."""
+    return [UUID(row[0]) for row in _run(url, SELECT)]
+
+
+def _run(url: str, statement: str) -> list[Any]:
+    return _on_sqlite(url, statement) if url.startswith("sqlite") else _on_postgres(url, statement)
+
+
+def _on_sqlite(url: str, statement: str) -> list[Any]:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10)) as connection, connection:
+        return connection.execute(statement).fetchall()
+
+
+def _on_postgres(url: str, statement: str) -> list[Any]:
+    rows: list[Any] = []
+
+    async def ask() -> None:
+        connection = await asyncpg.connect(url)
+        try:
+            rows.extend(await connection.fetch(statement))
+        finally:
+            await connection.close()
+
+    run_in_thread(ask)
+    return rows

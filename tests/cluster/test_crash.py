@@ -1,0 +1,149 @@
+"""Workers that die: SIGKILL in the middle of a body, with a child of its own, by a poison job, at random moments."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from reltask.errors import UnknownJob
+from reltask.job import JobView, Outcome, RunView, State
+from tests.cluster import table
+from tests.cluster.cluster import LOCK_TIMEOUT, Cluster, eventually
+from tests.cluster.workload import POISONED, SCHEDULES
+
+pytestmark = pytest.mark.slow
+
+TAKEOVER = timedelta(seconds=1)
+"""A dead worker's slot is claimed again at most so long after its lock has ended, by the database's clock."""
+
+
+def killed_holder(cluster: Cluster, job: JobView) -> JobView:
+    """SIGKILL the worker that holds the job; the row as the dead have left it."""
+    cluster.worker(holder(job)).kill()
+    return cluster.job(job.id)
+
+
+def holder(job: JobView) -> int:
+    """The process id in a worker's name."""
+    assert job.locked_by is not None
+    return int(job.locked_by.split("_")[-2])
+
+
+def assert_taken_over_in_time(left: JobView, following: RunView) -> None:
+    """Not before the lock has ended, and soon after."""
+    assert left.lock_expires_at is not None
+    assert following.claimed_at is not None
+    late = following.claimed_at - left.lock_expires_at
+    print(f"taken over {late.total_seconds():.3f} s after the lock of {LOCK_TIMEOUT:g} s had ended")
+    assert timedelta(0) <= late <= TAKEOVER
+
+
+def test_a_killed_worker_s_slot_is_taken_over(cluster: Cluster) -> None:
+    """Within lock timeout + 1 s, under the next fence, in the same slot, and the schedule counts from the first start."""
+    gate = cluster.gate()
+    schedule = {"task": "hold", "arguments": {"gate": str(gate)}, "every": "1h", "key": "only"}
+    cluster.start(3, **{SCHEDULES: json.dumps([schedule])})
+    (job,) = eventually(lambda: cluster.jobs(state=State.CLAIMED), what="somebody claims the slot")
+    cluster.begun(job.id)
+    assert_operators_are_refused(cluster, job)
+    left = killed_holder(cluster, job)
+    assert (left.locked_by, left.fence) == (job.locked_by, 1)
+    cluster.begun(job.id, fence=2)
+    gate.touch()
+    lost, done = cluster.finished(job.id)
+    assert [(run.outcome, run.fence, run.slot_no) for run in (lost, done)] == [("lost", 1, 1), ("succeeded", 2, 1)]
+    assert lost.worker == job.locked_by != done.worker
+    assert_taken_over_in_time(left, done)
+    after = cluster.job(job.id)
+    assert (after.slot_no, after.locked_by, after.next_run_time - job.locked_at) == (2, None, timedelta(hours=1))  # type: ignore[operator]  # claimed above
+    cluster.stop()
+    report = cluster.report()
+    assert (report.faults, report.overlapping, report.once) == ({}, [], 1)
+
+
+def assert_operators_are_refused(cluster: Cluster, job: JobView) -> None:
+    """What an operator does to a job respects a living claim."""
+    for action in ("run", "retry", "discard"):
+        with pytest.raises(UnknownJob):
+            cluster.app.change_sync(action, job.id)
+    assert cluster.job(job.id).fence == job.fence
+
+
+def test_the_child_of_a_killed_worker_ends_itself(cluster: Cluster) -> None:
+    """A body in a child process does not outlive its worker, so it cannot run beside its successor."""
+    gate = cluster.gate()
+    cluster.start(2)
+    job = cluster.enqueue("hold_child", gate=str(gate))
+    child = cluster.begun(job).pid
+    left = killed_holder(cluster, cluster.job(job))
+    eventually(lambda: not is_running(child), what="the child ends")
+    second = cluster.begun(job, fence=2)
+    assert second.pid != child
+    gate.touch()
+    lost, done = cluster.finished(job)
+    assert (lost.outcome, done.slot_no, done.fence) == (Outcome.LOST, 1, 2)
+    assert_taken_over_in_time(left, done)
+    assert cluster.report().faults == {}
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives; one that only waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_poison_job_ends_dead_and_takes_nobody_along(cluster: Cluster) -> None:
+    """A body that kills its worker reaches its limit of three, and everything else is done."""
+    settings = {"lock_timeout": "1s", "concurrency": "5"}
+    cluster.start(2, **settings)
+    poison = cluster.enqueue("poison")
+    cluster.enqueue_many("tick", 40, seconds=0.1)
+
+    def settled() -> bool:
+        fallen = [worker for worker in cluster.workers[-2:] if not worker.alive]
+        for _ in fallen:
+            cluster.start(wait=False, **settings)
+        jobs = cluster.jobs()
+        return [job.state for job in jobs] == [State.DEAD]
+
+    eventually(settled, within=60, what="only the dead letter is left")
+    runs = cluster.runs(poison)
+    assert [(run.outcome, run.attempt, run.slot_no) for run in runs] == [("lost", n, 1) for n in (1, 2, 3)]
+    ends = [worker.process.returncode for worker in cluster.workers if not worker.alive]
+    assert ends == [POISONED] * 3
+    cluster.stop()
+    report = cluster.report()
+    assert (report.faults, report.overlapping, report.once) == ({}, [], 40)
+    assert max(report.bodies[slot] for slot in report.bodies if slot.job != poison) <= 2
+
+
+def test_workers_killed_at_random_lose_and_double_nothing(cluster: Cluster) -> None:
+    """SIGKILL strikes at any moment of claim, body and completion; each effect of a transaction is there once."""
+    rng = random.Random(20)
+    settings = {"lock_timeout": "1s"}
+    cluster.start(3, **settings)
+    table.create(cluster.url)
+    jobs = cluster.enqueue_many("write", 300, seconds=0.03)
+    for _ in range(8):
+        before = len(cluster.runs())
+        eventually(lambda seen=before: len(cluster.runs()) > seen, what="work goes on")  # type: ignore[misc]  # bound now
+        time.sleep(rng.uniform(0.0, 0.15))  # the moment of a kill is chance, that is its point
+        victim = rng.choice([worker for worker in cluster.workers if worker.alive])
+        victim.kill()
+        assert victim.process.returncode == -signal.SIGKILL
+        cluster.start(wait=False, **settings)
+    eventually(lambda: not cluster.jobs(), within=60, what="all jobs are done")
+    cluster.stop()
+    report = cluster.report()
+    assert (report.faults, report.overlapping, report.once) == ({}, [], len(jobs))
+    assert sorted(table.read(cluster.url)) == sorted(jobs)
+    print(f"{len(jobs)} jobs, {report.outcomes[Outcome.LOST]} runs lost, {sum(report.bodies.values())} bodies started")
+    assert report.outcomes[Outcome.LOST] > 0

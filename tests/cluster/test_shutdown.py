@@ -1,0 +1,103 @@
+"""Workers that are asked to stop: what runs may finish, the rest is handed over at once, and the exit status tells."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+
+import pytest
+
+from reltask.job import Outcome, RunView
+from reltask.runner import EXIT_OK, EXIT_UNSETTLED
+from tests.cluster.cluster import Cluster, WorkerProcess, eventually
+
+pytestmark = pytest.mark.slow
+
+LONG_LOCK = {"lock_timeout": "5m", "heartbeat": "1s", "beat_timeout": "500ms", "stop_grace": "500ms"}
+"""So long that what happens in a test cannot be the end of a lock."""
+AT_ONCE = timedelta(seconds=2)
+"""How long a handover may take on a busy machine; the lock would take 5 minutes, the poll one."""
+
+
+def stopping(worker: WorkerProcess, number: signal.Signals = signal.SIGTERM) -> None:
+    """Send the signal, and wait until the worker says that it has understood."""
+    worker.signal(number)
+    eventually(lambda: worker.events("WorkerStopping"), what="the worker stops claiming")
+
+
+def test_a_worker_that_stops_lets_bodies_finish_and_claims_no_more(cluster: Cluster) -> None:
+    """After SIGTERM, and after Ctrl+C, the body goes on under its renewed lock; a new job waits for somebody else."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        gate = cluster.gate(number.name)
+        (worker,) = cluster.start(shutdown_grace="30s")
+        job = cluster.enqueue("hold", gate=str(gate))
+        cluster.begun(job)
+        stopping(worker, number)
+        late = cluster.enqueue("hold", gate=str(gate))
+        beat = cluster.job(job).heartbeat_at
+        eventually(lambda job=job, beat=beat: cluster.job(job).heartbeat_at > beat, what="it beats on")  # type: ignore[misc, operator]  # bound now; claimed
+        gate.touch()
+        assert worker.exit_code() == EXIT_OK
+        (run,) = cluster.runs(job)
+        assert (run.outcome, run.fence, cluster.job(late).fence) == (Outcome.SUCCEEDED, 1, 0)
+        cluster.app.change_sync("discard", late)
+    assert all(worker.state == "stopped" for worker in cluster.app.workers_sync())
+
+
+def test_a_body_that_outlasts_the_grace_is_handed_over_at_once(cluster: Cluster) -> None:
+    """It is stopped, its claim is released with its attempt, and another worker goes on long before the lock ends."""
+    gate = cluster.gate()
+    cluster.start(2, shutdown_grace="200ms", **LONG_LOCK)
+    job = cluster.enqueue("hold", gate=str(gate))
+    first = cluster.worker(cluster.begun(job).pid)
+    stopping(first)
+    second = cluster.begun(job, fence=2)
+    gate.touch()
+    assert first.exit_code() == EXIT_OK
+    assert_handed_over(cluster.finished(job), by=first.pid, to=second.pid)
+    assert cluster.effects.find(job=job, fence=1, what="stopped")
+    report = cluster.report()
+    assert (report.faults, report.overlapping) == ({}, [])
+
+
+def assert_handed_over(runs: list[RunView], *, by: int, to: int) -> None:
+    released, done = runs
+    assert [run.outcome for run in runs] == [Outcome.RELEASED, Outcome.SUCCEEDED]
+    assert [run.attempt for run in runs] == [1, 1]
+    assert f"_{by}_" in str(released.worker)
+    assert f"_{to}_" in str(done.worker)
+    assert done.claimed_at is not None
+    print(f"handed over {(done.claimed_at - released.finished_at).total_seconds():.3f} s after the release")
+    assert done.claimed_at - released.finished_at <= AT_ONCE
+
+
+def test_a_second_signal_stops_now(cluster: Cluster) -> None:
+    """The grace of ten minutes is over at once: the body is stopped, its claim released, the exit status 0."""
+    gate = cluster.gate()
+    (worker,) = cluster.start(shutdown_grace="10m", **LONG_LOCK)
+    job = cluster.enqueue("hold", gate=str(gate))
+    cluster.begun(job)
+    stopping(worker)
+    worker.signal(signal.SIGTERM)
+    assert worker.exit_code() == EXIT_OK
+    (run,) = cluster.runs(job)
+    assert run.outcome is Outcome.RELEASED
+    after = cluster.job(job)
+    assert (after.locked_by, after.attempt) == (None, 0)
+
+
+def test_a_body_that_cannot_be_stopped_keeps_its_lock_till_it_ends(cluster: Cluster) -> None:
+    """A thread that does not listen is not released beside itself: the exit status is 70, and the lock runs out."""
+    gate = cluster.gate()
+    (worker,) = cluster.start(shutdown_grace="0s")
+    job = cluster.enqueue("hold_thread", gate=str(gate))
+    cluster.begun(job)
+    stopping(worker)
+    assert worker.exit_code() == EXIT_UNSETTLED
+    assert worker.events("BodyStuck")
+    assert cluster.runs(job) == []
+    cluster.start()
+    cluster.begun(job, fence=2)
+    gate.touch()
+    assert [run.outcome for run in cluster.finished(job)] == [Outcome.LOST, Outcome.SUCCEEDED]
+    assert cluster.report().faults == {}

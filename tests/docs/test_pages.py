@@ -1,0 +1,86 @@
+"""What the other pages show runs, what they link to is there, and what they draw is true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from reltask.job import TRANSITIONS
+from reltask.store import Store
+from tests.docs.pages import PAGES, ROOT, blocks, links, mermaid, paths
+from tests.docs.terminal import Terminal
+
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+GUIDES = ["tasks.md", "embedding.md", "deployment.md"]
+SKIPPED = {
+    "shop/management/commands/worker.py": "needs Django, which is nobody's dependency here",
+    "main.py": "runs until somebody stops it; `reltask worker` is the same, and the README starts one",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", GUIDES)
+def test_guide_runs_as_written(terminal: Terminal, guide: str) -> None:
+    """Each program of a guide runs in the order in which it is read, and each command does what it shows."""
+    for block in blocks(ROOT / "docs" / guide):
+        if block.title not in SKIPPED:
+            terminal.read(block)
+    assert terminal.close() == []
+
+
+def test_nothing_is_skipped_without_need() -> None:
+    """Each block that the tests pass over still exists."""
+    titles = {block.title for guide in GUIDES for block in blocks(ROOT / "docs" / guide)}
+    assert set(SKIPPED) <= titles
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_paths_lead_somewhere(page: Path) -> None:
+    """A link to a file of this tree, and a path between backticks, names something that exists."""
+    assert [target for target in links(page) if not (page.parent / target).exists()] == []
+    assert [path for path in paths(page) if not (ROOT / path).exists()] == []
+
+
+def test_state_diagram_is_the_transition_table() -> None:
+    """Every edge of the drawn state machine is a transition, and every transition is an edge."""
+    edges = re.findall(r"^ +(\w+) --> (\w+): (\w+)$", mermaid(ARCHITECTURE, "stateDiagram-v2"), re.MULTILINE)
+    assert len(set(edges)) == len(edges)
+    assert set(edges) == {
+        (state.value, to.value, verb.value)
+        for (state, verb), transition in TRANSITIONS.items()
+        for to in transition.to
+    }
+
+
+def test_schema_diagram_is_the_schema() -> None:
+    """The drawn tables have the columns and types of the PostgreSQL DDL, in its order."""
+    drawn = {
+        table.lower(): [(name, kind) for kind, name in re.findall(r"^ +(\w+) (\w+)", body, re.MULTILINE)]
+        for table, body in re.findall(r"^ +([A-Z]+) \{\n(.*?)^ +\}", mermaid(ARCHITECTURE, "erDiagram"), re.M | re.S)
+    }
+    assert drawn == declared()
+
+
+def declared() -> dict[str, list[tuple[str, str]]]:
+    """Tables, columns and types as the DDL declares them."""
+    ddl = (ROOT / "database" / "postgres" / "001-create-tables.sql").read_text(encoding="utf-8")
+    tables = re.findall(r"create table if not exists reltask\.(\w+) \(\n(.*?)^\)", ddl, re.MULTILINE | re.DOTALL)
+    column = re.compile(r"^    (?!constraint|primary)(\w+) +(\w+)", re.MULTILINE)
+    return {name: column.findall(body) for name, body in tables}
+
+
+def test_diagrams_name_verbs_of_the_store() -> None:
+    """Each verb in the sequence diagram and in the protocol's table is one that a store has."""
+    named = set(re.findall(r"\b\w+_jobs\b", ARCHITECTURE.read_text(encoding="utf-8")))
+    assert named <= set(vars(Store))
+    assert {"claim_jobs", "heartbeat_jobs", "complete_jobs", "fail_jobs", "release_jobs", "reclaim_jobs"} <= named
+
+
+def test_pages_speak_of_the_project_alone() -> None:
+    """No page names a person's machine, or promises what nobody can keep."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").lower()
+        assert "exactly-once side effects" not in text, page
+        assert not re.search(r"/work/|/home/\w+", text), page

@@ -1,0 +1,264 @@
+"""What must hold, while a simulation runs and when it has ended.
+
+The inspector looks at the rows before and after every statement that reaches the database, also those whose answer is
+lost on the way back. The auditor looks at ledger, rows, effects, reports and bodies when all is over.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from reltask import events
+from reltask.job import SLOT_ENDINGS, Hold, Outcome
+from tests.simulation.workload import BYSTANDERS, INTERVALS, STUBBORN
+
+MICROS = 1_000_000
+
+
+class Violation(AssertionError):
+    """A promise that was broken, under a name."""
+
+    def __init__(self, invariant: str, detail: str) -> None:
+        super().__init__(f"{invariant}: {detail}")
+        self.invariant = invariant
+
+
+class Body(NamedTuple):
+    """A task body as it really ran."""
+
+    task: str
+    job_id: UUID
+    fence: int
+    process: str
+    started: float
+    ended: float
+
+
+class Inspector:
+    """Compares the rows before and after each statement."""
+
+    def __init__(self, path: str) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.row_factory = sqlite3.Row
+        self._seen: dict[str, tuple[int, int]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def query(self, sql: str) -> list[sqlite3.Row]:
+        return self._db.execute(sql).fetchall()
+
+    def rows(self) -> dict[str, sqlite3.Row]:
+        return {row["id"]: row for row in self.query("select * from reltask_jobs")}
+
+    def __call__(self, verb: str, args: tuple[Any, ...], now: int) -> Callable[[Any], None]:
+        """Look at the rows before; the result looks at what the statement did to them."""
+        before = self.rows()
+        check = {
+            "claim_jobs": self._claimed,
+            "reclaim_jobs": self._reclaimed,
+            "heartbeat_jobs": self._renewed,
+            "complete_jobs": self._settled,
+            "fail_jobs": self._settled,
+            "release_jobs": self._settled,
+            "guard_job": self._settled,
+        }.get(verb)
+
+        def after(answer: Any) -> None:
+            self.counts[verb] += 1
+            if check is not None:
+                check(verb, args, before, answer, now)
+            self._monotonic()
+
+        return after
+
+    def _claimed(self, _verb: str, args: tuple[Any, ...], before: dict[str, Any], answer: Any, now: int) -> None:
+        self.counts["claims"] += len(answer.claims)
+        for claim in answer.claims:
+            row = before[str(claim.job_id)]
+            if row["locked_by"] is not None:
+                raise Violation("at most one valid claim", f"{claim.task} was held by {row['locked_by']}")
+            if row["due_at"] > now or row["paused_at"] is not None or row["dead_at"] is not None:
+                raise Violation("only due jobs are claimed", f"{claim.task} at {now}, due {row['due_at']}")
+            if row["task"] not in args[0].tasks:
+                raise Violation("unknown names are not claimed", claim.task)
+
+    def _reclaimed(self, _verb: str, _args: tuple[Any, ...], before: dict[str, Any], answer: Any, now: int) -> None:
+        self.counts["reclaims"] += len(answer)
+        for lost in answer:
+            row = before[str(lost.job_id)]
+            if row["lock_expires_at"] is None or row["lock_expires_at"] >= now:
+                raise Violation("only expired claims are reclaimed", f"{lost.task} {row['lock_expires_at']} at {now}")
+
+    def _renewed(self, verb: str, args: tuple[Any, ...], before: dict[str, Any], answer: Any, _now: int) -> None:
+        self._held(verb, args[0], answer.renewed, before)
+
+    def _settled(self, verb: str, args: tuple[Any, ...], before: dict[str, Any], answer: Any, _now: int) -> None:
+        self.counts["settlements"] += len(answer)
+        self._held(verb, args[0], [one if isinstance(one, Hold) else one.hold for one in answer], before)
+
+    def _held(self, verb: str, worker: str, holds: Iterable[Hold], before: dict[str, Any]) -> None:
+        for hold in holds:
+            row = before.get(str(hold.job_id))
+            if row is None or row["locked_by"] != worker or row["fence"] != hold.fence:
+                holder = None if row is None else (row["locked_by"], row["fence"])
+                raise Violation("only the holder writes", f"{verb} by {worker} with {hold.fence}, held by {holder}")
+
+    def _monotonic(self) -> None:
+        for job_id, row in self.rows().items():
+            fence, slot = self._seen.get(job_id, (0, 0))
+            if row["fence"] < fence or row["slot_no"] < slot:
+                raise Violation("fences and slots only grow", f"{row['task']} {(fence, slot)} -> {tuple(row)}")
+            self._seen[job_id] = (row["fence"], row["slot_no"])
+
+
+class Reports:
+    """What the workers said happened."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Hold, Outcome] = {}
+        self.refused: list[tuple[Hold, str]] = []
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.RunSucceeded():
+                self._say(event, Outcome.SUCCEEDED)
+            case events.RunFailed():
+                self._say(event, Outcome.FAILED)
+            case events.RunEnded(outcome=outcome):
+                self._say(event, Outcome(outcome))
+            case events.LateWriteRefused(outcome=outcome):
+                self.refused.append((Hold(event.job_id, event.fence), outcome))
+
+    def _say(self, event: events.RunEvent, outcome: Outcome) -> None:
+        hold = Hold(event.job_id, event.fence)
+        if hold in self.outcomes:
+            raise Violation("one report per run", f"{event.task} {hold.fence}: {self.outcomes[hold]} and {outcome}")
+        self.outcomes[hold] = outcome
+
+
+class Auditor:
+    """Looks at everything when all is over."""
+
+    def __init__(self, inspector: Inspector, reports: Reports, bodies: list[Body], disturbances: list[Any]) -> None:
+        self._inspector = inspector
+        self._reports = reports
+        self._bodies = bodies
+        self._disturbances = disturbances
+        self._jobs = inspector.rows()
+        self._runs: dict[str, list[sqlite3.Row]] = defaultdict(list)
+        for row in inspector.query("select * from reltask_runs order by job_id, fence"):
+            self._runs[row["job_id"]].append(row)
+
+    def audit(self, *, enqueued: dict[UUID, str], discarded: set[UUID], clock_jumped: bool) -> None:
+        self.numbers()
+        self.nothing_lost(enqueued)
+        self.effects()
+        self.reports_agree()
+        self.bodies_overlap_only_with_cause()
+        self.poison_dies_alone(enqueued, discarded)
+        if not clock_jumped:
+            self.intervals()
+
+    def numbers(self) -> None:
+        """Fences and slots are numbered without gaps; one ledger row per fence, one end per slot."""
+        for job_id, runs in self._runs.items():
+            fences = [run["fence"] for run in runs]
+            row = self._jobs.get(job_id)
+            last = row["fence"] - (row["locked_by"] is not None) if row else fences[-1]
+            if fences != list(range(1, last + 1)):
+                raise Violation("one ledger row per fence, without gaps", f"{runs[0]['task']}: {fences}, row at {last}")
+            ends = [run["slot_no"] for run in runs if Outcome(run["outcome"]) in SLOT_ENDINGS]
+            expected = list(range(1, row["slot_no"] if row else len(ends) + 1))
+            if ends != expected:
+                raise Violation("each slot ends exactly once", f"{runs[0]['task']}: {ends}, expected {expected}")
+
+    def nothing_lost(self, enqueued: dict[UUID, str]) -> None:
+        """Every job that was enqueued has come to its end, is dead, or recurs."""
+        for job_id, task in enqueued.items():
+            ended = any(Outcome(run["outcome"]) in SLOT_ENDINGS for run in self._runs.get(str(job_id), []))
+            row = self._jobs.get(str(job_id))
+            if not ended and (row is None or row["dead_at"] is None):
+                raise Violation("no slot is lost", f"{task} {job_id}: {tuple(row) if row else 'gone'}")
+        for row in self._jobs.values():
+            if row["task"] == "doubled":
+                raise Violation("no job is doubled", row["id"])
+
+    def effects(self) -> None:
+        """What a completing transaction wrote is there exactly once per success, with the fence of that success."""
+        rows = self._inspector.query("select job_id, slot_no, fence from effects where kind = 'transfer'")
+        written = Counter((row["job_id"], row["slot_no"], row["fence"]) for row in rows)
+        succeeded = Counter(
+            (job_id, run["slot_no"], run["fence"])
+            for job_id, runs in self._runs.items()
+            for run in runs
+            if run["outcome"] == "succeeded" and run["task"] in ("transfer", "recurring_transfer")
+        )
+        if written != succeeded:
+            raise Violation("effects exactly once", f"{written - succeeded} too many, {succeeded - written} missing")
+
+    def reports_agree(self) -> None:
+        """What a worker reported is what the ledger says."""
+        ledger = {
+            Hold(UUID(job_id), run["fence"]): Outcome(run["outcome"])
+            for job_id, runs in self._runs.items()
+            for run in runs
+        }
+        for hold, outcome in self._reports.outcomes.items():
+            if ledger.get(hold) != outcome:
+                raise Violation("reports agree with the ledger", f"{hold.fence}: {outcome} vs {ledger.get(hold)}")
+        for hold, outcome in self._reports.refused:
+            if ledger.get(hold) == outcome:
+                raise Violation("reports agree with the ledger", f"{hold.fence}: refused, but {outcome} is recorded")
+
+    def bodies_overlap_only_with_cause(self) -> None:
+        """Two bodies of one job run at once only if the older one's process was paused, or would not stop."""
+        by_job: dict[UUID, list[Body]] = defaultdict(list)
+        for body in self._bodies:
+            by_job[body.job_id].append(body)
+        for bodies in by_job.values():
+            ordered = sorted(bodies, key=lambda body: body.fence)
+            for older, newer in zip(ordered, ordered[1:], strict=False):
+                if older.ended > newer.started and not self._excused(older, newer):
+                    raise Violation("bodies do not overlap", f"{older} and {newer}")
+
+    def _excused(self, older: Body, newer: Body) -> bool:
+        if older.task in STUBBORN:
+            return True
+        return any(
+            disturbed.process in (older.process, "*")
+            and disturbed.started <= newer.started
+            and disturbed.ended >= older.started
+            for disturbed in self._disturbances
+        )
+
+    def poison_dies_alone(self, enqueued: dict[UUID, str], discarded: set[UUID]) -> None:
+        """A job that kills its worker is dead after its limit; what merely stood by is not."""
+        for job_id, task in enqueued.items():
+            row = self._jobs.get(str(job_id))
+            if task == "poison" and job_id not in discarded and (row is None or row["dead_at"] is None):
+                raise Violation("poison ends as a dead letter", str(row and tuple(row)))
+            if task in BYSTANDERS and row is not None and row["dead_at"] is not None:
+                outcomes = [run["outcome"] for run in self._runs[str(job_id)]]
+                raise Violation("bystanders survive", f"{task}: {outcomes}")
+
+    def intervals(self) -> None:
+        """The next nominal time is exactly one interval after the first start of the slot before."""
+        for job_id, row in self._jobs.items():
+            interval = INTERVALS.get(row["task"])
+            if interval is None:
+                continue
+            starts: dict[int, int] = {}
+            nominal = {row["slot_no"]: row["next_run_time"]}
+            for run in self._runs[job_id]:
+                starts.setdefault(run["slot_no"], run["claimed_at"])
+                nominal[run["slot_no"]] = run["nominal_time"]
+            for slot, started in starts.items():
+                following = nominal.get(slot + 1)
+                if following is not None and following - started != interval * MICROS:
+                    raise Violation("next nominal - first start = interval", f"{row['task']} slot {slot}")

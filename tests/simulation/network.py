@@ -1,0 +1,195 @@
+"""What can happen to a call between a process and its database.
+
+    call ─► latency ─► [request lost?] ─► the statement, really executed ─► [answer lost?] ─► latency ─► answer
+                              │                       ▲                            │
+                              │        [request late: it lands after the caller gave up]
+                              └──────────── Transient or Ambiguous ◄───────────────┘
+
+The statement itself is the real SQL on a real SQLite file. The inspector sees every execution, with the rows as they
+were before it: also those whose answer never arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from reltask.clock import Clock
+from reltask.errors import AmbiguousError, TransientError
+from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.stores.sqlite.session import SqliteOptions
+
+LATENCY = 0.004
+READS = frozenset({"read_declared", "read_holds", "read_outcomes", "read_status", "read_job", "list_jobs", "read_now"})
+
+
+class Trouble(StrEnum):
+    """How the way to the database is broken, for a while."""
+
+    NONE = "none"
+    REFUSED = "refused"
+    """Connections are refused: certainly not applied."""
+    BUSY = "busy"
+    """The database answers that it is busy: certainly not applied."""
+    REQUEST_LOST = "request lost"
+    ANSWER_LOST = "answer lost"
+    REQUEST_LATE = "request late"
+    """The caller gives up; the request lands afterwards."""
+    SLOW = "slow"
+
+
+class Line:
+    """One process's way to the database; the world sets its trouble."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.trouble = Trouble.NONE
+        self.share = 1.0
+        """Of the calls that the trouble hits."""
+        self.bites = 0
+        self.connections: list[SqliteStore] = []
+        self.open_transactions: list[Any] = []
+
+    def strikes(self) -> Trouble:
+        """The trouble that this call meets."""
+        if self.trouble is Trouble.NONE or self.rng.random() > self.share:
+            return Trouble.NONE
+        self.bites += 1
+        return self.trouble
+
+
+class SimStore:
+    """A `Store` whose calls travel over a line."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        line: Line,
+        clock: Clock,
+        now: Callable[[], datetime],
+        inspect: Callable[[str, tuple[Any, ...], SqliteStore], Callable[[Any], None]],
+        timeout: float,
+        land: Callable[[Any], None],
+    ) -> None:
+        self._path, self._line, self._clock, self._now = path, line, clock, now
+        self._inspect, self._timeout, self._land = inspect, timeout, land
+        options = SqliteOptions(command_timeout=timedelta(0), synchronous="normal", watch=None)
+        self.inner = SqliteStore(path, options=options, now=now, inline=True, clock=clock)
+        line.connections.append(self.inner)
+
+    def __getattr__(self, verb: str) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
+            return await self._call(verb, args, options)
+
+        return call
+
+    async def open(self) -> None:
+        await self.inner.open()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def dedicated(self, *, timeout: timedelta) -> SimStore:
+        return SimStore(
+            self._path,
+            line=self._line,
+            clock=self._clock,
+            now=self._now,
+            inspect=self._inspect,
+            timeout=timeout.total_seconds(),
+            land=self._land,
+        )
+
+    async def signal(self) -> None:
+        """SQLite sends none."""
+
+    @asynccontextmanager
+    async def listen(self, wake: Callable[[], None]) -> AsyncIterator[bool]:
+        yield False
+
+    @asynccontextmanager
+    async def transaction(self, *, timeout: timedelta) -> AsyncIterator[Any]:
+        """The task's own transaction: it can break when it begins, and at its commit."""
+        await self._travel()
+        if self._line.strikes() not in (Trouble.NONE, Trouble.SLOW, Trouble.ANSWER_LOST):
+            raise TransientError("begin: refused")
+        lost = False
+        async with self.inner.transaction(timeout=timedelta(0)) as inner:
+            self._line.open_transactions.append(inner)
+            yield SimTransaction(inner, self._inspect, self.inner)
+            self._line.open_transactions.remove(inner)
+            lost = self._line.strikes() is Trouble.ANSWER_LOST
+        await self._travel()
+        if lost:
+            raise AmbiguousError("commit: the answer was lost")
+
+    async def _call(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        await self._travel()
+        trouble = self._line.strikes()
+        if trouble in (Trouble.REFUSED, Trouble.BUSY):
+            raise TransientError(f"{verb}: {trouble}")
+        if trouble is Trouble.SLOW:
+            await self._clock.sleep(self._line.rng.uniform(0, self._timeout * 0.9))
+        if trouble is Trouble.REQUEST_LOST:
+            await self._clock.sleep(self._timeout)
+            raise self._lost(verb)
+        if trouble is Trouble.REQUEST_LATE:
+            self._land(self._execute_late(verb, args, options))
+            await self._clock.sleep(self._timeout)
+            raise self._lost(verb)
+        answer = await self._execute(verb, args, options)
+        if trouble is Trouble.ANSWER_LOST:
+            await self._clock.sleep(self._timeout)
+            raise self._lost(verb)
+        await self._travel()
+        return answer
+
+    async def _execute(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """The real statement; the inspector compares the rows before and after."""
+        check = self._inspect(verb, args, self.inner)
+        answer = await getattr(self.inner, verb)(*args, **options)
+        check(answer)
+        return answer
+
+    async def _execute_late(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        await asyncio.sleep(self._timeout + self._line.rng.uniform(0, 3 * self._timeout))
+        try:
+            await self._execute(verb, args, options)
+        except TransientError:
+            return
+
+    async def _travel(self) -> None:
+        await self._clock.sleep(self._line.rng.uniform(0, LATENCY))
+
+    def _lost(self, verb: str) -> Exception:
+        if verb in READS:
+            return TransientError(f"{verb}: no answer")
+        return AmbiguousError(f"{verb}: no answer")
+
+
+class SimTransaction:
+    """An open transaction whose writes to jobs are inspected like any others."""
+
+    def __init__(self, inner: Any, inspect: Callable[..., Callable[[Any], None]], store: SqliteStore) -> None:
+        self._inner, self._inspect, self._store = inner, inspect, store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def complete_job(self, worker: str, completion: Any) -> bool:
+        check = self._inspect("complete_jobs", (worker, [completion]), self._store)
+        won: bool = await self._inner.complete_job(worker, completion)
+        check([completion] if won else [])
+        return won
+
+    async def guard_job(self, worker: str, hold: Any) -> bool:
+        check = self._inspect("guard_job", (worker, [hold]), self._store)
+        won: bool = await self._inner.guard_job(worker, hold)
+        check([hold] if won else [])
+        return won

@@ -1,0 +1,482 @@
+"""Processes, faults and operators over one SQLite file: one seed, one history."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import shutil
+from collections import Counter
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from reltask import Context, events
+from reltask.config import LimitSettings, WorkerSettings
+from reltask.engine.service import Host, Service
+from reltask.engine.worker import Worker
+from reltask.errors import AmbiguousError, DatabaseError, TransientError
+from reltask.job import NewJob
+from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.tasks import Registry
+from tests.simulation.invariants import Auditor, Body, Inspector, Reports, Violation
+from tests.simulation.loop import PROCESS, SimLoop
+from tests.simulation.network import Line, SimStore, Trouble
+from tests.simulation.workload import LOCK_TIMEOUT, ONE_OFFS, make_app
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+QUIET_LIMIT = 3 * 3600.0
+SETTINGS = WorkerSettings(
+    concurrency=4,
+    poll=timedelta(seconds=8),
+    lock_timeout=timedelta(seconds=LOCK_TIMEOUT),
+    shutdown_grace=timedelta(seconds=3),
+)
+
+
+class Disturbance(NamedTuple):
+    """A time in which a process could not act; `*`: all of them, because the database's clock jumped."""
+
+    process: str
+    started: float
+    ended: float
+
+
+class SimClock:
+    """Monotonic time of the simulated machine."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SimHost(Host):
+    """Runs the beater as a process of its own: it can be paused apart from its worker's loop."""
+
+    def __init__(self, service: Service, loop: SimLoop, process: str) -> None:
+        super().__init__(service)
+        self._loop = loop
+        self._process = process
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = self._loop.spawn(self._process, self.service.run())
+
+    async def stop(self) -> None:
+        self.service.finish()
+        if self._task is not None:
+            await self._task
+
+
+class Node:
+    """One worker process, from its start to its end."""
+
+    def __init__(self, name: str, rng: random.Random) -> None:
+        self.name = name
+        self.beat = f"{name}/beat"
+        self.rng = rng
+        self.line = Line(rng)
+        self.worker: Worker
+        self.alive = True
+        self.wall_offset = timedelta(0)
+
+
+class World:
+    """Everything that one seed brings about."""
+
+    def __init__(self, seed: int, directory: Path, *, template: Path) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.loop = SimLoop(random.Random(self.rng.getrandbits(64)))
+        self.clock = SimClock(self.loop)
+        self.path = str(directory / f"{seed}.db")
+        shutil.copy(template, self.path)
+        self.offset = timedelta(0)
+        self.clock_jumped = False
+        self.inspector = Inspector(self.path)
+        self.reports = Reports()
+        self.app = make_app(self)
+        self.nodes: list[Node] = []
+        self.bodies: list[Body] = []
+        self.open_bodies: dict[tuple[UUID, int], tuple[str, str, float]] = {}
+        self.disturbances: list[Disturbance] = []
+        self.enqueued: dict[UUID, str] = {}
+        self.discarded: set[UUID] = set()
+        self.faults: Counter[str] = Counter()
+        self.quiet = False
+        self.trace = hashlib.sha256()
+        self._numbers = 0
+
+    # Time
+
+    def now(self) -> datetime:
+        """The database's clock."""
+        return START + timedelta(microseconds=round(self.loop.time() * 1e6)) + self.offset
+
+    def micros(self) -> int:
+        return round((self.now() - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
+
+    # What bodies do (workload.Stage)
+
+    def started(self, ctx: Context) -> None:
+        process = PROCESS.get()
+        self.note("start", ctx.task, ctx.fence, process)
+        self.open_bodies[ctx.job_id, ctx.fence] = (ctx.task, process, self.loop.time())
+
+    def ended(self, ctx: Context) -> None:
+        key = (ctx.job_id, ctx.fence)
+        if key in self.open_bodies:
+            task, process, started = self.open_bodies.pop(key)
+            self.bodies.append(Body(task, *key, process, started, self.loop.time()))
+
+    def block_loop(self, seconds: float) -> None:
+        process = PROCESS.get()
+        if not self.quiet:
+            self.pause([process], seconds)
+
+    async def crash_here(self) -> None:
+        process = PROCESS.get()
+        node = next(node for node in self.nodes if node.name == process)
+        self.loop.spawn("world", self.crash(node))
+        await asyncio.sleep(3600)
+
+    # Running
+
+    def run(self) -> None:
+        """The whole history of this seed, or a Violation."""
+        try:
+            self.loop.run_until_complete(self.loop.create_task(self.history()))
+            self.audit()
+        finally:
+            for node in self.nodes:
+                self.close_connections(node)
+            self.loop.close()
+            self.inspector.close()
+
+    async def history(self) -> None:
+        await self.enqueue(self.rng.randint(6, 12))
+        for _ in range(self.rng.randint(2, 4)):
+            self.start_node()
+        end = self.loop.time() + self.rng.uniform(30, 70)
+        while self.loop.time() < end:
+            await asyncio.sleep(self.rng.expovariate(1 / 4))
+            await self.fault()
+        await self.heal()
+
+    def audit(self) -> None:
+        for key, (task, process, started) in self.open_bodies.items():
+            self.bodies.append(Body(task, *key, process, started, self.loop.time()))
+        auditor = Auditor(self.inspector, self.reports, self.bodies, self.disturbances)
+        auditor.audit(enqueued=self.enqueued, discarded=self.discarded, clock_jumped=self.clock_jumped)
+
+    def note(self, *what: object) -> None:
+        """Everything that happened goes into the hash, so that two runs of a seed can be compared."""
+        self.trace.update(repr((round(self.loop.time(), 9), *what)).encode())
+
+    # Processes
+
+    def start_node(self, *, knows_all: bool = False) -> Node:
+        self._numbers += 1
+        node = Node(f"w{self._numbers}", random.Random(self.rng.getrandbits(64)))
+        node.worker = self.make_worker(node, knows_all=knows_all)
+        self.nodes.append(node)
+        self.note("node", node.name)
+        self.loop.spawn(node.name, self.live(node))
+        return node
+
+    def make_worker(self, node: Node, *, knows_all: bool) -> Worker:
+        return Worker(
+            self.store(node),  # type: ignore[arg-type]  # its verbs are made on demand
+            self.some_tasks(knows_all=knows_all),
+            settings=SETTINGS,
+            limits=LimitSettings(),
+            clock=self.clock,
+            rng=node.rng,
+            emit=lambda event: self.heard(node, event),
+            schedules=self.declarations(),
+            beater_host=lambda service: SimHost(service, self.loop, node.beat),
+            identity=node.name,
+        )
+
+    def store(self, node: Node) -> SimStore:
+        return SimStore(
+            self.path,
+            line=node.line,
+            clock=self.clock,
+            now=self.now,
+            inspect=self.inspect,
+            timeout=2.0,
+            land=lambda work: self.loop.spawn("world", work),
+        )
+
+    def some_tasks(self, *, knows_all: bool) -> Registry:
+        """An older version of the app does not know every task."""
+        registry = Registry()
+        missing = set() if knows_all or self.rng.random() < 0.7 else {self.rng.choice(ONE_OFFS)}
+        for task in self.app.registry:
+            if task.name not in missing:
+                registry.add(task)
+        return registry
+
+    def declarations(self) -> list[NewJob]:
+        return [
+            NewJob(
+                id=UUID(int=self.rng.getrandbits(128), version=4),
+                task=job.task,
+                schedule=job.schedule,
+                max_attempts=job.max_attempts,
+                declaration=job.declaration,
+            )
+            for job in self.app.declarations()
+        ]
+
+    async def live(self, node: Node) -> None:
+        """Start, as a supervisor would have it: again and again until it works."""
+        while True:
+            try:
+                await node.worker.start()
+            except (TransientError, AmbiguousError):
+                await asyncio.sleep(1)
+            else:
+                return
+
+    def inspect(self, verb: str, args: tuple[Any, ...], _store: SqliteStore) -> Any:
+        check = self.inspector(verb, args, self.micros())
+
+        def after(answer: Any) -> None:
+            self.note(verb, PROCESS.get(), len(answer) if hasattr(answer, "__len__") else 0)
+            check(answer)
+
+        return after
+
+    def heard(self, node: Node, event: events.Event) -> None:
+        self.note("event", node.name, type(event).__name__)
+        self.reports(event)
+
+    async def crash(self, node: Node) -> None:
+        """SIGKILL: no step more, connections gone, open transactions rolled back. Its requests may still land."""
+        if not node.alive:
+            return
+        node.alive = False
+        self.faults["crash"] += 1
+        self.note("crash", node.name)
+        self.loop.kill(node.name)
+        self.loop.kill(node.beat)
+        self.close_connections(node)
+        for key, (task, process, started) in list(self.open_bodies.items()):
+            if process == node.name:
+                self.bodies.append(Body(task, *key, process, started, self.loop.time()))
+                del self.open_bodies[key]
+        await asyncio.sleep(self.rng.uniform(0, LOCK_TIMEOUT))
+        if not self.quiet:
+            self.start_node()
+
+    def close_connections(self, node: Node) -> None:
+        for transaction in node.line.open_transactions:
+            transaction.connection.close()
+        for store in node.line.connections:
+            store._session.close()
+
+    # Faults
+
+    def living(self) -> list[Node]:
+        return [node for node in self.nodes if node.alive]
+
+    async def fault(self) -> None:
+        """One thing that goes wrong, or one thing that people do."""
+        kinds = {
+            self.fault_crash: 2,
+            self.fault_pause: 4,
+            self.fault_line: 6,
+            self.fault_outage: 1,
+            self.fault_clock: 1,
+            self.fault_wall_clock: 2,
+            self.fault_shutdown: 1,
+            self.fault_operator: 3,
+            self.fault_more_work: 2,
+        }
+        (kind,) = self.rng.choices(list(kinds), weights=list(kinds.values()))
+        self.note(kind.__name__)
+        await kind()
+
+    async def fault_crash(self) -> None:
+        if self.living():
+            self.loop.spawn("world", self.crash(self.rng.choice(self.living())))
+
+    async def fault_pause(self) -> None:
+        if self.living():
+            node = self.rng.choice(self.living())
+            which = self.rng.choice([[node.name, node.beat], [node.name], [node.beat]])
+            self.pause(which, self.rng.choice([0.5, 3.0, 9.0, 12.0, 25.0]))
+
+    def pause(self, processes: list[str], seconds: float) -> None:
+        self.faults["pause"] += 1
+        owner = processes[0].removesuffix("/beat")
+        self.disturbances.append(Disturbance(owner, self.loop.time(), self.loop.time() + seconds))
+        for process in processes:
+            self.note("pause", process, seconds)
+            self.loop.pause(process)
+        self.loop.spawn("world", self.resume_later(processes, seconds))
+
+    async def resume_later(self, processes: list[str], seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        for process in processes:
+            self.loop.resume(process)
+
+    async def fault_line(self) -> None:
+        if not self.living():
+            return
+        line = self.rng.choice(self.living()).line
+        line.trouble = self.rng.choice([t for t in Trouble if t is not Trouble.NONE])
+        line.share = self.rng.choice([0.3, 1.0])
+        self.faults[line.trouble] += 1
+        self.loop.spawn("world", self.mend_later([line], self.rng.choice([0.5, 3.0, 8.0, 15.0])))
+
+    async def fault_outage(self) -> None:
+        """The database restarts: every open transaction is gone, and nobody gets through for a while."""
+        self.faults["outage"] += 1
+        lines = [node.line for node in self.living()]
+        for node in self.living():
+            for transaction in node.line.open_transactions:
+                transaction.connection.close()
+        for line in lines:
+            line.trouble, line.share = Trouble.REFUSED, 1.0
+        self.loop.spawn("world", self.mend_later(lines, self.rng.uniform(0.5, 12)))
+
+    async def mend_later(self, lines: list[Line], seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        for line in lines:
+            line.trouble = Trouble.NONE
+
+    async def fault_clock(self) -> None:
+        """The database's clock jumps: locks may end early, so bodies may overlap; nothing else may happen."""
+        if self.rng.random() < 0.5:
+            return
+        self.faults["database clock"] += 1
+        self.clock_jumped = True
+        self.offset += timedelta(seconds=self.rng.choice([-30, -3, 3, 30]))
+        self.disturbances.append(Disturbance("*", self.loop.time(), self.loop.time()))
+
+    async def fault_wall_clock(self) -> None:
+        """A worker's wall clock jumps; nothing in reltask reads it."""
+        if self.living():
+            self.faults["wall clock"] += 1
+            node = self.rng.choice(self.living())
+            node.wall_offset += timedelta(seconds=self.rng.choice([-7200, -15, 15, 7200]))
+
+    async def fault_shutdown(self) -> None:
+        if not self.living():
+            return
+        node = self.rng.choice(self.living())
+        if node.worker.started:
+            self.faults["shutdown"] += 1
+            self.loop.spawn(node.name, self.leave(node))
+
+    async def leave(self, node: Node) -> None:
+        node.alive = False
+        await node.worker.stop()
+        if not self.quiet:
+            self.start_node()
+
+    async def fault_operator(self) -> None:
+        rows = sorted(self.inspector.rows())
+        if not rows:
+            return
+        job_id = UUID(self.rng.choice(rows))
+        action = self.rng.choice(["pause_job", "resume_job", "run_job_now", "retry_job", "discard_job"])
+        if action == "discard_job" and job_id not in self.enqueued:
+            return
+        self.faults["operator"] += 1
+        won = await self.as_operator(lambda store: getattr(store, action)(job_id))
+        if won and action == "discard_job":
+            self.discarded.add(job_id)
+
+    async def fault_more_work(self) -> None:
+        await self.enqueue(self.rng.randint(1, 3))
+
+    async def as_operator(self, work: Any) -> Any:
+        """Somebody with a connection of their own; a busy database makes them come back later."""
+        node = Node("operator", self.rng)
+        store = self.store(node)
+        try:
+            while True:
+                try:
+                    return await work(store)
+                except TransientError:
+                    await asyncio.sleep(0.5)
+        finally:
+            await store.close()
+
+    async def enqueue(self, count: int) -> None:
+        for _ in range(count):
+            await self.enqueue_one(self.rng.choice(ONE_OFFS))
+
+    async def enqueue_one(self, task: str) -> None:
+        """A client whose line may lose the answer: it sends the same job, with the same id, until it is answered."""
+        options = self.app.registry.get(task).options
+        job = NewJob(
+            id=UUID(int=self.rng.getrandbits(128), version=4),
+            task=task,
+            priority=self.rng.randrange(10),
+            max_attempts=options.max_attempts,
+            delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])),
+        )
+        self.enqueued[job.id] = task
+        node = Node("client", random.Random(self.rng.getrandbits(64)))
+        node.line.trouble, node.line.share = Trouble.ANSWER_LOST, 0.2
+        store = self.store(node)
+        while True:
+            try:
+                await store.enqueue_jobs([job])
+            except DatabaseError:
+                job = self.again(job)
+            else:
+                break
+        await store.close()
+
+    def again(self, job: NewJob) -> NewJob:
+        """What a client sends when it does not know whether its job arrived: the very same."""
+        return job
+
+    # The end
+
+    async def heal(self) -> None:
+        """All faults end; healthy workers know every task; whatever is due must come to its recorded end."""
+        self.quiet = True
+        self.note("heal")
+        for node in self.nodes:
+            node.line.trouble = Trouble.NONE
+            self.loop.resume(node.name)
+            self.loop.resume(node.beat)
+        await self.as_operator(self.resume_all)
+        healthy = [self.start_node(knows_all=True) for _ in range(2)]
+        limit = self.loop.time() + QUIET_LIMIT
+        while self.unfinished():
+            if self.loop.time() > limit:
+                raise Violation("no slot is lost", f"unfinished after {QUIET_LIMIT} s: {self.unfinished()}")
+            await asyncio.sleep(20)
+        for node in [*self.living()]:
+            if node in healthy or node.worker.started:
+                node.alive = False
+                await self.loop.spawn(node.name, node.worker.stop())
+        await asyncio.sleep(5)
+
+    async def resume_all(self, store: Any) -> None:
+        for job_id in sorted(self.inspector.rows()):
+            await store.resume_job(UUID(job_id))
+
+    def unfinished(self) -> list[str]:
+        """Jobs that should be over, or under way, and are not."""
+        now = self.micros()
+        return [
+            f"{row['task']} {row['id']}"
+            for row in self.inspector.rows().values()
+            if row["dead_at"] is None and (row["schedule"] is None or row["due_at"] < now - 20_000_000)
+        ]

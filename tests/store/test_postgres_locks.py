@@ -1,0 +1,169 @@
+"""Row locks on PostgreSQL: who skips a locked row, who waits for it, and what is checked again afterwards.
+
+An operator's open transaction holds a row, as another worker's statement or a person's psql would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from reltask.job import Claim, ClaimRequest, Completion, Failure, Hold, NewJob, Outcome, Release
+from reltask.stores.postgres.adapter import PostgresStore
+from reltask.stores.postgres.connections import Options
+
+MINUTE = timedelta(minutes=1)
+WAITING = """
+select count(*) from pg_stat_activity
+where application_name = 'reltask' and datname = current_database() and wait_event_type = 'Lock'
+"""
+
+TAKE_AWAY = "update reltask.jobs set locked_by = 'rival', fence = fence + 1 where id = $1"
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    """A store that soon gives up, so that a statement that waits where it must not is found out."""
+    store = PostgresStore(postgres_url, options=Options(command_timeout=2.0))
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def operator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
+
+
+@asynccontextmanager
+async def locked(operator: asyncpg.Connection, job_id: UUID) -> AsyncIterator[None]:
+    """The row is held while the block lasts; what the operator did to it is committed at the end."""
+    async with operator.transaction():
+        await operator.execute("select from reltask.jobs where id = $1 for update", job_id)
+        yield
+
+
+async def add(store: PostgresStore, count: int) -> list[UUID]:
+    ids = [uuid4() for _ in range(count)]
+    await store.enqueue_jobs([NewJob(id=job_id, task="t") for job_id in ids])
+    return ids
+
+
+async def claim(store: PostgresStore, worker: str = "w", lock_timeout: timedelta = MINUTE) -> list[Claim]:
+    request = ClaimRequest(
+        worker=worker,
+        token=uuid4(),
+        queues=["default"],
+        tasks=["t"],
+        limit=100,
+        lock_timeout=lock_timeout,
+        isolated_after=MINUTE,
+        alive_for=MINUTE,
+    )
+    return (await store.claim_jobs(request)).claims
+
+
+async def until_waiting(operator: asyncpg.Connection) -> None:
+    while not await operator.fetchval(WAITING):
+        await operator.execute("select pg_stat_clear_snapshot()")
+
+
+async def test_claim_skips_a_row_that_somebody_holds(store: PostgresStore, operator: asyncpg.Connection) -> None:
+    """A claim takes what is free and does not wait for the rest."""
+    held, *free = await add(store, 3)
+    async with locked(operator, held):
+        assert {one.job_id for one in await claim(store)} == set(free)
+    assert [one.job_id for one in await claim(store)] == [held]
+
+
+async def test_heartbeat_skips_a_row_that_somebody_holds(store: PostgresStore, operator: asyncpg.Connection) -> None:
+    """A beat never waits: the held row is missing from the answer, the others are renewed, and it is no stray."""
+    await add(store, 3)
+    held, *free = (one.hold for one in await claim(store))
+    async with locked(operator, held.job_id):
+        answer = await store.heartbeat_jobs("w", [held, *free], alive_for=MINUTE)
+        assert await store.read_holds("w", [held]) == {held}
+    assert answer.renewed == set(free)
+    assert answer.strays == []
+
+
+async def test_reclaim_skips_a_row_that_somebody_holds(store: PostgresStore, operator: asyncpg.Connection) -> None:
+    """An expired claim that is being written just now is left for the next sweep."""
+    await add(store, 2)
+    held, free = (one.hold for one in await claim(store, lock_timeout=timedelta(milliseconds=1)))
+    async with locked(operator, held.job_id):
+        assert [one.job_id for one in await store.reclaim_jobs()] == [free.job_id]
+
+
+async def test_heartbeat_and_claim_do_not_wait_for_the_workers_own_row(
+    store: PostgresStore, operator: asyncpg.Connection
+) -> None:
+    """The sign of life is a courtesy: it must not hold up a beat."""
+    await operator.execute("""
+        insert into reltask.workers
+        values ('w', 'h', 1, '1', null, '[]', '[]', 1, now(), now() - interval '1 hour', now())
+    """)
+    await add(store, 1)
+    async with operator.transaction():
+        await operator.execute("select from reltask.workers for update")
+        (one,) = await claim(store)
+        assert (await store.heartbeat_jobs("w", [one.hold], alive_for=MINUTE)).renewed == {one.hold}
+
+
+@pytest.mark.parametrize("verb", ["complete", "fail", "release"])
+async def test_settlement_waits_and_checks_the_fence_again(
+    store: PostgresStore, operator: asyncpg.Connection, verb: str
+) -> None:
+    """A claim lost while its settlement waits for the row is refused: no ledger row, the new owner's state stands."""
+    await add(store, 2)
+    lost, kept = (one.hold for one in await claim(store))
+    async with locked(operator, lost.job_id):
+        settling = asyncio.ensure_future(settle(store, verb, [kept, lost]))
+        await until_waiting(operator)
+        await operator.execute(
+            "update reltask.jobs set locked_by = 'rival', fence = fence + 1 where id = $1", lost.job_id
+        )
+    assert await settling == [kept]
+    assert set(await store.read_outcomes([lost, kept])) == {kept}
+    view = await store.read_job(lost.job_id)
+    assert view is not None
+    assert (view.locked_by, view.fence) == ("rival", lost.fence + 1)
+
+
+async def settle(store: PostgresStore, verb: str, holds: list[Hold]) -> list[Hold]:
+    if verb == "complete":
+        settled = await store.complete_jobs("w", [Completion(hold=hold) for hold in holds])
+    elif verb == "fail":
+        settled = await store.fail_jobs("w", [Failure(hold=hold, error="e", delay=MINUTE) for hold in holds])
+    else:
+        releases = [Release(hold=hold, outcome=Outcome.RELEASED) for hold in holds]
+        settled = await store.release_jobs("w", releases)
+    return [one.hold for one in settled]
+
+
+@pytest.mark.slow
+async def test_batches_in_any_order_do_not_deadlock(store: PostgresStore) -> None:
+    """Settlements and beats over the same rows, shuffled and at once: each run ends once, and nothing deadlocks."""
+    rng = random.Random(7)
+    for _ in range(15):
+        ids = await add(store, 60)
+        holds = [one.hold for one in await claim(store)]
+        batches = [rng.sample(holds, k=40) for _ in range(6)]
+        beats = [store.heartbeat_jobs("w", rng.sample(holds, k=60), alive_for=MINUTE) for _ in range(4)]
+        beating = asyncio.gather(*beats)
+        settled = await asyncio.gather(*(settle(store, "complete", batch) for batch in batches))
+        await beating
+        done = [hold for batch in settled for hold in batch]
+        assert len(done) == len(set(done))
+        rest = [hold for hold in holds if hold not in done]
+        assert await settle(store, "complete", rest) == sorted(rest)
+        assert len(ids) == len(done) + len(rest)
