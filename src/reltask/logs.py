@@ -6,7 +6,7 @@
 and `app.run()` call `setup_logging`. Each line carries worker, job, slot and fence; none can carry arguments or
 results, because events have none. It is called for every event of every job: a line whose level is off costs a lookup.
 
-    debug     claims, idleness                    warning   heartbeats, locks and the database in trouble
+    debug     statements, claims, idleness        warning   heartbeats, locks and the database in trouble
     info      the life of a task and a worker     error     failed runs with their traceback, dead letters
 """
 
@@ -145,10 +145,26 @@ def setup_logging(level: str = "info", output: Format = "auto", stream: TextIO |
     as_text = stream.isatty() if output == "auto" else output == "text"
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    handler.addFilter(_name_worker)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.getLogger("asyncio").setLevel(max(root.level, INFO))  # its debug lines tell of selectors
+
+
+def name_worker(worker: str) -> None:
+    """From now on, lines that name no worker name this one: a process runs one."""
+    global _worker  # noqa: PLW0603 - it belongs to the process, as the handler does
+    _worker = worker
+
+
+_worker = ""
+
+
+def _name_worker(record: logging.LogRecord) -> bool:
+    if _worker and not getattr(record, "worker", ""):
+        record.worker = _worker
+    return True
 
 
 class TextFormatter(logging.Formatter):

@@ -22,7 +22,7 @@ from reltask.config import safe_url
 from reltask.engine.worker import Worker
 from reltask.errors import ConfigurationError, DatabaseError, MissingExtra, ReltaskError, SchemaError, UsageError
 from reltask.job import State
-from reltask.logs import setup_logging
+from reltask.logs import name_worker, setup_logging
 from reltask.posix import install_stop_signals
 from reltask.schedule import decode, describe
 
@@ -85,7 +85,8 @@ async def _serve(app: App, *, once: bool) -> int:
         _log.info("reltask %s connects to %s", __version__, safe_url(app.url))
         async with _unless_stopped(signals), app.worker() as worker:
             signals.worker = worker
-            _log.info(await _banner(app, worker), extra={"worker": worker.id})
+            name_worker(worker.id)
+            _log.info(await _banner(app, worker))
             if once:
                 await _first_of(worker.drained(), signals.stop.wait())
             else:

@@ -74,7 +74,6 @@ def test_enqueue_options(project: Project) -> None:
     assert (job["queue"], job["priority"], job["key"], job["state"]) == ("mail", 1, "ada", "ready")
     again = project.run("enqueue", project.app, "hello", '{"name": "Ada"}', *options)
     assert "was there already" in again.out
-    assert job["id"] in again.out
 
 
 @pytest.mark.parametrize(

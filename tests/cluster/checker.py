@@ -1,8 +1,8 @@
 """Counts what a cluster did, from the ledger, the jobs and the effects. It trusts no constraint: it counts itself.
 
-    slots     1 … of each job: every one ended exactly once, none passed over
-    fences    1 … of each job: every claim has its row in the ledger, or is running now
-    bodies    each run starts its body at most once, and no two bodies of a job overlap in time
+slots     1 … of each job: every one ended exactly once, none passed over
+fences    1 … of each job: every claim has its row in the ledger, or is running now
+bodies    each run starts its body at most once, and no two bodies of a job overlap in time
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Report(NamedTuple):
     @property
     def faults(self) -> dict[str, list[Any]]:
         """Everything that must never be there; empty when all is well."""
-        named = {
+        named: dict[str, list[Any]] = {
             "twice": self.twice,
             "missing": self.missing,
             "vanished": self.vanished,
@@ -103,7 +103,9 @@ def _fence_gaps(runs: Sequence[RunView], rows: dict[UUID, JobView], accounted: s
     last = Counter({job: row.fence for job, row in rows.items()})
     for run in runs:
         last[run.job_id] = max(last[run.job_id], run.fence)
-    return [hold for job, newest in last.items() for n in range(1, newest + 1) if (hold := Hold(job, n)) not in accounted]
+    return [
+        hold for job, newest in last.items() for n in range(1, newest + 1) if (hold := Hold(job, n)) not in accounted
+    ]
 
 
 def _overlaps(effects: Sequence[Effect]) -> list[tuple[Hold, Hold]]:
@@ -126,4 +128,3 @@ def _overlaps_of_one(lines: list[Effect]) -> list[tuple[Hold, Hold]]:
         if line.fence in leaves:
             inside[line.fence] = line
     return found
-

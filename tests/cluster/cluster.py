@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -30,6 +31,9 @@ from tests.cluster.effects import Effect, Effects
 from tests.cluster.workload import make_app
 
 T = TypeVar("T")
+
+figures = logging.getLogger("cluster")
+"""What a test has measured: see it with `pytest --log-cli-level=info`."""
 
 ROOT = Path(__file__).parents[2]
 WORKER = ("reltask.cli", "worker", "tests.cluster.workload:app")
@@ -118,17 +122,22 @@ class Cluster:
         self.app: App = make_app(url)
 
     @staticmethod
-    def _variables(settings: dict[str, str]) -> dict[str, str]:
-        """`lock_timeout="2s"` is a setting of the worker; a name in capitals is a variable as it stands."""
+    def _variables(settings: Mapping[str, str]) -> dict[str, str]:
+        """`lock_timeout` is a setting of the worker; a name in capitals is a variable as it stands."""
         return {name if name.isupper() else f"RELTASK_WORKER_{name.upper()}": v for name, v in settings.items()}
 
     # Processes
 
     def start(
-        self, count: int = 1, *, command: tuple[str, ...] = WORKER, wait: bool = True, **settings: str
+        self,
+        count: int = 1,
+        settings: Mapping[str, str] | None = None,
+        *,
+        command: tuple[str, ...] = WORKER,
+        wait: bool = True,
     ) -> list[WorkerProcess]:
         """Start workers; `wait` until each of them claims jobs."""
-        environment = self._environment | self._variables(settings)
+        environment = self._environment | self._variables(settings or {})
         numbers = range(len(self.workers), len(self.workers) + count)
         started = [self._process(command, environment, n) for n in numbers]
         self.workers += started

@@ -14,7 +14,7 @@ import pytest
 from reltask.errors import UnknownJob
 from reltask.job import JobView, Outcome, RunView, State
 from tests.cluster import table
-from tests.cluster.cluster import LOCK_TIMEOUT, Cluster, eventually
+from tests.cluster.cluster import LOCK_TIMEOUT, Cluster, eventually, figures
 from tests.cluster.workload import POISONED, SCHEDULES
 
 pytestmark = pytest.mark.slow
@@ -40,15 +40,15 @@ def assert_taken_over_in_time(left: JobView, following: RunView) -> None:
     assert left.lock_expires_at is not None
     assert following.claimed_at is not None
     late = following.claimed_at - left.lock_expires_at
-    print(f"taken over {late.total_seconds():.3f} s after the lock of {LOCK_TIMEOUT:g} s had ended")
+    figures.info("taken over %.3f s after the lock of %g s had ended", late.total_seconds(), LOCK_TIMEOUT)
     assert timedelta(0) <= late <= TAKEOVER
 
 
 def test_a_killed_worker_s_slot_is_taken_over(cluster: Cluster) -> None:
-    """Within lock timeout + 1 s, under the next fence, in the same slot, and the schedule counts from the first start."""
+    """Within lock timeout + 1 s, under the next fence, in the same slot; the schedule counts from the first start."""
     gate = cluster.gate()
     schedule = {"task": "hold", "arguments": {"gate": str(gate)}, "every": "1h", "key": "only"}
-    cluster.start(3, **{SCHEDULES: json.dumps([schedule])})
+    cluster.start(3, {SCHEDULES: json.dumps([schedule])})
     (job,) = eventually(lambda: cluster.jobs(state=State.CLAIMED), what="somebody claims the slot")
     cluster.begun(job.id)
     assert_operators_are_refused(cluster, job)
@@ -73,6 +73,23 @@ def assert_operators_are_refused(cluster: Cluster, job: JobView) -> None:
         with pytest.raises(UnknownJob):
             cluster.app.change_sync(action, job.id)
     assert cluster.job(job.id).fence == job.fence
+
+
+@pytest.mark.xfail(
+    strict=False,
+    reason="PostgreSQL: only the worker that ended a slot knows when the next is due; others learn at a poll",
+)
+def test_a_due_time_survives_the_worker_that_knew_it(cluster: Cluster) -> None:
+    """A worker dies idle, after it has moved a recurring job on: the next slot is not kept waiting for a poll."""
+    cluster.start(2, {"lock_timeout": "2m", "poll": "9s", SCHEDULES: json.dumps([{"key": "only", "every": "1s"}])})
+    (job,) = eventually(lambda: [job for job in cluster.jobs() if job.slot_no > 2], what="two slots are done")
+    (last,) = [run for run in cluster.runs(job.id) if run.slot_no == job.slot_no - 1]
+    cluster.worker(int(str(last.worker).split("_")[-2])).kill()
+    (following,) = eventually(lambda: [run for run in cluster.runs(job.id) if run.slot_no == job.slot_no])
+    assert following.claimed_at is not None
+    late = following.claimed_at - following.nominal_time
+    figures.info("%.3f s late", late.total_seconds())
+    assert late < timedelta(seconds=2)
 
 
 def test_the_child_of_a_killed_worker_ends_itself(cluster: Cluster) -> None:
@@ -103,14 +120,14 @@ def is_running(pid: int) -> bool:
 def test_a_poison_job_ends_dead_and_takes_nobody_along(cluster: Cluster) -> None:
     """A body that kills its worker reaches its limit of three, and everything else is done."""
     settings = {"lock_timeout": "1s", "concurrency": "5"}
-    cluster.start(2, **settings)
+    cluster.start(2, settings)
     poison = cluster.enqueue("poison")
     cluster.enqueue_many("tick", 40, seconds=0.1)
 
     def settled() -> bool:
         fallen = [worker for worker in cluster.workers[-2:] if not worker.alive]
         for _ in fallen:
-            cluster.start(wait=False, **settings)
+            cluster.start(1, settings, wait=False)
         jobs = cluster.jobs()
         return [job.state for job in jobs] == [State.DEAD]
 
@@ -129,7 +146,7 @@ def test_workers_killed_at_random_lose_and_double_nothing(cluster: Cluster) -> N
     """SIGKILL strikes at any moment of claim, body and completion; each effect of a transaction is there once."""
     rng = random.Random(20)
     settings = {"lock_timeout": "1s"}
-    cluster.start(3, **settings)
+    cluster.start(3, settings)
     table.create(cluster.url)
     jobs = cluster.enqueue_many("write", 300, seconds=0.03)
     for _ in range(8):
@@ -139,11 +156,11 @@ def test_workers_killed_at_random_lose_and_double_nothing(cluster: Cluster) -> N
         victim = rng.choice([worker for worker in cluster.workers if worker.alive])
         victim.kill()
         assert victim.process.returncode == -signal.SIGKILL
-        cluster.start(wait=False, **settings)
+        cluster.start(1, settings, wait=False)
     eventually(lambda: not cluster.jobs(), within=60, what="all jobs are done")
     cluster.stop()
     report = cluster.report()
     assert (report.faults, report.overlapping, report.once) == ({}, [], len(jobs))
     assert sorted(table.read(cluster.url)) == sorted(jobs)
-    print(f"{len(jobs)} jobs, {report.outcomes[Outcome.LOST]} runs lost, {sum(report.bodies.values())} bodies started")
+    figures.info("%s jobs, %s bodies, %s", len(jobs), sum(report.bodies.values()), dict(report.outcomes))
     assert report.outcomes[Outcome.LOST] > 0

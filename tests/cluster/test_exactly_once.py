@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from reltask.job import Outcome, RunView
-from tests.cluster.cluster import WORKER, Cluster, eventually, running
+from tests.cluster.cluster import WORKER, Cluster, eventually, figures, running
 from tests.cluster.workload import SCHEDULES, VERSION
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def lateness(run: RunView) -> float:
 
 def test_each_slot_runs_once_and_at_its_time(cluster: Cluster) -> None:
     """Three workers, 200 slots on a grid and as many others: each once, none missing, and no schedule drifts."""
-    cluster.start(3, **{SCHEDULES: schedules()})
+    cluster.start(3, {SCHEDULES: schedules()})
 
     def enough() -> bool:
         jobs = {job.key: job.slot_no for job in cluster.jobs()}
@@ -75,16 +75,15 @@ def check_rhythm(ledger: dict[str, list[RunView]]) -> None:
     late = [lateness(run) for run in grid[:SLOTS]]
     quarter = SLOTS // 4
     assert median(late[-quarter:]) < GRID.total_seconds()
-    print(
-        f"slots {sum(map(len, ledger.values())) + len(grid)}, grid lateness ms: first quarter "
-        f"{1000 * median(late[:quarter]):.1f}, last {1000 * median(late[-quarter:]):.1f}, worst {1000 * max(late):.1f}"
-    )
+    early, last = median(late[:quarter]), median(late[-quarter:])
+    figures.info("%s slots on a grid and %s others", len(grid), sum(map(len, ledger.values())))
+    figures.info("median lateness %.4f s in the first quarter, %.4f s in the last", early, last)
 
 
 def test_twenty_workers_start_at_once_on_an_empty_database(cluster: Cluster) -> None:
     """The tables are made once, each schedule is declared once, its first slot runs once, and nobody stumbles."""
     declared = [{"key": f"hourly-{n}", "every": "1h"} for n in range(5)]
-    workers = cluster.start(20, **{SCHEDULES: json.dumps(declared), "RELTASK_DATABASE_POOL_SIZE": "2"})
+    workers = cluster.start(20, {SCHEDULES: json.dumps(declared), "RELTASK_DATABASE_POOL_SIZE": "2"})
     eventually(lambda: all(job.slot_no == 2 for job in cluster.jobs()), what="each first slot has run")
     seen = cluster.app.workers_sync()
     assert len({worker.id for worker in seen}) == 20
@@ -99,12 +98,12 @@ def test_twenty_workers_start_at_once_on_an_empty_database(cluster: Cluster) -> 
 
 def test_two_versions_side_by_side(cluster: Cluster) -> None:
     """An old worker leaves a task that it does not know to a newer one, and goes on with what it knows."""
-    (old,) = cluster.start(**{VERSION: "1"})
+    (old,) = cluster.start(1, {VERSION: "1"})
     unknown = cluster.enqueue("newcomer")
     (done,) = cluster.finished(cluster.enqueue("tick"))
     assert cluster.job(unknown).fence == 0
     assert cluster.app.status_sync().unknown == {"newcomer": 1}
-    (new,) = cluster.start(**{VERSION: "2"})
+    (new,) = cluster.start(1, {VERSION: "2"})
     (run,) = cluster.finished(unknown)
     assert f"_{old.pid}_" in str(done.worker)
     assert f"_{new.pid}_" in str(run.worker)

@@ -9,7 +9,7 @@ import pytest
 
 from reltask.job import Outcome, RunView
 from reltask.runner import EXIT_OK, EXIT_UNSETTLED
-from tests.cluster.cluster import Cluster, WorkerProcess, eventually
+from tests.cluster.cluster import Cluster, WorkerProcess, eventually, figures
 
 pytestmark = pytest.mark.slow
 
@@ -29,13 +29,13 @@ def test_a_worker_that_stops_lets_bodies_finish_and_claims_no_more(cluster: Clus
     """After SIGTERM, and after Ctrl+C, the body goes on under its renewed lock; a new job waits for somebody else."""
     for number in (signal.SIGTERM, signal.SIGINT):
         gate = cluster.gate(number.name)
-        (worker,) = cluster.start(shutdown_grace="30s")
+        (worker,) = cluster.start(1, {"shutdown_grace": "30s"})
         job = cluster.enqueue("hold", gate=str(gate))
         cluster.begun(job)
         stopping(worker, number)
         late = cluster.enqueue("hold", gate=str(gate))
         beat = cluster.job(job).heartbeat_at
-        eventually(lambda job=job, beat=beat: cluster.job(job).heartbeat_at > beat, what="it beats on")  # type: ignore[misc, operator]  # bound now; claimed
+        eventually(lambda job=job, beat=beat: cluster.job(job).heartbeat_at > beat, what="it beats on")  # type: ignore[misc]  # bound now
         gate.touch()
         assert worker.exit_code() == EXIT_OK
         (run,) = cluster.runs(job)
@@ -47,7 +47,7 @@ def test_a_worker_that_stops_lets_bodies_finish_and_claims_no_more(cluster: Clus
 def test_a_body_that_outlasts_the_grace_is_handed_over_at_once(cluster: Cluster) -> None:
     """It is stopped, its claim is released with its attempt, and another worker goes on long before the lock ends."""
     gate = cluster.gate()
-    cluster.start(2, shutdown_grace="200ms", **LONG_LOCK)
+    cluster.start(2, {"shutdown_grace": "200ms", **LONG_LOCK})
     job = cluster.enqueue("hold", gate=str(gate))
     first = cluster.worker(cluster.begun(job).pid)
     stopping(first)
@@ -67,14 +67,14 @@ def assert_handed_over(runs: list[RunView], *, by: int, to: int) -> None:
     assert f"_{by}_" in str(released.worker)
     assert f"_{to}_" in str(done.worker)
     assert done.claimed_at is not None
-    print(f"handed over {(done.claimed_at - released.finished_at).total_seconds():.3f} s after the release")
+    figures.info("handed over %.3f s after the release", (done.claimed_at - released.finished_at).total_seconds())
     assert done.claimed_at - released.finished_at <= AT_ONCE
 
 
 def test_a_second_signal_stops_now(cluster: Cluster) -> None:
     """The grace of ten minutes is over at once: the body is stopped, its claim released, the exit status 0."""
     gate = cluster.gate()
-    (worker,) = cluster.start(shutdown_grace="10m", **LONG_LOCK)
+    (worker,) = cluster.start(1, {"shutdown_grace": "10m", **LONG_LOCK})
     job = cluster.enqueue("hold", gate=str(gate))
     cluster.begun(job)
     stopping(worker)
@@ -89,7 +89,7 @@ def test_a_second_signal_stops_now(cluster: Cluster) -> None:
 def test_a_body_that_cannot_be_stopped_keeps_its_lock_till_it_ends(cluster: Cluster) -> None:
     """A thread that does not listen is not released beside itself: the exit status is 70, and the lock runs out."""
     gate = cluster.gate()
-    (worker,) = cluster.start(shutdown_grace="0s")
+    (worker,) = cluster.start(1, {"shutdown_grace": "0s"})
     job = cluster.enqueue("hold_thread", gate=str(gate))
     cluster.begun(job)
     stopping(worker)

@@ -61,7 +61,7 @@ async def tick(ctx: Context, seconds: float = 0.0) -> None:
 
 async def hold(ctx: Context, gate: str) -> None:
     with noted(ctx):
-        while not is_open(gate, ctx):
+        while not is_open(gate, ctx):  # noqa: ASYNC110 - another process opens it
             await asyncio.sleep(PAUSE)
 
 

@@ -114,7 +114,7 @@ class Terminal:
         for shown, real in self.instead.items():
             line = line.replace(shown, real)
         if line.startswith("export "):
-            self.environment.update([line.removeprefix("export ").split("=", 1)])
+            set_variable(self.environment, line.removeprefix("export "))
         elif line.startswith("kill "):
             _, name, pid = line.split()
             os.kill(int(pid), signal.Signals["SIG" + name.removeprefix("-")])
@@ -165,9 +165,15 @@ class Terminal:
         """The words of a command, and its environment: `NAME=value` may stand in front."""
         words, environment = shlex.split(line), dict(self.environment)
         while re.fullmatch(r"[A-Z_]+=.*", words[0]):
-            environment.update([words.pop(0).split("=", 1)])
+            set_variable(environment, words.pop(0))
         programs = {"reltask": [sys.executable, "-m", "reltask.cli"], "python": [sys.executable]}
         return [*programs.get(words[0], words[:1]), *words[1:]], environment
+
+
+def set_variable(environment: dict[str, str], assignment: str) -> None:
+    """Do what `NAME=value` says."""
+    name, _, value = assignment.partition("=")
+    environment[name] = value
 
 
 def seen(expected: list[str], output: str) -> bool:

@@ -48,18 +48,16 @@ def test_state_diagram_is_the_transition_table() -> None:
     edges = re.findall(r"^ +(\w+) --> (\w+): (\w+)$", mermaid(ARCHITECTURE, "stateDiagram-v2"), re.MULTILINE)
     assert len(set(edges)) == len(edges)
     assert set(edges) == {
-        (state.value, to.value, verb.value)
-        for (state, verb), transition in TRANSITIONS.items()
-        for to in transition.to
+        (state.value, to.value, verb.value) for (state, verb), transition in TRANSITIONS.items() for to in transition.to
     }
 
 
 def test_schema_diagram_is_the_schema() -> None:
     """The drawn tables have the columns and types of the PostgreSQL DDL, in its order."""
-    drawn = {
-        table.lower(): [(name, kind) for kind, name in re.findall(r"^ +(\w+) (\w+)", body, re.MULTILINE)]
-        for table, body in re.findall(r"^ +([A-Z]+) \{\n(.*?)^ +\}", mermaid(ARCHITECTURE, "erDiagram"), re.M | re.S)
-    }
+    diagram = mermaid(ARCHITECTURE, "erDiagram")
+    tables = re.findall(r"^ +([A-Z]+) \{\n(.*?)^ +\}", diagram, re.MULTILINE | re.DOTALL)
+    column = re.compile(r"^ +(\w+) (\w+)", re.MULTILINE)
+    drawn = {table.lower(): [(name, kind) for kind, name in column.findall(body)] for table, body in tables}
     assert drawn == declared()
 
 

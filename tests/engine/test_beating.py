@@ -206,6 +206,7 @@ async def _steal(app: StageApp) -> None:
 # On its own thread, in real time
 
 
+@pytest.mark.slow
 async def test_blocked_event_loop_keeps_its_lock(live: Stage) -> None:
     """A task that blocks the event loop past the lock timeout keeps its lock: the beater has a thread of its own."""
     app, rival = live.app(settings=SHORT), live.app(settings=SHORT)

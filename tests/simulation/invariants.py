@@ -14,7 +14,7 @@ from uuid import UUID
 
 from reltask import events
 from reltask.job import SLOT_ENDINGS, Hold, Outcome
-from tests.simulation.workload import BYSTANDERS, INTERVALS, STUBBORN
+from tests.simulation.workload import BYSTANDERS, INTERVALS, STUBBORN, TRANSACTIONAL
 
 MICROS = 1_000_000
 
@@ -197,7 +197,7 @@ class Auditor:
             (job_id, run["slot_no"], run["fence"])
             for job_id, runs in self._runs.items()
             for run in runs
-            if run["outcome"] == "succeeded" and run["task"] in ("transfer", "recurring_transfer")
+            if run["outcome"] == "succeeded" and run["task"] in TRANSACTIONAL
         )
         if written != succeeded:
             raise Violation("effects exactly once", f"{written - succeeded} too many, {succeeded - written} missing")
@@ -228,13 +228,20 @@ class Auditor:
                     raise Violation("bodies do not overlap", f"{older} and {newer}")
 
     def _excused(self, older: Body, newer: Body) -> bool:
-        if older.task in STUBBORN:
+        if older.task in STUBBORN or self._completed_by_transaction(older):
             return True
         return any(
             disturbed.process in (older.process, "*")
             and disturbed.started <= newer.started
             and disturbed.ended >= older.started
             for disturbed in self._disturbances
+        )
+
+    def _completed_by_transaction(self, body: Body) -> bool:
+        """Its transaction had ended the slot; the body was still on its way out."""
+        runs = self._runs[str(body.job_id)]
+        return body.task in TRANSACTIONAL and any(
+            run["fence"] == body.fence and run["outcome"] == "succeeded" for run in runs
         )
 
     def poison_dies_alone(self, enqueued: dict[UUID, str], discarded: set[UUID]) -> None:

@@ -11,6 +11,8 @@ from reltask import App, Cancel, Context, Retry, Snooze
 LOCK_TIMEOUT = 10.0
 BYSTANDERS = frozenset({"quick", "long", "transfer", "chunks", "parent"})
 """Tasks that never fail by themselves: none of them may end as a dead letter."""
+TRANSACTIONAL = frozenset({"transfer", "recurring_transfer"})
+"""Tasks whose own transaction completes their slots."""
 STUBBORN = frozenset({"stubborn"})
 """Tasks that do not stop when asked to."""
 

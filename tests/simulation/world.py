@@ -275,8 +275,7 @@ class World:
                 self.bodies.append(Body(task, *key, process, started, self.loop.time()))
                 del self.open_bodies[key]
         await asyncio.sleep(self.rng.uniform(0, LOCK_TIMEOUT))
-        if not self.quiet:
-            self.start_node()
+        self.start_node(knows_all=self.quiet)
 
     def close_connections(self, node: Node) -> None:
         for transaction in node.line.open_transactions:
@@ -456,17 +455,17 @@ class World:
             self.loop.resume(node.name)
             self.loop.resume(node.beat)
         await self.as_operator(self.resume_all)
-        healthy = [self.start_node(knows_all=True) for _ in range(2)]
+        for _ in range(2):
+            self.start_node(knows_all=True)
         limit = self.loop.time() + QUIET_LIMIT
         while self.unfinished():
             if self.loop.time() > limit:
                 raise Violation("no slot is lost", f"unfinished after {QUIET_LIMIT} s: {self.unfinished()}")
             await asyncio.sleep(20)
-        for node in [*self.living()]:
-            if node in healthy or node.worker.started:
-                node.alive = False
+        for node in self.living():
+            node.alive = False
+            if node.worker.started:
                 await self.loop.spawn(node.name, node.worker.stop())
-        await asyncio.sleep(5)
 
     async def resume_all(self, store: Any) -> None:
         for job_id in sorted(self.inspector.rows()):

@@ -281,6 +281,16 @@ async def test_read_outcomes_settles_a_lost_answer(bench: Bench) -> None:
     assert await bench.store.read_outcomes([]) == {}
 
 
+async def test_read_outcomes_tells_runs_of_one_job_apart(bench: Bench) -> None:
+    """Asked for one run, the ledger speaks of that run alone, not of the job's others."""
+    first = await bench.claimed()
+    await bench.fail(first)
+    second = await bench.claim_one()
+    await bench.complete(second)
+    assert await bench.store.read_outcomes([first.hold]) == {first.hold: Outcome.FAILED}
+    assert await bench.store.read_outcomes([Hold(first.job_id, 3)]) == {}
+
+
 async def test_sending_a_completion_again_changes_nothing(bench: Bench) -> None:
     """The second sending is not accepted, and the ledger shows that the first one was."""
     claim = await bench.claimed(recurring())

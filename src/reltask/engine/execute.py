@@ -106,7 +106,7 @@ class Executor:
         enforcing: list[asyncio.Task[None]] = []
 
         def stopping() -> None:
-            if not enforcing:
+            if not enforcing and not ending.done():  # a body that has ended only waits for its outcome to be written
                 enforcing.append(loop.create_task(self._enforce(run, body)))
 
         run.attach(body, lambda: loop.call_soon_threadsafe(stopping))

@@ -112,6 +112,8 @@ class Poller(Service):
         self._reclaim_at = now + (self._poll if len(reclaimed) < BATCH else 0.0)
         for lost in reclaimed:
             self._emit(self._reclaimed(lost))
+        if len(reclaimed) > 1:
+            await self._store.signal()  # each of them is claimed alone: this worker is not enough
 
     def _reclaimed(self, lost: Reclaimed) -> events.JobReclaimed:
         return events.JobReclaimed(

@@ -14,6 +14,7 @@ shuts down gives up on a database that is away: the locks of what it could not w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -72,11 +73,19 @@ class Settler(Service):
         settlements = [settlement for settlement, _ in batch]
         accepted |= await self._write([s for s in settlements if isinstance(s, Completion)], self._store.complete_jobs)
         accepted |= await self._write([s for s in settlements if isinstance(s, Failure)], self._store.fail_jobs)
-        accepted |= await self._write([s for s in settlements if isinstance(s, Release)], self._store.release_jobs)
+        releases = [s for s in settlements if isinstance(s, Release)]
+        accepted |= await self._write(releases, self._store.release_jobs)
         for settlement, future in batch:
             if not future.done():
                 future.set_result(accepted.get(settlement.hold))
+        if any(release.delay is None for release in releases):
+            await self._tell_others()
         return 0.0 if self._waiting else None
+
+    async def _tell_others(self) -> None:
+        """A slot that was given back is due at once, and sleeping workers do not know: they saw it claimed."""
+        with contextlib.suppress(DatabaseError):
+            await self._store.signal()
 
     async def _write(
         self, settlements: list[S], verb: Callable[[str, Sequence[S]], Awaitable[list[Settled]]]

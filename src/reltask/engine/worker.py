@@ -83,6 +83,7 @@ class Worker:
         self._app_version = app_version
         self._pool = ThreadPool()
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._listening = contextlib.AsyncExitStack()
         self.started = False
         self._freed = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -180,7 +181,6 @@ class Worker:
         await self.store.open()
         await declare(self.store, self._schedules)
         await self.store.register_worker(self._record())
-        self._listening = contextlib.AsyncExitStack()
         await self._listening.enter_async_context(self.store.listen(self._poller.wake))
 
     async def stop(self, *, grace: timedelta | None = None) -> None:
@@ -196,6 +196,7 @@ class Worker:
         self._pool.close()
         with contextlib.suppress(DatabaseError):
             await self.store.stop_worker(self.id)
+            await self.store.signal()  # the others look, and learn the due times that only this one knew
         await self.store.close()
         self._emit(events.WorkerStopped(worker=self.id, unsettled=self.running))
 

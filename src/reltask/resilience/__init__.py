@@ -12,6 +12,7 @@ when to send again. `Policy` asks both. Heartbeats do not pass here: a beat that
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -24,6 +25,7 @@ from reltask.resilience.retry import Retries
 __all__ = ["Breaker", "Policy", "Retries", "State"]
 
 T = TypeVar("T")
+_log = logging.getLogger("reltask.database")
 
 
 class Policy:
@@ -108,6 +110,7 @@ class Policy:
             raise
         else:
             self._breaker.answered(permit)
+            _log.debug("%s answered; its SQL: reltask sql %s", verb, verb)
             return result
         finally:
             self._tell()

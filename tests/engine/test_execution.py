@@ -1,0 +1,418 @@
+"""One run from claim to ledger: what bodies are handed, and what becomes of however they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sqlite3
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+
+import pytest
+
+from reltask import App, Cancel, Context, Retry, Snooze, Stopped, SyncContext, events
+from reltask.job import State
+from tests.engine.stage import Stage, StageApp
+
+
+def play(stage: Stage, app: StageApp, task: str, count: int = 1) -> list[tuple[str, str | None, str | None]]:
+    """Enqueue the task, let a worker run what is due, and read the ledger: outcome, result, error."""
+
+    async def scenario() -> list[tuple[str, str | None, str | None]]:
+        for _ in range(count):
+            await app.get_task(task).enqueue()
+        await app.drain()
+        return [(run.outcome, run.result, run.error) for run in await app.ledger()]
+
+    return stage.run(scenario())
+
+
+# Returning
+
+
+def test_successful_task_execution_updates_last_run_time(stage: Stage) -> None:
+    """A recurring job that succeeded shows when; a one-off leaves only its ledger row, with the result as JSON."""
+    app = stage.app()
+
+    @app.task(every="10m")
+    async def tick() -> None:
+        await asyncio.sleep(5)
+
+    @app.task
+    async def answer() -> dict[str, int]:
+        return {"answer": 42}
+
+    async def scenario() -> None:
+        await answer.enqueue()
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded, 2)
+        job = await app.one_job()
+        assert job.last_run_time == stage.now()
+        assert job.slot_no == 2
+        (run,) = await app.runs(task="answer")
+        assert (run.outcome, run.result, run.attempt) == ("succeeded", '{"answer":42}', 1)
+        assert run.finished_at == run.claimed_at
+
+    stage.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(object(), "object cannot be stored"), (float("nan"), "nan cannot be stored"), ("x" * 2000, "exceed the limit")],
+)
+def test_result_that_cannot_be_stored_is_still_a_success(stage: Stage, value: object, why: str) -> None:
+    """The work is done: a result that JSON cannot hold, or that is too long, is told of and left out."""
+    app = stage.app(settings={"limits.result": 1000})
+
+    @app.task
+    async def give() -> object:
+        return value
+
+    assert play(stage, app, "give") == [("succeeded", None, None)]
+    (told,) = app.log.of(events.ResultNotStored)
+    assert why in told.reason
+
+
+def test_context_carries_the_facts_of_the_run(stage: Stage) -> None:
+    """ctx knows job, slot, fence, attempt, idempotency key, worker and what the lifespan yielded."""
+
+    @asynccontextmanager
+    async def lifespan(_: App) -> AsyncIterator[str]:
+        yield "the user's own pool"
+
+    app = stage.app(lifespan=lifespan)
+    seen = []
+
+    @app.task
+    async def look(ctx: Context, number: int) -> None:
+        seen.append((ctx.task, ctx.job_id, ctx.slot_no, ctx.fence, ctx.attempt, ctx.state, number, ctx.cancelled))
+        assert ctx.idempotency_key == f"{ctx.job_id}:1"
+        assert ctx.nominal_time == stage.now()
+        assert ctx.worker.count("_") >= 2
+        assert ctx.logger.extra == {"worker": ctx.worker, "job": str(ctx.job_id), "slot": 1, "fence": 1}
+
+    async def scenario() -> None:
+        job = await look.enqueue(7)
+        await app.drain()
+        assert seen == [("look", job.id, 1, 1, 1, "the user's own pool", 7, False)]
+
+    stage.run(scenario())
+    assert app.log.of(events.RunFailed) == []
+
+
+def test_progress_shows_in_the_row(stage: Stage) -> None:
+    """ctx.progress publishes a JSON value, at most once a second, and it is gone when the run has ended."""
+    app = stage.app()
+    shown = []
+
+    @app.task(every="1h")
+    async def work(ctx: Context) -> None:
+        for done in (1, 2):
+            await ctx.progress({"done": done})
+            shown.append((await app.one_job()).progress)
+        await asyncio.sleep(1.0)
+        await ctx.progress({"done": 3})
+        shown.append((await app.one_job()).progress)
+
+    async def scenario() -> None:
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded)
+        assert (await app.one_job()).progress is None
+
+    stage.run(scenario())
+    assert shown == ['{"done":1}', '{"done":1}', '{"done":3}']
+
+
+# Raising
+
+
+def test_failure_keeps_the_traceback_of_the_tasks_own_code(stage: Stage) -> None:
+    """The ledger holds the whole traceback from the task's function on, without the engine's frames."""
+    app = stage.app()
+
+    @app.task(max_attempts=1)
+    async def fail() -> None:
+        raise ZeroDivisionError("by nought")
+
+    ((outcome, _, error),) = play(stage, app, "fail")
+    assert (outcome, error and error.count("File ")) == ("failed", 1)
+    assert error is not None
+    assert error.startswith("Traceback (most recent call last):")
+    assert "in fail" in error
+    assert error.rstrip().endswith("ZeroDivisionError: by nought")
+
+
+def test_long_traceback_is_cut_in_the_middle(stage: Stage) -> None:
+    """Tracebacks are capped; both ends, where cause and message stand, are kept."""
+    app = stage.app(settings={"limits.traceback": 600})
+
+    @app.task(max_attempts=1)
+    async def fail() -> None:
+        raise RuntimeError("begin " + "x" * 5000 + " end")
+
+    ((_, _, error),) = play(stage, app, "fail")
+    assert error is not None
+    assert len(error) < 700
+    assert "characters left out" in error
+    assert error.startswith("Traceback")
+    assert error.rstrip().endswith("end")
+
+
+def test_retry_counts_the_attempt_and_waits_as_asked(stage: Stage) -> None:
+    """Retry(delay=…) is a failure with a wait of the task's choosing."""
+    app = stage.app()
+    times = []
+
+    @app.task
+    async def flaky(ctx: Context) -> None:
+        times.append(stage.seconds())
+        if ctx.attempt < 3:
+            raise Retry("not yet", delay="90s")
+
+    async def scenario() -> list[str]:
+        async with app.worker():
+            await flaky.enqueue()
+            await app.log.wait(events.RunSucceeded)
+        return await app.outcomes()
+
+    assert stage.run(scenario()) == ["failed", "failed", "succeeded"]
+    assert [round(second) for second in times] == [0, 90, 180]
+
+
+def test_snooze_gives_the_attempt_back(stage: Stage) -> None:
+    """Snooze is no failure: the slot comes again later, with the same attempt number, however often."""
+    app = stage.app()
+    attempts = []
+
+    @app.task(max_attempts=1)
+    async def wait(ctx: Context) -> None:
+        attempts.append((ctx.attempt, ctx.fence, ctx.slot_no, round(stage.seconds())))
+        if len(attempts) < 4:
+            raise Snooze("1h", "not before noon")
+
+    async def scenario() -> list[str]:
+        async with app.worker():
+            await wait.enqueue()
+            await app.log.wait(events.RunSucceeded)
+        return await app.outcomes()
+
+    assert stage.run(scenario()) == ["snoozed", "snoozed", "snoozed", "succeeded"]
+    assert attempts == [(1, 1, 1, 0), (1, 2, 1, 3600), (1, 3, 1, 7200), (1, 4, 1, 10800)]
+
+
+def test_cancel_ends_the_slot(stage: Stage) -> None:
+    """Cancel ends a one-off for good; a recurring job goes on with its next slot."""
+    app = stage.app()
+
+    @app.task
+    async def once() -> None:
+        raise Cancel("no longer wanted")
+
+    @app.task(every="1h")
+    async def again() -> None:
+        raise Cancel
+
+    async def scenario() -> None:
+        await once.enqueue()
+        await app.drain()
+        job = await app.one_job()
+        assert (job.task, job.slot_no, job.state) == ("again", 2, State.READY)
+        assert {(r.task, r.outcome, r.error) for r in await app.runs()} == {
+            ("once", "cancelled", "no longer wanted"),
+            ("again", "cancelled", "cancelled by the task"),
+        }
+
+    stage.run(scenario())
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError(), Stopped()])
+def test_body_cannot_end_the_worker(stage: Stage, error: BaseException) -> None:
+    """sys.exit, Ctrl+C's exception, StopIteration, a cancellation that nobody asked for: failures like any other."""
+    app = stage.app()
+
+    @app.task(max_attempts=1)
+    async def rude() -> None:
+        raise error
+
+    @app.task
+    async def polite() -> str:
+        return "still here"
+
+    assert [run[0] for run in play(stage, app, "rude")] == ["failed"]
+    assert app.log.of(events.RunFailed)[0].dead
+
+
+def test_timeout_is_a_failure(stage: Stage) -> None:
+    """A run longer than its timeout is cancelled and fails; the retry starts afresh."""
+    app = stage.app()
+
+    @app.task(timeout="10s", max_attempts=2, backoff="1s")
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    async def scenario() -> None:
+        async with app.worker():
+            await slow.enqueue()
+            await app.log.wait(events.RunFailed, dead=True)
+        runs = await app.ledger()
+        assert [(r.outcome, r.error) for r in runs] == [
+            ("failed", "TimeoutError: the run took longer than its timeout of 10 s")
+        ] * 2
+        assert all(r.claimed_at and r.finished_at - r.claimed_at == timedelta(seconds=10) for r in runs)
+
+    stage.run(scenario())
+
+
+def test_body_that_ends_well_in_spite_of_its_timeout_has_succeeded(stage: Stage) -> None:
+    """The deadline stops bodies, not outcomes: a body that cleans up and returns has done its work."""
+    app = stage.app()
+
+    @app.task(timeout="10s")
+    async def slow() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1)
+        return "done"
+
+    async def scenario() -> list[str | None]:
+        async with app.worker():
+            await slow.enqueue()
+            await app.log.wait(events.RunSucceeded)
+        return [run.result for run in await app.runs()]
+
+    assert stage.run(scenario()) == ['"done"']
+
+
+# Rows that do not fit
+
+
+@pytest.mark.parametrize("args", ['{"number":"seven"}', '{"nombre":7}', "{}", '{"number":7,"more":1}'])
+def test_arguments_that_no_longer_fit_are_a_failure(stage: Stage, args: str) -> None:
+    """A row from an older version of the code fails with an error that names the mismatch; nothing is called."""
+    app = stage.app()
+
+    @app.task(max_attempts=1)
+    async def take(number: int) -> None:
+        raise AssertionError(number)
+
+    async def scenario() -> str | None:
+        await take.enqueue(7)
+        _edit(app, "update reltask_jobs set args = ?", args)
+        await app.drain()
+        ((run,), (job,)) = await app.runs(), await app.jobs()
+        assert (run.outcome, job.state) == ("failed", State.DEAD)
+        return run.error
+
+    error = stage.run(scenario())
+    assert error is not None
+    assert "the stored arguments do not fit" in error
+
+
+def test_unreadable_schedule_is_a_failure_not_a_stuck_run(stage: Stage) -> None:
+    """A schedule that this version cannot read fails its slot; the claim is given back, and the worker goes on."""
+    app = stage.app()
+
+    @app.task(every="1h")
+    async def tick() -> None: ...
+
+    async def scenario() -> None:
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded)
+        _edit(app, "update reltask_jobs set schedule = ?, not_before = 0", '{"moon":"full"}')
+        async with app.worker():
+            failed = await app.log.wait(events.RunFailed)
+            assert "is not a stored schedule" in failed.error
+        job = await app.one_job()
+        assert (job.state, job.slot_no, job.locked_by) == (State.READY, 2, None)
+
+    stage.run(scenario())
+
+
+def _edit(app: StageApp, statement: str, *values: str) -> None:
+    with closing(sqlite3.connect(app.path)) as connection, connection:
+        connection.execute(statement, values)
+
+
+# Threads, in real time
+
+
+async def test_thread_body_returns_into_the_ledger(live: Stage) -> None:
+    """A plain function runs in a thread, with its own ctx, arguments and the caller's context variables."""
+    app = live.app()
+    where = []
+
+    @app.task
+    def add(ctx: SyncContext, a: int, b: int) -> int:
+        where.append(threading.current_thread().name)
+        ctx.progress({"half": True})
+        return a + b + ctx.attempt
+
+    await add.enqueue(1, 2)
+    await app.drain()
+    assert [(run.outcome, run.result) for run in await app.runs()] == [("succeeded", "4")]
+    assert where[0].startswith("reltask-body")
+    app.close()
+
+
+@pytest.mark.parametrize("kind", ["exit", "stop", "error", "snooze"])
+async def test_thread_body_may_raise_anything(live: Stage, kind: str) -> None:
+    """sys.exit and StopIteration in a thread are failures; the task's signals mean what they mean elsewhere."""
+    app = live.app()
+
+    @app.task(max_attempts=1)
+    def rude(kind: str) -> None:
+        if kind == "exit":
+            sys.exit(4)
+        if kind == "stop":
+            raise StopIteration
+        if kind == "snooze":
+            raise Snooze("1h")
+        raise ValueError(kind)
+
+    await rude.enqueue(kind)
+    await app.drain()
+    (run,) = await app.runs()
+    expected = {"exit": "SystemExit", "stop": "StopIteration", "error": "ValueError: error", "snooze": "snoozed"}
+    assert run.outcome == ("snoozed" if kind == "snooze" else "failed")
+    assert run.error is not None
+    assert expected[kind] in run.error
+    app.close()
+
+
+async def test_thread_timeout_is_a_flag(live: Stage) -> None:
+    """A thread past its timeout sees `cancelled`, and `Stopped` at its next call on ctx; that is a failure."""
+    app = live.app()
+
+    @app.task(timeout="20ms", max_attempts=1)
+    def slow(ctx: SyncContext) -> None:
+        while not ctx.cancelled:
+            threading.Event().wait(0.002)
+        ctx.check()
+
+    await slow.enqueue()
+    await app.drain()
+    (run,) = await app.runs()
+    assert (run.outcome, run.error) == ("failed", "TimeoutError: the run took longer than its timeout of 0.02 s")
+    app.close()
+
+
+async def test_bodies_do_not_see_each_others_context_variables(live: Stage) -> None:
+    """Two threads of the pool, one after the other: what one set is not there for the next."""
+    app = live.app(settings={"worker.concurrency": 1})
+    variable = contextvars.ContextVar("variable", default="clean")
+    seen = []
+
+    @app.task
+    def mark() -> None:
+        seen.append(variable.get())
+        variable.set("dirty")
+
+    await mark.enqueue()
+    await mark.enqueue()
+    await app.drain()
+    assert seen == ["clean", "clean"]
+    app.close()

@@ -1,0 +1,334 @@
+"""The loop of a worker: when it looks, what it takes, how much it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+from reltask import events
+from tests.engine.stage import Stage, StageApp
+
+
+def starts(app: StageApp) -> list[str]:
+    return [event.task for event in app.log.of(events.RunStarted)]
+
+
+def test_polling_occurs_at_configured_interval(stage: Stage) -> None:
+    """An idle worker asks once per poll, and sends nothing else."""
+    app = stage.app(settings={"worker.poll": "20s"})
+
+    @app.task
+    async def never() -> None: ...
+
+    times: list[float] = []
+
+    async def scenario() -> None:
+        async with app.worker():
+            app.subscribe(lambda e: times.append(stage.seconds()) if isinstance(e, events.Idle) else None)
+            await asyncio.sleep(201)
+
+    stage.run(scenario())
+    assert [round(later - earlier, 6) for earlier, later in pairwise(times)] == [20.0] * 10
+    assert app.faults.calls["claim_jobs"] == 11
+    assert app.faults.calls["heartbeat_jobs"] == 0
+
+
+def test_idle_worker_costs_one_statement_per_poll(stage: Stage) -> None:
+    """200 idle workers must send at most 5 statements a second: a worker that has nothing sends 1 per 60 s, in the main."""
+    app = stage.app()
+
+    @app.task
+    async def never() -> None: ...
+
+    async def scenario() -> int:
+        async with app.worker():
+            before = app.faults.calls.total()
+            await asyncio.sleep(3600)
+            return app.faults.calls.total() - before
+
+    assert stage.run(scenario()) * 200 / 3600 <= 5
+
+
+def test_handles_no_available_jobs_gracefully(stage: Stage) -> None:
+    """Nothing due, nothing known, nothing wrong: the worker waits, and stops when asked."""
+    app = stage.app()
+
+    async def scenario() -> None:
+        async with app.worker():
+            await asyncio.sleep(600)
+
+    stage.run(scenario())
+    assert app.log.of(events.DatabaseUnavailable) == []
+    assert len(app.log.of(events.WorkerStopped)) == 1
+
+
+def test_continues_polling_after_task_completion(stage: Stage) -> None:
+    """After a success and after a failure alike the worker takes the next job."""
+    app = stage.app()
+
+    @app.task(max_attempts=1)
+    async def odd(number: int) -> None:
+        if number % 2:
+            raise ValueError(number)
+
+    async def scenario() -> list[str]:
+        async with app.worker() as worker:
+            for number in range(6):
+                await odd.enqueue(number)
+                await worker.drained()
+        return await app.outcomes()
+
+    assert sorted(stage.run(scenario())) == ["failed"] * 3 + ["succeeded"] * 3
+
+
+def test_full_polling_cycle(stage: Stage) -> None:
+    """Reclaim, claim, beat, execute, complete, sleep: all of it in one worker, in this order."""
+    app = stage.app()
+
+    @app.task(every="10m")
+    async def tick() -> None:
+        await asyncio.sleep(45)
+
+    async def scenario() -> None:
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded, 2)
+
+    stage.run(scenario())
+    told = [type(event).__name__ for event in app.log.events if not isinstance(event, events.Idle)]
+    assert told[:6] == ["WorkerStarted", "JobsClaimed", "RunStarted", "RunSucceeded", "JobsClaimed", "RunStarted"]
+    assert app.faults.calls["heartbeat_jobs"] == 2
+    assert app.faults.calls["reclaim_jobs"] >= 1
+
+
+def test_due_job_starts_at_its_time_in_spite_of_a_long_poll(stage: Stage) -> None:
+    """A worker wakes at the due time that its last claim reported, not at the next poll."""
+    app = stage.app(settings={"worker.poll": "1h"})
+
+    @app.task
+    async def later() -> None: ...
+
+    async def scenario() -> None:
+        await later.using(delay="17s").enqueue()
+        async with app.worker():
+            started = await app.log.wait(events.RunStarted)
+            assert started.late < 0.01
+            assert 17.0 <= stage.seconds() < 17.01
+
+    stage.run(scenario())
+
+
+def test_enqueue_wakes_the_workers_of_its_process(stage: Stage) -> None:
+    """A job enqueued beside a sleeping worker starts at once."""
+    app = stage.app(settings={"worker.poll": "1h"})
+
+    @app.task
+    async def now() -> None: ...
+
+    async def scenario() -> float:
+        async with app.worker():
+            await asyncio.sleep(100)
+            await now.enqueue()
+            await app.log.wait(events.RunStarted)
+            return stage.seconds()
+
+    assert stage.run(scenario()) == 100.0
+
+
+def test_priorities_decide_who_comes_first(stage: Stage) -> None:
+    """0 comes before 9; among equals, who has been due longer."""
+    app = stage.app(settings={"worker.concurrency": 1})
+    order: list[int] = []
+
+    @app.task
+    async def job(number: int) -> None:
+        order.append(number)
+
+    async def scenario() -> None:
+        for number, priority in enumerate([9, 5, 0, 5, 1]):
+            await job.using(priority=priority).enqueue(number)
+            await asyncio.sleep(0.001)
+        await app.drain()
+
+    stage.run(scenario())
+    assert order == [2, 4, 1, 3, 0]
+
+
+def test_concurrency_is_a_limit_per_worker(stage: Stage) -> None:
+    """Never more bodies than `concurrency`, and never fewer while enough is due."""
+    app = stage.app(settings={"worker.concurrency": 3})
+    running, seen = [0], []
+
+    @app.task
+    async def job() -> None:
+        running[0] += 1
+        seen.append(running[0])
+        await asyncio.sleep(1)
+        running[0] -= 1
+
+    async def scenario() -> None:
+        await app.enqueue_many(job.call() for _ in range(12))
+        await app.drain()
+
+    stage.run(scenario())
+    assert max(seen) == 3
+    assert 4.0 <= stage.seconds() < 4.5
+
+
+def test_concurrency_is_a_limit_per_queue(stage: Stage) -> None:
+    """A queue with a limit of its own never takes more places, and drained() still waits for all its jobs."""
+    app = stage.app(settings={"worker.concurrency": 10, "worker.queue_concurrency": {"mail": 2}})
+    running, seen = {"mail": 0, "default": 0}, []
+
+    async def body(queue: str) -> None:
+        running[queue] += 1
+        seen.append((queue, running[queue]))
+        await asyncio.sleep(1)
+        running[queue] -= 1
+
+    @app.task(queue="mail")
+    async def mail() -> None:
+        await body("mail")
+
+    @app.task
+    async def other() -> None:
+        await body("default")
+
+    async def scenario() -> list[str]:
+        await app.enqueue_many([mail.call() for _ in range(6)] + [other.call() for _ in range(6)])
+        await app.drain()
+        return await app.outcomes()
+
+    assert stage.run(scenario()) == ["succeeded"] * 12
+    assert max(count for queue, count in seen if queue == "mail") == 2
+    assert max(count for queue, count in seen if queue == "default") == 6
+
+
+def test_worker_serves_the_queues_that_its_tasks_name(stage: Stage) -> None:
+    """Without a setting a worker serves its tasks' queues; with one, only what it names."""
+    app = stage.app()
+    picky = stage.app(settings={"worker.queues": ["default"]})
+    for one in (app, picky):
+
+        @one.task(name="letter", queue="mail")
+        async def letter() -> None: ...
+
+    async def scenario() -> None:
+        await app.get_task("letter").enqueue()
+        await picky.drain()
+        assert (await app.status()).due == 1
+        await app.drain()
+        assert (await app.status()).due == 0
+
+    stage.run(scenario())
+
+
+def test_unknown_task_names_are_not_claimed(stage: Stage) -> None:
+    """Old and new versions side by side: each worker takes only what it knows; the rest waits, and status says so."""
+    old, new = stage.app(), stage.app()
+
+    @old.task(name="both")
+    async def both_old() -> None: ...
+
+    @new.task(name="both")
+    async def both_new() -> None: ...
+
+    @new.task
+    async def fresh() -> None: ...
+
+    async def scenario() -> None:
+        await new.enqueue_many([fresh.call(), both_new.call()])
+        await old.drain()
+        assert starts(old) == ["both"]
+        assert (await old.status()).unknown == {"fresh": 1}
+        await new.drain()
+        assert starts(new) == ["fresh"]
+
+    stage.run(scenario())
+
+
+def test_alias_covers_a_renamed_task(stage: Stage) -> None:
+    """Jobs stored under an old name run under the new one."""
+    before, after = stage.app(), stage.app()
+    ran = []
+
+    @before.task
+    async def old_name() -> None: ...
+
+    @after.task(aliases=["old_name"])
+    async def new_name() -> None:
+        ran.append(True)
+
+    async def scenario() -> None:
+        await old_name.enqueue()
+        await after.drain()
+
+    stage.run(scenario())
+    assert ran == [True]
+
+
+def test_lock_contention_with_concurrent_workers(stage: Stage) -> None:
+    """Five workers, 200 slots of 20 jobs: each slot succeeds exactly once."""
+    apps = [stage.app(settings={"worker.concurrency": 2}) for _ in range(5)]
+    ran: list[int] = []
+    for app in apps:
+
+        @app.task(name="job")
+        async def job(number: int) -> None:
+            ran.append(number)
+            await asyncio.sleep(0.5)
+
+    async def scenario() -> list[str]:
+        task = apps[0].get_task("job")
+        await apps[0].enqueue_many(task.call(number) for number in range(60))
+        async with asyncio.TaskGroup() as group:
+            for app in apps:
+                group.create_task(app.drain())
+        return await apps[0].outcomes()
+
+    assert stage.run(scenario()) == ["succeeded"] * 60
+    assert sorted(ran) == list(range(60))
+    assert all(len(starts(app)) > 0 for app in apps)
+
+
+def test_drained_waits_for_what_bodies_enqueue(stage: Stage) -> None:
+    """What a body enqueues is due as well: `drained` ends only when nothing is."""
+    app = stage.app()
+    depths = []
+
+    @app.task
+    async def nest(depth: int) -> None:
+        depths.append(depth)
+        await asyncio.sleep(0.5)
+        if depth < 4:
+            await nest.enqueue(depth + 1)
+
+    async def scenario() -> None:
+        async with app.worker() as worker:
+            await nest.enqueue(0)
+            await worker.drained()
+            assert depths == [0, 1, 2, 3, 4]
+            await nest.enqueue(4)
+            await worker.drained()
+            assert depths[-2:] == [4, 4]
+
+    stage.run(scenario())
+
+
+def test_mistake_in_a_subscriber_harms_nobody(stage: Stage) -> None:
+    """A subscriber that raises is told of in the log; worker and other subscribers go on."""
+    app = stage.app()
+
+    def broken(_: events.Event) -> None:
+        raise RuntimeError("a bug in the user's metrics")
+
+    app.subscribe(broken)
+
+    @app.task
+    async def job() -> None: ...
+
+    async def scenario() -> list[str]:
+        await job.enqueue()
+        await app.drain()
+        return await app.outcomes()
+
+    assert stage.run(scenario()) == ["succeeded"]

@@ -1,0 +1,365 @@
+"""Recurring jobs in a running worker: exact intervals, grids, cron, missed slots, declarations that change."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from reltask import Context, events
+from reltask.errors import DeclarationError
+from reltask.job import RunView, State
+from tests.engine.stage import Stage, StageApp
+
+
+def cycles(stage: Stage, app: StageApp, count: int) -> list[RunView]:
+    """Let a worker run so many slots; the ledger, oldest first."""
+
+    async def scenario() -> list[RunView]:
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded, count)
+        return await app.ledger()
+
+    return stage.run(scenario())
+
+
+# every
+
+
+@pytest.mark.parametrize("seconds", [0.0, 5.0, 100.0, 599.999, 900.0], ids="{}s".format)
+def test_next_run_time_calculated_from_start_not_completion(stage: Stage, seconds: float) -> None:
+    """Next nominal time − start = the interval exactly, also when a task outlasts a heartbeat or the interval itself."""
+    app = stage.app()
+
+    @app.task(every="10m")
+    async def tick() -> None:
+        await asyncio.sleep(seconds)
+
+    runs = cycles(stage, app, 6)
+    for run, following in pairwise(runs):
+        assert run.claimed_at is not None
+        assert following.nominal_time - run.claimed_at == timedelta(minutes=10)
+        assert following.slot_no == run.slot_no + 1
+
+
+def test_multiple_polling_cycles_with_task_execution(stage: Stage) -> None:
+    """Three workers share one recurring task: over ten cycles each slot runs once, on one of them."""
+    apps = [stage.app() for _ in range(3)]
+    ran: list[int] = []
+    for app in apps:
+
+        @app.task(name="tick", every="10m")
+        async def tick(ctx: Context) -> None:
+            ran.append(ctx.slot_no)
+            await asyncio.sleep(40)
+
+    async def scenario() -> list[RunView]:
+        async with apps[0].worker(), apps[1].worker(), apps[2].worker():
+            while len(ran) < 10:
+                await asyncio.sleep(60)
+            await asyncio.sleep(60)
+        return await apps[0].ledger()
+
+    runs = stage.run(scenario())
+    assert ran == list(range(1, 11))
+    assert [(run.slot_no, run.outcome) for run in runs] == [(n, "succeeded") for n in range(1, 11)]
+    assert len({run.worker for run in runs}) > 1
+
+
+def test_first_slot_of_every_is_at_once(stage: Stage) -> None:
+    """`every` starts when the worker does; there is no wait of one interval."""
+    app = stage.app()
+
+    @app.task(every="10m")
+    async def tick() -> None: ...
+
+    (run, *_) = cycles(stage, app, 1)
+    assert run.claimed_at == run.nominal_time == stage.now()
+
+
+@pytest.mark.slow
+def test_aligned_interval_does_not_drift(stage: Stage) -> None:
+    """With align=True the 200th slot is as punctual as the first: nominal times lie on the grid, lateness stays."""
+    app = stage.app()
+
+    @app.task(every="1m", align=True)
+    async def tick() -> None:
+        await asyncio.sleep(37.0)
+
+    runs = cycles(stage, app, 200)
+    assert all(run.nominal_time.second == 0 and run.nominal_time.microsecond == 0 for run in runs)
+    assert all(b.nominal_time - a.nominal_time == timedelta(minutes=1) for a, b in pairwise(runs))
+    late = [run.claimed_at - run.nominal_time for run in runs if run.claimed_at]
+    assert max(late) < timedelta(milliseconds=10)
+
+
+def test_after_finish_counts_from_the_end(stage: Stage) -> None:
+    """after_finish=True leaves the whole interval between two runs."""
+    app = stage.app()
+
+    @app.task(every="10m", after_finish=True)
+    async def tick() -> None:
+        await asyncio.sleep(95.0)
+
+    for run, following in pairwise(cycles(stage, app, 4)):
+        assert following.nominal_time - run.finished_at == timedelta(minutes=10)
+
+
+def test_failed_attempts_do_not_move_the_schedule(stage: Stage) -> None:
+    """The interval counts from the slot's first claim, however many attempts it took."""
+    app = stage.app()
+
+    @app.task(every="10m", backoff="30s")
+    async def tick(ctx: Context) -> None:
+        if ctx.attempt < 3:
+            raise ValueError("boom")
+
+    runs = cycles(stage, app, 2)
+    first = [run for run in runs if run.slot_no == 1]
+    assert first[0].claimed_at is not None
+    assert runs[3].nominal_time == first[0].claimed_at + timedelta(minutes=10)
+
+
+# cron
+
+
+def test_cron_follows_its_time_zone(stage: Stage) -> None:
+    """9 in the morning is 9 in the morning in Berlin, first at its next time and not at once."""
+    app = stage.app(settings={"worker.poll": "1h"})
+
+    @app.task(cron="0 9 * * mon-fri", timezone="Europe/Berlin")
+    async def report() -> None: ...
+
+    async def scenario() -> list[RunView]:
+        async with app.worker():
+            await asyncio.sleep(46 * 3600)
+        return await app.ledger()
+
+    runs = stage.run(scenario())
+    local = [run.nominal_time.astimezone(ZoneInfo("Europe/Berlin")) for run in runs]
+    assert [(at.hour, at.minute) for at in local] == [(9, 0)] * len(runs)
+    assert len(runs) == 2
+    assert all(run.claimed_at and run.claimed_at - run.nominal_time < timedelta(seconds=1) for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("missed", "outcomes"),
+    [
+        ("once", ["succeeded", "succeeded"]),
+        ("all", ["succeeded", "succeeded", "succeeded", "succeeded", "succeeded"]),
+        ("skip", ["skipped", "skipped", "skipped", "skipped", "succeeded"]),
+    ],
+)
+def test_missed_slots(stage: Stage, missed: Any, outcomes: list[str]) -> None:
+    """Nobody worked for three hours and a half: run once, run all, or skip, each skipped slot with a ledger row."""
+    app = stage.app()
+
+    @app.task(cron="0 * * * *", missed=missed)
+    async def hourly() -> None: ...
+
+    async def scenario() -> list[RunView]:
+        async with app.worker():
+            pass  # declared: the first slot is at 01:00
+        await asyncio.sleep(4.5 * 3600)
+        async with app.worker():
+            await asyncio.sleep(3600)
+        return await app.ledger()
+
+    runs = stage.run(scenario())
+    assert [run.outcome for run in runs] == outcomes
+    assert [run.slot_no for run in runs] == list(range(1, len(runs) + 1))
+    assert all(b.nominal_time > a.nominal_time for a, b in pairwise(runs))
+    if missed != "once":
+        assert [run.nominal_time.hour for run in runs] == [1, 2, 3, 4, 5]
+
+
+# Several schedules of one task
+
+
+def test_schedules_of_one_task_have_keys(stage: Stage) -> None:
+    """app.schedule declares as many recurring jobs of a task as it has keys, each with arguments of its own."""
+    app = stage.app()
+    seen: list[tuple[str | None, str]] = []
+
+    @app.task
+    async def report(ctx: Context, tenant: str) -> None:
+        seen.append((ctx.key, tenant))
+
+    app.schedule(report.call("north"), key="tenant-1", every="10m")
+    app.schedule(report.call("south"), key="tenant-2", every="10m")
+
+    async def scenario() -> None:
+        await app.drain()
+        assert {job.key: job.max_attempts for job in await app.jobs()} == {"tenant-1": None, "tenant-2": None}
+
+    stage.run(scenario())
+    assert sorted(seen) == [("tenant-1", "north"), ("tenant-2", "south")]
+
+
+def test_schedule_declared_twice_is_a_mistake(stage: Stage) -> None:
+    """Two schedules of one task without different keys are refused where they are declared."""
+    app = stage.app()
+
+    @app.task(every="10m")
+    async def tick() -> None: ...
+
+    with pytest.raises(DeclarationError, match="scheduled twice"):
+        app.schedule(tick, every="5m")
+    app.schedule(tick, key="fast", every="5m")
+    with pytest.raises(DeclarationError, match="with key 'fast'"):
+        app.schedule(tick, key="fast", every="1m")
+    with pytest.raises(DeclarationError, match="needs a rhythm"):
+        app.schedule(tick, key="none")
+
+
+def test_own_limit_of_attempts_holds_for_schedules(stage: Stage) -> None:
+    """Recurring jobs are tried without end, one-offs five times; a limit that a task sets, even 5, holds for both."""
+    app = stage.app()
+
+    @app.task
+    async def free() -> None: ...
+
+    @app.task(max_attempts=5)
+    async def bound() -> None: ...
+
+    @app.task(every="1h")
+    async def tick() -> None: ...
+
+    app.schedule(free, key="k", every="1h")
+    app.schedule(bound, key="k", every="1h")
+
+    async def scenario() -> dict[tuple[str, bool], int | None]:
+        for task in (free, bound, tick):
+            await task.using(delay="1h").enqueue()
+        await free.using(key="later", every="1h", delay="1h").enqueue()
+        async with app.worker():
+            return {(job.task, job.schedule is not None): job.max_attempts for job in await app.jobs()}
+
+    assert stage.run(scenario()) == {
+        ("free", False): 5,
+        ("free", True): None,
+        ("bound", False): 5,
+        ("bound", True): 5,
+        ("tick", False): 5,
+        ("tick", True): None,
+    }
+
+
+def test_schedule_made_at_run_time_starts_like_a_declared_one(stage: Stage) -> None:
+    """using(key=…, cron=…) has its first slot at the next time of its grid; every= at once; the key makes it unique."""
+    app = stage.app()
+
+    @app.task
+    async def report() -> None: ...
+
+    async def scenario() -> None:
+        daily = await report.using(key="daily", cron="30 6 * * *").enqueue()
+        often = await report.using(key="often", every="10m").enqueue()
+        again = await report.using(key="daily", cron="0 9 * * *").enqueue()
+        assert (again.created, again.id) == (False, daily.id)
+        view, soon = await daily.view(), await often.view()
+        assert view is not None
+        assert soon is not None
+        assert view.next_run_time == stage.now() + timedelta(hours=6, minutes=30)
+        assert soon.next_run_time == stage.now()
+
+    stage.run(scenario())
+
+
+# Declarations that change
+
+
+def declared(stage: Stage, *, version: str | None = None, **rhythm: Any) -> StageApp:
+    app = stage.app(version=version)
+
+    @app.task(name="tick", **rhythm)
+    async def tick(ctx: Context) -> None:
+        await asyncio.sleep(30 if ctx.slot_no == 2 else 0)
+
+    return app
+
+
+async def schedule_of(app: StageApp) -> str | None:
+    return (await app.one_job()).schedule
+
+
+def test_changed_declaration_is_rewritten(stage: Stage) -> None:
+    """A starting worker whose declaration differs rewrites the row, and moves its slot no further than needed."""
+    before, after = declared(stage, every="1h"), declared(stage, every="5m")
+
+    async def scenario() -> None:
+        await before.drain()
+        row = await before.one_job()
+        await after.drain()
+        job = await after.one_job()
+        assert (job.id, job.slot_no, job.schedule) == (row.id, 2, '{"every":"5m"}')
+        assert row.next_run_time - job.next_run_time > timedelta(minutes=54)
+
+    stage.run(scenario())
+
+
+def test_older_app_does_not_undo_a_newer_one(stage: Stage) -> None:
+    """Old and new side by side during a deployment: whoever starts last, the newer declaration stays."""
+    old, new = declared(stage, version="1.9.0", every="1h"), declared(stage, version="1.10.0", every="5m")
+
+    async def scenario() -> None:
+        await old.drain()
+        assert await schedule_of(old) == '{"every":"1h"}'
+        for app in (new, old, new, old):
+            await app.drain()
+            assert await schedule_of(app) == '{"every":"5m"}'
+
+    stage.run(scenario())
+
+
+def test_change_at_run_time_stays_until_the_declaration_changes(stage: Stage) -> None:
+    """What an operator changed survives restarts of the same code: a pause, and a due time of its own."""
+    app, changed = declared(stage, every="1h"), declared(stage, every="2h")
+
+    async def scenario() -> None:
+        await app.drain()
+        job = await app.one_job()
+        await app.change("pause", job.id)
+        await app.drain()
+        assert (await app.one_job()).state is State.PAUSED
+        await changed.drain()
+        assert await schedule_of(changed) == '{"every":"2h"}'
+        assert (await app.one_job()).state is State.PAUSED
+
+    stage.run(scenario())
+
+
+def test_claimed_slot_is_never_moved(stage: Stage) -> None:
+    """A worker that starts with another declaration, while a slot runs, changes what comes after it, not the slot."""
+    app, changed = declared(stage, every="1h"), declared(stage, every="5m")
+
+    async def scenario() -> None:
+        async with app.worker():
+            await app.log.wait(events.RunStarted, slot_no=2)
+            row = await app.one_job()
+            async with changed.worker():
+                job = await changed.one_job()
+                assert (job.locked_by, job.fence) == (row.locked_by, row.fence)
+                assert (job.next_run_time, job.due_at) == (row.next_run_time, row.due_at)
+                assert job.schedule == '{"every":"5m"}'
+                await app.log.wait(events.RunSucceeded, slot_no=2)
+
+    stage.run(scenario())
+    assert app.log.of(events.LateWriteRefused) == []
+
+
+def test_workers_that_start_together_declare_one_job(stage: Stage) -> None:
+    """Ten workers start at the same moment: one row."""
+    apps = [declared(stage, every="1h") for _ in range(10)]
+
+    async def scenario() -> int:
+        async with asyncio.TaskGroup() as group:
+            for app in apps:
+                group.create_task(app.drain())
+        return len(await apps[0].jobs())
+
+    assert stage.run(scenario()) == 1

@@ -1,0 +1,232 @@
+"""Stopping a worker: bodies finish, or are stopped and given back; nothing is released while its body lives."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+
+from reltask import Context, events
+from reltask.errors import TransientError
+from reltask.job import State
+from tests.engine.stage import Stage
+
+
+def test_graceful_shutdown_mid_task(stage: Stage) -> None:
+    """A body that ends within the grace is completed, and beaten for while it does; nothing new is claimed."""
+    app = stage.app(settings={"worker.shutdown_grace": "5m"})
+
+    @app.task
+    async def long() -> str:
+        await asyncio.sleep(200)
+        return "done"
+
+    async def scenario() -> None:
+        async with app.worker():
+            await long.enqueue()
+            await app.log.wait(events.RunStarted)
+            await long.enqueue()
+            await app.log.wait(events.RunStarted, 2)
+            await asyncio.sleep(50)
+            app.faults.calls.clear()
+        assert [(run.outcome, run.result) for run in await app.runs()] == [("succeeded", '"done"')] * 2
+        assert stage.seconds() == 200.0
+        assert app.faults.calls["heartbeat_jobs"] == 5, "at 60, 90, 120, 150, 180"
+        assert app.faults.calls["claim_jobs"] == 0
+        (worker,) = await app.workers()
+        assert worker.state == "stopped"
+
+    stage.run(scenario())
+    assert app.log.of(events.WorkerStopped)[0].unsettled == 0
+
+
+def test_body_that_outlasts_the_grace_is_stopped_and_released(stage: Stage) -> None:
+    """After the grace a body is cancelled; its slot is given back with its attempt, and another worker takes it."""
+    app, heir = stage.app(settings={"worker.shutdown_grace": "30s"}), stage.app()
+    attempts: list[tuple[int, int]] = []
+    for one in (app, heir):
+
+        @one.task(name="long", max_attempts=1)
+        async def long(ctx: Context) -> None:
+            attempts.append((ctx.attempt, ctx.fence))
+            await asyncio.sleep(100 if ctx.fence == 1 else 1)
+
+    async def scenario() -> None:
+        async with app.worker():
+            await app.get_task("long").enqueue()
+            await app.log.wait(events.RunStarted)
+        assert stage.seconds() == 30.0
+        job = await heir.one_job()
+        assert (job.state, job.attempt, job.slot_no) == (State.READY, 0, 1)
+        await heir.drain()
+        assert await heir.outcomes() == ["released", "succeeded"]
+
+    stage.run(scenario())
+    assert attempts == [(1, 1), (1, 2)]
+
+
+def test_hurry_ends_the_grace(stage: Stage) -> None:
+    """A second signal: bodies are stopped now, and released all the same."""
+    app = stage.app(settings={"worker.shutdown_grace": "1h"})
+
+    @app.task
+    async def long() -> None:
+        await asyncio.sleep(10_000)
+
+    async def scenario() -> list[str]:
+        async with app.worker() as worker:
+            await long.enqueue()
+            await app.log.wait(events.RunStarted)
+            asyncio.get_running_loop().call_later(7, worker.hurry)
+        return await app.outcomes()
+
+    assert stage.run(scenario()) == ["released"]
+    assert stage.seconds() == 7.0
+
+
+def test_body_may_clean_up_while_it_is_stopped(stage: Stage) -> None:
+    """A claim is released only after its body has ended, cleaning up included; it is renewed until then."""
+    app = stage.app(settings={"worker.stop_grace": "10s"})
+    cleaned = []
+
+    @app.task
+    async def tidy() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(5)
+            job = await app.one_job()
+            cleaned.append((stage.seconds(), job.locked_by is not None))
+
+    async def scenario() -> list[str]:
+        async with app.worker():
+            await tidy.enqueue()
+            await app.log.wait(events.RunStarted)
+        return await app.outcomes()
+
+    assert stage.run(scenario()) == ["released"]
+    assert cleaned == [(5.0, True)]
+
+
+def test_body_that_will_not_stop_is_reported_not_released(stage: Stage) -> None:
+    """A body that ignores its cancellation keeps its claim: the lock expires, and only then somebody else runs it."""
+    app = stage.app()
+
+    @app.task
+    async def stubborn() -> None:
+        while stage.seconds() < 300:
+            try:
+                await asyncio.sleep(300 - stage.seconds())
+            except asyncio.CancelledError:
+                continue
+
+    async def scenario() -> None:
+        async with app.worker():
+            await stubborn.enqueue()
+            await app.log.wait(events.RunStarted)
+        job = await app.one_job()
+        assert job.state is State.CLAIMED
+        assert job.lock_expires_at is not None
+        assert await app.outcomes() == []
+        await asyncio.sleep(300)
+
+    stage.run(scenario())
+    assert len(app.log.of(events.BodyStuck)) == 1
+    assert app.log.of(events.WorkerStopped)[0].unsettled == 1
+
+
+def test_stubborn_body_past_its_timeout_keeps_its_place(stage: Stage) -> None:
+    """While a timed-out body lives on, its place stays taken and its lock is left to expire; its late end is refused."""
+    app = stage.app(settings={"worker.concurrency": 1})
+    rival = stage.app()
+
+    async def body() -> None:
+        while stage.seconds() < 500:
+            try:
+                await asyncio.sleep(500 - stage.seconds())
+            except asyncio.CancelledError:
+                continue
+
+    @app.task(name="stubborn", timeout="60s")
+    async def stubborn() -> None:
+        await body()
+
+    @rival.task(name="stubborn")
+    async def obedient() -> None: ...
+
+    async def scenario() -> None:
+        async with app.worker() as worker:
+            await stubborn.enqueue()
+            await app.log.wait(events.BodyStuck)
+            assert worker.running == 1
+            async with rival.worker():
+                await rival.log.wait(events.RunSucceeded)
+                assert 180.0 < stage.seconds() < 200.0, "beats end with timeout and grace; the lock two minutes later"
+            await app.log.wait(events.LateWriteRefused)
+            assert len(app.log.of(events.BodyEndedLate)) == 1
+
+    stage.run(scenario())
+
+
+def test_shutdown_during_an_outage_ends(stage: Stage) -> None:
+    """A worker that is told to stop while the database is away stops: what it could not write expires."""
+    app = stage.app(settings={"worker.shutdown_grace": "10s"})
+
+    @app.task
+    async def job() -> None:
+        await asyncio.sleep(5)
+
+    async def scenario() -> None:
+        async with app.worker():
+            await job.enqueue()
+            await app.log.wait(events.RunStarted)
+            app.faults.error = lambda: TransientError("away")
+        assert stage.seconds() < 60.0
+        app.faults.error = None
+        assert (await app.one_job()).state is State.CLAIMED
+
+    stage.run(scenario())
+    assert app.log.of(events.WorkerStopped)[0].unsettled == 1
+
+
+def test_worker_that_cannot_start_leaves_nothing_open(stage: Stage) -> None:
+    """An error while starting reaches the caller, and the connections are closed (an open one would be a warning)."""
+    app = stage.app()
+    app.faults.error, app.faults.verbs = lambda: TransientError("away"), {"register_worker"}
+
+    async def scenario() -> None:
+        with pytest.raises(TransientError):
+            async with app.worker():
+                raise AssertionError("it started")
+        app.faults.error = None
+        async with app.worker():
+            pass
+
+    stage.run(scenario())
+
+
+async def test_stuck_thread_is_reported_and_does_not_keep_the_process(live: Stage) -> None:
+    """A thread cannot be forced: after the graces the worker ends without it, and does not release its claim."""
+    app = live.app(settings={"worker.stop_grace": "20ms"})
+    let_go = threading.Event()
+
+    @app.task
+    def deaf() -> None:
+        let_go.wait()
+
+    async with app.worker() as worker:
+        await deaf.enqueue()
+        await app.log.wait(events.RunStarted)
+        stopping = asyncio.create_task(worker.stop(grace=timedelta(0)))
+        await app.log.wait(events.BodyStuck)
+        let_go.set()
+        await stopping
+        assert len(app.log.of(events.BodyEndedLate)) == 1
+        worker.stop = _nothing  # type: ignore[method-assign]  # it has stopped already
+    app.close()
+
+
+async def _nothing(*, grace: timedelta | None = None) -> None:
+    del grace
