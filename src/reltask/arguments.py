@@ -40,10 +40,15 @@ class Arguments:
                     remedy="Give every parameter a plain name (no *args, **kwargs or positional-only ones).",
                 )
         self._signature = signature.replace(parameters=parameters)
-        fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in parameters]
-        shape = msgspec.defstruct(f"{self._label}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._names = [parameter.name for parameter in parameters]
-        self._decoder = msgspec.json.Decoder(shape, dec_hook=_from_plain)
+        fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in parameters]
+        try:
+            shape = msgspec.defstruct(f"{self._label}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
+            self._decoder = msgspec.json.Decoder(shape, dec_hook=_from_plain)
+        except TypeError as error:
+            raise DeclarationError(
+                f"Task {self._label}: {error}.", remedy="Annotate it with something that JSON can tell apart, or Any."
+            ) from error
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, limit: int = DEFAULT_LIMIT) -> str:
         """The JSON of a call, or ArgumentsError: wrong names, wrong types, or something JSON cannot hold."""

@@ -101,10 +101,11 @@ def test_a_signal_stops_an_idle_worker(project: Project) -> None:
 def test_a_second_signal_stops_at_once(project: Project) -> None:
     """The first lets the body go on, the second ends it; its slot is given back, and the attempt with it."""
     job = project.enqueue("sleepy")
-    process = project.start("worker", project.app, "--log-format", "json")
+    options = ["--log-format", "json", "--queues", "slow"]
+    process = project.start("worker", project.app, *options, RELTASK_WORKER_SHUTDOWN_GRACE="10m")
     wait_for(process, "RunStarted")
     process.terminate()
-    assert "they have 30 s to finish" in wait_for(process, "WorkerStopping")
+    assert "they have 600 s to finish" in wait_for(process, "WorkerStopping")
     process.terminate()
     wait_for(process, "WorkerStopped")
     assert process.wait(30) == 0

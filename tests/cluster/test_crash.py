@@ -81,7 +81,7 @@ def assert_operators_are_refused(cluster: Cluster, job: JobView) -> None:
 )
 def test_a_due_time_survives_the_worker_that_knew_it(cluster: Cluster) -> None:
     """A worker dies idle, after it has moved a recurring job on: the next slot is not kept waiting for a poll."""
-    cluster.start(2, {"lock_timeout": "2m", "poll": "9s", SCHEDULES: json.dumps([{"key": "only", "every": "1s"}])})
+    cluster.start(2, {"lock_timeout": "2m", "poll": "5s", SCHEDULES: json.dumps([{"key": "only", "every": "1s"}])})
     (job,) = eventually(lambda: [job for job in cluster.jobs() if job.slot_no > 2], what="two slots are done")
     (last,) = [run for run in cluster.runs(job.id) if run.slot_no == job.slot_no - 1]
     cluster.worker(int(str(last.worker).split("_")[-2])).kill()
@@ -145,11 +145,11 @@ def test_a_poison_job_ends_dead_and_takes_nobody_along(cluster: Cluster) -> None
 def test_workers_killed_at_random_lose_and_double_nothing(cluster: Cluster) -> None:
     """SIGKILL strikes at any moment of claim, body and completion; each effect of a transaction is there once."""
     rng = random.Random(20)
-    settings = {"lock_timeout": "1s"}
+    settings = {"lock_timeout": "1s", "concurrency": "4"}
     cluster.start(3, settings)
     table.create(cluster.url)
-    jobs = cluster.enqueue_many("write", 300, seconds=0.03)
-    for _ in range(8):
+    jobs = cluster.enqueue_many("write", 200, seconds=0.03)
+    for _ in range(6):
         before = len(cluster.runs())
         eventually(lambda seen=before: len(cluster.runs()) > seen, what="work goes on")  # type: ignore[misc]  # bound now
         time.sleep(rng.uniform(0.0, 0.15))  # the moment of a kill is chance, that is its point

@@ -3,7 +3,7 @@
     $ reltask enqueue app:app hello '{"name": "Ada"}'       run, and waited for
     hello enqueued: …                                       must appear in its output; … stands for anything
     $ reltask worker app:app                                a worker goes on, as in a terminal of its own
-    …Hello, Ada!                                            is waited for before the page ends
+    Hello, Ada!                                             is waited for before the page ends
 
 Nothing is replaced but what a reader would have to replace too: see `Terminal.instead`.
 """
@@ -25,7 +25,6 @@ from typing import NamedTuple
 from tests.docs.pages import ROOT, Block
 
 PATIENCE = 60.0
-INTERRUPT = getattr(signal, "CTRL_C_EVENT", signal.SIGINT)
 
 
 class Command(NamedTuple):
@@ -68,7 +67,7 @@ class Background:
     def interrupt(self) -> int:
         """Ctrl+C; the exit status."""
         if self.process.poll() is None:
-            self.process.send_signal(INTERRUPT)
+            self.process.send_signal(signal.SIGINT)
         return self.process.wait(PATIENCE)
 
 

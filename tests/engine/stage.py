@@ -136,10 +136,13 @@ class StageApp(App):
         self.subscribe(self.log)
 
     def _make_store(self, *, inline: bool = False) -> Store:
+        return cast("Store", FaultyStore(self.sound_store(inline=inline), self.faults))
+
+    def sound_store(self, *, inline: bool = False) -> Store:
+        """A store past all faults."""
         options = SqliteOptions(synchronous="normal", watch=None)
         inline = inline or self._inline
-        store = SqliteStore(str(self.path), options=options, now=self._now, inline=inline, clock=self._clock)
-        return cast("Store", FaultyStore(store, self.faults))
+        return SqliteStore(str(self.path), options=options, now=self._now, inline=inline, clock=self._clock)
 
     @contextlib.asynccontextmanager
     async def frozen_worker(self) -> AsyncIterator[None]:
@@ -211,7 +214,7 @@ class Stage:
 
     async def claim_as(self, name: str, app: StageApp, *, limit: int = 10, **fields: Any) -> ClaimAnswer:
         """Claim as another worker would, one that will never be heard of again."""
-        store = app._make_store()
+        store = app.sound_store()
         await store.open()
         request = {
             "worker": name,

@@ -6,7 +6,7 @@
     every statement ─► checked at once against the rows before and after it
     the end ─► faults stop, workers heal, everything due must come to its recorded end; then the whole ledger is checked
 
-A seed replays exactly: there is one thread, one clock, one source of random numbers, and no iteration over sets of tasks.
+A seed replays exactly: one thread, one clock, one source of random numbers, and no iteration over sets of tasks.
 
     loop        an event loop that owns the time, and runs one step of one process at a time
     network     what can happen to a call between a worker and its database

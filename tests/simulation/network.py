@@ -41,6 +41,8 @@ class Trouble(StrEnum):
     REQUEST_LATE = "request late"
     """The caller gives up; the request lands afterwards."""
     SLOW = "slow"
+    ROWS_HELD = "rows held"
+    """Somebody's transaction holds some rows: a heartbeat, which never waits, passes over them."""
 
 
 class Line:
@@ -75,7 +77,7 @@ class SimStore:
         now: Callable[[], datetime],
         inspect: Callable[[str, tuple[Any, ...], SqliteStore], Callable[[Any], None]],
         timeout: float,
-        land: Callable[[Any], None],
+        land: Callable[[Any], object],
     ) -> None:
         self._path, self._line, self._clock, self._now = path, line, clock, now
         self._inspect, self._timeout, self._land = inspect, timeout, land
@@ -110,14 +112,14 @@ class SimStore:
         """SQLite sends none."""
 
     @asynccontextmanager
-    async def listen(self, wake: Callable[[], None]) -> AsyncIterator[bool]:
+    async def listen(self, _wake: Callable[[], None]) -> AsyncIterator[bool]:
         yield False
 
     @asynccontextmanager
-    async def transaction(self, *, timeout: timedelta) -> AsyncIterator[Any]:
+    async def transaction(self, **_options: object) -> AsyncIterator[Any]:
         """The task's own transaction: it can break when it begins, and at its commit."""
         await self._travel()
-        if self._line.strikes() not in (Trouble.NONE, Trouble.SLOW, Trouble.ANSWER_LOST):
+        if self._line.strikes() in (Trouble.REFUSED, Trouble.BUSY, Trouble.REQUEST_LOST, Trouble.REQUEST_LATE):
             raise TransientError("begin: refused")
         lost = False
         async with self.inner.transaction(timeout=timedelta(0)) as inner:
@@ -143,6 +145,8 @@ class SimStore:
             self._land(self._execute_late(verb, args, options))
             await self._clock.sleep(self._timeout)
             raise self._lost(verb)
+        if trouble is Trouble.ROWS_HELD and verb == "heartbeat_jobs":
+            args = (args[0], [hold for hold in args[1] if self._line.rng.random() < 0.5])
         answer = await self._execute(verb, args, options)
         if trouble is Trouble.ANSWER_LOST:
             await self._clock.sleep(self._timeout)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from reltask import App, Cancel, Context, Retry, Snooze
 
 LOCK_TIMEOUT = 10.0
-BYSTANDERS = frozenset({"quick", "long", "transfer", "chunks", "parent"})
+STOP_GRACE = 0.8
+BYSTANDERS = frozenset({"quick", "long", "transfer", "chunks"})
 """Tasks that never fail by themselves: none of them may end as a dead letter."""
 TRANSACTIONAL = frozenset({"transfer", "recurring_transfer"})
 """Tasks whose own transaction completes their slots."""
 STUBBORN = frozenset({"stubborn"})
 """Tasks that do not stop when asked to."""
+ONE_OFFS = ("quick", "long", "fails", "chooses", "transfer", "chunks", "blocks", "stubborn", "poison")
+INTERVALS = {"recurring": 13.0, "recurring_transfer": 17.0, "recurring_failing": 14.0}
+"""Tasks that recur counted from the start of each slot."""
+EFFECT = "insert into effects (job_id, slot_no, fence, kind) values (:job, :slot, :fence, :kind)"
+
+Act = Callable[[Context, random.Random], Awaitable[None]]
 
 
 class Stage(Protocol):
@@ -26,38 +34,60 @@ class Stage(Protocol):
     async def crash_here(self) -> None: ...
 
 
-def chance(ctx: Context) -> random.Random:
-    """Random numbers that depend on the run alone, and not on who runs it or when."""
-    return random.Random(f"{ctx.task}:{ctx.job_id}:{ctx.fence}")
+class Workload:
+    """The tasks of the simulated system."""
 
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
 
-def make_app(stage: Stage) -> App:
-    """All tasks of the simulated system."""
-    app = App("sqlite:///unused.db")
+    def app(self) -> App:
+        """All of them, registered."""
+        app = App("sqlite:///unused.db")
+        patient = app.task(max_attempts=8)
+        for act in (self.quick, self.long, self.chooses, self.transfer, self.chunks, self.blocks, self.stubborn):
+            patient(self.body(act))
+        app.task(max_attempts=4, backoff="3s")(self.body(self.fails))
+        app.task(max_attempts=3)(self.body(self.poison))
+        app.task(every="13s", name="recurring")(self.body(self.varies))
+        app.task(every="11s", align=True, name="grid")(self.body(self.quick))
+        app.task(every="17s", name="recurring_transfer")(self.body(self.transfer))
+        app.task(every="14s", name="recurring_failing")(self.body(self.fails))
+        return app
 
-    def acted(function: Any) -> Any:
+    def body(self, act: Act) -> Any:
+        """A task body that the stage can see, with random numbers that depend on the run alone."""
+
         async def body(ctx: Context) -> None:
-            stage.started(ctx)
+            self.stage.started(ctx)
             try:
-                await function(ctx, chance(ctx))
+                await act(ctx, random.Random(f"{ctx.task}:{ctx.job_id}:{ctx.fence}"))
             finally:
-                stage.ended(ctx)
+                self.stage.ended(ctx)
 
-        body.__name__ = body.__qualname__ = function.__name__
+        body.__name__ = act.__name__
         return body
 
-    async def quick(_ctx: Context, rng: random.Random) -> None:
+    async def quick(self, _ctx: Context, rng: random.Random) -> None:
         await asyncio.sleep(rng.uniform(0, 1))
 
-    async def long(_ctx: Context, rng: random.Random) -> None:
-        await asyncio.sleep(rng.uniform(0, 2.5 * LOCK_TIMEOUT))
+    async def long(self, _ctx: Context, rng: random.Random) -> None:
+        """Longer than its lock, and with something to put away before it stops."""
+        try:
+            await asyncio.sleep(rng.uniform(0, 2.5 * LOCK_TIMEOUT))
+        except asyncio.CancelledError:
+            await asyncio.sleep(rng.uniform(0, STOP_GRACE))
+            raise
 
-    async def fails(_ctx: Context, rng: random.Random) -> None:
+    async def varies(self, _ctx: Context, rng: random.Random) -> None:
+        """Sometimes longer than a heartbeat, sometimes longer than its own interval."""
+        await asyncio.sleep(rng.choice([0.1, 1.0, 4.0, 16.0]))
+
+    async def fails(self, _ctx: Context, rng: random.Random) -> None:
         await asyncio.sleep(rng.uniform(0, 1))
         if rng.random() < 0.6:
             raise ValueError("no luck")
 
-    async def chooses(_ctx: Context, rng: random.Random) -> None:
+    async def chooses(self, _ctx: Context, rng: random.Random) -> None:
         await asyncio.sleep(rng.uniform(0, 1))
         choice = rng.randrange(5)
         if choice == 0:
@@ -67,7 +97,7 @@ def make_app(stage: Stage) -> App:
         if choice == 2:
             raise Cancel
 
-    async def transfer(ctx: Context, rng: random.Random) -> None:
+    async def transfer(self, ctx: Context, rng: random.Random) -> None:
         await asyncio.sleep(rng.uniform(0, 1.5 * LOCK_TIMEOUT))
         async with ctx.transaction() as tx:
             await tx.execute(EFFECT, job=str(ctx.job_id), slot=ctx.slot_no, fence=ctx.fence, kind="transfer")
@@ -76,54 +106,28 @@ def make_app(stage: Stage) -> App:
         if rng.random() < 0.2:
             raise ValueError("after the commit")
 
-    async def chunks(ctx: Context, rng: random.Random) -> None:
+    async def chunks(self, ctx: Context, rng: random.Random) -> None:
         for _ in range(3):
             async with ctx.transaction(complete=False) as tx:
                 await tx.execute(EFFECT, job=str(ctx.job_id), slot=ctx.slot_no, fence=ctx.fence, kind="chunk")
             await asyncio.sleep(rng.uniform(0, 4))
 
-    async def blocks(_ctx: Context, rng: random.Random) -> None:
-        stage.block_loop(rng.uniform(0, 2 * LOCK_TIMEOUT))
+    async def blocks(self, _ctx: Context, rng: random.Random) -> None:
+        """Blocks the whole event loop, as `time.sleep` in an `async def` does."""
+        self.stage.block_loop(rng.uniform(0, 2 * LOCK_TIMEOUT))
         await asyncio.sleep(0)
 
-    async def stubborn(_ctx: Context, rng: random.Random) -> None:
-        until = asyncio.get_running_loop().time() + rng.uniform(0, 2 * LOCK_TIMEOUT)
-        while (left := until - asyncio.get_running_loop().time()) > 0:
+    async def stubborn(self, _ctx: Context, rng: random.Random) -> None:
+        """Does not stop when it is cancelled."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + rng.uniform(0, 2 * LOCK_TIMEOUT)
+        while (left := until - loop.time()) > 0:
             try:
                 await asyncio.sleep(left)
             except asyncio.CancelledError:
                 continue
 
-    async def poison(_ctx: Context, rng: random.Random) -> None:
+    async def poison(self, _ctx: Context, rng: random.Random) -> None:
+        """Kills its worker."""
         await asyncio.sleep(rng.uniform(0, 2))
-        await stage.crash_here()
-
-    for function in (quick, long, chooses, chunks, blocks, stubborn):
-        app.task(max_attempts=8)(acted(function))
-    app.task(max_attempts=8)(acted(transfer))
-    app.task(max_attempts=4, backoff="3s")(acted(fails))
-    app.task(max_attempts=3)(acted(poison))
-    app.task(every="7s", name="recurring")(acted(_named("recurring", long_or_quick)))
-    app.task(every="5s", align=True, name="grid")(acted(_named("grid", quick)))
-    app.task(every="9s", name="recurring_transfer")(acted(_named("recurring_transfer", transfer)))
-    app.task(every="6s", name="recurring_failing")(acted(_named("recurring_failing", fails)))
-    return app
-
-
-EFFECT = "insert into effects (job_id, slot_no, fence, kind) values (:job, :slot, :fence, :kind)"
-INTERVALS = {"recurring": 7.0, "recurring_transfer": 9.0, "recurring_failing": 6.0}
-"""Tasks that recur counted from the start of each slot."""
-ONE_OFFS = ("quick", "long", "fails", "chooses", "transfer", "chunks", "blocks", "stubborn", "poison")
-
-
-async def long_or_quick(_ctx: Context, rng: random.Random) -> None:
-    """Sometimes longer than a heartbeat, sometimes longer than its own interval."""
-    await asyncio.sleep(rng.choice([0.1, 1.0, 4.0, 9.0]))
-
-
-def _named(name: str, function: Any) -> Any:
-    async def renamed(ctx: Context, rng: random.Random) -> None:
-        await function(ctx, rng)
-
-    renamed.__name__ = name
-    return renamed
+        await self.stage.crash_here()

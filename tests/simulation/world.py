@@ -7,7 +7,6 @@ import hashlib
 import random
 import shutil
 from collections import Counter
-from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,10 +23,10 @@ from reltask.tasks import Registry
 from tests.simulation.invariants import Auditor, Body, Inspector, Reports, Violation
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.simulation.network import Line, SimStore, Trouble
-from tests.simulation.workload import LOCK_TIMEOUT, ONE_OFFS, make_app
+from tests.simulation.workload import LOCK_TIMEOUT, ONE_OFFS, Workload
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-QUIET_LIMIT = 3 * 3600.0
+QUIET_LIMIT = 3600.0
 SETTINGS = WorkerSettings(
     concurrency=4,
     poll=timedelta(seconds=8),
@@ -102,7 +101,7 @@ class World:
         self.clock_jumped = False
         self.inspector = Inspector(self.path)
         self.reports = Reports()
-        self.app = make_app(self)
+        self.app = Workload(self).app()
         self.nodes: list[Node] = []
         self.bodies: list[Body] = []
         self.open_bodies: dict[tuple[UUID, int], tuple[str, str, float]] = {}
@@ -193,7 +192,7 @@ class World:
 
     def make_worker(self, node: Node, *, knows_all: bool) -> Worker:
         return Worker(
-            self.store(node),  # type: ignore[arg-type]  # its verbs are made on demand
+            self.store(node),
             self.some_tasks(knows_all=knows_all),
             settings=SETTINGS,
             limits=LimitSettings(),
@@ -259,6 +258,8 @@ class World:
     def heard(self, node: Node, event: events.Event) -> None:
         self.note("event", node.name, type(event).__name__)
         self.reports(event)
+        if isinstance(event, events.RunAbandoned) and "somebody else" in event.reason:
+            self.inspector.is_not_held(node.name, event)
 
     async def crash(self, node: Node) -> None:
         """SIGKILL: no step more, connections gone, open transactions rolled back. Its requests may still land."""
@@ -427,7 +428,6 @@ class World:
             max_attempts=options.max_attempts,
             delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])),
         )
-        self.enqueued[job.id] = task
         node = Node("client", random.Random(self.rng.getrandbits(64)))
         node.line.trouble, node.line.share = Trouble.ANSWER_LOST, 0.2
         store = self.store(node)
@@ -438,6 +438,7 @@ class World:
                 job = self.again(job)
             else:
                 break
+        self.enqueued[job.id] = task
         await store.close()
 
     def again(self, job: NewJob) -> NewJob:
@@ -455,8 +456,10 @@ class World:
             self.loop.resume(node.name)
             self.loop.resume(node.beat)
         await self.as_operator(self.resume_all)
-        for _ in range(2):
-            self.start_node(knows_all=True)
+        for node in self.living()[2:]:
+            if node.worker.started:
+                self.loop.spawn(node.name, self.leave(node))
+        self.start_node(knows_all=True)
         limit = self.loop.time() + QUIET_LIMIT
         while self.unfinished():
             if self.loop.time() > limit:

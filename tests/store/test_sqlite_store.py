@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from reltask.errors import ConflictError, PermanentError, SchemaError, SettingsError, TransientError, UsageError
+from reltask.stores.sqlite import reclaim
 from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.stores.sqlite.errors import classify
 from reltask.stores.sqlite.session import SqliteOptions, database_path
@@ -332,6 +333,8 @@ async def test_expired_claim_is_taken_when_seen_twice(path: str) -> None:
     store = SqliteStore(path, now=now, clock=ticks, inline=True)
     await store.open()
     claim = await Bench(store, now, SqliteBackend(path)).claimed()
+    assert await store.reclaim_jobs() == []  # a look at a living claim is not the first of the two
+    ticks.value += 1
     now.advance(hours=8)
     assert await store.reclaim_jobs() == []
     ticks.value += 0.2
@@ -342,6 +345,32 @@ async def test_expired_claim_is_taken_when_seen_twice(path: str) -> None:
     assert await store.reclaim_jobs() == []
     ticks.value += 0.25
     assert [lost.job_id for lost in await store.reclaim_jobs()] == [claim.job_id]
+    await store.close()
+
+
+@pytest.mark.parametrize("meanwhile", ["released and claimed again", "renewed", "clock set back"])
+async def test_what_changed_since_the_look_is_not_taken(path: str, meanwhile: str) -> None:
+    """Between look and write the file is anybody's: fence, heartbeat and expiry must all still be as they were seen."""
+    now = Now()
+    store = SqliteStore(path, now=now, inline=True)
+    await store.open()
+    bench = Bench(store, now, SqliteBackend(path))
+    claim = await bench.claimed()
+    seen = reclaim._Stale(str(claim.job_id), claim.fence, micros(claim.locked_at))
+    match meanwhile:
+        case "released and claimed again":
+            await bench.release(claim)
+            await bench.claim_one()
+            now.advance(hours=1)
+        case "renewed":
+            now.advance(seconds=1)
+            await store.heartbeat_jobs("alice", [claim.hold], alive_for=LOCK)
+            now.advance(hours=1)
+        case _:
+            now.advance(seconds=-1)
+    before = await bench.snapshot()
+    assert store._session.write(lambda transaction: reclaim._take(transaction, [seen])) == []
+    assert await bench.snapshot() == before
     await store.close()
 
 

@@ -106,6 +106,19 @@ async def test_pause_goes_on_after_the_run(bench: Bench) -> None:
     assert (await bench.job(claim.job_id)).state is State.PAUSED
 
 
+async def test_dead_while_paused_wants_a_retry_first(bench: Bench) -> None:
+    """Dead goes before paused: resuming changes nothing, and a retry leads back to the pause."""
+    await bench.add(recurring(max_attempts=1))
+    claim = await bench.claim_one()
+    await bench.store.pause_job(claim.job_id)
+    await bench.fail(claim)
+    before = await bench.snapshot()
+    assert not await bench.store.resume_job(claim.job_id)
+    assert await bench.snapshot() == before
+    assert await bench.store.retry_job(claim.job_id)
+    assert (await bench.job(claim.job_id)).state is State.PAUSED
+
+
 @pytest.mark.parametrize("verb", [Verb.PAUSE, Verb.RETRY, Verb.DISCARD])
 async def test_unknown_job(bench: Bench, verb: Verb) -> None:
     """An id that is not there: no error, and nothing won."""

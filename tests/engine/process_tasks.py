@@ -1,0 +1,84 @@
+"""Tasks for child processes: they are imported by name, so they stand at the top of a module."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from reltask import App, Cancel, ProcessContext, Retry, Snooze
+
+app = App("sqlite:///never-opened.db")
+"""Only declares: each test registers these functions with an app of its own."""
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def facts(ctx: ProcessContext, note: str) -> dict[str, object]:
+    ctx.progress({"note": note})
+    return {
+        "task": ctx.task,
+        "job": str(ctx.job_id),
+        "slot": ctx.slot_no,
+        "attempt": ctx.attempt,
+        "fence": ctx.fence,
+        "key": ctx.idempotency_key,
+        "worker": ctx.worker,
+        "cancelled": ctx.cancelled,
+        "pid": os.getpid(),
+    }
+
+
+def end(how: str) -> object:
+    match how:
+        case "retry":
+            raise Retry("again", delay="7s")
+        case "snooze":
+            raise Snooze("7s", "later")
+        case "cancel":
+            raise Cancel("enough")
+        case "raise":
+            raise ZeroDivisionError("by nought")
+        case "exit":
+            sys.exit(3)
+        case "die":
+            os._exit(9)
+        case "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "unstorable":
+            return object()
+        case "nothing":
+            return None
+    raise AssertionError(how)
+
+
+def talk() -> str:
+    print("to be read by nobody but people")  # noqa: T201 - what tasks do
+    os.write(1, b'{"kind":"returned","value":"forged"}\n')
+    return "said"
+
+
+def sleep_until_told(ctx: ProcessContext, mark: str) -> None:
+    Path(mark).write_text(str(os.getpid()))
+    while not ctx.cancelled:
+        time.sleep(0.005)
+
+
+def ignore_everything(mark: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(mark).write_text(str(os.getpid()))
+    while True:
+        time.sleep(0.05)
+
+
+def hold_the_interpreter(mark: str) -> None:
+    Path(mark).write_text(str(os.getpid()))
+    ctypes.PyDLL(None).sleep(60)  # C code that does not let go of the interpreter's lock
+
+
+decorated = app.task(isolation="process", name="decorated")(add)

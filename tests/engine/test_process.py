@@ -1,0 +1,195 @@
+"""Bodies in child processes, in real time: answers, deaths, kills, and a worker that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reltask import Context, ProcessContext, SyncContext, events
+from reltask.errors import DeclarationError
+from tests.engine import process_tasks
+from tests.engine.stage import Stage, StageApp
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.name != "posix", reason="signals and process groups are POSIX"),
+]
+
+
+def child_app(live: Stage, function: Callable[..., Any], **options: Any) -> StageApp:
+    app = live.app(settings={"worker.stop_grace": "100ms"})
+    app.task(isolation="process", name="child", **options)(function)
+    return app
+
+
+async def outcome(app: StageApp, *args: Any) -> tuple[str, str | None, str | None]:
+    """Run the child task once: outcome, result and error."""
+    await app.get_task("child").enqueue(*args)
+    await app.drain()
+    (run,) = await app.runs()
+    app.close()
+    return run.outcome, run.result, run.error
+
+
+async def wait_for_mark(mark: Path) -> int:
+    """The pid that the child wrote when its function had begun."""
+    while not mark.exists() or not mark.read_text():
+        await asyncio.sleep(0.01)
+    return int(mark.read_text())
+
+
+async def wait_for_death(pid: int) -> None:
+    while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        await asyncio.sleep(0.01)
+
+
+async def test_child_returns_into_the_ledger(live: Stage) -> None:
+    """Arguments go as JSON, the result comes back as JSON."""
+    assert await outcome(child_app(live, process_tasks.add), 2, 3) == ("succeeded", "5", None)
+
+
+async def test_child_finds_the_function_behind_its_decorator(live: Stage) -> None:
+    """In a module of the user's the name stands for the task; the child calls the function behind it."""
+    app = child_app(live, process_tasks.decorated.function)
+    assert (await outcome(app, 2, 3))[:2] == ("succeeded", "5")
+
+
+async def test_child_has_context_and_progress(live: Stage) -> None:
+    """The child's ctx carries the facts of the run; its progress arrives in the row."""
+    app = child_app(live, process_tasks.facts)
+    shown: list[str | None] = []
+    record = app.faults.after
+    app.faults.after = lambda verb: (shown.append(verb), record(verb))[1]  # type: ignore[method-assign,func-returns-value]
+    _, result, error = await outcome(app, "half way")
+    assert error is None
+    told = json.loads(result or "")
+    assert (told["task"], told["slot"], told["attempt"], told["fence"]) == ("child", 1, 1, 1)
+    assert told["key"] == f"{told['job']}:1"
+    assert told["pid"] != os.getpid()
+    assert told["cancelled"] is False
+    assert "record_progress" in shown
+
+
+@pytest.mark.parametrize(
+    ("how", "ended", "text"),
+    [
+        ("retry", "failed", "again"),
+        ("snooze", "snoozed", "later"),
+        ("cancel", "cancelled", "enough"),
+        ("raise", "failed", "ZeroDivisionError: by nought"),
+        ("exit", "failed", "SystemExit: 3"),
+        ("die", "failed", "ended without an answer (exit status 9)"),
+        ("segfault", "failed", "ended without an answer (exit status -11)"),
+        ("unstorable", "succeeded", None),
+        ("nothing", "succeeded", None),
+    ],
+)
+async def test_however_a_child_ends(live: Stage, how: str, ended: str, text: str | None) -> None:
+    """Signals of the task, errors with the child's traceback, and sudden deaths: each is an outcome of the slot."""
+    app = child_app(live, process_tasks.end, max_attempts=1)
+    result = await outcome(app, how)
+    assert (result[0], result[1]) == (ended, None)
+    assert (text or "") in (result[2] or "")
+    assert len(app.log.of(events.ResultNotStored)) == (how == "unstorable")
+
+
+async def test_what_a_child_prints_goes_to_stderr(live: Stage, capfd: pytest.CaptureFixture[str]) -> None:
+    """Standard output is the pipe to the worker: prints of the task must neither break nor forge its answer."""
+    assert (await outcome(child_app(live, process_tasks.talk)))[:2] == ("succeeded", '"said"')
+    out, err = capfd.readouterr()
+    assert "to be read by nobody" in err
+    assert "to be read by nobody" not in out
+
+
+async def test_child_sees_its_timeout(live: Stage, tmp_path: Path) -> None:
+    """At the timeout the child gets SIGTERM: `cancelled` is set and `Stopped` is raised in its function."""
+    app = child_app(live, process_tasks.sleep_until_told, timeout="700ms", max_attempts=1)
+    ended, _, error = await outcome(app, str(tmp_path / "mark"))
+    assert (ended, error) == ("failed", "TimeoutError: the run took longer than its timeout of 0.7 s")
+
+
+@pytest.mark.parametrize("body", [process_tasks.ignore_everything, process_tasks.hold_the_interpreter])
+async def test_child_that_will_not_end_is_killed(live: Stage, tmp_path: Path, body: Callable[..., Any]) -> None:
+    """After the grace a child is killed, whatever it ignores or holds; then its claim is released."""
+    app = child_app(live, body)
+    async with app.worker():
+        await app.get_task("child").enqueue(str(tmp_path / "mark"))
+        pid = await wait_for_mark(tmp_path / "mark")
+    await wait_for_death(pid)
+    assert [run.outcome for run in await app.runs()] == ["released"]
+    assert app.log.of(events.BodyStuck) == []
+    app.close()
+
+
+WORKER = """
+import asyncio, sys
+from reltask import App
+from tests.engine import process_tasks
+
+app = App(sys.argv[1])
+task = app.task(isolation="process", name="child")(process_tasks.ignore_everything)
+
+async def main():
+    async with app.worker():
+        await task.enqueue(sys.argv[2])
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_child_ends_itself_when_its_worker_dies(live: Stage, tmp_path: Path) -> None:
+    """kill -9 of the worker closes the child's lifeline: it ends itself, though nobody tells it to."""
+    mark = tmp_path / "mark"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    worker = subprocess.Popen(  # noqa: ASYNC220 - started once, killed at the end
+        [sys.executable, "-c", WORKER, f"sqlite:///{live.path}", str(mark)], env=environment
+    )
+    try:
+        pid = await wait_for_mark(mark)
+    finally:
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+    await wait_for_death(pid)
+
+
+def test_process_isolation_refuses_what_cannot_work(live: Stage) -> None:
+    """Coroutines, functions inside others, lambdas, and contexts of other bodies: refused at the decorator."""
+    app = live.app()
+    decorate = app.task(isolation="process")
+
+    async def coroutine() -> None: ...
+
+    def local() -> None: ...
+
+    for function, why in [
+        (coroutine, "runs a plain function"),
+        (local, "cannot reach a lambda or one inside another"),
+        (lambda: None, "cannot reach a lambda or one inside another"),
+        (_with_context, "a process body's context is ProcessContext, not Context"),
+        (_with_sync_context, "a process body's context is ProcessContext, not SyncContext"),
+    ]:
+        with pytest.raises(DeclarationError, match=why):
+            decorate(function)
+    with pytest.raises(DeclarationError, match="isolation='thread' is unknown"):
+        app.task(isolation="thread")(process_tasks.add)
+    with pytest.raises(DeclarationError, match="a thread body's context is SyncContext, not ProcessContext"):
+        app.task(_with_process_context)
+
+
+def _with_context(ctx: Context) -> None: ...
+
+
+def _with_sync_context(ctx: SyncContext) -> None: ...
+
+
+def _with_process_context(ctx: ProcessContext) -> None: ...

@@ -1,0 +1,234 @@
+"""The same engine, deliberately broken: the simulation must catch each of these. `make simulate-mutants`.
+
+A mutant changes the text of a statement, or one method of the engine, for as long as its block is open. The table that
+this prints names the invariant that caught each one, and how many seeds it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+from uuid import UUID
+
+import msgspec
+
+from reltask.engine.heartbeat import Abandon, Heartbeats, Verify, Watch
+from reltask.engine.settle import Settler
+from reltask.engine.transaction import Transactions
+from reltask.engine.worker import Worker
+from reltask.job import NewJob, Outcome, Release
+from reltask.stores import statement
+from tests.simulation.run import run_seeds
+from tests.simulation.world import Node, World
+
+Broken = Callable[[], Any]
+"""Makes the block in which the engine is broken."""
+
+
+class Mutant(NamedTuple):
+    """One way to be wrong."""
+
+    name: str
+    broken: Broken
+
+
+@contextmanager
+def sql(verb: str, *changes: tuple[str, str]) -> Iterator[None]:
+    """The verb's file with some text replaced; a text that is not there is a mistake in the mutant."""
+    original = statement.read_sql
+
+    def read(store: str, asked: str) -> str:
+        text = original(store, asked)
+        if asked == verb:
+            for old, new in changes:
+                if old not in text:
+                    raise LookupError(f"{verb}.sql has no {old!r}")
+                text = text.replace(old, new)
+        return text
+
+    statement.load.cache_clear()
+    try:
+        with mock.patch.object(statement, "read_sql", read):
+            yield
+    finally:
+        statement.load.cache_clear()
+
+
+def method(owner: type, name: str, replacement: Any) -> Broken:
+    return lambda: mock.patch.object(owner, name, replacement)
+
+
+# Statements
+
+
+def without_fence(verb: str) -> Broken:
+    return lambda: sql(verb, ("jobs.fence = batch.fence", "1 = 1"))
+
+
+def without_owner(verb: str) -> Broken:
+    def broken() -> Any:
+        return sql(verb, ("+jobs.locked_by = :worker", "1 = 1"), ("+reltask_jobs.locked_by = :worker", "1 = 1"))
+
+    return broken
+
+
+def complete_without_fence() -> Any:
+    return sql(
+        "complete_jobs",
+        ("jobs.fence = batch.fence", "1 = 1"),
+        ("(id, fence) in (select id, fence from batch)", "id in (select id from batch)"),
+    )
+
+
+def complete_without_owner() -> Any:
+    return sql(
+        "complete_jobs",
+        ("+jobs.locked_by = :worker", "1 = 1"),
+        ("+reltask_jobs.locked_by = :worker", "1 = 1"),
+        ("+locked_by = :worker", "1 = 1"),
+    )
+
+
+def heartbeat_moves_the_start() -> Any:
+    return sql("heartbeat_jobs", ("set heartbeat_at    = :now,", "set heartbeat_at = :now, slot_started_at = :now,"))
+
+
+def claim_forgets_the_first_start() -> Any:
+    return sql("claim_jobs", ("coalesce(slot_started_at, :now)", ":now"))
+
+
+def reclaim_without_recheck() -> Any:
+    return sql("reclaim_jobs", ("   and lock_expires_at < :now\n", ""), ("jobs.lock_expires_at < :now", "1 = 1"))
+
+
+def claim_without_guard() -> Any:
+    return sql(
+        "claim_jobs", (" where id in (select value from json_each(:ids))\n   and locked_by is null", " where 1 = 1")
+    )
+
+
+def attempt_counted_at_failure() -> Any:
+    return sql("claim_jobs", ("attempt          = attempt + 1,", "attempt          = attempt,"))
+
+
+def guard_without_fence() -> Any:
+    return sql("guard_job", ("and fence = :fence and locked_by = :worker", ""))
+
+
+# The engine
+
+
+def no_deadline(_watch: Watch) -> float:
+    return float("inf")
+
+
+def wall_clock(self: World, node: Node) -> Any:
+    store = World_store(self, node)
+    store.inner._session._now = lambda: self.now() + node.wall_offset
+    return store
+
+
+World_store = World.store
+
+
+def suspect_is_lost(self: Heartbeats, beat: Any, answer: Any, *, sent_at: float) -> list[Any]:
+    actions = Heartbeats_answered(self, beat, answer, sent_at=sent_at)
+    suspects = [hold for action in actions if isinstance(action, Verify) for hold in action.holds]
+    return [self._abandon(self._watches[hold], "passed to somebody else", lost=True) for hold in suspects]
+
+
+Heartbeats_answered = Heartbeats.answered
+
+
+def release_at_once(self: Worker, abandon: Abandon) -> None:
+    Worker_abandon(self, abandon)
+    self._settler.settle(Release(hold=abandon.hold, outcome=Outcome.ABANDONED, error="released before its body ended"))
+
+
+Worker_abandon = Worker._abandon
+
+
+def resend_blindly(self: World, job: NewJob) -> NewJob:
+    return msgspec.structs.replace(job, id=UUID(int=self.rng.getrandbits(128), version=4))
+
+
+async def ledger_not_asked(_self: Settler, _settlements: Any, _answer: Any) -> dict[Any, Any]:
+    return {}
+
+
+async def commit_anyway(self: Transactions, run: Any, inner: Any, completion: Any) -> None:
+    self._beater.settling(run.hold)
+    if completion is not None:
+        await inner.complete_job(self._worker, completion)
+
+
+MUTANTS = [
+    Mutant("no fence on complete", complete_without_fence),
+    Mutant("fence but not owner on complete", complete_without_owner),
+    Mutant("no fence on fail", without_fence("fail_jobs")),
+    Mutant("fence but not owner on fail", without_owner("fail_jobs")),
+    Mutant("no fence on release", without_fence("release_jobs")),
+    Mutant("no fence on heartbeat", lambda: sql("heartbeat_jobs", ("reltask_jobs.fence = batch.fence", "1 = 1"))),
+    Mutant("no fence on a chunk's guard", guard_without_fence),
+    Mutant("heartbeat moves what the schedule counts from", heartbeat_moves_the_start),
+    Mutant("a retry moves what the schedule counts from", claim_forgets_the_first_start),
+    Mutant("reclaim without re-check", reclaim_without_recheck),
+    Mutant("claim without its guard", claim_without_guard),
+    Mutant("attempt counted at failure", attempt_counted_at_failure),
+    Mutant("worker clock in a predicate", method(World, "store", wall_clock)),
+    Mutant("no deadline", lambda: mock.patch.object(Watch, "stop_at", property(no_deadline))),
+    Mutant("suspect treated as lost", method(Heartbeats, "answered", suspect_is_lost)),
+    Mutant("release before the body ended", method(Worker, "_abandon", release_at_once)),
+    Mutant("blind resend of an enqueue", method(World, "again", resend_blindly)),
+    Mutant("lost answer taken for a lost lock", method(Settler, "_recorded", ledger_not_asked)),
+    Mutant("commit without looking at the fence", method(Transactions, "_seal", commit_anyway)),
+]
+
+
+class Catch(NamedTuple):
+    """How a mutant was caught, or that it was not."""
+
+    name: str
+    invariant: str | None
+    seeds: int
+
+
+def hunt(index: int, limit: int) -> Catch:
+    """Run seeds against one mutant until one breaks a promise."""
+    mutant = MUTANTS[index]
+    for start in range(0, limit, 10):
+        with mutant.broken():
+            verdicts = run_seeds(list(range(start, start + 10)))
+        for number, verdict in enumerate(verdicts, start=1):
+            if verdict.broken is not None:
+                return Catch(mutant.name, verdict.broken, start + number)
+    return Catch(mutant.name, None, limit)
+
+
+def table(catches: list[Catch]) -> str:
+    """The result, for people."""
+    rows = ["| mutant | caught by | after seeds |", "|---|---|---|"]
+    rows += [f"| {c.name} | {c.invariant or '**not caught**'} | {c.seeds} |" for c in catches]
+    return "\n".join(rows)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=int, default=2_000)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    with ProcessPoolExecutor(options.jobs) as pool:
+        catches = list(pool.map(hunt, range(len(MUTANTS)), [options.limit] * len(MUTANTS)))
+    print(table(catches))  # noqa: T201 - this is what the command is for
+    return 1 if any(catch.invariant is None for catch in catches) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

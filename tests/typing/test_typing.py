@@ -1,0 +1,102 @@
+"""Type checkers know what `enqueue` takes: they accept what is right and refuse what is wrong, line by line.
+
+mypy always runs. pyright needs node and, on its first run, a download: where it cannot run, the test says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PATIENCE = 100.0
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """Both files in a place of their own, away from the project's settings for checkers and linters."""
+    shutil.copy(HERE / "accepted.py", tmp_path / "accepted.py")
+    shutil.copy(HERE / "refused.py.txt", tmp_path / "refused.py")
+    return tmp_path
+
+
+def expected(file: Path) -> list[int]:
+    lines = file.read_text().splitlines()
+    return [number for number, line in enumerate(lines, start=1) if line.endswith("# refused")]
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+
+
+def mypy(folder: Path, name: str) -> list[int]:
+    """The lines that mypy --strict refuses."""
+    done = run(folder, sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--show-absolute-path", name)
+    found = re.findall(rf"{re.escape(name)}:(\d+): error", done.stdout)
+    assert found or done.returncode == 0, done.stdout + done.stderr
+    return sorted({int(line) for line in found})
+
+
+@functools.cache
+def why_no_pyright() -> str | None:
+    """Why pyright cannot run here, or None."""
+    if shutil.which("pyright", path=str(Path(sys.executable).parent)) is None:
+        return "pyright is not installed"
+    try:
+        done = run(HERE, str(Path(sys.executable).parent / "pyright"), "--version")
+    except subprocess.TimeoutExpired:
+        return "pyright could not be fetched in time"
+    return None if done.returncode == 0 else f"pyright does not start: {done.stderr.strip()[-200:]}"
+
+
+def pyright(folder: Path, name: str) -> list[int]:
+    """The lines that pyright in its strict mode refuses."""
+    why = why_no_pyright()
+    if why is not None:
+        pytest.skip(f"not checked here: {why}")
+    settings = {
+        "include": [name],
+        "extraPaths": [str(ROOT / "src")],
+        "pythonVersion": PYTHON,
+        "typeCheckingMode": "strict",
+    }
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [str(Path(sys.executable).parent / "pyright"), "--outputjson", "--pythonpath", sys.executable]
+    report = json.loads(run(folder, *command).stdout)
+    faults = [fault for fault in report["generalDiagnostics"] if fault["severity"] == "error"]
+    return sorted({fault["range"]["start"]["line"] + 1 for fault in faults})
+
+
+def test_mypy_accepts_the_examples(examples: Path) -> None:
+    """mypy --strict finds nothing in what users write."""
+    assert mypy(examples, "accepted.py") == []
+
+
+def test_mypy_refuses_exactly_the_wrong_lines(examples: Path) -> None:
+    """mypy --strict finds each mistake, and nothing else."""
+    assert mypy(examples, "refused.py") == expected(examples / "refused.py")
+
+
+def test_pyright_accepts_the_examples(examples: Path) -> None:
+    """pyright strict finds nothing in what users write."""
+    assert pyright(examples, "accepted.py") == []
+
+
+def test_pyright_refuses_exactly_the_wrong_lines(examples: Path) -> None:
+    """pyright strict finds each mistake, and nothing else."""
+    assert pyright(examples, "refused.py") == expected(examples / "refused.py")

@@ -1,0 +1,292 @@
+"""Arguments on their way into a row and back, and everything that is refused on the way."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal, NewType, TypedDict
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reltask.arguments import Arguments
+from reltask.errors import ArgumentsError, DeclarationError
+
+UserId = NewType("UserId", int)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+class Address(TypedDict):
+    street: str
+    number: int
+
+
+@dataclass
+class User:
+    id: UserId
+    tags: list[str] = field(default_factory=list)
+    boss: User | None = None
+
+
+class Plain(msgspec.Struct):
+    size: int
+
+
+class Model:
+    """Looks like a pydantic model: dumps and validates itself."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Model) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def model_dump(self, *, mode: str) -> dict[str, str]:
+        assert mode == "json"
+        return {"name": self.name}
+
+    @classmethod
+    def model_validate(cls, value: Any) -> Model:
+        if not isinstance(value, dict) or set(value) != {"name"}:
+            raise ValueError("a model has a name")
+        return cls(value["name"])
+
+
+def typed_as(hint: Any) -> Callable[..., None]:
+    """A function whose one parameter is annotated so."""
+
+    def function(value: Any) -> None: ...
+
+    function.__annotations__["value"] = hint
+    return function
+
+
+def round_trip(hint: Any, value: object) -> object:
+    arguments = Arguments(typed_as(hint), skip_first=False)
+    return arguments.decode(arguments.encode((value,), {}))["value"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (int, 42),
+        (Any, 2**70),
+        (float, 1.5),
+        (str, "grüße \x00 \U0001f600"),
+        (bool, False),
+        (None, None),
+        (bytes, b"\x00\xff"),
+        (UUID, UUID(int=5)),
+        (datetime, datetime(2026, 11, 15, 9, tzinfo=UTC)),
+        (date, date(2026, 11, 15)),
+        (timedelta, timedelta(seconds=90)),
+        (Decimal, Decimal("0.10")),
+        (Colour, Colour.RED),
+        (Level, Level.HIGH),
+        (Literal["a", "b"], "b"),
+        (UserId, UserId(7)),
+        (User, User(UserId(1), ["x"], User(UserId(2)))),
+        (User | None, None),
+        (list[User], [User(UserId(1))]),
+        (dict[str, list[Decimal]], {"a": [Decimal("1.1")]}),
+        (tuple[int, str], (1, "a")),
+        (set[int], {1, 2}),
+        (Address, {"street": "Main", "number": 1}),
+        (Plain, Plain(3)),
+        (Model, Model("m")),
+        (Model | None, None),
+        (Model | None, Model("m")),
+        (list[Model], [Model("a"), Model("b")]),
+        (Annotated[int, msgspec.Meta(ge=1)], 1),
+        (Any, {"deep": [1, None, {"er": "x"}]}),
+    ],
+    ids=str,
+)
+def test_what_people_pass_comes_back_equal(hint: Any, value: object) -> None:
+    """A value of the annotated type is stored as JSON and read back as the same value."""
+    assert round_trip(hint, value) == value
+
+
+@pytest.mark.parametrize("hint", [int, Model, Model | None, User, User | None, Address, Colour, Any, list[Model]], ids=str)
+def test_parameter_with_a_default_may_be_left_out(hint: Any) -> None:
+    """What is left out is not stored, so that a default that changes in code holds for stored jobs, too."""
+
+    def function(value: Any = "default") -> None: ...
+
+    function.__annotations__["value"] = hint
+    arguments = Arguments(function, skip_first=False)
+    assert arguments.encode((), {}) == "{}"
+    assert arguments.decode("{}") == {}
+
+
+if find_spec("attrs"):  # no dependency of reltask, not even in its tests
+
+    def test_attrs_classes_come_back_equal() -> None:
+        """attrs classes are like dataclasses."""
+        attrs = import_module("attrs")
+        point = attrs.make_class("Point", {"x": attrs.field(type=int)})
+        assert round_trip(point, point(3)) == point(3)
+
+
+def test_arguments_are_stored_by_name() -> None:
+    """Positions do not matter in the row: it can be read by people and survives a reordering of parameters."""
+
+    def send(user: int, text: str, *, copies: int = 1) -> None: ...
+
+    arguments = Arguments(send, skip_first=False)
+    assert json.loads(arguments.encode((1, "hi"), {"copies": 2})) == {"user": 1, "text": "hi", "copies": 2}
+
+
+def test_context_is_not_an_argument() -> None:
+    """The first parameter is left out where it is the context."""
+
+    def send(ctx: object, user: int) -> None: ...
+
+    arguments = Arguments(send, skip_first=True)
+    assert arguments.encode((1,), {}) == '{"user":1}'
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(_json)
+def test_any_json_value_survives(value: object) -> None:
+    """Property: whatever JSON can hold comes back as it was."""
+    try:
+        assert round_trip(Any, value) == value
+    except ArgumentsError as error:
+        assert "surrogates" in str(error), error
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "why"),
+    [
+        (int, "1", "Expected `int`, got `str`"),
+        (int, True, "Expected `int`, got `bool`"),
+        (float, float("nan"), "nan cannot be stored as JSON"),
+        (Any, {"a": [float("inf")]}, "inf cannot be stored as JSON"),
+        (Any, object(), "object cannot be stored as JSON"),
+        (Any, "\ud800", "surrogates"),
+        (UUID, "not-a-uuid", "Invalid UUID"),
+        (User, {"tags": []}, "missing required field `id`"),
+        (Colour, "blue", "Invalid enum value 'blue'"),
+        (Model, {"nome": "x"}, "a model has a name"),
+        (Annotated[int, msgspec.Meta(ge=1)], 0, "Expected `int` >= 1"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_where_it_is_enqueued(hint: Any, value: object, why: str) -> None:
+    """Wrong types and values that JSON cannot hold raise ArgumentsError, which says what to pass instead."""
+    with pytest.raises(ArgumentsError, match="Task function: ") as caught:
+        round_trip(hint, value)
+    assert why in str(caught.value)
+    assert "Pass what the function's signature asks for" in caught.value.remedy
+
+
+def test_open_file_is_refused(tmp_path: Path) -> None:
+    """An open file means nothing to another process."""
+    with (tmp_path / "file").open("w") as file, pytest.raises(ArgumentsError, match="TextIOWrapper cannot be stored"):
+        round_trip(Any, file)
+
+
+def test_endless_value_is_refused() -> None:
+    """A list that contains itself has no JSON."""
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(ArgumentsError):
+        round_trip(Any, endless)
+
+
+def test_big_arguments_are_refused() -> None:
+    """More than the limit is refused, with both numbers and a way out."""
+    arguments = Arguments(typed_as(str), skip_first=False)
+    with pytest.raises(ArgumentsError, match="more than the limit of 1,000,000") as caught:
+        arguments.encode(("x" * 10_000_000,), {})
+    assert "10,000,0" in str(caught.value)
+    assert "pass a reference" in caught.value.remedy
+    assert len(str(caught.value)) < 400, "the arguments themselves are never shown"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ((), {}, "missing a required argument: 'user'"),
+        ((1, 2, 3), {}, "too many positional arguments"),
+        ((1,), {"usr": 2}, "got an unexpected keyword argument 'usr'"),
+        ((1,), {"user": 2}, "multiple values for argument 'user'"),
+    ],
+)
+def test_wrong_names_are_refused(args: tuple[int, ...], kwargs: dict[str, int], why: str) -> None:
+    """A call that Python itself would refuse is refused when it is enqueued."""
+
+    def send(user: int, copies: int = 1) -> None: ...
+
+    with pytest.raises(ArgumentsError, match="Task send") as caught:
+        Arguments(send, skip_first=False).encode(args, kwargs)
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['{"user":"x"}', "{}", '{"user":1,"new":2}', "[]", "", "nonsense"])
+def test_stored_arguments_that_do_not_fit_are_named(text: str) -> None:
+    """A row written by another version of the code raises ArgumentsError, never anything else."""
+
+    def send(user: int) -> None: ...
+
+    with pytest.raises(ArgumentsError, match="the stored arguments do not fit"):
+        Arguments(send, skip_first=False).decode(text)
+
+
+def test_parameters_without_a_name_are_refused() -> None:
+    """*args, **kwargs and positional-only parameters have no name in JSON."""
+
+    def starred(*values: int) -> None: ...
+
+    def keywords(**values: int) -> None: ...
+
+    def positional(value: int, /) -> None: ...
+
+    for function in (starred, keywords, positional):
+        with pytest.raises(DeclarationError, match="has no name of its own in JSON"):
+            Arguments(function, skip_first=False)
+
+
+def test_unknown_annotation_is_named() -> None:
+    """An annotation that exists only for type checkers is named, with what to do."""
+
+    def send(user: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821 - the point
+
+    with pytest.raises(DeclarationError, match="the annotation 'Missing' is unknown at run time"):
+        Arguments(send, skip_first=False)
+
+
+def test_annotation_that_json_cannot_tell_apart_is_refused_at_the_decorator() -> None:
+    """A union of two objects cannot be read back without a mark: said in words, where it is declared."""
+    with pytest.raises(DeclarationError, match="Task function: "):
+        Arguments(typed_as(User | Address), skip_first=False)

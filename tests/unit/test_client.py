@@ -1,0 +1,314 @@
+"""Producing jobs from wherever code runs: loops, threads, sync code, forks; and everything that is refused there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from reltask import App, Task
+from reltask.errors import (
+    ArgumentsError,
+    ConfigurationError,
+    DeclarationError,
+    UnknownJob,
+    UnknownTask,
+    UsageError,
+)
+from reltask.job import State
+
+Greet = Task[[str], [str], Any]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    """An app on a fresh file, closed afterwards."""
+    app = App(f"sqlite:///{tmp_path / 'reltask.db'}")
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def greet(app: App) -> Any:
+    @app.task
+    async def greet(name: str) -> str:
+        return f"hello {name}"
+
+    return greet
+
+
+# From everywhere
+
+
+def test_enqueue_from_two_event_loops_in_a_row(app: App, greet: Any) -> None:
+    """A script that calls asyncio.run twice: no connection belongs to the loop that is gone."""
+
+    async def once() -> None:
+        await greet.enqueue("Ada")
+
+    asyncio.run(once())
+    asyncio.run(once())
+    assert len(app.jobs_sync()) == 2
+
+
+def test_enqueue_from_threads(app: App, greet: Any) -> None:
+    """Threads share one connection of the process, and none of them sees another's job."""
+    with ThreadPoolExecutor(8) as pool:
+        jobs = list(pool.map(greet.enqueue_sync, map(str, range(40))))
+    assert len({job.id for job in jobs}) == 40
+    assert app.status_sync().due == 40
+
+
+def test_enqueue_from_loops_in_threads(app: App, greet: Any) -> None:
+    """Several loops at once, each in a thread of its own."""
+
+    async def some() -> None:
+        await asyncio.gather(*(greet.enqueue(str(n)) for n in range(5)))
+
+    threads = [threading.Thread(target=asyncio.run, args=(some(),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert app.status_sync().due == 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is POSIX")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside threads is what a pre-forking server does
+def test_enqueue_from_a_forked_child(app: App, greet: Any) -> None:
+    """A forked child opens connections of its own, and leaves its parent's alone."""
+    greet.enqueue_sync("parent")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            greet.enqueue_sync("child")
+            app.close()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - a child of a test must not run the rest of the tests
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    greet.enqueue_sync("parent again")
+    assert app.status_sync().due == 3
+
+
+def test_enqueue_inside_a_running_worker(app: App) -> None:
+    """A body that enqueues uses its worker's own connection, from the loop; a thread's body uses the client's."""
+
+    @app.task
+    async def outer() -> None:
+        await inner.enqueue()
+
+    @app.task
+    def inner() -> None:
+        leaf.enqueue_sync()
+
+    @app.task
+    async def leaf() -> None: ...
+
+    async def scenario() -> None:
+        async with app.worker() as worker:
+            await outer.enqueue()
+            await worker.drained()
+
+    asyncio.run(scenario())
+    assert {run.task for run in app.runs_sync()} == {"outer", "inner", "leaf"}
+
+
+def test_enqueue_without_a_loop_names_enqueue_sync(app: App, greet: Any) -> None:
+    """A coroutine that nobody could await is refused at once, not at the garbage collector's leisure."""
+    with pytest.raises(UsageError, match=r"call enqueue_sync\(\)"):
+        greet.enqueue("Ada")
+    with pytest.raises(UsageError, match=r"call status_sync\(\)"):
+        app.status()
+
+
+async def test_enqueue_sync_inside_a_loop_names_enqueue(app: App, greet: Any) -> None:
+    """A call that would block the running loop is refused at once."""
+    with pytest.raises(UsageError, match=r"await enqueue\(\)"):
+        greet.enqueue_sync("Ada")
+    with pytest.raises(UsageError, match=r"await enqueue_many\(\)"):
+        app.enqueue_many_sync([greet.call("Ada")])
+
+
+def test_nothing_connects_before_it_must(tmp_path: Path) -> None:
+    """Importing a module with an app and its tasks opens, reads and makes nothing, not even the settings."""
+    app = App(f"sqlite:///{tmp_path / 'no' / 'such' / 'directory' / 'x.db'}", settings={"no.such.setting": 1})
+
+    @app.task(every="10m")
+    async def tick() -> None: ...
+
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigurationError):
+        tick.enqueue_sync()
+
+
+def test_import_starts_no_thread_and_loads_no_driver() -> None:
+    """`import reltask` is cheap: no threads, no database driver, no web of modules."""
+    code = (
+        "import sys, threading, reltask; reltask.App; "
+        "loaded = {'asyncpg', 'sqlite3', 'click', 'rich', 'uvloop'} & set(sys.modules); "
+        "sys.exit(f'{threading.active_count()} threads, {loaded}' if loaded or threading.active_count() > 1 else 0)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_unreachable_database_is_an_error_that_can_be_tried_again(tmp_path: Path) -> None:
+    """A failed attempt to connect does not poison the client: when the directory is there, the next call works."""
+    folder = tmp_path / "later"
+    app = App(f"sqlite:///{folder / 'x.db'}")
+
+    @app.task
+    async def job() -> None: ...
+
+    with pytest.raises(Exception, match=r"x\.db|directory"):
+        job.enqueue_sync()
+    folder.mkdir()
+    assert job.enqueue_sync().created
+    app.close()
+
+
+def test_closed_client_opens_again(app: App, greet: Any) -> None:
+    """close() ends connections and thread; the next call brings new ones."""
+    greet.enqueue_sync("Ada")
+    app.close()
+    app.close()
+    assert not any(thread.name == "reltask-client" for thread in threading.enumerate())
+    greet.enqueue_sync("Ada")
+    assert app.status_sync().due == 2
+
+
+# Options
+
+
+def test_key_makes_a_job_unique_while_it_exists(app: App, greet: Any) -> None:
+    """The second job of the same key is not made; another key, or another task, is another job."""
+    first = greet.using(key="k").enqueue_sync("Ada")
+    second = greet.using(key="k").enqueue_sync("Bob")
+    other = greet.using(key="l").enqueue_sync("Ada")
+    assert (first.created, second.created, other.created) == (True, False, True)
+    assert app.status_sync().due == 2
+
+
+def test_options_reach_the_row(app: App, greet: Any) -> None:
+    """delay, queue, priority, key, attempts and lock timeout, each where it belongs; the task's own otherwise."""
+    options = {"queue": "mail", "priority": 1, "key": "k", "max_attempts": 2, "lock_timeout": "5m", "delay": "1h"}
+    view = greet.using(**options).enqueue_sync("Ada").view_sync()
+    assert (view.queue, view.priority, view.key, view.max_attempts) == ("mail", 1, "k", 2)
+    assert view.next_run_time - view.created_at == timedelta(hours=1)
+    plain = greet.enqueue_sync("Ada").view_sync()
+    assert (plain.queue, plain.priority, plain.key, plain.max_attempts) == ("default", 5, None, 5)
+    assert plain.next_run_time == plain.created_at
+
+
+def test_job_at_a_time(app: App, greet: Any) -> None:
+    """`at` takes any aware datetime, whatever its zone."""
+    at = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    assert greet.using(at=at).enqueue_sync("Ada").view_sync().next_run_time == at
+
+
+def test_enqueue_many(app: App, greet: Any) -> None:
+    """Thousands at once, in chunks, in order, from sync and async code, each with options of its own."""
+    jobs = app.enqueue_many_sync(greet.call(str(n)) for n in range(2_500))
+    assert len({job.id for job in jobs}) == 2_500
+    assert all(job.created for job in jobs)
+    again = app.enqueue_many_sync([greet.using(key="k").call("a"), greet.using(key="k").call("b")])
+    assert [job.created for job in again] == [True, False]
+    assert asyncio.run(_many(app, greet)) == 3
+    assert app.enqueue_many_sync([]) == []
+    assert app.status_sync().due == 2_504
+
+
+async def _many(app: App, greet: Any) -> int:
+    return len(await app.enqueue_many(greet.call(str(n)) for n in range(3)))
+
+
+def test_ids_are_time_ordered(app: App, greet: Any) -> None:
+    """Ids are UUIDs of version 7: later ones sort later, so that new rows lie side by side in every index."""
+    from reltask.handles import ProducerHost  # noqa: PLC0415 - the maker of ids
+
+    host: ProducerHost = app._host
+    ids = [host.new_id() for _ in range(100)]
+    assert all(new.version == 7 and new.variant == "specified in RFC 4122" for new in ids)
+    assert [new.int >> 80 for new in ids] == sorted(new.int >> 80 for new in ids)
+
+
+# Refused
+
+
+BAD_CALLS: list[tuple[str, Callable[[Any], object], type[Exception], str]] = [
+    ("wrong type", lambda t: t.enqueue_sync(42), ArgumentsError, "Expected `str`, got `int`"),
+    ("missing", lambda t: t.enqueue_sync(), ArgumentsError, "missing a required argument: 'name'"),
+    ("too many", lambda t: t.enqueue_sync("a", "b"), ArgumentsError, "too many positional"),
+    ("10 MB", lambda t: t.enqueue_sync("x" * 10_000_000), ArgumentsError, "limit of 1,000,000"),
+    ("naive time", lambda t: t.using(at=datetime(2030, 1, 1)), UsageError, "has no time zone"),  # noqa: DTZ001
+    ("bare number", lambda t: t.using(delay=15), UsageError, "delay: 15 is not a duration"),
+    ("bare lock", lambda t: t.using(lock_timeout=15), UsageError, "lock_timeout: 15 is not a duration"),
+    ("endless", lambda t: t.using(delay="9" * 30 + "d"), UsageError, "large|range|magnitude|overflow"),
+    ("at and delay", lambda t: t.using(at=datetime.now(UTC), delay="1s"), UsageError, "Both at= and delay="),
+    ("priority", lambda t: t.using(priority=10), UsageError, "outside 0"),
+    ("no key", lambda t: t.using(every="10m"), DeclarationError, "needs a key"),
+    ("empty key", lambda t: t.using(key=""), ArgumentsError, "1 to 400 characters"),
+    ("long key", lambda t: t.using(key="x" * 401), ArgumentsError, "1 to 400 characters"),
+    ("bad cron", lambda t: t.using(key="k", cron="every day"), DeclarationError, "cron"),
+    ("bare every", lambda t: t.using(key="k", every=5), DeclarationError, "every: 5 is not a duration"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "why"), [case[1:] for case in BAD_CALLS], ids=[case[0] for case in BAD_CALLS])
+def test_bad_calls_store_nothing(app: App, greet: Any, call: Callable[[Any], object], error: type, why: str) -> None:
+    """Each mistake is one error of reltask's tree that says what is wrong, and the table stays empty."""
+    with pytest.raises(error, match=why):
+        call(greet)
+    assert app.jobs_sync() == []
+
+
+def test_unknown_names_are_refused(app: App, greet: Any) -> None:
+    """A task or a job that is not there is named as such."""
+    del greet
+    with pytest.raises(UnknownTask, match="Did you mean 'greet'"):
+        app.get_task("gret")
+    with pytest.raises(UnknownJob, match="There is no job"):
+        app.job_sync(uuid4())
+    with pytest.raises(UnknownJob, match="nothing was changed"):
+        app.change_sync("pause", uuid4())
+    with pytest.raises(UsageError, match="Write one of pause, resume, run, retry, discard"):
+        app.change_sync("explode", uuid4())
+
+
+def test_app_without_a_database_says_what_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No URL anywhere: the error names the three places for one. An unknown scheme is named, too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RELTASK_DATABASE_URL", raising=False)
+    with pytest.raises(ConfigurationError, match="No database is configured"):
+        App().status_sync()
+    with pytest.raises(ConfigurationError, match="oracle"):
+        App("oracle://host/db").status_sync()
+
+
+# Steering
+
+
+def test_pause_resume_run_now(app: App, greet: Any) -> None:
+    """A paused job is not claimed; resumed it is; run-now makes a later one due without moving its nominal time."""
+    job = greet.using(delay="1h").enqueue_sync("Ada")
+    app.change_sync("pause", job.id)
+    assert app.job_sync(job.id).state is State.PAUSED
+    app.change_sync("resume", job.id)
+    before = app.job_sync(job.id)
+    app.change_sync("run", job.id)
+    after = app.job_sync(job.id)
+    assert after.next_run_time == before.next_run_time
+    assert after.due_at < before.due_at
+    assert [run.outcome for run in job.runs_sync()] == []

@@ -1,0 +1,97 @@
+"""The public face: what `reltask` exports, and that every coroutine has its twin for synchronous code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+import pytest
+
+import reltask
+from reltask import App, Job, Task
+from reltask.handles import Producer
+
+FACE = [
+    "App",
+    "Backoff",
+    "Call",
+    "Cancel",
+    "Context",
+    "Job",
+    "LockLost",
+    "ProcessContext",
+    "ReltaskError",
+    "Retry",
+    "Snooze",
+    "Stopped",
+    "SyncContext",
+    "Task",
+    "__version__",
+]
+"""The documented list. A name more or less is a decision, and changes this list."""
+
+
+def test_all_is_the_documented_list() -> None:
+    """`__all__` is exactly the face, and `dir` shows it."""
+    assert sorted(reltask.__all__) == FACE
+    assert sorted(dir(reltask)) == FACE
+
+
+@pytest.mark.parametrize("name", FACE)
+def test_each_name_can_be_imported(name: str) -> None:
+    """Names are loaded when they are asked for; each one is there, says where it lives, and has a docstring."""
+    value = getattr(reltask, name)
+    assert name == "__version__" or (value.__doc__ and value.__module__.startswith("reltask."))
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    """A slip of the pen fails as with any module."""
+    with pytest.raises(AttributeError, match="no attribute 'Appp'"):
+        reltask.Appp  # type: ignore[attr-defined]  # noqa: B018 - the access is the test
+
+
+def test_version_is_that_of_the_package() -> None:
+    """One version, in pyproject.toml and in the code."""
+    pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert re.search(r'^version = "(.+)"$', pyproject, re.MULTILINE)[1] == reltask.__version__  # type: ignore[index]
+
+
+def _coroutines(owner: type) -> list[str]:
+    """The public methods whose result is to be awaited."""
+    found = []
+    for name, method in inspect.getmembers(owner, inspect.isfunction):
+        result = inspect.signature(method).return_annotation
+        is_coroutine = inspect.iscoroutinefunction(method) or str(result).startswith("Coroutine[")
+        if not name.startswith("_") and is_coroutine:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("owner", [App, Task, Producer, Job])
+def test_every_coroutine_has_a_sync_twin(owner: type) -> None:
+    """x and x_sync: the same parameters, and what the one promises the other returns."""
+    names = _coroutines(owner)
+    assert names
+    for name in names:
+        twin = getattr(owner, f"{name}_sync")
+        method = getattr(owner, name)
+        assert inspect.signature(method).parameters == inspect.signature(twin).parameters, name
+        promised = str(inspect.signature(method).return_annotation)
+        assert promised == f"Coroutine[Any, Any, {inspect.signature(twin).return_annotation}]", name
+        assert f"`{name}`" in twin.__doc__, name
+
+
+def test_every_sync_method_has_its_coroutine() -> None:
+    """No x_sync without x."""
+    for owner in (App, Task, Job):
+        twins = [name for name, _ in inspect.getmembers(owner, inspect.isfunction) if name.endswith("_sync")]
+        assert {name.removesuffix("_sync") for name in twins} == set(_coroutines(owner))
+
+
+def test_promises_are_real_types() -> None:
+    """The annotations that the twins are compared by can be resolved."""
+    hints: dict[str, Any] = get_type_hints(Job.view)
+    assert get_origin(hints["return"]) is Coroutine

@@ -1,0 +1,186 @@
+"""Registering tasks: names, kinds, contexts and options, and every mistake that a decorator can catch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+
+import pytest
+
+from reltask import App, Context, SyncContext, Task
+from reltask.errors import DeclarationError, UnknownTask
+from reltask.job import NewJob
+from reltask.tasks import Kind, declaration_hash
+
+
+@pytest.fixture
+def app() -> App:
+    """Nothing here connects: the directory does not exist."""
+    return App("sqlite:////nowhere/reltask.db")
+
+
+async def plain(a: int, b: int = 2) -> int:
+    """Add."""
+    return a + b
+
+
+def test_decorated_function_stays_a_function(app: App) -> None:
+    """A task can be called directly, keeps its name and its docstring, and can be read back."""
+    task = app.task(plain)
+    assert asyncio.run(task(1, b=3)) == 4
+    assert (task.__name__, task.__doc__, task.name) == ("plain", "Add.", "plain")
+    assert task.function is plain
+    assert repr(task) == "<task plain (async)>"
+    assert isinstance(task, Task)
+
+
+def test_context_stays_a_parameter_of_the_direct_call(app: App) -> None:
+    """A direct call passes whatever ctx the caller has: a test needs no worker."""
+
+    @app.task
+    def double(ctx: SyncContext, number: int) -> tuple[object, int]:
+        return ctx, 2 * number
+
+    assert double("a fake", 4) == ("a fake", 8)  # type: ignore[arg-type]
+
+
+def test_kind_follows_from_the_function(app: App) -> None:
+    """`async def` runs on the loop, `def` in a thread."""
+
+    @app.task
+    def sync() -> None: ...
+
+    assert app.task(plain).definition.kind is Kind.ASYNC
+    assert sync.definition.kind is Kind.THREAD
+
+
+def test_duplicate_name_is_an_error_that_suggests_one(app: App) -> None:
+    """Two tasks of one name, also by alias: refused, both places named, and what to write."""
+    app.task(plain)
+    with pytest.raises(DeclarationError, match=r"Two tasks are called 'plain'.*name=\"plain_2\"") as caught:
+        app.task(plain)
+    assert "tests.unit.test_tasks.plain" in str(caught.value)
+    app.task(name="plain_2", aliases=["plain_1"])(plain)
+    with pytest.raises(DeclarationError, match="'plain_1'"):
+        app.task(name="plain_1")(plain)
+
+
+def test_refused_task_leaves_no_trace(app: App) -> None:
+    """A registration that fails registers neither name nor aliases."""
+    app.task(name="taken")(plain)
+    with pytest.raises(DeclarationError):
+        app.task(name="fresh", aliases=["taken"])(plain)
+    assert app.registry.names() == ["taken"]
+
+
+def test_unknown_task_suggests_the_nearest_name(app: App) -> None:
+    """A slip of the pen is answered with the name that was meant."""
+    app.task(name="send_welcome")(plain)
+    with pytest.raises(UnknownTask, match="Did you mean 'send_welcome'"):
+        app.get_task("send_welcom")
+    with pytest.raises(UnknownTask, match="Known tasks: send_welcome"):
+        app.get_task("zzz")
+    with pytest.raises(UnknownTask, match="Known tasks: none"):
+        App("sqlite:///x.db").get_task("zzz")
+
+
+def test_context_of_the_wrong_kind_is_refused(app: App) -> None:
+    """`Context` in `async def`, `SyncContext` in `def`: a mismatch is an error when the decorator runs."""
+
+    def sync(ctx: Context) -> None: ...
+
+    async def coroutine(ctx: SyncContext) -> None: ...
+
+    with pytest.raises(DeclarationError, match="a thread body's context is SyncContext, not Context"):
+        app.task(sync)
+    with pytest.raises(DeclarationError, match="Annotate ctx: Context"):
+        app.task(coroutine)
+
+
+def test_context_must_be_the_first_parameter(app: App) -> None:
+    """Elsewhere, or twice, it is a mistake."""
+
+    async def second(number: int, ctx: Context) -> None: ...
+
+    async def twice(ctx: Context, again: Context) -> None: ...
+
+    for function in (second, twice):
+        with pytest.raises(DeclarationError, match="must be the first parameter, once"):
+            app.task(function)
+
+
+def test_generators_are_refused(app: App) -> None:
+    """A generator has no single end."""
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def async_generator() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (generator, async_generator):
+        with pytest.raises(DeclarationError, match="a generator has no single end"):
+            app.task(function)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"priority": 10}, "priority=10 is outside 0 .* to 9"),
+        ({"priority": -1}, "outside 0"),
+        ({"queue": ""}, "a queue needs a name"),
+        ({"max_attempts": 0}, "max_attempts=0 would never run it"),
+        ({"timeout": 30}, "timeout: 30 is not a duration"),
+        ({"timeout": "0s"}, "timeout must be longer than nothing"),
+        ({"timeout": "9" * 30 + "d"}, "timeout|too large|must have magnitude"),
+        ({"lock_timeout": "soon"}, "lock_timeout: 'soon' is not a duration"),
+        ({"backoff": 5}, "backoff: 5 is not a duration"),
+        ({"every": 600}, "every: 600 is not a duration"),
+        ({"every": "0s"}, "is no interval"),
+        ({"every": "10m", "cron": "* * * * *"}, "every and cron were both given"),
+        ({"cron": "61 * * * *"}, "cron"),
+        ({"cron": "0 9 * * *", "timezone": "Europe/Berlyn"}, "Berlyn"),
+        ({"timezone": "Europe/Berlin"}, "timezone needs cron"),
+        ({"every": "10m", "missed": "skip"}, "missed needs a grid"),
+        ({"align": True}, "need every"),
+    ],
+)
+def test_malformed_options_are_refused_at_the_decorator(app: App, options: dict[str, object], why: str) -> None:
+    """Each wrong option is one clear DeclarationError, and nothing is registered."""
+
+    async def task() -> None: ...
+
+    with pytest.raises(DeclarationError, match=why):
+        app.task(**options)(task)  # type: ignore[call-overload]
+    assert app.registry.names() == []
+    assert app.declarations() == []
+
+
+def test_recurring_task_needs_no_arguments(app: App) -> None:
+    """A schedule calls its task without arguments: parameters without defaults are refused, with the way out."""
+
+    async def needs(user: int) -> None: ...
+
+    with pytest.raises(DeclarationError, match=r"its parameters need some.*app.schedule\(task.call"):
+        app.task(every="10m")(needs)
+
+
+def test_declaration_hash_changes_with_what_is_declared() -> None:
+    """The hash sees schedule, queue, priority, attempts, lock timeout and arguments; not the id, not the version."""
+    from uuid import uuid4  # noqa: PLC0415 - only here
+
+    def job(**fields: object) -> NewJob:
+        return NewJob(**{"id": uuid4(), "task": "t", "schedule": '{"every":"10m"}', **fields})  # type: ignore[arg-type]
+
+    base = declaration_hash(job())
+    assert base == declaration_hash(job(app_version="2", declaration="x"))
+    changes: list[dict[str, object]] = [
+        {"schedule": '{"every":"5m"}'},
+        {"queue": "mail"},
+        {"priority": 1},
+        {"max_attempts": 3},
+        {"lock_timeout": timedelta(minutes=5)},
+        {"args": '{"a":1}'},
+    ]
+    assert len({base, *(declaration_hash(job(**change)) for change in changes)}) == 7
