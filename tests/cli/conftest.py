@@ -20,5 +20,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     before = sys.path[:]
-    yield Project(tmp_path, capsys)
+    made = Project(tmp_path, capsys)
+    yield made
+    made.close()
     sys.path[:] = before

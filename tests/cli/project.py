@@ -73,6 +73,7 @@ class Project:
         self.app = f"{self.name}:app"
         self.folder = folder
         self._capsys = capsys
+        self._started: list[subprocess.Popen[str]] = []
         (folder / f"{self.name}.py").write_text(APP)
 
     def run(self, *arguments: str) -> Result:
@@ -83,7 +84,7 @@ class Project:
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Start a command in a process of its own."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "reltask.cli", *arguments],
             cwd=self.folder,
             env=environment(**variables),
@@ -91,6 +92,17 @@ class Project:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what still runs, and close what was read from."""
+        for process in self._started:
+            process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
     def call(self, *arguments: str, **variables: str) -> Result:
         """Run a command in a process of its own."""

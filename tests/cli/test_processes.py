@@ -39,7 +39,6 @@ def test_a_reader_who_has_seen_enough(project: Project) -> None:
     process.stdout.close()
     assert process.wait(30) == 1
     assert process.stderr.read() == ""
-    close(process)
 
 
 def test_once_logs_json_lines_without_arguments(project: Project) -> None:
@@ -92,7 +91,6 @@ def test_a_signal_stops_an_idle_worker(project: Project) -> None:
     process.send_signal(signal.SIGINT)
     wait_for(process, "WorkerStopped")
     assert process.wait(30) == 0
-    close(process)
     (worker,) = project.run("workers", project.app, "--json").json
     assert worker["state"] == "stopped"
 
@@ -109,7 +107,6 @@ def test_a_second_signal_stops_at_once(project: Project) -> None:
     process.terminate()
     wait_for(process, "WorkerStopped")
     assert process.wait(30) == 0
-    close(process)
     shown = project.run("jobs", "show", job, "--app", project.app, "--json").json
     assert (shown["state"], shown["attempt"], shown["runs"][0]["outcome"]) == ("ready", 0, "released")
 
@@ -124,7 +121,6 @@ def test_a_body_that_does_not_stop_is_left_behind_and_told(project: Project) -> 
     process.terminate()
     wait_for(process, "BodyStuck")
     assert process.wait(60) == 70
-    close(process)
 
 
 def test_a_worker_gives_up_on_a_database_that_it_never_reached(project: Project) -> None:
@@ -150,11 +146,3 @@ def test_a_signal_ends_the_wait_for_a_database(project: Project) -> None:
     wait_for(process, "again in")
     process.terminate()
     assert process.wait(30) == 0
-    close(process)
-
-
-def close(process: subprocess.Popen[str]) -> None:
-    """Close what was read from."""
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()

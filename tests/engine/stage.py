@@ -1,8 +1,8 @@
 """What the engine's tests share: apps on one SQLite file, in virtual or in real time, with a database that can fail.
 
-    Stage ─► app() ─► StageApp ─► FaultyStore ─► SqliteStore ─► the test's own file
-                         │             └ Faults: what fails, hangs, or loses its answer
-                         └ Recorder: every event, and a way to wait for one
+Stage ─► app() ─► StageApp ─► FaultyStore ─► SqliteStore ─► the test's own file
+                     │             └ Faults: what fails, hangs, or loses its answer
+                     └ Recorder: every event, and a way to wait for one
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class StageApp(App):
     """An app whose events are recorded and whose database can fail."""
 
     def __init__(self, path: Path, time: VirtualTime | None, **options: Any) -> None:
-        virtual = {} if time is None else {"clock": time.clock, "now": time.now, "inline": True}
+        virtual: dict[str, Any] = {} if time is None else {"clock": time.clock, "now": time.now, "inline": True}
         super().__init__(f"sqlite:///{path}", **virtual, **options)
         self.path = path
         self.log = Recorder()

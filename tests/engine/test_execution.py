@@ -77,7 +77,7 @@ def test_result_that_cannot_be_stored_is_still_a_success(stage: Stage, value: ob
 
 
 def test_context_carries_the_facts_of_the_run(stage: Stage) -> None:
-    """ctx knows job, slot, fence, attempt, idempotency key, worker and what the lifespan yielded."""
+    """Ctx knows job, slot, fence, attempt, idempotency key, worker and what the lifespan yielded."""
 
     @asynccontextmanager
     async def lifespan(_: App) -> AsyncIterator[str]:
@@ -228,7 +228,9 @@ def test_cancel_ends_the_slot(stage: Stage) -> None:
     stage.run(scenario())
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError(), Stopped()])
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError(), Stopped()]
+)
 def test_body_cannot_end_the_worker(stage: Stage, error: BaseException) -> None:
     """sys.exit, Ctrl+C's exception, StopIteration, a cancellation that nobody asked for: failures like any other."""
     app = stage.app()

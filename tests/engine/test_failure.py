@@ -10,7 +10,7 @@ import pytest
 
 from reltask import Backoff, Context, events
 from reltask.errors import UnknownJob
-from reltask.job import State
+from reltask.job import Outcome, State
 from tests.engine.stage import Stage, StageApp
 
 
@@ -87,7 +87,7 @@ def test_backoff_grows_and_ends_in_a_dead_letter(stage: Stage) -> None:
 def test_dead_letter_can_be_retried_and_discarded(stage: Stage) -> None:
     """Retrying gives a dead job a new set of attempts at once; discarding removes it, with a ledger row."""
     app = stage.app()
-    healed = []
+    healed: list[bool] = []
 
     @app.task(max_attempts=1)
     async def fail() -> None:
@@ -212,7 +212,7 @@ def test_poison_job_ends_dead_and_takes_no_bystander_along(stage: Stage) -> None
             await app.log.wait(events.JobReclaimed, dead=True)
         ended = [[run.outcome for run in await app.runs(job_id=job.id)] for job in bystanders]
         assert all(outcomes[0] == "succeeded" for outcomes in ended)
-        assert all(outcomes.count("lost") <= 1 for outcomes in ended), "nobody shares its fate twice"
+        assert all(outcomes.count(Outcome.LOST) <= 1 for outcomes in ended), "nobody shares its fate twice"
         (dead,) = await app.jobs(state=State.DEAD)
         assert (dead.task, dead.attempt) == ("poison", 3)
         assert await app.outcomes("poison") == ["lost"] * 3

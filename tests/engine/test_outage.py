@@ -12,6 +12,13 @@ from reltask.job import State
 from tests.engine.stage import Stage
 
 
+ENDS: dict[str, type[events.RunEvent]] = {
+    "succeeded": events.RunSucceeded,
+    "failed": events.RunFailed,
+    "snoozed": events.RunEnded,
+}
+
+
 def away() -> TransientError:
     return TransientError("the database is away")
 
@@ -123,8 +130,7 @@ def test_lost_answer_to_an_outcome_is_settled_by_the_ledger(stage: Stage, outcom
         async with app.worker():
             await job.enqueue()
             await app.log.wait(events.DatabaseUnavailable, verb="settle")
-            kinds = {"succeeded": events.RunSucceeded, "failed": events.RunFailed, "snoozed": events.RunEnded}
-            await app.log.wait(kinds[outcome])
+            await app.log.wait(ENDS[outcome])
         return await app.outcomes()
 
     assert stage.run(scenario()) == [outcome]

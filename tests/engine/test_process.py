@@ -42,14 +42,27 @@ async def outcome(app: StageApp, *args: Any) -> tuple[str, str | None, str | Non
 
 async def wait_for_mark(mark: Path) -> int:
     """The pid that the child wrote when its function had begun."""
-    while not mark.exists() or not mark.read_text():
-        await asyncio.sleep(0.01)
-    return int(mark.read_text())
+    while not (text := _read(mark)):
+        await asyncio.sleep(0.01)  # noqa: ASYNC110 - a file is all that the child can leave
+    return int(text)
+
+
+def _read(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
 
 
 async def wait_for_death(pid: int) -> None:
-    while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
-        await asyncio.sleep(0.01)
+    while _is_alive(pid):
+        await asyncio.sleep(0.01)  # noqa: ASYNC110 - it is not our child: only looking tells
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    except ProcessLookupError:
+        return False
+    return bool(state.stdout.strip()) and not state.stdout.startswith("Z")
 
 
 async def test_child_returns_into_the_ledger(live: Stage) -> None:
@@ -148,7 +161,7 @@ asyncio.run(main())
 
 
 async def test_child_ends_itself_when_its_worker_dies(live: Stage, tmp_path: Path) -> None:
-    """kill -9 of the worker closes the child's lifeline: it ends itself, though nobody tells it to."""
+    """Kill -9 of the worker closes the child's lifeline: it ends itself, though nobody tells it to."""
     mark = tmp_path / "mark"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     worker = subprocess.Popen(  # noqa: ASYNC220 - started once, killed at the end
@@ -165,7 +178,7 @@ async def test_child_ends_itself_when_its_worker_dies(live: Stage, tmp_path: Pat
 def test_process_isolation_refuses_what_cannot_work(live: Stage) -> None:
     """Coroutines, functions inside others, lambdas, and contexts of other bodies: refused at the decorator."""
     app = live.app()
-    decorate = app.task(isolation="process")
+    decorate: Any = app.task(isolation="process")
 
     async def coroutine() -> None: ...
 

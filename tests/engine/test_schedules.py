@@ -32,7 +32,7 @@ def cycles(stage: Stage, app: StageApp, count: int) -> list[RunView]:
 
 @pytest.mark.parametrize("seconds", [0.0, 5.0, 100.0, 599.999, 900.0], ids="{}s".format)
 def test_next_run_time_calculated_from_start_not_completion(stage: Stage, seconds: float) -> None:
-    """Next nominal time − start = the interval exactly, also when a task outlasts a heartbeat or the interval itself."""
+    """Next nominal time − start = the interval exactly, also when a task outlasts a heartbeat or the interval."""
     app = stage.app()
 
     @app.task(every="10m")
@@ -50,17 +50,19 @@ def test_multiple_polling_cycles_with_task_execution(stage: Stage) -> None:
     """Three workers share one recurring task: over ten cycles each slot runs once, on one of them."""
     apps = [stage.app() for _ in range(3)]
     ran: list[int] = []
+    tenth = asyncio.Event()
     for app in apps:
 
         @app.task(name="tick", every="10m")
         async def tick(ctx: Context) -> None:
             ran.append(ctx.slot_no)
             await asyncio.sleep(40)
+            if ctx.slot_no == 10:
+                tenth.set()
 
     async def scenario() -> list[RunView]:
         async with apps[0].worker(), apps[1].worker(), apps[2].worker():
-            while len(ran) < 10:
-                await asyncio.sleep(60)
+            await tenth.wait()
             await asyncio.sleep(60)
         return await apps[0].ledger()
 

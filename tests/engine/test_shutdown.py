@@ -137,7 +137,7 @@ def test_body_that_will_not_stop_is_reported_not_released(stage: Stage) -> None:
 
 
 def test_stubborn_body_past_its_timeout_keeps_its_place(stage: Stage) -> None:
-    """While a timed-out body lives on, its place stays taken and its lock is left to expire; its late end is refused."""
+    """While a timed-out body lives on, its place stays taken, its lock is left to expire, its late end is refused."""
     app = stage.app(settings={"worker.concurrency": 1})
     rival = stage.app()
 

@@ -17,6 +17,7 @@ from reltask.config import LimitSettings, WorkerSettings
 from reltask.engine.service import Host, Service
 from reltask.engine.worker import Worker
 from reltask.errors import AmbiguousError, DatabaseError, TransientError
+from reltask.handles import Call, Options
 from reltask.job import NewJob
 from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.tasks import Registry
@@ -420,14 +421,11 @@ class World:
 
     async def enqueue_one(self, task: str) -> None:
         """A client whose line may lose the answer: it sends the same job, with the same id, until it is answered."""
-        options = self.app.registry.get(task).options
-        job = NewJob(
-            id=UUID(int=self.rng.getrandbits(128), version=4),
-            task=task,
-            priority=self.rng.randrange(10),
-            max_attempts=options.max_attempts,
-            delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])),
+        options = Options(
+            priority=self.rng.randrange(10), delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20]))
         )
+        call = Call(self.app.registry.get(task), "{}", options)
+        job = call.job(lambda: UUID(int=self.rng.getrandbits(128), version=4))
         node = Node("client", random.Random(self.rng.getrandbits(64)))
         node.line.trouble, node.line.share = Trouble.ANSWER_LOST, 0.2
         store = self.store(node)

@@ -127,7 +127,9 @@ def test_what_people_pass_comes_back_equal(hint: Any, value: object) -> None:
     assert round_trip(hint, value) == value
 
 
-@pytest.mark.parametrize("hint", [int, Model, Model | None, User, User | None, Address, Colour, Any, list[Model]], ids=str)
+@pytest.mark.parametrize(
+    "hint", [int, Model, Model | None, User, User | None, Address, Colour, Any, list[Model]], ids=str
+)
 def test_parameter_with_a_default_may_be_left_out(hint: Any) -> None:
     """What is left out is not stored, so that a default that changes in code holds for stored jobs, too."""
 
@@ -142,7 +144,7 @@ def test_parameter_with_a_default_may_be_left_out(hint: Any) -> None:
 if find_spec("attrs"):  # no dependency of reltask, not even in its tests
 
     def test_attrs_classes_come_back_equal() -> None:
-        """attrs classes are like dataclasses."""
+        """Attrs classes are like dataclasses."""
         attrs = import_module("attrs")
         point = attrs.make_class("Point", {"x": attrs.field(type=int)})
         assert round_trip(point, point(3)) == point(3)
@@ -166,20 +168,23 @@ def test_context_is_not_an_argument() -> None:
     assert arguments.encode((1,), {}) == '{"user":1}'
 
 
+_text = st.text(st.characters(exclude_categories=["Cs"]))
 _json = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_text, inner, max_size=4),
     max_leaves=10,
 )
 
 
+@pytest.mark.slow
 @given(_json)
 def test_any_json_value_survives(value: object) -> None:
     """Property: whatever JSON can hold comes back as it was."""
-    try:
-        assert round_trip(Any, value) == value
-    except ArgumentsError as error:
-        assert "surrogates" in str(error), error
+    assert round_trip(Any, value) == value
 
 
 # Refused

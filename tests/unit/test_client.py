@@ -129,7 +129,7 @@ def test_enqueue_without_a_loop_names_enqueue_sync(app: App, greet: Any) -> None
     with pytest.raises(UsageError, match=r"call enqueue_sync\(\)"):
         greet.enqueue("Ada")
     with pytest.raises(UsageError, match=r"call status_sync\(\)"):
-        app.status()
+        _ = app.status()
 
 
 async def test_enqueue_sync_inside_a_loop_names_enqueue(app: App, greet: Any) -> None:
@@ -152,6 +152,7 @@ def test_nothing_connects_before_it_must(tmp_path: Path) -> None:
         tick.enqueue_sync()
 
 
+@pytest.mark.slow
 def test_import_starts_no_thread_and_loads_no_driver() -> None:
     """`import reltask` is cheap: no threads, no database driver, no web of modules."""
     code = (
@@ -201,7 +202,7 @@ def test_key_makes_a_job_unique_while_it_exists(app: App, greet: Any) -> None:
     assert app.status_sync().due == 2
 
 
-def test_options_reach_the_row(app: App, greet: Any) -> None:
+def test_options_reach_the_row(greet: Any) -> None:
     """delay, queue, priority, key, attempts and lock timeout, each where it belongs; the task's own otherwise."""
     options = {"queue": "mail", "priority": 1, "key": "k", "max_attempts": 2, "lock_timeout": "5m", "delay": "1h"}
     view = greet.using(**options).enqueue_sync("Ada").view_sync()
@@ -212,12 +213,13 @@ def test_options_reach_the_row(app: App, greet: Any) -> None:
     assert plain.next_run_time == plain.created_at
 
 
-def test_job_at_a_time(app: App, greet: Any) -> None:
+def test_job_at_a_time(greet: Any) -> None:
     """`at` takes any aware datetime, whatever its zone."""
     at = datetime(2030, 1, 1, 12, tzinfo=UTC)
     assert greet.using(at=at).enqueue_sync("Ada").view_sync().next_run_time == at
 
 
+@pytest.mark.slow
 def test_enqueue_many(app: App, greet: Any) -> None:
     """Thousands at once, in chunks, in order, from sync and async code, each with options of its own."""
     jobs = app.enqueue_many_sync(greet.call(str(n)) for n in range(2_500))
@@ -234,12 +236,9 @@ async def _many(app: App, greet: Any) -> int:
     return len(await app.enqueue_many(greet.call(str(n)) for n in range(3)))
 
 
-def test_ids_are_time_ordered(app: App, greet: Any) -> None:
+def test_ids_are_time_ordered(app: App) -> None:
     """Ids are UUIDs of version 7: later ones sort later, so that new rows lie side by side in every index."""
-    from reltask.handles import ProducerHost  # noqa: PLC0415 - the maker of ids
-
-    host: ProducerHost = app._host
-    ids = [host.new_id() for _ in range(100)]
+    ids = [app._host.new_id() for _ in range(100)]
     assert all(new.version == 7 and new.variant == "specified in RFC 4122" for new in ids)
     assert [new.int >> 80 for new in ids] == sorted(new.int >> 80 for new in ids)
 
@@ -266,7 +265,9 @@ BAD_CALLS: list[tuple[str, Callable[[Any], object], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "why"), [case[1:] for case in BAD_CALLS], ids=[case[0] for case in BAD_CALLS])
+@pytest.mark.parametrize(
+    ("call", "error", "why"), [case[1:] for case in BAD_CALLS], ids=[case[0] for case in BAD_CALLS]
+)
 def test_bad_calls_store_nothing(app: App, greet: Any, call: Callable[[Any], object], error: type, why: str) -> None:
     """Each mistake is one error of reltask's tree that says what is wrong, and the table stays empty."""
     with pytest.raises(error, match=why):

@@ -319,13 +319,14 @@ class Story:
             assert planned <= PACE.deadline(self.trusted[one])
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_deadline_holds_whatever_answers_come(data: st.DataObject) -> None:
     """Answers late, lost, partial or out of order: no run is renewed after abandonment, none outlives its trust."""
     story = Story(data)
     story.live(steps=25)
-    last_word = max(story.now, max(PACE.deadline(at) for at in story.trusted.values()))
+    last_word = max(story.now, *(PACE.deadline(at) for at in story.trusted.values()))
     story.now = last_word
     story.obey(story.beats.tick(last_word))
     assert set(story.abandoned) | story.settling == set(story.trusted)
@@ -354,6 +355,7 @@ def test_late_answer_counts_from_before_it_was_sent() -> None:
     assert [time for time, action in drive(beats, 1000.0) if isinstance(action, Abandon)] == [125.0]
 
 
+@pytest.mark.slow
 @given(
     heartbeats=st.lists(st.floats(0.05, 30.0), min_size=1, max_size=4),
     untils=st.lists(st.one_of(st.none(), st.floats(0.0, 100.0)), min_size=4, max_size=4),

@@ -50,7 +50,7 @@ def test_each_name_can_be_imported(name: str) -> None:
 def test_unknown_name_is_an_attribute_error() -> None:
     """A slip of the pen fails as with any module."""
     with pytest.raises(AttributeError, match="no attribute 'Appp'"):
-        reltask.Appp  # type: ignore[attr-defined]  # noqa: B018 - the access is the test
+        reltask.Appp  # noqa: B018 - the access is the test
 
 
 def test_version_is_that_of_the_package() -> None:
@@ -72,7 +72,7 @@ def _coroutines(owner: type) -> list[str]:
 
 @pytest.mark.parametrize("owner", [App, Task, Producer, Job])
 def test_every_coroutine_has_a_sync_twin(owner: type) -> None:
-    """x and x_sync: the same parameters, and what the one promises the other returns."""
+    """X and x_sync: the same parameters, and what the one promises the other returns."""
     names = _coroutines(owner)
     assert names
     for name in names:

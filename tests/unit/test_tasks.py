@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -29,7 +31,8 @@ def test_decorated_function_stays_a_function(app: App) -> None:
     """A task can be called directly, keeps its name and its docstring, and can be read back."""
     task = app.task(plain)
     assert asyncio.run(task(1, b=3)) == 4
-    assert (task.__name__, task.__doc__, task.name) == ("plain", "Add.", "plain")
+    shown: Any = task
+    assert (shown.__name__, shown.__doc__, task.name) == ("plain", "Add.", "plain")
     assert task.function is plain
     assert repr(task) == "<task plain (async)>"
     assert isinstance(task, Task)
@@ -168,7 +171,6 @@ def test_recurring_task_needs_no_arguments(app: App) -> None:
 
 def test_declaration_hash_changes_with_what_is_declared() -> None:
     """The hash sees schedule, queue, priority, attempts, lock timeout and arguments; not the id, not the version."""
-    from uuid import uuid4  # noqa: PLC0415 - only here
 
     def job(**fields: object) -> NewJob:
         return NewJob(**{"id": uuid4(), "task": "t", "schedule": '{"every":"10m"}', **fields})  # type: ignore[arg-type]

@@ -45,7 +45,6 @@ def make_store(
         return SqliteStore(url, options=options, policy=policy, now=now, inline=inline, clock=clock)
     if scheme in ("postgresql", "postgres"):
         from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415 - one driver per process
-
         from reltask.stores.postgres.connections import Options  # noqa: PLC0415
 
         return PostgresStore(

@@ -4,5 +4,5 @@
 
 update reltask.jobs
 set paused_at = null
-where id = :id::uuid and paused_at is not null
+where id = :id::uuid and paused_at is not null and dead_at is null
 returning id;
