@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 @pytest.fixture
-async def live(tmp_path: Path) -> AsyncIterator[Stage]:
+def live(tmp_path: Path) -> Stage:
     """A database of its own in real time, for threads and child processes."""
-    yield Stage(tmp_path / "reltask.db")
+    return Stage(tmp_path / "reltask.db")

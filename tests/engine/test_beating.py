@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -185,7 +187,7 @@ def test_claim_taken_away_stops_the_body(stage: Stage) -> None:
         async with app.worker():
             await long.enqueue()
             await app.log.wait(events.RunStarted)
-            await _steal(app)
+            steal(app)
             abandoned = await app.log.wait(events.RunAbandoned)
             assert abandoned.reason == "the claim has passed to somebody else"
             assert stage.seconds() == 30.0
@@ -194,11 +196,8 @@ def test_claim_taken_away_stops_the_body(stage: Stage) -> None:
     stage.run(scenario())
 
 
-async def _steal(app: StageApp) -> None:
+def steal(app: StageApp) -> None:
     """What a reclaim and a claim by somebody else would leave in the row."""
-    import sqlite3  # noqa: PLC0415 - by hand, behind the engine's back
-    from contextlib import closing  # noqa: PLC0415
-
     with closing(sqlite3.connect(app.path)) as connection, connection:
         connection.execute("update reltask_jobs set locked_by = 'thief', fence = fence + 1")
 
@@ -210,32 +209,29 @@ async def _steal(app: StageApp) -> None:
 async def test_blocked_event_loop_keeps_its_lock(live: Stage) -> None:
     """A task that blocks the event loop past the lock timeout keeps its lock: the beater has a thread of its own."""
     app, rival = live.app(settings=SHORT), live.app(settings=SHORT)
-    threads: set[str] = set()
+    rival_is_there, done = threading.Event(), threading.Event()
 
     @app.task(name="block")
     async def block() -> None:
+        thread.start()
+        rival_is_there.wait()
         time.sleep(1.0)  # noqa: ASYNC251 - blocking the loop is the point
 
     @rival.task(name="block")
     async def never() -> None:
         raise AssertionError("the claim had passed on")
 
-    app.subscribe(lambda _: threads.add(threading.current_thread().name))
-    done = threading.Event()
-
     def rival_process() -> None:
         async def claim_on() -> None:
             async with rival.worker():
-                while not done.is_set():
-                    await asyncio.sleep(0.02)
+                rival_is_there.set()
+                await asyncio.get_running_loop().run_in_executor(None, done.wait)
 
         asyncio.run(claim_on())
 
     thread = threading.Thread(target=rival_process)
     async with app.worker():
         await block.enqueue()
-        await app.log.wait(events.RunStarted)
-        thread.start()
         await app.log.wait(events.RunSucceeded)
         done.set()
     thread.join()
@@ -263,7 +259,7 @@ async def test_thread_body_hears_of_its_lost_lock(live: Stage) -> None:
     async with app.worker():
         await wait_for_it.enqueue()
         await app.log.wait(events.RunStarted)
-        await _steal(app)
+        steal(app)
         await app.log.wait(events.LateWriteRefused)
     assert heard == ["This run's claim is no longer to be trusted: the claim has passed to somebody else."]
     app.close()

@@ -11,7 +11,6 @@ from reltask.errors import AmbiguousError, PermanentError, TransientError
 from reltask.job import State
 from tests.engine.stage import Stage
 
-
 ENDS: dict[str, type[events.RunEvent]] = {
     "succeeded": events.RunSucceeded,
     "failed": events.RunFailed,

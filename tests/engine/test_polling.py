@@ -34,7 +34,7 @@ def test_polling_occurs_at_configured_interval(stage: Stage) -> None:
 
 
 def test_idle_worker_costs_one_statement_per_poll(stage: Stage) -> None:
-    """200 idle workers must send at most 5 statements a second: a worker that has nothing sends 1 per 60 s, in the main."""
+    """200 idle workers send at most 5 statements a second in all."""
     app = stage.app()
 
     @app.task

@@ -42,8 +42,8 @@ async def outcome(app: StageApp, *args: Any) -> tuple[str, str | None, str | Non
 
 async def wait_for_mark(mark: Path) -> int:
     """The pid that the child wrote when its function had begun."""
-    while not (text := _read(mark)):
-        await asyncio.sleep(0.01)  # noqa: ASYNC110 - a file is all that the child can leave
+    while not (text := _read(mark)):  # noqa: ASYNC110 - a file is all that the child can leave
+        await asyncio.sleep(0.01)
     return int(text)
 
 
@@ -52,8 +52,8 @@ def _read(file: Path) -> str:
 
 
 async def wait_for_death(pid: int) -> None:
-    while _is_alive(pid):
-        await asyncio.sleep(0.01)  # noqa: ASYNC110 - it is not our child: only looking tells
+    while _is_alive(pid):  # noqa: ASYNC110 - it is not our child: only looking tells
+        await asyncio.sleep(0.01)
 
 
 def _is_alive(pid: int) -> bool:

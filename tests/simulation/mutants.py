@@ -202,12 +202,11 @@ class Catch(NamedTuple):
 def hunt(index: int, limit: int) -> Catch:
     """Run seeds against one mutant until one breaks a promise."""
     mutant = MUTANTS[index]
-    for start in range(0, limit, 10):
+    for seed in range(limit):
         with mutant.broken():
-            verdicts = run_seeds(list(range(start, start + 10)))
-        for number, verdict in enumerate(verdicts, start=1):
-            if verdict.broken is not None:
-                return Catch(mutant.name, verdict.broken, start + number)
+            (verdict,) = run_seeds([seed])
+        if verdict.broken is not None:
+            return Catch(mutant.name, verdict.broken, seed + 1)
     return Catch(mutant.name, None, limit)
 
 
@@ -224,8 +223,11 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=2_000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
+    catches = []
     with ProcessPoolExecutor(options.jobs) as pool:
-        catches = list(pool.map(hunt, range(len(MUTANTS)), [options.limit] * len(MUTANTS)))
+        for catch in pool.map(hunt, range(len(MUTANTS)), [options.limit] * len(MUTANTS)):
+            catches.append(catch)
+            print(f"{catch.name}: {catch.invariant or 'NOT CAUGHT'} after {catch.seeds}", file=sys.stderr, flush=True)  # noqa: T201
     print(table(catches))  # noqa: T201 - this is what the command is for
     return 1 if any(catch.invariant is None for catch in catches) else 0
 

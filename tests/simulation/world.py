@@ -7,6 +7,8 @@ import hashlib
 import random
 import shutil
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,6 +113,7 @@ class World:
         self.discarded: set[UUID] = set()
         self.faults: Counter[str] = Counter()
         self.quiet = False
+        self.violation: Violation | None = None
         self.trace = hashlib.sha256()
         self._numbers = 0
 
@@ -153,6 +156,8 @@ class World:
         """The whole history of this seed, or a Violation."""
         try:
             self.loop.run_until_complete(self.loop.create_task(self.history()))
+            if self.violation is not None:
+                raise self.violation
             self.audit()
         finally:
             for node in self.nodes:
@@ -165,7 +170,7 @@ class World:
         for _ in range(self.rng.randint(2, 4)):
             self.start_node()
         end = self.loop.time() + self.rng.uniform(30, 70)
-        while self.loop.time() < end:
+        while self.loop.time() < end and self.violation is None:
             await asyncio.sleep(self.rng.expovariate(1 / 4))
             await self.fault()
         await self.heal()
@@ -179,6 +184,15 @@ class World:
     def note(self, *what: object) -> None:
         """Everything that happened goes into the hash, so that two runs of a seed can be compared."""
         self.trace.update(repr((round(self.loop.time(), 9), *what)).encode())
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """What breaks inside a worker must not vanish with the task that noticed it."""
+        try:
+            yield
+        except Violation as violation:
+            self.violation = self.violation or violation
+            raise
 
     # Processes
 
@@ -252,15 +266,17 @@ class World:
 
         def after(answer: Any) -> None:
             self.note(verb, PROCESS.get(), len(answer) if hasattr(answer, "__len__") else 0)
-            check(answer)
+            with self.remembering():
+                check(answer)
 
         return after
 
     def heard(self, node: Node, event: events.Event) -> None:
         self.note("event", node.name, type(event).__name__)
-        self.reports(event)
-        if isinstance(event, events.RunAbandoned) and "somebody else" in event.reason:
-            self.inspector.is_not_held(node.name, event)
+        with self.remembering():
+            self.reports(event)
+            if isinstance(event, events.RunAbandoned) and "somebody else" in event.reason:
+                self.inspector.is_not_held(node.name, event)
 
     async def crash(self, node: Node) -> None:
         """SIGKILL: no step more, connections gone, open transactions rolled back. Its requests may still land."""
@@ -459,7 +475,7 @@ class World:
                 self.loop.spawn(node.name, self.leave(node))
         self.start_node(knows_all=True)
         limit = self.loop.time() + QUIET_LIMIT
-        while self.unfinished():
+        while self.unfinished() and self.violation is None:
             if self.loop.time() > limit:
                 raise Violation("no slot is lost", f"unfinished after {QUIET_LIMIT} s: {self.unfinished()}")
             await asyncio.sleep(20)

@@ -1,7 +1,8 @@
-"""Output: JSON for machines, aligned columns for pipes, and rich's tables for a terminal that has rich."""
+"""Output: JSON for machines, aligned columns for pipes, and rich's tables for a terminal where they fit."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -25,7 +26,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Row], *, nothing: str) ->
     texts = [[text(cell) for cell in row] for row in rows]
     if not texts:
         click.echo(nothing)
-    elif not (sys.stdout.isatty() and _with_rich(columns, texts)):
+    elif not (sys.stdout.isatty() and _fits(columns, texts) and _with_rich(columns, texts)):
         _plainly(columns, texts)
 
 
@@ -62,8 +63,17 @@ def first_line(error: str | None) -> str:
     return lines[-1][:100] if lines else "-"
 
 
+def _widths(columns: Sequence[str], rows: list[list[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+
+
+def _fits(columns: Sequence[str], rows: list[list[str]]) -> bool:
+    """Whether the lines fit on the terminal. rich would fold cells, and an id in pieces cannot be copied."""
+    return sum(_widths(columns, rows)) + 2 * len(columns) <= shutil.get_terminal_size().columns
+
+
 def _plainly(columns: Sequence[str], rows: list[list[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    widths = _widths(columns, rows)
     for row in [list(columns), *rows]:
         click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
@@ -76,7 +86,7 @@ def _with_rich(columns: Sequence[str], rows: list[list[str]]) -> bool:
         return False
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*row)
     Console(markup=False, highlight=False).print(table)

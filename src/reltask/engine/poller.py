@@ -15,6 +15,7 @@ lock timeout. So a poison job takes no bystander along twice.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -26,7 +27,7 @@ from reltask.engine.beater import Beater
 from reltask.engine.places import Places, Wish
 from reltask.engine.run import Run
 from reltask.engine.service import Service
-from reltask.errors import AmbiguousError, DatabaseError
+from reltask.errors import AmbiguousError, ReltaskError
 from reltask.job import ClaimAnswer, ClaimRequest, Reclaimed
 from reltask.lease import Pace
 from reltask.store import BATCH, Store
@@ -40,6 +41,7 @@ EXPIRY_PAUSE = (0.26, 0.4)
 DUE_SPREAD = 0.004
 EXPIRY_SPREAD = 0.25
 """Workers that wait for the same moment spread over this many seconds; they do not stampede."""
+WARN_INTERVAL = 600.0
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -78,6 +80,7 @@ class Poller(Service):
         self._rng = rng
         self._emit = emit
         self._reclaim_at = float("-inf")
+        self._warn_at = clock.monotonic() + rng.uniform(0, WARN_INTERVAL / 10)
         self._due_at = float("inf")
         self._failed_since: float | None = None
         self._failures = 0
@@ -96,9 +99,10 @@ class Poller(Service):
             await self._reclaim_if_due()
             verb = "claim"
             await self._claim()
-        except DatabaseError as error:
+        except ReltaskError as error:
             return self._outage(verb, error)
         self._database_answers()
+        await self._warn_of_unknown_tasks()
         return self._pause()
 
     # Reclaiming
@@ -189,6 +193,17 @@ class Poller(Service):
             runs.append(run)
         return runs
 
+    async def _warn_of_unknown_tasks(self) -> None:
+        """Now and then: is something due that no living worker knows? It would wait for ever, and silently."""
+        now = self._clock.monotonic()
+        if now < self._warn_at:
+            return
+        self._warn_at = now + WARN_INTERVAL
+        with contextlib.suppress(ReltaskError):
+            unknown = (await self._store.read_status()).unknown
+            if unknown:
+                self._emit(events.TasksUnknown(worker=self._worker, counts=unknown))
+
     # Sleeping
 
     def _plan(self, answer: ClaimAnswer, wish: Wish, claimed: int) -> None:
@@ -221,7 +236,7 @@ class Poller(Service):
 
     # Outages
 
-    def _outage(self, verb: str, error: DatabaseError) -> float:
+    def _outage(self, verb: str, error: ReltaskError) -> float:
         """The database does not answer: wait and try again, for as long as it takes."""
         if self._failed_since is None:
             self._failed_since = self._clock.monotonic()
