@@ -45,12 +45,18 @@ LOCK_TIMEOUT = 2.0
 """Seconds. Heartbeats follow: every 0.5 s."""
 
 
-def eventually(condition: Callable[[], T | None], *, within: float = PATIENCE, what: str = "") -> T:
-    """What the condition answers, as soon as it is neither None nor false nor empty."""
+def eventually(
+    condition: Callable[[], T | None],
+    *,
+    within: float = PATIENCE,
+    what: str,
+    seen: Callable[[], object] | None = None,
+) -> T:
+    """What the condition answers, as soon as it is neither None nor false nor empty; `seen` explains a failure."""
     until = time.monotonic() + within
     while not (answer := condition()):
         if time.monotonic() > until:
-            raise AssertionError(f"not within {within:g} s: {what or getattr(condition, '__name__', '')}")
+            raise AssertionError(f"not within {within:g} s: {what}" + (f"; seen: {seen()}" if seen else ""))
         time.sleep(0.02)
     return answer
 
@@ -209,7 +215,7 @@ class Cluster:
             runs = self.runs(job)
             return runs if runs and runs[-1].outcome == outcome else None
 
-        return eventually(ended, what=f"{job} ends with {outcome}: {[run.outcome for run in self.runs(job)]}")
+        return eventually(ended, what=f"{job} ends with {outcome}", seen=lambda: self.runs(job))
 
     def report(self) -> checker.Report:
         """Count slots, gaps and bodies. Best when nobody works any more: it takes three looks."""

@@ -81,11 +81,14 @@ def assert_operators_are_refused(cluster: Cluster, job: JobView) -> None:
 )
 def test_a_due_time_survives_the_worker_that_knew_it(cluster: Cluster) -> None:
     """A worker dies idle, after it has moved a recurring job on: the next slot is not kept waiting for a poll."""
-    cluster.start(2, {"lock_timeout": "2m", "poll": "5s", SCHEDULES: json.dumps([{"key": "only", "every": "1s"}])})
+    schedule = {"key": "only", "every": "1s", "arguments": {"seconds": 0.2}}
+    cluster.start(2, {"lock_timeout": "2m", "poll": "5s", SCHEDULES: json.dumps([schedule])})
     (job,) = eventually(lambda: [job for job in cluster.jobs() if job.slot_no > 2], what="two slots are done")
     (last,) = [run for run in cluster.runs(job.id) if run.slot_no == job.slot_no - 1]
     cluster.worker(int(str(last.worker).split("_")[-2])).kill()
-    (following,) = eventually(lambda: [run for run in cluster.runs(job.id) if run.slot_no == job.slot_no])
+    (following,) = eventually(
+        lambda: [run for run in cluster.runs(job.id) if run.slot_no == job.slot_no], what="the next slot is done"
+    )
     assert following.claimed_at is not None
     late = following.claimed_at - following.nominal_time
     figures.info("%.3f s late", late.total_seconds())

@@ -17,17 +17,17 @@ from tests.cluster.workload import SCHEDULES, VERSION
 pytestmark = pytest.mark.slow
 
 SLOTS = 200
-GRID = timedelta(milliseconds=45)
+GRID = timedelta(milliseconds=35)
 SHORT = timedelta(milliseconds=400)
 LONG = timedelta(milliseconds=1500)
 """With bodies of 0.8 s: longer than a heartbeat, which comes every 0.5 s."""
 
 
 def schedules() -> str:
-    """One job on a grid, nine short ones, two whose bodies outlast a heartbeat."""
-    short = [{"key": f"short-{n}", "every": "400ms", "arguments": {"seconds": 0.05}} for n in range(9)]
+    """One job on a grid, twelve short ones, two whose bodies outlast a heartbeat."""
+    short = [{"key": f"short-{n}", "every": "400ms", "arguments": {"seconds": 0.05}} for n in range(12)]
     long = [{"key": f"long-{n}", "every": "1500ms", "arguments": {"seconds": 0.8}} for n in range(2)]
-    return json.dumps([{"key": "grid", "every": "45ms", "align": True}, *short, *long])
+    return json.dumps([{"key": "grid", "every": "35ms", "align": True}, *short, *long])
 
 
 def by_key(runs: list[RunView]) -> dict[str, list[RunView]]:

@@ -32,6 +32,7 @@ def test_a_worker_that_was_paused_past_its_lock_is_too_late(cluster: Cluster) ->
         str(in_thread): 1,
     }
     assert paused.events("RunAbandoned")
+    assert [(run.outcome, run.fence) for run in cluster.runs()] == [("lost", 1), ("lost", 1)]
     for view in cluster.jobs():
         assert (view.state, view.fence, view.slot_no) == (State.CLAIMED, 2, 1)
         assert f"_{owner.pid}_" in str(view.locked_by)
@@ -43,7 +44,7 @@ def test_a_worker_that_was_paused_past_its_lock_is_too_late(cluster: Cluster) ->
     assert paused.alive
     cluster.stop()
     report = cluster.report()
-    assert (report.faults, report.once) == ({}, 3)
+    assert (report.faults, report.once, cluster.jobs()) == ({}, 3, [])
 
 
 def test_a_task_that_blocks_the_event_loop_keeps_its_lock(cluster: Cluster) -> None:

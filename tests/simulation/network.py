@@ -25,6 +25,8 @@ from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.stores.sqlite.session import SqliteOptions
 
 LATENCY = 0.004
+LATEST = 25.0
+"""How many seconds late a request may land: longer than a lock lives."""
 READS = frozenset({"read_declared", "read_holds", "read_outcomes", "read_status", "read_job", "list_jobs", "read_now"})
 
 
@@ -162,7 +164,7 @@ class SimStore:
         return answer
 
     async def _execute_late(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        await asyncio.sleep(self._timeout + self._line.rng.uniform(0, 3 * self._timeout))
+        await asyncio.sleep(self._timeout + self._line.rng.uniform(0, LATEST))
         try:
             await self._execute(verb, args, options)
         except TransientError:

@@ -1,0 +1,261 @@
+"""The interleaving suite's driver for PostgreSQL.
+
+The store under test is the shipped adapter, bound to one connection whose transaction the scenario owns. The server's
+`pg_locks` says whether a statement waits, and for whom. To stop a statement between its snapshot and its first lock, a
+call that waits for an advisory lock is put where the statement first looks at its input; nothing else in it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from reltask.stores.postgres.adapter import PostgresStore
+from reltask.stores.postgres.connections import Options, connect
+from reltask.stores.postgres.transaction import PostgresTransaction
+from reltask.stores.statement import Statement, compile_statement, load, read_sql, split
+from tests.interleaving.driver import Snapshot, StatementRefused, Waiting
+
+TABLES = ("reltask.jobs", "reltask.runs", "reltask.workers", "interleaving.effects")
+
+SET_UP = """
+create schema interleaving;
+create table interleaving.effects (job_id uuid not null);
+create function interleaving.pause(session integer) returns boolean language plpgsql volatile as $$
+begin
+    perform pg_advisory_xact_lock_shared(session);
+    return true;
+end $$;
+"""
+
+SNAPSHOT = """
+select (select json_agg(job order by id) from reltask.jobs as job),
+       (select json_agg(run order by job_id, fence) from reltask.runs as run),
+       (select json_agg(worker order by id) from reltask.workers as worker),
+       (select json_agg(effect order by job_id) from interleaving.effects as effect)
+"""
+
+WAITS = """
+select locktype from pg_locks
+where pid = $1 and not granted and locktype in ('advisory', 'transactionid', 'tuple', 'spectoken', 'relation')
+"""
+
+WRITABLE = """
+select string_agg(attname, ', ' order by attnum) from pg_attribute
+where attrelid = $1::regclass and attnum > 0 and not attisdropped and attgenerated = ''
+"""
+
+PAUSE = "(select interleaving.pause({}))"
+_BATCH = ("        order by id\n    ) as given", "        where {pause}\n        order by id\n    ) as given")
+_CLOCK = ("statement_timestamp()) as now\n)", "statement_timestamp()) as now\n    where {pause}\n)")
+_ROW = ("where id = :id::uuid", "where {pause} and id = :id::uuid")
+
+FIRST_LOOK = {
+    "claim_jobs": (") as first_task\n", ") as first_task\n    where {pause}\n"),
+    "heartbeat_jobs": ("as pair (id, fence)\n)", "as pair (id, fence)\n    where {pause}\n)"),
+    "complete_jobs": _BATCH,
+    "fail_jobs": _BATCH,
+    "release_jobs": _BATCH,
+    "reclaim_jobs": _CLOCK,
+    "enqueue_jobs": _CLOCK,
+    "discard_job": ("where job.id = :id::uuid", "where {pause} and job.id = :id::uuid"),
+    "declare_job": ("where job.task = :task::text", "where {pause} and job.task = :task::text"),
+    "register_worker": ("as parameters\n", "as parameters\nwhere {pause}\n"),
+    "stop_worker": ("where id = :worker::text", "where {pause} and id = :worker::text"),
+    **dict.fromkeys(["guard_job", "record_progress", "pause_job", "resume_job", "run_job_now", "retry_job"], _ROW),
+}
+"""Where each statement first looks at its input: after its snapshot, before its first lock."""
+
+
+def replaced(text: str, old: str, new: str) -> str:
+    """A text that is not there is a mistake in the test."""
+    if old not in text:
+        raise LookupError(f"the statement has no {old!r}")
+    return text.replace(old, new)
+
+
+class Statements:
+    """The shipped statements, unless a mutant is on."""
+
+    def __init__(self) -> None:
+        self._changes: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._paused: dict[tuple[str, int], Statement] = {}
+
+    def get(self, verb: str, pause: int | None) -> Statement:
+        if pause is not None and not self._changes:
+            known = self._paused.get((verb, pause))
+            return known or self._paused.setdefault((verb, pause), self._make(verb, pause))
+        if verb in self._changes or pause is not None:
+            return self._make(verb, pause)
+        (statement,) = load("postgres", verb, "numbered")
+        return statement
+
+    def _make(self, verb: str, pause: int | None) -> Statement:
+        text = read_sql("postgres", verb)
+        if pause is not None:
+            old, new = FIRST_LOOK[verb]
+            text = replaced(text, old, new.format(pause=PAUSE.format(pause)))
+        for old, new in self._changes.get(verb, ()):
+            text = replaced(text, old, new)
+        (one,) = split(text)
+        return compile_statement(one, "numbered")
+
+    @contextmanager
+    def changed(self, changes: dict[str, tuple[tuple[str, str], ...]]) -> Iterator[None]:
+        before, self._changes = self._changes, changes
+        try:
+            yield
+        finally:
+            self._changes = before
+
+
+class PostgresSession:
+    """One connection with the settings that the adapter's own have."""
+
+    def __init__(
+        self, connection: asyncpg.Connection, monitor: asyncpg.Connection, statements: Statements, worker: str
+    ) -> None:
+        self.worker = worker
+        self.now = datetime.min.replace(tzinfo=UTC)
+        self.store = _BoundStore(self)
+        self.transaction = _BoundTransaction(self, connection)
+        self._connection = connection
+        self._monitor = monitor
+        self._statements = statements
+        self._pid = connection.get_server_pid()
+        self._pausing = False
+
+    async def begin(self) -> None:
+        await self._connection.execute("begin isolation level read committed")
+
+    async def commit(self) -> None:
+        await self._connection.execute("commit")
+
+    async def rollback(self) -> None:
+        await self._connection.execute("rollback")
+
+    async def write_effect(self, job_id: UUID) -> None:
+        await self._connection.execute("insert into interleaving.effects values ($1)", job_id)
+
+    async def hold_rows(self, jobs: Collection[UUID], workers: Collection[str]) -> None:
+        await self._connection.execute(
+            "select from reltask.jobs where id = any ($1::uuid[]) order by id for update", list(jobs)
+        )
+        await self._connection.execute(
+            "select from reltask.workers where id = any ($1::text[]) order by id for update", list(workers)
+        )
+
+    async def pause_next(self) -> None:
+        await self._monitor.execute("select pg_advisory_lock($1)", self._pid)
+        self._pausing = True
+
+    async def go_on(self) -> None:
+        await self._monitor.execute("select pg_advisory_unlock($1)", self._pid)
+
+    async def waits_for(self) -> Waiting:
+        kind = await self._monitor.fetchval(WAITS, self._pid)
+        if kind is None:
+            return Waiting.NOTHING
+        return Waiting.PAUSE if kind == "advisory" else Waiting.LOCK
+
+    async def send(self, verb: str, columns: dict[str, object]) -> list[Any]:
+        """One of reltask's statements, in the open transaction."""
+        pause, self._pausing = (self._pid if self._pausing else None), False
+        statement = self._statements.get(verb, pause)
+        try:
+            rows: list[Any] = await self._connection.fetch(
+                statement.text, *statement.arguments({**columns, "now": self.now})
+            )
+        except asyncpg.PostgresError as error:
+            raise StatementRefused(f"{self.worker}: {verb}: {error.sqlstate} {error}") from error
+        return rows
+
+
+class _BoundStore(PostgresStore):
+    """The adapter's verbs, sent on the session's connection."""
+
+    def __init__(self, session: PostgresSession) -> None:
+        super().__init__("postgresql://nowhere")
+        self._session = session
+
+    async def _send(self, verb: str, columns: dict[str, object], *, writes: bool) -> list[Any]:  # noqa: ARG002 - as inherited
+        return await self._session.send(verb, columns)
+
+
+class _BoundTransaction(PostgresTransaction):
+    """A task's transaction on the session's connection."""
+
+    def __init__(self, session: PostgresSession, connection: asyncpg.Connection) -> None:
+        super().__init__(connection, None)
+        self._session = session
+
+    async def verb(self, name: str, **columns: object) -> list[Any]:
+        return await self._session.send(name, columns)
+
+
+class PostgresDriver:
+    """One migrated database, three sessions, and a connection that watches them."""
+
+    def __init__(
+        self, monitor: asyncpg.Connection, sessions: list[PostgresSession], statements: Statements, columns: list[str]
+    ) -> None:
+        self.first, self.second, self.gate = sessions
+        self._monitor = monitor
+        self._statements = statements
+        self._columns = dict(zip(TABLES, columns, strict=True))
+
+    async def clear(self) -> None:
+        await self._monitor.execute("".join(f"delete from {table};" for table in TABLES))
+
+    async def save(self, name: str) -> None:
+        await self._monitor.execute(
+            f'create schema "{name}";'
+            + "".join(f'create table "{name}".{table.partition(".")[2]} as table {table};' for table in TABLES)
+        )
+
+    async def restore(self, name: str) -> None:
+        copies = "".join(
+            f'insert into {table} ({columns}) select {columns} from "{name}".{table.partition(".")[2]};'
+            for table, columns in self._columns.items()
+        )
+        await self._monitor.execute("".join(f"delete from {table};" for table in TABLES) + copies)
+
+    async def snapshot(self) -> Snapshot:
+        tables = await self._monitor.fetchrow(SNAPSHOT)
+        return Snapshot(*(msgspec.json.decode(rows or "[]") for rows in tables))
+
+    @contextmanager
+    def changed(self, verb: str, *changes: tuple[str, str]) -> Iterator[None]:
+        with self._statements.changed({verb: changes}):
+            yield
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        with self._statements.changed({}):
+            yield
+
+
+@asynccontextmanager
+async def postgres_driver(url: str) -> AsyncIterator[PostgresDriver]:
+    """Connect, and add what the suite needs beside reltask's tables. A deadlock is found within 20 ms."""
+    connections = [await connect(url, Options(command_timeout=20.0)) for _ in range(4)]
+    monitor, *others = connections
+    try:
+        await monitor.execute(SET_UP)
+        for connection in connections:
+            await connection.execute("set deadlock_timeout = '20ms'")
+        statements = Statements()
+        names = ["bob", "carol", "gate"]
+        sessions = [
+            PostgresSession(one, monitor, statements, name) for one, name in zip(others, names, strict=True)
+        ]
+        yield PostgresDriver(monitor, sessions, statements, [await monitor.fetchval(WRITABLE, t) for t in TABLES])
+    finally:
+        for connection in connections:
+            await connection.close()
