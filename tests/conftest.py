@@ -28,7 +28,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: PostgresServer) -> str:
     """The name of a migrated database that nobody uses, to copy from."""
-    from reltask.stores.migration import migrate_postgres  # noqa: PLC0415 - tests without PostgreSQL need no driver
+    from reltask.stores.postgres.schema import migrate_postgres  # noqa: PLC0415 - tests without PostgreSQL need no driver
 
     url = postgres_server.create_database(TEMPLATE)
     run_in_thread(lambda: migrate_postgres(url))

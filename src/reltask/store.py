@@ -100,7 +100,7 @@ class Store(Protocol):
         ...
 
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
-        """Read the recurring jobs with these (task, key) names, and the database's time."""
+        """Read the jobs with these (task, key) names, recurring or unique, and the database's time."""
         ...
 
     async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:

@@ -6,8 +6,8 @@
         time.run(scenario())        # an hour of schedules in milliseconds
 
 A virtual loop never waits. When nothing can run, it sets its own clock to the next timer; monotonic time, the
-database's time and `asyncio.sleep` all follow that one clock. Only what runs on the loop takes part: threads and sockets
-live in real time and do not.
+database's time and `asyncio.sleep` all follow that one clock. Only what runs on the loop takes part: threads and
+sockets live in real time and do not.
 """
 
 from __future__ import annotations

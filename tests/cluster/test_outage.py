@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reltask.job import Outcome, RunView
-from reltask.stores.migration import migrate_postgres
+from reltask.stores.postgres.schema import migrate_postgres
 from tests.cluster import table
 from tests.cluster.cluster import Cluster, eventually, figures, running
 from tests.cluster.workload import SCHEDULES

@@ -118,12 +118,13 @@ async def test_two_stores_see_each_other(bench: Bench, rival: Store) -> None:
 # Declaring
 
 
-async def test_read_declared_finds_recurring_jobs_by_name(bench: Bench) -> None:
-    """By (task, key), none being a key of its own; one-offs are not declared."""
-    plain, keyed = recurring(app_version="1.2"), recurring(key="k")
-    await bench.add(plain, keyed, new_job(task="one_off", key="k"))
-    found = await bench.store.read_declared([("greet", None), ("greet", "k"), ("one_off", "k"), ("none", None)])
-    assert {(declared.id, declared.key) for declared in found} == {(plain.id, None), (keyed.id, "k")}
+async def test_read_declared_finds_jobs_by_name(bench: Bench) -> None:
+    """By (task, key), none being a key of its own; a one-off without a key has no name."""
+    plain, keyed, unique = recurring(app_version="1.2"), recurring(key="k"), new_job(task="one_off", key="k")
+    await bench.add(plain, keyed, unique, new_job(task="one_off"))
+    names = [("greet", None), ("greet", "k"), ("one_off", "k"), ("one_off", None), ("none", None)]
+    found = await bench.store.read_declared(names)
+    assert {(row.id, row.key) for row in found} == {(plain.id, None), (keyed.id, "k"), (unique.id, "k")}
     (first,) = [declared for declared in found if declared.id == plain.id]
     assert (first.task, first.schedule, first.declaration, first.app_version) == ("greet", plain.schedule, "v1", "1.2")
     assert (first.next_run_time, first.now) == (START, bench.now())

@@ -12,8 +12,9 @@ import pytest
 
 from reltask.errors import PermanentError
 from reltask.job import ClaimRequest, Completion, Failure, NewJob, Outcome, Release, WorkerRecord
-from reltask.stores.migration import migrate_postgres, pending_postgres, schema_scripts
+from reltask.stores.migration import schema_scripts
 from reltask.stores.postgres.adapter import PostgresStore
+from reltask.stores.postgres.schema import migrate_postgres, pending_postgres
 from tests.postgres_server import PostgresServer
 
 ROLES = ("migrate", "run", "enqueue", "read")

@@ -220,8 +220,8 @@ def test_a_rule_leaves_the_innocent_alone(rule: Rule, text: str) -> None:
 
 NOT_STATEMENTS = {"open", "close"}
 """Verbs that manage connections."""
-HOUSEKEEPING = {"read_schema", "lock_schema"}
-"""Statements that migration and start-up need, below the seam."""
+HOUSEKEEPING = {"read_schema", "lock_schema", "begin_transaction", "guard_job"}
+"""Statements that migration, start-up and a task's own transaction need, below the seam."""
 WITHOUT = {"sqlite": {"signal"}}
 """Verbs that need no statement in a store: SQLite has no notifications."""
 

@@ -13,7 +13,7 @@ from reltask.cli.target import about_schema
 from reltask.config import safe_url
 from reltask.errors import ConfigurationError
 from reltask.runner import EXIT_ERROR, EXIT_OK
-from reltask.stores.migration import Dialect, migrate_postgres, migrations, pending_postgres
+from reltask.stores.migration import Dialect, migrations
 from reltask.stores.sqlite.schema import ensure_schema, pending_names
 from reltask.stores.sqlite.session import Session, SqliteOptions, database_path
 
@@ -49,6 +49,8 @@ def dialect_of(url: str) -> Dialect:
 
 def _migrate(url: str) -> list[str]:
     if dialect_of(url) == "postgres":
+        from reltask.stores.postgres.schema import migrate_postgres  # noqa: PLC0415 - the driver is an extra
+
         return asyncio.run(migrate_postgres(url))
     session = Session(database_path(url), SqliteOptions(), None)
     try:
@@ -59,6 +61,8 @@ def _migrate(url: str) -> list[str]:
 
 def _pending(url: str) -> list[str]:
     if dialect_of(url) == "postgres":
+        from reltask.stores.postgres.schema import pending_postgres  # noqa: PLC0415 - the driver is an extra
+
         return asyncio.run(pending_postgres(url))
     if not Path(database_path(url)).exists():
         return [migration.name for migration in migrations("sqlite")]

@@ -63,9 +63,27 @@ def main() -> None:
 
     order = msgspec.json.decode(_read_line(), type=Order)
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
+    _log_through(say)
     context = None if order.facts is None else ProcessContext(order.facts, say)
     posix.on_terminate(lambda: _stop(context))
     say(_obey(order, context))
+
+
+class _LogPipe(logging.Handler):
+    """Sends log lines to the worker, which knows where they go and in what form."""
+
+    def __init__(self, say: Callable[[Message], None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(Message(kind="log", text=self.format(record), level=record.levelno, logger=record.name))
+
+
+def _log_through(say: Callable[[Message], None]) -> None:
+    root = logging.getLogger()
+    root.addHandler(_LogPipe(say))
+    root.setLevel(logging.INFO)
 
 
 def _take_over_stdout() -> IO[bytes]:

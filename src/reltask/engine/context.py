@@ -17,7 +17,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from reltask.arguments import encode_json
-from reltask.engine.run import Run
+from reltask.engine.run import Run, log_fields
 from reltask.engine.transaction import TaskTransaction, Transactions, current, open_transaction, wait_for
 from reltask.errors import UsageError
 
@@ -59,8 +59,7 @@ class BaseContext:
         self.worker: str = worker
         self.state: Any = services.state
         """What the app's lifespan yielded."""
-        extra = {"worker": worker, "job": str(claim.job_id), "slot": claim.slot_no, "fence": claim.fence}
-        self.logger = RunLogger(logging.getLogger(f"reltask.task.{claim.task}"), extra)
+        self.logger = RunLogger(logging.getLogger(f"reltask.task.{claim.task}"), log_fields(claim, worker))
 
     @property
     def cancelled(self) -> bool:

@@ -12,6 +12,7 @@ The child is told what to import by the worker's registry, never by the database
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -23,9 +24,8 @@ from typing import Any
 
 import msgspec
 
-import reltask
-from reltask import posix
-from reltask.engine.run import Run
+from reltask import posix, version
+from reltask.engine.run import Run, log_fields
 from reltask.engine.threads import ThreadPool
 from reltask.errors import Cancel, Retry, Snooze, Stopped
 
@@ -58,12 +58,14 @@ class Order(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the child says: progress, or its end."""
+    """What the child says: progress, a line for the log, or its end."""
 
     kind: str
     value: msgspec.Raw = msgspec.Raw(b"null")
     text: str = ""
     seconds: float | None = None
+    level: int = 0
+    logger: str = ""
 
 
 def order_for(run: Run, worker: str) -> Order:
@@ -95,7 +97,7 @@ def order_for(run: Run, worker: str) -> Order:
 
 def _environment() -> dict[str, str]:
     """The worker's environment, in which the child finds the same reltask, installed or not."""
-    home = str(Path(reltask.__file__).parents[1])
+    home = str(Path(version.__file__).parents[1])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
 
 
@@ -107,6 +109,7 @@ class ProcessBody:
         self._run = run
         self._order = order_for(run, worker)
         self._progress = progress
+        self._extra = log_fields(run.claim, worker)
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -144,6 +147,8 @@ class ProcessBody:
                 message = msgspec.json.decode(line, type=Message)
                 if message.kind == "progress":
                     self._progress(bytes(message.value).decode())
+                elif message.kind == "log":
+                    logging.getLogger(message.logger).log(message.level, message.text, extra=self._extra)
                 else:
                     end = message
         return self._judge(end, child.returncode)

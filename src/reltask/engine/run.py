@@ -100,3 +100,8 @@ class Run:
         if self.stop_reason.claim_is_doubtful:
             raise LockLost(f"This run's claim is no longer to be trusted: {self.stop_detail}.")
         raise Stopped(self.stop_detail or self.stop_reason)
+
+
+def log_fields(claim: Claim, worker: str) -> dict[str, object]:
+    """What every log line about a run carries."""
+    return {"worker": worker, "job": str(claim.job_id), "slot": claim.slot_no, "fence": claim.fence}

@@ -82,17 +82,3 @@ def pending(dialect: Dialect, found: int) -> list[Migration]:
     if found > schema_version(dialect):
         check_version(dialect, found)
     return [migration for migration in migrations(dialect) if migration.version > found]
-
-
-async def pending_postgres(url: str) -> list[str]:
-    """The names of what `migrate_postgres` would run."""
-    from reltask.stores.postgres import schema  # noqa: PLC0415 - the driver is an extra
-
-    return await schema.pending_names(url)
-
-
-async def migrate_postgres(url: str) -> list[str]:
-    """Bring a database to this version's schema; the names of what was run, none if it was there already."""
-    from reltask.stores.postgres import schema  # noqa: PLC0415 - the driver is an extra
-
-    return await schema.migrate(url)

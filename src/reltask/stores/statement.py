@@ -1,9 +1,9 @@
 """SQL as it stands in its file, and SQL as a driver wants it.
 
 The files name their parameters `:like_this`, so that a person can read them and any SQL tool can run them. Each
-driver has its own way of saying the same: asyncpg wants `$1`, sqlite3 takes the names as they are, ODBC wants `?`.
-A small tokenizer finds the parameters, and leaves alone what only looks like one: a cast (`x::text`), a string, a
-quoted name, a comment, a dollar-quoted body.
+driver has its own way of saying the same: asyncpg wants `$1`, psycopg `%(name)s`, sqlite3 takes the names as they
+are, ODBC wants `?`. A small tokenizer finds the parameters, and leaves alone what only looks like one: a cast
+(`x::text`), a string, a quoted name, a comment, a dollar-quoted body.
 
     select :now::timestamptz, ':not' -- :nor this        select $1::timestamptz, ':not' -- :nor this
            ▲                                       ──►          ▲
@@ -18,7 +18,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
 
-Style = Literal["named", "numbered", "qmark"]
+Style = Literal["named", "numbered", "pyformat", "qmark"]
 
 _TOKEN = re.compile(
     r"""
@@ -74,13 +74,18 @@ def compile_statement(sql: str, style: Style) -> Statement:
     pieces: list[str] = []
     for kind, text in tokens(sql):
         if kind != "parameter":
-            pieces.append(text)
+            # psycopg looks for its placeholders everywhere, in strings and comments too.
+            pieces.append(text.replace("%", "%%") if style == "pyformat" else text)
             continue
         name = text[1:]
         if style == "qmark" or name not in names:
             names.append(name)
-        pieces.append({"named": text, "numbered": f"${names.index(name) + 1}", "qmark": "?"}[style])
+        pieces.append(_placeholder(name, names.index(name) + 1, style))
     return Statement("".join(pieces), tuple(names))
+
+
+def _placeholder(name: str, number: int, style: Style) -> str:
+    return {"named": f":{name}", "numbered": f"${number}", "pyformat": f"%({name})s", "qmark": "?"}[style]
 
 
 def read_sql(store: str, verb: str) -> str:

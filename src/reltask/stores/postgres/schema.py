@@ -27,7 +27,7 @@ def check(row: asyncpg.Record) -> None:
     check_version("postgres", row["schema_version"])
 
 
-async def pending_names(url: str) -> list[str]:
+async def pending_postgres(url: str) -> list[str]:
     """The names of the migrations that this database still needs."""
     connection = await connect(url, _PATIENCE)
     try:
@@ -38,7 +38,7 @@ async def pending_names(url: str) -> list[str]:
         await connection.close()
 
 
-async def migrate(url: str) -> list[str]:
+async def migrate_postgres(url: str) -> list[str]:
     """Run what is missing, each migration in a transaction of its own; the names of what was run."""
     connection = await connect(url, _PATIENCE)
     try:

@@ -1,4 +1,4 @@
--- Purpose       the definitions of the recurring jobs with these (task, key) names.
+-- Purpose       the definitions of the jobs with these (task, key) names.
 -- Precondition  none.
 -- Lock order    none: reads the last committed state.
 
@@ -10,4 +10,4 @@ select jobs.id, jobs.task, jobs.key, jobs.schedule, jobs.declaration, jobs.app_v
   join reltask_jobs as jobs
     on jobs.task = names.task
    and coalesce(jobs.key, '') = coalesce(names.key, '')
- where jobs.schedule is not null;
+ where jobs.schedule is not null or jobs.key is not null;
