@@ -7,6 +7,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+SEEDS ?= 1000
+FROM ?= 0
 SHELL := bash
 
 BIN := $(VENV)/bin
@@ -15,11 +17,11 @@ READY := $(VENV)/.reltask-ready
 CHECKED := src tests $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lock build clean
+.PHONY: help setup demo test simulate simulate-mutants check format lock build clean
 MAKEFLAGS += --no-print-directory
 
 help: ## show these lines
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv and install the locked packages and reltask itself into it
 
@@ -28,6 +30,12 @@ demo: $(READY) ## three workers, one killed, one stopped: watch the others take 
 
 test: $(READY) ## run every test, on SQLite and on a real PostgreSQL
 	@$(BIN)/python -m pytest -q $(ARGS)
+
+simulate: $(READY) ## run SEEDS simulated histories with faults, from seed FROM on
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --from $(FROM)
+
+simulate-mutants: $(READY) ## see the simulation catch deliberately broken variants
+	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
 
 check: $(READY) ## lint, formatting, types and layers; changes nothing
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -19,14 +19,13 @@ import msgspec
 
 from reltask import events
 from reltask.backoff import Backoff, parse_backoff
-from reltask.client import Client, refuse_running_loop
+from reltask.client import Client
 from reltask.clock import Clock, SystemClock
 from reltask.config import Loaded, Settings, load_settings
 from reltask.duration import Duration, parse_duration
 from reltask.engine.child import ProcessContext
 from reltask.engine.context import Context, SyncContext
 from reltask.engine.service import LoopHost, ThreadHost
-from reltask.engine.transaction import open_transaction
 from reltask.engine.worker import Worker
 from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError
 from reltask.handles import Call, Job, Options, ProducerHost, Task, check_options
@@ -95,7 +94,11 @@ class App(Operations):
         self._workers: set[Worker] = set()
         self._client = Client(lambda: self._make_store(inline=True), inline=inline)
         self._host = ProducerHost(
-            self._client, rng=self._rng, arguments_limit=lambda: self.settings.limits.arguments, wake=self._wake
+            self._client,
+            rng=self._rng,
+            arguments_limit=lambda: self.settings.limits.arguments,
+            wake=self._wake,
+            borrow=lambda connection: self._make_store().borrow(connection),
         )
 
     # Settings
@@ -295,19 +298,23 @@ class App(Operations):
 
     # Producing
 
-    def enqueue_many(self, calls: Iterable[Call]) -> Coroutine[Any, Any, list[Job]]:
-        """Enqueue many at once: `await app.enqueue_many(task.call(i) for i in range(1000))`."""
-        listed, block = list(calls), open_transaction()
-        if block is not None:
-            return self._host.insert_within(block, listed)
+    def enqueue_many(self, calls: Iterable[Call], *, connection: Any = None) -> Coroutine[Any, Any, list[Job]]:
+        """Enqueue many at once: `await app.enqueue_many(task.call(i) for i in range(1000))`.
+
+        With `connection` in your own open transaction: see `Task.using`.
+        """
+        listed = list(calls)
+        joining = self._host.join(listed, connection, name="enqueue_many")
+        if joining is not None:
+            return joining
         return self._client.run(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
 
-    def enqueue_many_sync(self, calls: Iterable[Call]) -> list[Job]:
+    def enqueue_many_sync(self, calls: Iterable[Call], *, connection: Any = None) -> list[Job]:
         """`enqueue_many` for synchronous code."""
-        listed, block = list(calls), open_transaction()
-        if block is not None:
-            refuse_running_loop("enqueue_many")
-            return block.wait_for(self._host.insert_within(block, listed))
+        listed = list(calls)
+        joined = self._host.join_sync(listed, connection, name="enqueue_many")
+        if joined is not None:
+            return joined
         return self._client.run_sync(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
 
     def close(self) -> None:

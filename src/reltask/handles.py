@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from reltask.client import Client, refuse_running_loop
 from reltask.duration import Duration, parse_duration
-from reltask.engine.transaction import TaskTransaction, open_transaction
+from reltask.engine.transaction import TaskTransaction, open_transaction, run_here
 from reltask.errors import AmbiguousError, ArgumentsError, DatabaseError, DeclarationError, UsageError
 from reltask.job import JobView, NewJob, RunView
 from reltask.schedule import Schedule, decode, encode, first_slot, make_schedule
-from reltask.store import BATCH, Store
+from reltask.store import BATCH, Borrowed, Store, Transaction
 from reltask.tasks import ONE_OFF_ATTEMPTS, PRIORITIES, TaskDefinition
 
 P = ParamSpec("P")
@@ -113,10 +113,13 @@ class Call(Struct, frozen=True):
 class Producer(Generic[P]):
     """Something that can be enqueued: a task, or a task with options."""
 
-    def __init__(self, definition: TaskDefinition, host: ProducerHost, options: Options) -> None:
+    def __init__(
+        self, definition: TaskDefinition, host: ProducerHost, options: Options, connection: object = None
+    ) -> None:
         self.definition = definition
         self._host = host
         self._options = options
+        self._connection = connection
 
     @property
     def name(self) -> str:
@@ -125,22 +128,27 @@ class Producer(Generic[P]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """These arguments, checked: for `app.enqueue_many` and `app.schedule`."""
-        text = self.definition.arguments.encode(args, kwargs, limit=self._host.arguments_limit)
-        return Call(self.definition, text, self._options)
+        if self._connection is not None:
+            raise UsageError(
+                "A call that is enqueued with others has no connection of its own.",
+                remedy="Write app.enqueue_many(calls, connection=…).",
+            )
+        return self._checked(args, kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job]:
         """Have a worker call the function with these arguments."""
-        call, block = self.call(*args, **kwargs), open_transaction()
-        if block is not None:
-            return self._host.insert_one_within(block, call)
+        call = self._checked(args, kwargs)
+        joining = self._host.join([call], self._connection, name="enqueue")
+        if joining is not None:
+            return _first(joining)
         return self._host.client.run(self._inserting(call), name="enqueue")
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for synchronous code."""
-        call, block = self.call(*args, **kwargs), open_transaction()
-        if block is not None:
-            refuse_running_loop("enqueue")
-            return block.wait_for(self._host.insert_within(block, [call]))[0]
+        call = self._checked(args, kwargs)
+        joined = self._host.join_sync([call], self._connection, name="enqueue")
+        if joined is not None:
+            return joined[0]
         return self._host.client.run_sync(self._inserting(call), name="enqueue")
 
     def using(
@@ -157,8 +165,13 @@ class Producer(Generic[P]):
         cron: str | None = None,
         timezone: str | None = None,
         align: bool = False,
+        connection: Any = None,
     ) -> Producer[P]:
-        """The same task with other options for the jobs enqueued through the result."""
+        """The same task with other options for the jobs enqueued through the result.
+
+        With `connection`, your own connection or session with its open transaction, the jobs exist when you commit,
+        and never if you roll back. Workers hear of them at their next wake-up, or by `app.notify()`.
+        """
         options = Options(
             queue=queue,
             priority=priority,
@@ -170,7 +183,11 @@ class Producer(Generic[P]):
             lock_timeout=_length("lock_timeout", lock_timeout),
         )
         check_options(options)
-        return Producer(self.definition, self._host, options)
+        return Producer(self.definition, self._host, options, connection)
+
+    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        text = self.definition.arguments.encode(args, kwargs, limit=self._host.arguments_limit)
+        return Call(self.definition, text, self._options)
 
     def _inserting(self, call: Call) -> Callable[[Store], Coroutine[Any, Any, Job]]:
         return functools.partial(self._host.insert, call)
@@ -199,10 +216,17 @@ class ProducerHost:
     """What a producer needs of its app: the client, the limits, and ids."""
 
     def __init__(
-        self, client: Client, *, rng: random.Random, arguments_limit: Callable[[], int], wake: Callable[[], None]
+        self,
+        client: Client,
+        *,
+        rng: random.Random,
+        arguments_limit: Callable[[], int],
+        wake: Callable[[], None],
+        borrow: Callable[[object], Borrowed],
     ) -> None:
         self.client = client
         self._wake = wake
+        self._borrow = borrow
         self._rng = rng
         self._limit = arguments_limit
 
@@ -231,14 +255,47 @@ class ProducerHost:
         known = await store.read_declared([(job.task, job.key)])
         return Job(self.client, known[0].id if known else job.id, job.task, created=False)
 
-    async def insert_one_within(self, block: TaskTransaction, call: Call) -> Job:
-        """Insert one job inside a task's open transaction."""
-        return (await self.insert_within(block, [call]))[0]
+    def join(self, calls: list[Call], connection: object, *, name: str) -> Coroutine[Any, Any, list[Job]] | None:
+        """Insert jobs in the transaction that the caller names or is in; None: it names none, and is in none."""
+        if connection is not None:
+            return self._insert_joining(self._borrowed(connection, name, is_async=True), calls)
+        block = open_transaction()
+        return None if block is None else self._insert_in(block, calls)
 
-    async def insert_within(self, block: TaskTransaction, calls: list[Call]) -> list[Job]:
-        """Insert jobs inside a task's open transaction; the signal follows the commit."""
-        jobs = [call.job(self.new_id) for call in calls]
-        return await self._insert(jobs, block.enqueue_jobs)
+    def join_sync(self, calls: list[Call], connection: object, *, name: str) -> list[Job] | None:
+        """`join` for synchronous code. With a connection also on a running loop, which the connection blocks anyway."""
+        if connection is not None:
+            return run_here(self._insert_joining(self._borrowed(connection, name, is_async=False), calls))
+        block = open_transaction()
+        if block is None:
+            return None
+        refuse_running_loop(name)
+        return block.wait_for(self._insert_in(block, calls))
+
+    def _borrowed(self, connection: object, name: str, *, is_async: bool) -> Borrowed:
+        if open_transaction() is not None:
+            raise UsageError(
+                f"{name}() joins the open block by itself, and can join no other.", remedy="Leave out connection=."
+            )
+        borrowed = self._borrow(connection)
+        if borrowed.is_async and not is_async:
+            raise UsageError(
+                f"{name}_sync() cannot wait for an asynchronous connection.", remedy=f"Write: await {name}()."
+            )
+        if is_async and not borrowed.is_async:
+            raise UsageError(
+                f"{name}() takes asynchronous connections.", remedy=f"With a synchronous one call {name}_sync()."
+            )
+        return borrowed
+
+    async def _insert_joining(self, borrowed: Borrowed, calls: list[Call]) -> list[Job]:
+        """Insert jobs in the user's open transaction. No signal: nothing is there before the user's commit."""
+        return await self._insert_in(await borrowed.join(), calls)
+
+    async def _insert_in(self, transaction: TaskTransaction | Transaction, calls: list[Call]) -> list[Job]:
+        """Insert jobs inside an open transaction; a task's own block sends its signal after the commit."""
+        jobs = await self._placed([call.job(self.new_id) for call in calls], transaction)
+        return await self._insert(jobs, transaction.enqueue_jobs)
 
     async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
         """Insert jobs in as few statements as possible, and signal once."""
@@ -255,7 +312,7 @@ class ProducerHost:
             created |= await enqueue(jobs[start : start + BATCH])
         return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
 
-    async def _placed(self, jobs: list[NewJob], store: Store) -> list[NewJob]:
+    async def _placed(self, jobs: list[NewJob], store: Store | Transaction | TaskTransaction) -> list[NewJob]:
         """Give new schedules their first slot, which for a grid is a time that only the database's clock can tell."""
         if all(job.schedule is None for job in jobs):
             return jobs
@@ -273,6 +330,10 @@ class ProducerHost:
             else:
                 return created | {job.id for job in jobs if lost and await _is_known(job.id, store)}
         return await store.enqueue_jobs(jobs)
+
+
+async def _first(inserting: Coroutine[Any, Any, list[Job]]) -> Job:
+    return (await inserting)[0]
 
 
 def _at_first_slot(job: NewJob, now: datetime) -> NewJob:

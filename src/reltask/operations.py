@@ -8,6 +8,7 @@ from uuid import UUID
 
 from reltask.client import Client
 from reltask.errors import UnknownJob, UsageError
+from reltask.handles import ProducerHost
 from reltask.job import JobView, RunView, State, StatusView, WorkerView
 from reltask.store import Store
 
@@ -25,6 +26,7 @@ class Operations:
     """Reading and steering, as coroutines and, with `_sync` behind the name, for synchronous code."""
 
     _client: Client
+    _host: ProducerHost
 
     def status(self) -> Coroutine[Any, Any, StatusView]:
         """Counts of everything."""
@@ -69,6 +71,14 @@ class Operations:
     def workers_sync(self) -> list[WorkerView]:
         """`workers` for synchronous code."""
         return self._client.run_sync(lambda store: store.list_workers(), name="workers")
+
+    def notify(self) -> Coroutine[Any, Any, None]:
+        """Wake the workers: after the commit of what was enqueued with `connection=`, so that it starts at once."""
+        return self._client.run(self._host.signal, name="notify")
+
+    def notify_sync(self) -> None:
+        """`notify` for synchronous code."""
+        self._client.run_sync(self._host.signal, name="notify")
 
     def change(self, action: str, job_id: UUID) -> Coroutine[Any, Any, None]:
         """Do one of ACTIONS to a job: pause, resume, run, retry or discard."""

@@ -57,6 +57,10 @@ class Transaction(Protocol):
         """Run a query and return its rows."""
         ...
 
+    async def read_now(self) -> datetime:
+        """The database's time."""
+        ...
+
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         """As the store's verb: the jobs exist once the transaction is committed, and never if it is not."""
         ...
@@ -71,6 +75,26 @@ class Transaction(Protocol):
 
     async def complete_job(self, worker: str, completion: Completion) -> bool:
         """End the slot if owner and fence still match: the last statement before the commit."""
+        ...
+
+
+class Borrowed(Protocol):
+    """A connection that the user already has, as far as reltask may use it.
+
+    With a synchronous one the coroutines never wait: they run to their end in the thread that starts them.
+    """
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its calls are awaited."""
+        ...
+
+    async def join(self) -> Transaction:
+        """The user's own open transaction: only the user commits it. Without one, UsageError."""
+        ...
+
+    def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction begun here: committed when the block ends, rolled back when it raises."""
         ...
 
 
@@ -147,6 +171,10 @@ class Store(Protocol):
 
     def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[Transaction]:
         """A transaction on a connection of its own: committed when the block ends, rolled back when it raises."""
+        ...
+
+    def borrow(self, connection: object) -> Borrowed:
+        """The user's own connection to this database; UsageError for what is none. Needs no open store."""
         ...
 
     # Workers

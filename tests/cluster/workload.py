@@ -117,7 +117,7 @@ def make_app(url: str | None = None, *, version: str = "2", schedules: str = "[]
     app.task(hold_thread)
     app.task(isolation="process")(hold_child)
     app.task(block_loop)
-    app.task(write)
+    app.task(backoff="500ms")(write)
     app.task(max_attempts=3)(poison)
     if version != "1":
         app.task(newcomer)

@@ -81,6 +81,8 @@ class Faults:
         """Verbs that never answer; "*": all of them, as after kill -9."""
         self.losing: Counter[str] = Counter()
         """So many answers of a verb get lost, after it was applied."""
+        self.slow: dict[str, float] = {}
+        """Seconds that a verb's answer takes on its way back."""
         self.calls: Counter[str] = Counter()
 
     async def before(self, verb: str) -> None:
@@ -90,7 +92,9 @@ class Faults:
         if self.error is not None and (self.verbs is None or verb in self.verbs):
             raise self.error()
 
-    def after(self, verb: str) -> None:
+    async def after(self, verb: str) -> None:
+        if verb in self.slow:
+            await asyncio.sleep(self.slow[verb])
         if self.losing[verb] > 0:
             self.losing[verb] -= 1
             raise AmbiguousError("the connection broke before the answer came")
@@ -118,7 +122,7 @@ class FaultyStore:
         async def sent(*args: Any, **kwargs: Any) -> Any:
             await self._faults.before(verb)
             answer = await call(*args, **kwargs)
-            self._faults.after(verb)
+            await self._faults.after(verb)
             return answer
 
         return sent

@@ -180,6 +180,32 @@ def test_stale_lock_is_reclaimed_and_the_slot_runs_again(stage: Stage) -> None:
     stage.run(scenario())
 
 
+@pytest.mark.parametrize("poll", ["50ms", "60s"])
+def test_busy_worker_reclaims_all_the_same(stage: Stage, poll: str) -> None:
+    """Neither frequent polls nor a stream of jobs put the reclaim of an ended lock off: it comes within a second."""
+    app = stage.app(settings={"worker.poll": poll})
+    ran: list[float] = []
+
+    @app.task
+    async def dropped() -> None:
+        ran.append(stage.seconds())
+
+    @app.task
+    async def stream() -> None: ...
+
+    async def scenario() -> None:
+        await dropped.enqueue()
+        await stage.claim_as("killed", app, lock_timeout=timedelta(seconds=5))
+        async with app.worker():
+            for _ in range(140):
+                await stream.enqueue()
+                await asyncio.sleep(0.05)
+
+    stage.run(scenario())
+    assert len(ran) == 1
+    assert 5.0 < ran[0] < 6.0
+
+
 def test_poison_job_ends_dead_and_takes_no_bystander_along(stage: Stage) -> None:
     """A job that kills its worker is tried alone until its attempts are used up; bystanders run, and succeed."""
     died: list[StageApp] = []

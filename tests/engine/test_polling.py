@@ -314,6 +314,25 @@ def test_drained_waits_for_what_bodies_enqueue(stage: Stage) -> None:
     stage.run(scenario())
 
 
+def test_drained_does_not_end_in_the_middle_of_a_look(stage: Stage) -> None:
+    """While a claim is on its way nobody knows whether something is due: `drained` waits for its answer."""
+    app = stage.app()
+
+    @app.task
+    async def job() -> None: ...
+
+    app.faults.slow["claim_jobs"] = 0.7
+
+    async def scenario() -> list[str]:
+        await job.enqueue()
+        async with app.worker() as worker:
+            await worker.drained()
+            assert len(app.log.of(events.RunSucceeded)) == 1
+        return await app.outcomes()
+
+    assert stage.run(scenario()) == ["succeeded"]
+
+
 def test_mistake_in_a_subscriber_harms_nobody(stage: Stage) -> None:
     """A subscriber that raises is told of in the log; worker and other subscribers go on."""
     app = stage.app()

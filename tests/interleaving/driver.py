@@ -72,8 +72,8 @@ class Session(Protocol):
 
     async def rollback(self) -> None: ...
 
-    async def write_effect(self, job_id: UUID) -> None:
-        """A write of the task's own."""
+    async def write_effect(self, job_id: UUID, kind: str) -> None:
+        """A write of the task's own, in a chunk or together with its completion."""
         ...
 
     async def hold_rows(self, jobs: Collection[UUID], workers: Collection[str]) -> None:

@@ -181,11 +181,11 @@ def progress(hold: Hold = HOLD) -> Operation:
 # A task's transaction
 
 
-def _own_write(hold: Hold) -> Statement:
+def _own_write(hold: Hold, kind: str) -> Statement:
     async def statement(session: Session) -> Any:
         """Where the claim is no longer ours, the body does not get as far as writing."""
         if await session.transaction.holds_job("alice", hold):
-            await session.write_effect(hold.job_id)
+            await session.write_effect(hold.job_id, kind)
 
     return statement
 
@@ -196,7 +196,7 @@ def transaction(hold: Hold = HOLD, *, again: bool) -> Operation:
     async def end(session: Session) -> Any:
         return await session.transaction.complete_job("alice", completion(hold, again=again))
 
-    steps = (_own_write(hold), end)
+    steps = (_own_write(hold, "completion"), end)
     return Operation("transaction", steps, Verb.COMPLETE, (hold.job_id,), fenced_end=True)
 
 
@@ -206,7 +206,7 @@ def chunk(hold: Hold = HOLD) -> Operation:
     async def end(session: Session) -> Any:
         return await session.transaction.guard_job("alice", hold)
 
-    return Operation("chunk", (_own_write(hold), end), jobs=(hold.job_id,), fenced_end=True)
+    return Operation("chunk", (_own_write(hold, "chunk"), end), jobs=(hold.job_id,), fenced_end=True)
 
 
 # Producers

@@ -26,7 +26,7 @@ TABLES = ("reltask.jobs", "reltask.runs", "reltask.workers", "interleaving.effec
 
 SET_UP = """
 create schema interleaving;
-create table interleaving.effects (job_id uuid not null);
+create table interleaving.effects (job_id uuid not null, kind text not null);
 create function interleaving.pause(session integer) returns boolean language plpgsql volatile as $$
 begin
     perform pg_advisory_xact_lock_shared(session);
@@ -38,7 +38,7 @@ SNAPSHOT = """
 select (select json_agg(job order by id) from reltask.jobs as job),
        (select json_agg(run order by job_id, fence) from reltask.runs as run),
        (select json_agg(worker order by id) from reltask.workers as worker),
-       (select json_agg(effect order by job_id) from interleaving.effects as effect)
+       (select json_agg(effect order by job_id, kind) from interleaving.effects as effect)
 """
 
 WAITS = """
@@ -140,8 +140,8 @@ class PostgresSession:
     async def rollback(self) -> None:
         await self._connection.execute("rollback")
 
-    async def write_effect(self, job_id: UUID) -> None:
-        await self._connection.execute("insert into interleaving.effects values ($1)", job_id)
+    async def write_effect(self, job_id: UUID, kind: str) -> None:
+        await self._connection.execute("insert into interleaving.effects values ($1, $2)", job_id, kind)
 
     async def hold_rows(self, jobs: Collection[UUID], workers: Collection[str]) -> None:
         await self._connection.execute(
@@ -252,9 +252,7 @@ async def postgres_driver(url: str) -> AsyncIterator[PostgresDriver]:
             await connection.execute("set deadlock_timeout = '20ms'")
         statements = Statements()
         names = ["bob", "carol", "gate"]
-        sessions = [
-            PostgresSession(one, monitor, statements, name) for one, name in zip(others, names, strict=True)
-        ]
+        sessions = [PostgresSession(one, monitor, statements, name) for one, name in zip(others, names, strict=True)]
         yield PostgresDriver(monitor, sessions, statements, [await monitor.fetchval(WRITABLE, t) for t in TABLES])
     finally:
         for connection in connections:

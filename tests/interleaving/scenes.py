@@ -51,6 +51,10 @@ LONG_AGO = T - timedelta(minutes=5)
 RECENTLY = T - timedelta(seconds=30)
 KEYED = one_off(key="k")
 RIVAL = one_off(OTHER, key="k")
+ROWS = [
+    recurring(job_id, key=job_id.hex, run_at=T - timedelta(minutes=10 - age)) for age, job_id in enumerate((A, B, C))
+]
+"""Three rows of one lane, due one after the other."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +174,7 @@ SAME_KEY = enqueue(RIVAL, name="enqueue the same key")
 
 SCENES = [
     Scene("ready", ready(recurring()), every_pair(claim(), declare(REDECLARED), pause, resume, run_now, discard)),
-    Scene(
-        "ready one-off", ready(KEYED), [*product([claim(), run_now, pause, discard], [SAME_ID, SAME_KEY])]
-    ),
+    Scene("ready one-off", ready(KEYED), [*product([claim(), run_now, pause, discard], [SAME_ID, SAME_KEY])]),
     Scene("paused", paused, every_pair(claim(), declare(REDECLARED), pause, resume, run_now, discard)),
     Scene("dead", dead, every_pair(claim(), declare(REDECLARED), retry, pause, run_now, discard)),
     Scene(
@@ -200,14 +202,18 @@ SCENES = [
         held(recurring(), since=LONG_AGO),
         every_pair(heartbeat(), claim(worker="alice"), register("alice"), stop("alice"), register("dora")),
     ),
-    Scene("two rows ready", ready(recurring(A, key="a"), recurring(B, key="b")), [
-        (claim(1, (A, B)), claim(1, (A, B))),
-        (claim(2, (A, B)), claim(2, (A, B))),
-        (claim(1, (A, B)), claim(2, (A, B))),
-    ]),
+    Scene(
+        "two rows ready",
+        ready(*ROWS[:2]),
+        [
+            (claim(1, (A, B)), claim(1, (A, B))),
+            (claim(2, (A, B)), claim(2, (A, B))),
+            (claim(1, (A, B)), claim(2, (A, B))),
+        ],
+    ),
     Scene(
         "three rows expired",
-        held(recurring(A, key="a"), recurring(B, key="b"), recurring(C, key="c"), since=LONG_AGO),
+        held(*ROWS, since=LONG_AGO),
         _batches(),
     ),
 ]

@@ -46,6 +46,8 @@ class Inspector:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._db.row_factory = sqlite3.Row
         self._seen: dict[str, tuple[int, int]] = {}
+        self._version = -1
+        self._rows: dict[str, sqlite3.Row] = {}
         self.counts: Counter[str] = Counter()
 
     def close(self) -> None:
@@ -55,7 +57,12 @@ class Inspector:
         return self._db.execute(sql).fetchall()
 
     def rows(self) -> dict[str, sqlite3.Row]:
-        return {row["id"]: row for row in self.query("select * from reltask_jobs")}
+        """The committed rows; read again only when somebody has committed since."""
+        (version,) = self._db.execute("pragma data_version").fetchone()
+        if version != self._version:
+            self._version = version
+            self._rows = {row["id"]: row for row in self.query("select * from reltask_jobs")}
+        return self._rows
 
     def __call__(self, verb: str, args: tuple[Any, ...], now: int) -> Callable[[Any], None]:
         """Look at the rows before; the result looks at what the statement did to them."""

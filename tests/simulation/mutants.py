@@ -25,6 +25,8 @@ from reltask.engine.transaction import Transactions
 from reltask.engine.worker import Worker
 from reltask.job import NewJob, Outcome, Release
 from reltask.stores import statement
+from reltask.stores.sqlite.session import Session
+from tests.simulation.network import OPTIONS
 from tests.simulation.run import run_seeds
 from tests.simulation.world import Node, World
 
@@ -143,9 +145,12 @@ def no_deadline(_watch: Watch) -> float:
 
 
 def wall_clock(self: World, node: Node) -> Any:
-    store = World_store(self, node)
-    store.inner._session._now = lambda: self.now() + node.wall_offset
-    return store
+    """Each process has a session of its own, that asks its own wall clock."""
+    shared, self.session = self.session, Session(self.path, OPTIONS, lambda: self.now() + node.wall_offset)
+    try:
+        return World_store(self, node)
+    finally:
+        self.session = shared
 
 
 World_store = World.store

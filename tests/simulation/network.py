@@ -22,11 +22,12 @@ from typing import Any
 from reltask.clock import Clock
 from reltask.errors import AmbiguousError, TransientError
 from reltask.stores.sqlite.adapter import SqliteStore
-from reltask.stores.sqlite.session import SqliteOptions
+from reltask.stores.sqlite.session import Session, SqliteOptions
 
 LATENCY = 0.004
 LATEST = 25.0
 """How many seconds late a request may land: longer than a lock lives."""
+OPTIONS = SqliteOptions(command_timeout=timedelta(0), synchronous="normal", watch=None)
 READS = frozenset({"read_declared", "read_holds", "read_outcomes", "read_status", "read_job", "list_jobs", "read_now"})
 
 
@@ -56,7 +57,6 @@ class Line:
         self.share = 1.0
         """Of the calls that the trouble hits."""
         self.bites = 0
-        self.connections: list[SqliteStore] = []
         self.open_transactions: list[Any] = []
 
     def strikes(self) -> Trouble:
@@ -74,6 +74,7 @@ class SimStore:
         self,
         path: str,
         *,
+        session: Session,
         line: Line,
         clock: Clock,
         now: Callable[[], datetime],
@@ -81,11 +82,12 @@ class SimStore:
         timeout: float,
         land: Callable[[Any], object],
     ) -> None:
-        self._path, self._line, self._clock, self._now = path, line, clock, now
+        self._path, self._session, self._line, self._clock, self._now = path, session, line, clock, now
         self._inspect, self._timeout, self._land = inspect, timeout, land
-        options = SqliteOptions(command_timeout=timedelta(0), synchronous="normal", watch=None)
-        self.inner = SqliteStore(path, options=options, now=now, inline=True, clock=clock)
-        line.connections.append(self.inner)
+        self.inner = SqliteStore(path, options=OPTIONS, now=now, inline=True, clock=clock)
+        # A verb is one transaction without an await inside, so all processes can share one connection for them:
+        # statements are prepared once per history. Only a task's own transaction spans awaits, and has its own.
+        self.inner._session = session
 
     def __getattr__(self, verb: str) -> Any:
         async def call(*args: Any, **options: Any) -> Any:
@@ -97,11 +99,12 @@ class SimStore:
         await self.inner.open()
 
     async def close(self) -> None:
-        await self.inner.close()
+        """The connection is everybody's."""
 
     def dedicated(self, *, timeout: timedelta) -> SimStore:
         return SimStore(
             self._path,
+            session=self._session,
             line=self._line,
             clock=self._clock,
             now=self._now,

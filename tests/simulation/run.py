@@ -78,9 +78,10 @@ def run_seeds(seeds: list[int]) -> list[Verdict]:
         verdicts = []
         sys.unraisablehook = lambda _: None  # coroutines of killed processes complain when they are thrown away
         gc.disable()
-        for seed in seeds:
+        for number, seed in enumerate(seeds, start=1):
             verdicts.append(run_seed(seed, directory, template))
-            gc.collect()
+            if number % 10 == 0:
+                gc.collect()
         gc.enable()
         sys.unraisablehook = sys.__unraisablehook__
         return verdicts

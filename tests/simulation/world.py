@@ -23,10 +23,11 @@ from reltask.errors import AmbiguousError, DatabaseError, TransientError
 from reltask.handles import Call, Options
 from reltask.job import NewJob
 from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.stores.sqlite.session import Session
 from reltask.tasks import Registry
 from tests.simulation.invariants import Auditor, Body, Inspector, Reports, Violation
 from tests.simulation.loop import PROCESS, SimLoop
-from tests.simulation.network import Line, SimStore, Trouble
+from tests.simulation.network import OPTIONS, Line, SimStore, Trouble
 from tests.simulation.workload import LOCK_TIMEOUT, ONE_OFFS, Workload
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -118,6 +119,7 @@ class World:
         self.offset = timedelta(0)
         self.clock_jumped = False
         self.inspector = Inspector(self.path)
+        self.session = Session(self.path, OPTIONS, self.now)
         self.reports = Reports()
         self.app = Workload(self).app()
         self.nodes: list[Node] = []
@@ -186,6 +188,7 @@ class World:
             for node in self.nodes:
                 self.close_connections(node)
             self.loop.close()
+            self.session.close()
             self.inspector.close()
 
     async def history(self) -> None:
@@ -245,6 +248,7 @@ class World:
     def store(self, node: Node) -> SimStore:
         return SimStore(
             self.path,
+            session=self.session,
             line=node.line,
             clock=self.clock,
             now=self.now,
@@ -321,8 +325,6 @@ class World:
     def close_connections(self, node: Node) -> None:
         for transaction in node.line.open_transactions:
             transaction.connection.close()
-        for store in node.line.connections:
-            store._session.close()
 
     # Faults
 

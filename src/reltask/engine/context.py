@@ -18,7 +18,16 @@ from msgspec import Struct
 
 from reltask.arguments import encode_json
 from reltask.engine.run import Run, log_fields
-from reltask.engine.transaction import TaskTransaction, Transactions, current, open_transaction, wait_for
+from reltask.engine.transaction import (
+    Home,
+    InThread,
+    OnLoop,
+    TaskTransaction,
+    Transactions,
+    current,
+    open_transaction,
+    wait_for,
+)
 from reltask.errors import UsageError
 
 
@@ -81,12 +90,16 @@ class Context(BaseContext):
         await self._services.save_progress(self._run, encode_json(value).decode())
 
     @asynccontextmanager
-    async def transaction(self, *, complete: bool = True) -> AsyncIterator[TaskTransaction]:
+    async def transaction(self, *, complete: bool = True, connection: Any = None) -> AsyncIterator[TaskTransaction]:
         """Writes that commit together with this slot's completion, or not at all.
 
         With `complete=False` the block is a chunk: its writes commit only while the claim holds, and the slot goes on.
+        With `connection` it runs on your own asynchronous connection or session, which must have no open transaction.
         """
-        async with self._services.transactions.open(self._run, complete=complete) as block:
+        home = OnLoop(asyncio.get_running_loop())
+        async with self._services.transactions.open(
+            self._run, complete=complete, home=home, connection=connection
+        ) as block:
             token = current.set(block)
             try:
                 yield block
@@ -108,28 +121,36 @@ class SyncContext(BaseContext):
         wait_for(self._services.save_progress(self._run, encode_json(value).decode()), self._loop)
 
     @contextmanager
-    def transaction(self, *, complete: bool = True) -> Iterator[SyncTransaction]:
-        """Writes that commit together with this slot's completion, or not at all: see `Context.transaction`."""
-        opening = self._services.transactions.open(self._run, complete=complete)
-        block = wait_for(opening.__aenter__(), self._loop)
+    def transaction(self, *, complete: bool = True, connection: Any = None) -> Iterator[SyncTransaction]:
+        """Writes that commit together with this slot's completion, or not at all: see `Context.transaction`.
+
+        With `connection` it runs on your own synchronous connection or session, in this thread.
+        """
+        home: Home = OnLoop(self._loop) if connection is None else InThread(self._loop)
+        opening = self._services.transactions.open(self._run, complete=complete, home=home, connection=connection)
+        block = home.wait_for(opening.__aenter__())
         token = current.set(block)
         try:
-            yield SyncTransaction(block, self._loop)
+            yield SyncTransaction(block)
         except BaseException as error:
             current.reset(token)
-            if not wait_for(opening.__aexit__(type(error), error, error.__traceback__), self._loop):
+            if not home.wait_for(opening.__aexit__(type(error), error, error.__traceback__)):
                 raise
         else:
             current.reset(token)
-            wait_for(opening.__aexit__(None, None, None), self._loop)
+            home.wait_for(opening.__aexit__(None, None, None))
 
 
 class SyncTransaction:
     """Handed to the body of `with ctx.transaction() as tx`."""
 
-    def __init__(self, block: TaskTransaction, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, block: TaskTransaction) -> None:
         self._block = block
-        self._loop = loop
+
+    @property
+    def connection(self) -> Any:
+        """With `connection=`, the object given there; otherwise the driver's own, which belongs to another thread."""
+        return self._block.connection
 
     @property
     def result(self) -> Any:
@@ -142,11 +163,11 @@ class SyncTransaction:
 
     def execute(self, sql: str, /, *args: object, **named: object) -> None:
         """Run a statement: `tx.execute("update rates set x = :x", x=1)`, or in the driver's own style."""
-        wait_for(self._block.execute(sql, *args, **named), self._loop)
+        self._block.wait_for(self._block.execute(sql, *args, **named))
 
     def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
         """Run a query and return its rows."""
-        return wait_for(self._block.fetch(sql, *args, **named), self._loop)
+        return self._block.wait_for(self._block.fetch(sql, *args, **named))
 
 
 def _refuse_inside(call: str) -> None:

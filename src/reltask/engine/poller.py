@@ -215,10 +215,15 @@ class Poller(Service):
             self._due_at = min(
                 self._due_at, now + self._seconds_until(answer.next_due, answer.now, RIVAL_PAUSE, DUE_SPREAD)
             )
-        self._reclaim_at = now + self._poll * 1.5
-        if answer.next_expiry is not None:
-            wait = self._seconds_until(answer.next_expiry, answer.now, EXPIRY_PAUSE, EXPIRY_SPREAD)
-            self._reclaim_at = min(self._reclaim_at, now + wait)
+        self._reclaim_at = self._next_reclaim(answer, now)
+
+    def _next_reclaim(self, answer: ClaimAnswer, now: float) -> float:
+        """When a lock ends next. One that has ended already is not put off again, however often a busy worker claims."""
+        if answer.next_expiry is None:
+            return now + self._poll * 1.5
+        due = now + self._seconds_until(answer.next_expiry, answer.now, EXPIRY_PAUSE, EXPIRY_SPREAD)
+        has_ended = answer.next_expiry <= answer.now
+        return min(due, self._reclaim_at if has_ended else now + self._poll * 1.5)
 
     def _seconds_until(self, moment: datetime, now: datetime, again: tuple[float, float], spread: float) -> float:
         """Seconds until a moment of the database's clock; one that has passed already is not asked about in a rush."""

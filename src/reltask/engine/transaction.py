@@ -9,15 +9,23 @@ The completion comes last. Its row lock is held for the moment between it and th
 before it finds 0 rows when it wakes up, and a worker that froze after it is thrown out by the server's own timeout.
 
 A block with `complete=False` is a fenced chunk: the same, except that the last statement renews the claim.
+
+With `connection=` all of it happens on the user's own connection, through `Store.borrow`. A synchronous one is used in
+the body's own thread, and its coroutines never wait; only what concerns the store itself goes to the worker's loop:
+
+    own connection               body ──► worker's loop ──► transaction, store
+    connection=, async task      body ══► worker's loop ══► transaction, store           ──► hops to another thread
+    connection=, def task        body ══► transaction;  body ──► worker's loop ──► store   ══► stays where it is
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from reltask.clock import Clock
@@ -33,12 +41,50 @@ T = TypeVar("T")
 _PASSED = "the claim has passed to somebody else"
 
 
+class Home(Protocol):
+    """Where a transaction's coroutines run, and where the worker's store is, seen from its body."""
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run one of the transaction's coroutines from synchronous code, and wait for it."""
+        ...
+
+    async def on_loop(self, work: Awaitable[T]) -> T:
+        """Await something of the store's."""
+        ...
+
+
+class OnLoop:
+    """The transaction lives on the worker's loop, like the store."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        return wait_for(work, self._loop)
+
+    async def on_loop(self, work: Awaitable[T]) -> T:
+        return await work
+
+
+class InThread:
+    """The transaction lives in the body's thread, because the user's synchronous connection does."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        return run_here(work)
+
+    async def on_loop(self, work: Awaitable[T]) -> T:
+        return wait_for(work, self._loop)
+
+
 class TaskTransaction:
     """Handed to the body of `async with ctx.transaction() as tx`."""
 
-    def __init__(self, inner: Transaction) -> None:
+    def __init__(self, inner: Transaction, home: Home) -> None:
         self._inner = inner
-        self._loop = asyncio.get_running_loop()
+        self._home = home
         self.open = True
         self.enqueued = False
         self.result: Any = None
@@ -46,7 +92,7 @@ class TaskTransaction:
 
     @property
     def connection(self) -> Any:
-        """The driver's own connection, inside the open transaction."""
+        """The driver's own connection, inside the open transaction; with `connection=`, the object given there."""
         return self._inner.connection
 
     async def execute(self, sql: str, /, *args: object, **named: object) -> None:
@@ -57,14 +103,18 @@ class TaskTransaction:
         """Run a query and return its rows."""
         return await self._inner.fetch(sql, *args, **named)
 
+    async def read_now(self) -> datetime:
+        """The database's time."""
+        return await self._inner.read_now()
+
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         """Insert jobs inside this transaction: what `task.enqueue` does while the block is open."""
         self.enqueued = True
         return await self._inner.enqueue_jobs(jobs)
 
-    def wait_for(self, work: Awaitable[T]) -> T:
-        """Run something on the transaction's loop and wait for it in another thread."""
-        return wait_for(work, self._loop)
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something of this transaction's from synchronous code, and wait for it."""
+        return self._home.wait_for(work)
 
 
 def wait_for(work: Awaitable[T], loop: asyncio.AbstractEventLoop) -> T:
@@ -74,6 +124,17 @@ def wait_for(work: Awaitable[T], loop: asyncio.AbstractEventLoop) -> T:
         return await work
 
     return asyncio.run_coroutine_threadsafe(awaited(), loop).result()
+
+
+def run_here(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, in this thread and without a loop: a synchronous connection's."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        answer: T = ended.value
+        return answer
+    work.close()
+    raise UsageError("A synchronous connection cannot be waited for.", remedy="Pass an asynchronous one.")
 
 
 current: ContextVar[TaskTransaction | None] = ContextVar("reltask_transaction", default=None)
@@ -97,15 +158,17 @@ class Transactions:
         self._result_limit = result_limit
 
     @asynccontextmanager
-    async def open(self, run: Run, *, complete: bool) -> AsyncIterator[TaskTransaction]:
+    async def open(
+        self, run: Run, *, complete: bool, home: Home, connection: object = None
+    ) -> AsyncIterator[TaskTransaction]:
         """A block of the run's own; it is committed only while the claim holds."""
         _refuse_second(run)
         run.check()
         completion: Completion | None = None
         try:
-            async with self._store.transaction(timeout=run.claim.lock_timeout) as inner:
+            async with self._begin(run, home, connection) as inner:
                 await self._check(run, inner)
-                block = TaskTransaction(inner)
+                block = TaskTransaction(inner, home)
                 try:
                     yield block
                 finally:
@@ -114,7 +177,7 @@ class Transactions:
                 completion = self._completion(run, block) if complete else None
                 await self._seal(run, inner, completion)
         except AmbiguousError:
-            if not await self._was_committed(run, completion):
+            if not await home.on_loop(self._was_committed(run, completion)):
                 self._beater.settling(run.hold, is_settling=False)
                 raise
         except BaseException:
@@ -122,7 +185,16 @@ class Transactions:
             raise
         run.completion = completion
         if block.enqueued:
-            await self._store.signal()
+            await home.on_loop(self._store.signal())
+
+    def _begin(self, run: Run, home: Home, connection: object) -> AbstractAsyncContextManager[Transaction]:
+        timeout = run.claim.lock_timeout
+        if connection is None:
+            return self._store.transaction(timeout=timeout)
+        borrowed = self._store.borrow(connection)
+        if borrowed.is_async != isinstance(home, OnLoop):
+            raise _mismatch(is_async=borrowed.is_async)
+        return borrowed.transaction(timeout=timeout)
 
     async def _check(self, run: Run, inner: Transaction) -> None:
         if not await inner.holds_job(self._worker, run.hold):
@@ -166,6 +238,17 @@ def _refuse_second(run: Run) -> None:
             "This slot has been completed by an earlier transaction of this body.",
             remedy="Use ctx.transaction(complete=False) for all but the last block.",
         )
+
+
+def _mismatch(*, is_async: bool) -> UsageError:
+    if is_async:
+        return UsageError(
+            "A def task cannot wait for an asynchronous connection.", remedy="Write the task as async def."
+        )
+    return UsageError(
+        "A synchronous connection would block the worker's event loop.",
+        remedy="Write the task as def, which runs in a thread, or pass an asynchronous connection.",
+    )
 
 
 def _lost(run: Run) -> LockLost:

@@ -44,7 +44,9 @@ from reltask.job import (
 )
 from reltask.resilience import Policy
 from reltask.store import BATCH
+from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
+from reltask.stores.postgres.borrowed import BorrowedPostgres
 from reltask.stores.postgres.connections import Connections, Options
 from reltask.stores.postgres.errors import quotable, statement_failed
 from reltask.stores.postgres.schema import check
@@ -175,6 +177,9 @@ class PostgresStore:
 
     def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[PostgresTransaction]:
         return transaction(self._tasks_connections, timeout=timeout, now=self._now)
+
+    def borrow(self, connection: object) -> BorrowedPostgres:
+        return BorrowedPostgres(recognise(connection, "postgres"), self._now)
 
     # Workers
 

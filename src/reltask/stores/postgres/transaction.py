@@ -7,10 +7,11 @@ cannot hold its rows for longer than its lock. An error in the user's own SQL is
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from reltask.job import Completion, Hold, NewJob
@@ -21,20 +22,16 @@ from reltask.stores.postgres.errors import quotable, statement_failed
 from reltask.stores.statement import compile_statement, load
 
 
-class PostgresTransaction:
-    """What happens between BEGIN and COMMIT."""
+class Verbs(ABC):
+    """The few verbs that a transaction has, on whichever connection it runs."""
 
-    def __init__(self, connection: asyncpg.Connection, now: Callable[[], datetime] | None) -> None:
-        self.connection = connection
-        self._now = now
+    @abstractmethod
+    async def verb(self, name: str, **columns: object) -> list[Any]:
+        """One of reltask's own statements, inside this transaction."""
 
-    async def execute(self, sql: str, /, *args: object, **named: object) -> None:
-        text, values_ = _bound(sql, args, named)
-        await self.connection.execute(text, *values_)
-
-    async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
-        text, values_ = _bound(sql, args, named)
-        return [dict(row) for row in await self.connection.fetch(text, *values_)]
+    async def read_now(self) -> datetime:
+        ((now,),) = await self.verb("read_now")
+        return cast("datetime", now)
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         rows = await self.verb("enqueue_jobs", **values.new_jobs(jobs))
@@ -49,8 +46,23 @@ class PostgresTransaction:
     async def complete_job(self, worker: str, completion: Completion) -> bool:
         return bool(await self.verb("complete_jobs", worker=worker, **values.completions([completion])))
 
+
+class PostgresTransaction(Verbs):
+    """What happens between BEGIN and COMMIT."""
+
+    def __init__(self, connection: asyncpg.Connection, now: Callable[[], datetime] | None) -> None:
+        self.connection = connection
+        self._now = now
+
+    async def execute(self, sql: str, /, *args: object, **named: object) -> None:
+        text, values_ = _bound(sql, args, named)
+        await self.connection.execute(text, *values_)
+
+    async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
+        text, values_ = _bound(sql, args, named)
+        return [dict(row) for row in await self.connection.fetch(text, *values_)]
+
     async def verb(self, name: str, **columns: object) -> list[Any]:
-        """One of reltask's own statements, inside this transaction."""
         (statement,) = load("postgres", name, "numbered")
         arguments = statement.arguments({**columns, "now": self._now() if self._now else None})
         try:
@@ -71,12 +83,17 @@ async def transaction(
         await outer.start()
         inner = PostgresTransaction(connection, now)
         try:
-            await inner.verb("begin_transaction", timeout_ms=str(max(1, round(timeout.total_seconds() * 1000))))
+            await inner.verb("begin_transaction", timeout_ms=patience(timeout))
             yield inner
         except BaseException:
             await _roll_back(outer)
             raise
         await _commit(outer)
+
+
+def patience(timeout: timedelta) -> str:
+    """A time-out as the server's settings take it: milliseconds, and 0 would mean none."""
+    return str(max(1, round(timeout.total_seconds() * 1000)))
 
 
 async def _commit(outer: Any) -> None:

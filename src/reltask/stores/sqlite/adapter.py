@@ -48,7 +48,9 @@ from reltask.job import (
 )
 from reltask.resilience import Policy
 from reltask.store import BATCH
+from reltask.stores.borrowed import recognise
 from reltask.stores.sqlite import values
+from reltask.stores.sqlite.borrowed import BorrowedSqlite
 from reltask.stores.sqlite.claim import claim_jobs
 from reltask.stores.sqlite.reclaim import Reclaimer
 from reltask.stores.sqlite.schema import ensure_schema
@@ -169,6 +171,9 @@ class SqliteStore:
     def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[SqliteTransaction]:
         options = msgspec.structs.replace(self._options, command_timeout=timeout)
         return transaction(Session(self.path, options, self._now), inline=self._inline)
+
+    def borrow(self, connection: object) -> BorrowedSqlite:
+        return BorrowedSqlite(recognise(connection, "sqlite"), self._now)
 
     # Workers
 

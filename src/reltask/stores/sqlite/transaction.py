@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -24,6 +26,29 @@ from reltask.stores.sqlite.session import Session, Transaction
 
 T = TypeVar("T")
 Hop = Callable[[Callable[[], T]], Awaitable[T]]
+
+
+class Verbs(ABC):
+    """The few verbs that a transaction has, on whichever connection it runs."""
+
+    @abstractmethod
+    async def verb(self, name: str, **parameters: object) -> list[Any]:
+        """One of reltask's own files, inside this transaction: the rows that each of its statements answered."""
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        (rows,) = await self.verb("enqueue_jobs", jobs=values.batch(map(values.job_row, jobs)))
+        return {UUID(row[0]) for row in rows}
+
+    async def holds_job(self, worker: str, hold: Hold) -> bool:
+        return bool((await self.verb("read_holds", worker=worker, holds=values.holds([hold])))[-1])
+
+    async def guard_job(self, worker: str, hold: Hold) -> bool:
+        return bool((await self.verb("guard_job", worker=worker, id=str(hold.job_id), fence=hold.fence))[-1])
+
+    async def complete_job(self, worker: str, completion: Completion) -> bool:
+        rows = [values.completion_row(completion)]
+        accepted, *_ = await self.verb("complete_jobs", worker=worker, completions=values.batch(rows))
+        return bool(accepted)
 
 
 class Opened:
@@ -37,9 +62,12 @@ class Opened:
     def verb(self, name: str, **parameters: object) -> list[Any]:
         """One of reltask's own files, at the time that it is now."""
         try:
-            return Transaction(self.connection, self._session.read_now(self.connection)).verb(name, **parameters)
+            return Transaction(self.connection, self.read_now()).verb(name, **parameters)
         except sqlite3.Error as error:
             raise classify(error, self._session.path) from error
+
+    def read_now(self) -> int:
+        return self._session.read_now(self.connection)
 
     def commit(self) -> None:
         self._run("commit")
@@ -56,7 +84,7 @@ class Opened:
             raise classify(error, self._session.path, committing=statement == "commit") from error
 
 
-class SqliteTransaction:
+class SqliteTransaction(Verbs):
     """What happens between BEGIN IMMEDIATE and COMMIT."""
 
     def __init__(self, opened: Opened, hop: Hop[Any]) -> None:
@@ -78,23 +106,10 @@ class SqliteTransaction:
         rows = await self._hop(lambda: self.connection.execute(sql, given).fetchall())
         return [dict(row) for row in rows]
 
-    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        (rows,) = await self.verb("enqueue_jobs", jobs=values.batch(map(values.job_row, jobs)))
-        return {UUID(row["id"]) for row in rows}
-
-    async def holds_job(self, worker: str, hold: Hold) -> bool:
-        return bool((await self.verb("read_holds", worker=worker, holds=values.holds([hold])))[-1])
-
-    async def guard_job(self, worker: str, hold: Hold) -> bool:
-        return bool((await self.verb("guard_job", worker=worker, id=str(hold.job_id), fence=hold.fence))[-1])
-
-    async def complete_job(self, worker: str, completion: Completion) -> bool:
-        rows = [values.completion_row(completion)]
-        accepted, *_ = await self.verb("complete_jobs", worker=worker, completions=values.batch(rows))
-        return bool(accepted)
+    async def read_now(self) -> datetime:
+        return values.moment(await self._hop(self._opened.read_now))
 
     async def verb(self, name: str, **parameters: object) -> list[Any]:
-        """One of reltask's own files, inside this transaction."""
         answers: list[Any] = await self._hop(lambda: self._opened.verb(name, **parameters))
         return answers
 

@@ -1,0 +1,65 @@
+"""The user's own connections: reltask's shipped statements on a connection that somebody else opened.
+
+    asyncpg · psycopg · sqlite3       ┐                              ┌ postgres/borrowed.py ┐
+    SQLAlchemy connection or session  ├─► a Link: run, begin, end ──►┤                      ├─► a store's Transaction
+    Django's connection               ┘   (one per library)          └ sqlite/borrowed.py   ┘   (one per database)
+
+A connection is recognised by the name of its class, so that no library is imported that the user does not use. What a
+link runs belongs to the transaction that is open on the connection. `enqueue` never begins and never ends one that the
+user could have: rolled back must mean never enqueued. Where nothing could be rolled back, it refuses.
+
+An error of a statement is the library's own, as the user's code expects it on this connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reltask.errors import UsageError
+from reltask.stores.borrowed.drivers import AsyncpgLink, AsyncPsycopgLink, PsycopgLink, SqliteLink
+from reltask.stores.borrowed.frameworks import AlchemyLink, AsyncAlchemyLink, DjangoLink
+from reltask.stores.borrowed.link import Link
+
+_KINDS: dict[str, Callable[[object], Link]] = {
+    "asyncpg.connection.Connection": AsyncpgLink,
+    "asyncpg.pool.PoolConnectionProxy": AsyncpgLink,
+    "psycopg.Connection": PsycopgLink,
+    "psycopg.AsyncConnection": AsyncPsycopgLink,
+    "sqlite3.Connection": SqliteLink,
+    "sqlalchemy.engine.base.Connection": AlchemyLink,
+    "sqlalchemy.orm.session.Session": AlchemyLink,
+    "sqlalchemy.orm.scoping.scoped_session": AlchemyLink,
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": AsyncAlchemyLink,
+    "sqlalchemy.ext.asyncio.session.AsyncSession": AsyncAlchemyLink,
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": AsyncAlchemyLink,
+    "django.utils.connection.ConnectionProxy": DjangoLink,
+    "django.db.backends.base.base.BaseDatabaseWrapper": DjangoLink,
+}
+_ACCEPTED = (
+    "a connection of asyncpg, psycopg (3) or sqlite3, an SQLAlchemy Connection, Session, AsyncConnection or"
+    " AsyncSession, or Django's connection"
+)
+_NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
+
+
+def recognise(connection: object, dialect: str) -> Link:
+    """A link to this connection, which must lead to this kind of database."""
+    for kind in type(connection).__mro__:
+        make = _KINDS.get(f"{kind.__module__}.{kind.__qualname__}")
+        if make is not None:
+            return _of_dialect(make(connection), dialect)
+    kind = type(connection)
+    raise UsageError(
+        f"connection= is a {kind.__module__}.{kind.__qualname__}, which reltask cannot use.",
+        remedy=f"Pass {_ACCEPTED}.",
+    )
+
+
+def _of_dialect(link: Link, wanted: str) -> Link:
+    if link.dialect != wanted:
+        raise UsageError(
+            f"connection= leads to {_NAMES.get(link.dialect, link.dialect)}, but the app's jobs live in"
+            f" {_NAMES[wanted]}.",
+            remedy="Pass a connection to the database that the app's URL names.",
+        )
+    return link

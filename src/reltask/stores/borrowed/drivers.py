@@ -1,0 +1,138 @@
+"""Links to connections of the drivers themselves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from reltask.stores.borrowed.link import BEGIN_SQLITE, Answer, Values, read
+from reltask.stores.statement import Style
+
+_IDLE = 0
+"""libpq's PQTRANS_IDLE: connected, and no transaction open."""
+
+
+class AsyncpgLink:
+    """asyncpg: every statement outside a transaction block is committed at once."""
+
+    dialect = "postgres"
+    style: Style = "numbered"
+    is_async = True
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def is_open(self) -> bool:
+        return bool(self.connection.is_in_transaction())
+
+    async def join(self) -> bool:
+        return self.is_open()
+
+    async def run(self, text: str, values: Values) -> Answer:
+        rows = await self.connection.fetch(text, *(values or ()))
+        return Answer(list(rows[0].keys()) if rows else [], [tuple(row) for row in rows])
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        async with self.connection.transaction():
+            yield
+
+
+class _Psycopg:
+    """What both kinds of psycopg connection have in common."""
+
+    dialect = "postgres"
+    style: Style = "pyformat"
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def is_open(self) -> bool:
+        return bool(self.connection.info.transaction_status != _IDLE)
+
+    async def join(self) -> bool:
+        return self.is_open() or not self.connection.autocommit
+
+
+class PsycopgLink(_Psycopg):
+    """psycopg, synchronous."""
+
+    is_async = False
+
+    async def run(self, text: str, values: Values) -> Answer:
+        from psycopg import Cursor  # noqa: PLC0415 - who has such a connection has the library
+        from psycopg.rows import tuple_row  # noqa: PLC0415
+
+        # A plain cursor: the connection's own factories may take another style, or give other rows.
+        with Cursor(self.connection, row_factory=tuple_row) as cursor:
+            return read(cursor.execute(text, values))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        with self.connection.transaction():
+            yield
+
+
+class AsyncPsycopgLink(_Psycopg):
+    """psycopg, asynchronous."""
+
+    is_async = True
+
+    async def run(self, text: str, values: Values) -> Answer:
+        from psycopg import AsyncCursor  # noqa: PLC0415 - who has such a connection has the library
+        from psycopg.rows import tuple_row  # noqa: PLC0415
+
+        async with AsyncCursor(self.connection, row_factory=tuple_row) as cursor:
+            await cursor.execute(text, values)
+            if cursor.description is None:
+                return Answer([], [])
+            return Answer([column.name for column in cursor.description], await cursor.fetchall())
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        async with self.connection.transaction():
+            yield
+
+
+class SqliteLink:
+    """sqlite3: it begins transactions by itself, unless told not to."""
+
+    dialect = "sqlite"
+    style: Style = "named"
+    is_async = False
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def is_open(self) -> bool:
+        return bool(self.connection.in_transaction)
+
+    async def join(self) -> bool:
+        if not self.is_open() and not commits_at_once(self.connection):
+            # sqlite3 begins before an INSERT, but does not see the one that stands behind a WITH.
+            self.connection.execute(BEGIN_SQLITE)
+        return self.is_open()
+
+    async def run(self, text: str, values: Values) -> Answer:
+        cursor = self.connection.cursor()
+        cursor.row_factory = None
+        try:
+            return read(cursor.execute(text, values or ()))
+        finally:
+            cursor.close()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        self.connection.execute(BEGIN_SQLITE)
+        try:
+            yield
+            self.connection.commit()
+        except BaseException:
+            self.connection.rollback()
+            raise
+
+
+def commits_at_once(connection: Any) -> bool:
+    """Whether an sqlite3 connection commits each statement; Python 3.12 has a second way to ask for it."""
+    return connection.isolation_level is None or getattr(connection, "autocommit", False) is True

@@ -1,0 +1,87 @@
+"""What every library's connection can be asked for, in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple, Protocol
+
+from reltask.stores.statement import Style
+
+Values = Mapping[str, object] | Sequence[object] | None
+BEGIN_SQLITE = "begin immediate"
+"""As every writer of reltask begins: it waits for other writers now, instead of failing later."""
+
+_CONNECTION_ENDS = ("08", "57P01", "57P02")
+
+
+class Answer(NamedTuple):
+    """What a statement answered."""
+
+    columns: list[str]
+    rows: list[Any]
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The rows by their columns' names."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+class Link(Protocol):
+    """One connection of one library. With a synchronous library no coroutine here ever waits."""
+
+    connection: Any
+    """The user's own object."""
+    dialect: str
+    style: Style
+    is_async: bool
+
+    def is_open(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    async def join(self) -> bool:
+        """Whether what runs next can be rolled back by the owner; begins a transaction where the library would."""
+        ...
+
+    async def run(self, text: str, values: Values) -> Answer:
+        """Run a statement in the driver's own style."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """A transaction in the library's own way: committed when the block ends, rolled back when it raises."""
+        ...
+
+
+def read(cursor: Any) -> Answer:
+    """What a DB-API cursor holds after a statement."""
+    if cursor.description is None:
+        return Answer([], [])
+    return Answer([column[0] for column in cursor.description], cursor.fetchall())
+
+
+def is_ambiguous(error: BaseException) -> bool:
+    """Whether a commit that ended so may have been applied: the server did not answer, or is going away."""
+    for one in _layers(error):
+        state = getattr(one, "sqlstate", None) or getattr(one, "pgcode", None)
+        if state:
+            return str(state).startswith(_CONNECTION_ENDS)
+        name = getattr(one, "sqlite_errorname", None)
+        if name:
+            return str(name).startswith("SQLITE_IOERR")
+    return True
+
+
+def is_missing_table(error: BaseException) -> bool:
+    """Whether reltask's tables are not there."""
+    states = {getattr(one, "sqlstate", None) or getattr(one, "pgcode", None) for one in _layers(error)}
+    return bool(states & {"42P01", "3F000"}) or "no such table: reltask_" in str(error)
+
+
+def _layers(error: BaseException) -> list[BaseException]:
+    """The error and the driver's own beneath it: SQLAlchemy keeps it in `orig`, Django as the cause."""
+    found: list[BaseException] = []
+    layer: Any = error
+    while isinstance(layer, BaseException) and layer not in found:
+        found.append(layer)
+        layer = getattr(layer, "orig", None) or layer.__cause__
+    return found

@@ -1,0 +1,102 @@
+"""Transactions on a user's connection: the one that is open already, and one that is begun for a task.
+
+enqueue(…)                 join ─► enqueue_jobs.sql                       the user commits, or rolls back
+ctx.transaction(…)         begin ─► the claim's check ─► the task's own statements ─► completion ─► commit
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Self
+
+from reltask.errors import AmbiguousError, SchemaError, UsageError
+from reltask.stores.borrowed.link import Answer, Link, is_ambiguous, is_missing_table
+from reltask.stores.statement import Statement, compile_statement
+
+
+class BorrowedConnection(ABC):
+    """A user's connection. Each store adds its verbs."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    @property
+    def connection(self) -> Any:
+        """The user's own object."""
+        return self._link.connection
+
+    @property
+    def is_async(self) -> bool:
+        return self._link.is_async
+
+    async def join(self) -> Self:
+        if not await self._link.join():
+            raise UsageError(
+                "connection= has no open transaction, and commits each statement at once.",
+                remedy="Open a transaction on it, so that rolled back can mean never enqueued.",
+            )
+        return self
+
+    @asynccontextmanager
+    async def transaction(self, *, timeout: timedelta) -> AsyncIterator[Self]:
+        if self._link.is_open():
+            raise UsageError(
+                "connection= has an open transaction already.",
+                remedy="Hand over a connection without an open transaction: the block begins and commits its own.",
+            )
+        committing = False
+        try:
+            async with self._link.transaction():
+                await self.join()
+                await self._begun(timeout)
+                yield self
+                committing = True
+        except Exception as error:
+            if committing and is_ambiguous(error):
+                raise AmbiguousError("commit: the answer was lost; it may or may not have been applied.") from error
+            raise
+
+    @abstractmethod
+    async def _begun(self, timeout: timedelta) -> None:
+        """Settle what has to be said first in a transaction."""
+
+    async def execute(self, sql: str, /, *args: object, **named: object) -> None:
+        await self._of_user(sql, args, named)
+
+    async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
+        return (await self._of_user(sql, args, named)).dicts()
+
+    async def _of_user(self, sql: str, args: tuple[object, ...], named: dict[str, object]) -> Answer:
+        if args and named:
+            raise TypeError("Pass values by position, in the driver's style, or by name (:name), not both.")
+        if not named:
+            return await self._link.run(sql, args or None)
+        return await self._send(compile_statement(sql, self._link.style), named)
+
+    async def _own(self, statement: Statement, values: dict[str, object]) -> list[Any]:
+        """One of reltask's own statements."""
+        try:
+            return (await self._send(statement, values)).rows
+        except Exception as error:
+            if is_missing_table(error):
+                raise SchemaError(
+                    "The database that connection= leads to has no reltask tables.",
+                    remedy="Pass a connection to the app's own database; if it is that one, run: reltask migrate",
+                ) from error
+            raise
+
+    async def _send(self, statement: Statement, values: dict[str, object]) -> Answer:
+        if self._link.style == "numbered":
+            return await self._link.run(statement.text, statement.arguments(values))
+        return await self._link.run(statement.text, {name: values[name] for name in statement.names})
+
+    def _refuse_ended(self) -> None:
+        """What was committed inside the block can no longer be rolled back; at least nobody thinks that it was one."""
+        if not self._link.is_open():
+            raise UsageError(
+                "The transaction of this block was ended inside it, so its writes cannot commit with the completion.",
+                remedy="Leave commit and rollback to the block.",
+            )

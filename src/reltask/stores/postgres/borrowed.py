@@ -1,0 +1,50 @@
+"""A user's connection to PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from reltask.errors import UsageError
+from reltask.job import Completion, Hold
+from reltask.stores.borrowed.link import Link
+from reltask.stores.borrowed.transaction import BorrowedConnection
+from reltask.stores.postgres.transaction import Verbs, patience
+from reltask.stores.statement import load
+
+_READ_COMMITTED = "set transaction isolation level read committed"
+"""Whatever the connection's default is: at a higher level the first heartbeat would make the completion fail."""
+
+
+class BorrowedPostgres(Verbs, BorrowedConnection):
+    """reltask's verbs on it."""
+
+    def __init__(self, link: Link, now: Callable[[], datetime] | None) -> None:
+        super().__init__(link)
+        self._now = now
+
+    async def _begun(self, timeout: timedelta) -> None:
+        await self._link.run(_READ_COMMITTED, None)
+        await self.verb("begin_transaction", timeout_ms=patience(timeout))
+
+    async def read_now(self) -> datetime:
+        now = await super().read_now()
+        if now.tzinfo is None:
+            raise UsageError(
+                "connection= gives times without a time zone, so a schedule's first slot cannot be told.",
+                remedy="With Django set USE_TZ = True.",
+            )
+        return now
+
+    async def guard_job(self, worker: str, hold: Hold) -> bool:
+        self._refuse_ended()
+        return await super().guard_job(worker, hold)
+
+    async def complete_job(self, worker: str, completion: Completion) -> bool:
+        self._refuse_ended()
+        return await super().complete_job(worker, completion)
+
+    async def verb(self, name: str, **columns: object) -> list[Any]:
+        (statement,) = load("postgres", name, self._link.style)
+        return await self._own(statement, {**columns, "now": self._now() if self._now else None})

@@ -1,0 +1,50 @@
+"""A user's connection to an SQLite file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from reltask.job import Completion, Hold
+from reltask.stores.borrowed.link import Link
+from reltask.stores.borrowed.transaction import BorrowedConnection
+from reltask.stores.sqlite.transaction import Verbs
+from reltask.stores.sqlite.values import moment, optional_micros
+from reltask.stores.statement import load
+
+
+class BorrowedSqlite(Verbs, BorrowedConnection):
+    """reltask's verbs on it."""
+
+    def __init__(self, link: Link, now: Callable[[], datetime] | None) -> None:
+        super().__init__(link)
+        self._given_now = now
+
+    async def _begun(self, timeout: timedelta) -> None:
+        """How long to wait for other writers is the connection's own setting."""
+
+    async def holds_job(self, worker: str, hold: Hold) -> bool:
+        # A write, because a transaction that begins with a read may be refused when it turns into a writer later.
+        return await super().guard_job(worker, hold)
+
+    async def guard_job(self, worker: str, hold: Hold) -> bool:
+        self._refuse_ended()
+        return await super().guard_job(worker, hold)
+
+    async def complete_job(self, worker: str, completion: Completion) -> bool:
+        self._refuse_ended()
+        return await super().complete_job(worker, completion)
+
+    async def read_now(self) -> datetime:
+        return moment(await self._micros())
+
+    async def verb(self, name: str, **parameters: object) -> list[Any]:
+        values = {"now": await self._micros(), **parameters}
+        return [await self._own(statement, values) for statement in load("sqlite", name, self._link.style)]
+
+    async def _micros(self) -> int:
+        (statement,) = load("sqlite", "read_now", self._link.style)
+        given = None if self._given_now is None else self._given_now()
+        ((now,),) = await self._own(statement, {"now": optional_micros(given)})
+        return int(now)

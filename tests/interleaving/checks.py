@@ -1,0 +1,227 @@
+"""What must hold after every interleaving.
+
+Some serial order explains it: both answers and every column of every row are those of one operation after the other.
+Two explicit exceptions. A verb that never waits (claim, heartbeat, reclaim) may have skipped the rows that the other
+transaction held; then it did nothing to them. And a transaction that was rolled back leaves the other as if alone.
+Operations that did not overlap have only the one order in which they happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations, groupby
+from typing import Any
+from uuid import UUID
+
+from reltask.job import TRANSITIONS, Outcome, Verb
+from tests.interleaving.driver import Driver, Row, Snapshot, Violation
+from tests.interleaving.operations import LATER, Operation, T, said, won
+from tests.interleaving.orders import Plan, Result
+from tests.interleaving.scenes import Pair
+
+Explained = tuple[Any, Any, Snapshot]
+"""What the first said, what the second said, and what is in the tables."""
+Held = tuple[list[UUID], list[str]]
+"""Rows of jobs and of workers."""
+ENDINGS = {outcome.value for outcome in Outcome if outcome.ends_slot}
+
+
+async def alone(driver: Driver, index: int, operation: Operation) -> Any:
+    """One operation, begun and ended with nobody else about; what it said."""
+    session = (driver.first, driver.second)[index]
+    session.now = T + index * LATER
+    await session.begin()
+    for statement in operation.statements:
+        answer = said(await statement(session))
+    if operation.fenced_end and not answer:
+        await session.rollback()
+    else:
+        await session.commit()
+    return answer
+
+
+async def skipping(driver: Driver, index: int, operation: Operation, held: Held) -> Any:
+    """The operation while somebody holds these rows."""
+    await driver.gate.begin()
+    await driver.gate.hold_rows(*held)
+    answer = await alone(driver, index, operation)
+    await driver.gate.rollback()
+    return answer
+
+
+def holdable(other: Operation) -> Iterator[Held]:
+    """What the other transaction may have held: all of its rows, or some of them."""
+    rows = [*other.jobs, *other.workers]
+    for count in range(len(rows), 0, -1):
+        for chosen in combinations(rows, count):
+            yield [row for row in other.jobs if row in chosen], [row for row in other.workers if row in chosen]
+
+
+@dataclass
+class Oracle:
+    """What a pair may come to in a scene, found out with the statements as shipped, one after the other."""
+
+    driver: Driver
+    scene: str
+    pair: Pair
+    before: Snapshot
+    serial: tuple[Explained, Explained]
+    """The first before the second, and the other way round."""
+    solo: tuple[tuple[Any, Snapshot], tuple[Any, Snapshot]]
+    _found: dict[Any, Any] = field(default_factory=dict)
+    """Outcomes with skipped rows, each found out when it is first asked for."""
+
+    @property
+    def both_act(self) -> bool:
+        """Whether there is an order in which each of them changes something."""
+        return any(
+            alone_after != self.before and serial[2] != alone_after
+            for (_, alone_after), serial in zip(self.solo, self.serial, strict=True)
+        )
+
+    async def explained_by_skipping(self, came_to: Explained) -> bool:
+        """Whether one that never waits did nothing to rows of the other, and all else is as in a serial order."""
+        for index in (0, 1):
+            for held in self._rows_skipped_by(index):
+                for first in (True, False):
+                    if came_to == await self._once(self._skip, index, held, first):
+                        return True
+        return False
+
+    async def explained_by_skipping_alone(self, index: int, came_to: tuple[Any, Snapshot]) -> bool:
+        """The same where the other transaction came to nothing."""
+        for held in self._rows_skipped_by(index):
+            if came_to == await self._once(self._skip_alone, index, held):
+                return True
+        return False
+
+    def _rows_skipped_by(self, index: int) -> Iterator[Held]:
+        return holdable(self.pair[1 - index]) if self.pair[index].never_waits else iter(())
+
+    async def _once(self, find: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        key = (find.__name__, repr(arguments))
+        if key not in self._found:
+            with self.driver.unchanged():
+                await self.driver.restore(self.scene)
+                self._found[key] = await find(*arguments)
+        return self._found[key]
+
+    async def _skip(self, index: int, held: Held, first: bool) -> Explained:  # noqa: FBT001 - internal
+        other = 1 - index
+        answers: dict[int, Any] = {}
+        if not first:
+            answers[other] = await alone(self.driver, other, self.pair[other])
+        answers[index] = await skipping(self.driver, index, self.pair[index], held)
+        if first:
+            answers[other] = await alone(self.driver, other, self.pair[other])
+        return answers[0], answers[1], await self.driver.snapshot()
+
+    async def _skip_alone(self, index: int, held: Held) -> tuple[Any, Snapshot]:
+        return await skipping(self.driver, index, self.pair[index], held), await self.driver.snapshot()
+
+
+async def consult(driver: Driver, scene: str, pair: Pair) -> Oracle:
+    """Both serial orders, and each operation alone."""
+    with driver.unchanged():
+        await driver.restore(scene)
+        before = await driver.snapshot()
+        solo, serial = [], []
+        for index in (0, 1):
+            answers: dict[int, Any] = {}
+            await driver.restore(scene)
+            answers[index] = await alone(driver, index, pair[index])
+            solo.append((answers[index], await driver.snapshot()))
+            answers[1 - index] = await alone(driver, 1 - index, pair[1 - index])
+            serial.append((answers[0], answers[1], await driver.snapshot()))
+    return Oracle(driver, scene, pair, before, (serial[0], serial[1]), (solo[0], solo[1]))
+
+
+async def check(oracle: Oracle, plans: tuple[Plan, Plan], result: Result, *, first_ended: int) -> None:
+    """Raise unless the result is one that may be."""
+    complaints = [*_unexplained(await _explains(oracle, plans, result, first_ended)), *broken(result.after)]
+    if all(plan.commits for plan in plans):
+        complaints += counters(oracle, result)
+    if complaints:
+        raise Violation("; ".join(complaints) + "\n  " + "\n  ".join(result.story) + f"\n  {result.after}")
+
+
+def _unexplained(explained: bool) -> Iterator[str]:  # noqa: FBT001 - internal
+    if not explained:
+        yield "no serial order explains the answers and the rows"
+
+
+async def _explains(oracle: Oracle, plans: tuple[Plan, Plan], result: Result, first_ended: int) -> bool:
+    for index in (0, 1):
+        if not plans[1 - index].commits:
+            return await _as_if_alone(oracle, index, result)
+    came_to = (result.answers[0], result.answers[1], result.after)
+    if not result.overlapped:
+        return came_to == oracle.serial[first_ended]
+    return came_to in oracle.serial or await oracle.explained_by_skipping(came_to)
+
+
+async def _as_if_alone(oracle: Oracle, index: int, result: Result) -> bool:
+    came_to = (result.answers[index], result.after)
+    if came_to == oracle.solo[index]:
+        return True
+    return result.overlapped and await oracle.explained_by_skipping_alone(index, came_to)
+
+
+# Invariants, read from the rows alone
+
+
+def broken(after: Snapshot) -> Iterator[str]:
+    """What no sequence of verbs may leave behind."""
+    ledger = {job_id: list(runs) for job_id, runs in groupby(after.runs, key=lambda run: run["job_id"])}
+    rows = {row["id"]: row for row in after.jobs}
+    for job_id in {*ledger, *rows}:
+        yield from _job(rows.get(job_id), ledger.get(job_id, []))
+    yield from _effects(after)
+
+
+def _job(row: Row | None, runs: list[Row]) -> Iterator[str]:
+    """Each fence that has ended has its ledger row, and each slot before the current one has its end."""
+    ended = [run["fence"] for run in runs]
+    slots = sorted(run["slot_no"] for run in runs if run["outcome"] in ENDINGS)
+    last_fence = max(ended, default=0) if row is None else row["fence"] - (row["locked_by"] is not None)
+    last_slot = max(slots, default=0) if row is None else row["slot_no"] - 1
+    if ended != list(range(1, last_fence + 1)):
+        yield f"ledger rows for the fences {ended}, expected one for each up to {last_fence}"
+    if slots != list(range(1, last_slot + 1)):
+        yield f"ends of the slots {slots}, expected one for each up to {last_slot}"
+
+
+def _effects(after: Snapshot) -> Iterator[str]:
+    """What a task wrote together with its completion is there once, and only with the completion."""
+    written = [effect["job_id"] for effect in after.effects if effect["kind"] == "completion"]
+    succeeded = [run["job_id"] for run in after.runs if run["outcome"] == Outcome.SUCCEEDED]
+    if len(written) != len(set(written)) or not set(written) <= set(succeeded):
+        yield f"effects {written} beside the successes {succeeded}"
+
+
+def counters(oracle: Oracle, result: Result) -> Iterator[str]:
+    """Fences grow only by claims and discards, each as the table of transitions says."""
+    expected = sum(
+        _fence_step(operation.verb) * len(answer if isinstance(answer, list) else [answer])
+        for operation, answer in zip(oracle.pair, result.answers, strict=True)
+        if operation.verb and won(operation, answer)
+    )
+    grown = _fences(result.after) - _fences(oracle.before)
+    if grown != expected:
+        yield f"fences grew by {grown}, expected {expected}"
+
+
+def _fence_step(verb: Verb) -> int:
+    return max(transition.fence for (_, done), transition in TRANSITIONS.items() if done is verb)
+
+
+def _fences(snapshot: Snapshot) -> int:
+    """The highest fence of each job, from its row or from the ledger where the row is gone, summed."""
+    highest: dict[str, int] = {}
+    for job_id, fence in [
+        *((row["id"], row["fence"]) for row in snapshot.jobs),
+        *((run["job_id"], run["fence"]) for run in snapshot.runs),
+    ]:
+        highest[job_id] = max(fence, highest.get(job_id, 0))
+    return sum(highest.values())

@@ -1,0 +1,93 @@
+"""All interleavings of one pair in one scene, each checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tests.interleaving.checks import Oracle, check, consult
+from tests.interleaving.driver import Driver
+from tests.interleaving.orders import (
+    FIRST_LEADS,
+    OVERLAPPING,
+    SECOND_LEADS,
+    Order,
+    Plan,
+    interleave,
+    orders,
+    split_orders,
+)
+from tests.interleaving.scenes import Pair, Scene
+
+Run = tuple[tuple[Plan, Plan], Order]
+
+ran: Counter[str] = Counter()
+"""How many interleavings this process has carried out, by kind."""
+
+
+class Suite:
+    """A driver, and what has been found out on it once."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self._saved: set[str] = set()
+        self._oracles: dict[tuple[str, Pair], Oracle] = {}
+
+    async def explore(self, scene: Scene, pair: Pair) -> None:
+        """Every order; where only one of the two ever acts, those that overlap."""
+        oracle = await self._oracle(scene, pair)
+        for plans, order in runs(pair, thorough=oracle.both_act):
+            await self._run(oracle, plans, order)
+
+    async def prepare(self, scene: Scene) -> None:
+        """Bring the scene about, unless that has been done."""
+        if scene.name not in self._saved:
+            with self.driver.unchanged():
+                await scene.save(self.driver)
+            self._saved.add(scene.name)
+
+    async def _oracle(self, scene: Scene, pair: Pair) -> Oracle:
+        await self.prepare(scene)
+        if (scene.name, pair) not in self._oracles:
+            self._oracles[scene.name, pair] = await consult(self.driver, scene.name, pair)
+        return self._oracles[scene.name, pair]
+
+    async def _run(self, oracle: Oracle, plans: tuple[Plan, Plan], order: Order) -> None:
+        result = await interleave(self.driver, oracle.scene, plans, order)
+        await check(oracle, plans, result, first_ended=_first_to_end(order))
+        ran[_kind(plans)] += 1
+
+
+def runs(pair: Pair, *, thorough: bool) -> Iterator[Run]:
+    """Committed in every order, stopped after the snapshot in every order, and with the one that led rolled back."""
+    first, second = pair
+    both = Plan(first), Plan(second)
+    if thorough:
+        yield from ((both, order) for order in orders(both[0].steps, both[1].steps))
+        stopped = Plan(first, pauses=True), Plan(second, pauses=True)
+        yield from ((stopped, order) for order in split_orders())
+    else:
+        yield from ((both, padded(order, both)) for order in OVERLAPPING)
+    for plans, leading in (
+        ((Plan(first, commits=False), Plan(second)), FIRST_LEADS),
+        ((Plan(first), Plan(second, commits=False)), SECOND_LEADS),
+    ):
+        yield from ((plans, padded(order, plans)) for order in leading)
+
+
+def padded(order: Order, plans: tuple[Plan, Plan]) -> Order:
+    """An order of three steps each, for operations of more: the statements of one are taken together."""
+    extra = [(who,) * (plans[who].steps - 3) for who in (0, 1)]
+    first, second, *ends = order[0], order[2], *order[4:]
+    return (first, first, *extra[first], second, second, *extra[second], *ends)
+
+
+def _first_to_end(order: Order) -> int:
+    """Who has taken all of their steps first."""
+    return 1 - order[-1]
+
+
+def _kind(plans: tuple[Plan, Plan]) -> str:
+    if not all(plan.commits for plan in plans):
+        return "with a rollback"
+    return "stopped after the snapshot" if plans[0].pauses else "committed"

@@ -1,0 +1,218 @@
+"""All orders of two step sequences, and how one of them is carried out.
+
+    plain      BEGIN · statement · END                    each against each: 20 orders
+    snapshot   BEGIN + snapshot · locks · END             the statement is stopped in the middle: 14 more
+
+An order is a tuple of 0 and 1: whose next step it is. A statement that waits for the other transaction cannot take its
+next step; its steps are owed, and taken as soon as the other transaction has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from tests.interleaving.driver import Driver, Session, Snapshot, Violation, Waiting
+from tests.interleaving.operations import LATER, Operation, T, said
+
+Order = tuple[int, ...]
+Step = Callable[[], Awaitable[None]]
+
+
+def orders(first: int, second: int) -> Iterator[Order]:
+    """Every way to merge so many steps of the first with so many of the second."""
+    for places in combinations(range(first + second), first):
+        yield tuple(0 if place in places else 1 for place in range(first + second))
+
+
+OVERLAPPING: list[Order] = [(0, 0, 1, 1, 0, 1), (0, 0, 1, 1, 1, 0), (1, 1, 0, 0, 0, 1), (1, 1, 0, 0, 1, 0)]
+"""Both statements before the first end: what remains of the 20 where only the overlap matters."""
+FIRST_LEADS, SECOND_LEADS = OVERLAPPING[:2], OVERLAPPING[2:]
+
+
+def split_orders() -> Iterator[Order]:
+    """Orders of (snapshot, locks, end) in which something happens between a snapshot and its locks."""
+    return (order for order in orders(3, 3) if not (_adjacent(order, 0) and _adjacent(order, 1)))
+
+
+def _adjacent(order: Order, who: int) -> bool:
+    start = order.index(who)
+    return order[start + 1] == who
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one session does."""
+
+    operation: Operation
+    commits: bool = True
+    pauses: bool = False
+    """Stops between the snapshot and the locks of its last statement."""
+
+    @property
+    def steps(self) -> int:
+        return 3 if self.pauses else 2 + len(self.operation.statements)
+
+
+@dataclass
+class Result:
+    """What both said, what is in the tables afterwards, and how it came about."""
+
+    answers: list[Any]
+    after: Snapshot
+    overlapped: bool = False
+    story: list[str] = field(default_factory=list)
+
+
+class Actor:
+    """One session on its way through its plan."""
+
+    def __init__(self, index: int, session: Session, plan: Plan, story: list[str]) -> None:
+        session.now = T + index * LATER
+        self.answer: Any = None
+        self.ended = False
+        self.started = False
+        self.waits = False
+        self.owed = 0
+        self.unopposed: Callable[[], bool] = lambda: False
+        """Whether there is nobody to wait for."""
+        self._name = f"{plan.operation}{'' if index == 0 else ' (2)'}"
+        self._session = session
+        self._plan = plan
+        self._story = story
+        self._steps: deque[Step] = deque(self._split() if plan.pauses else self._plain())
+        self._task: asyncio.Task[Any] | None = None
+
+    def _plain(self) -> Iterator[Step]:
+        yield self._begin
+        for statement in self._plan.operation.statements:
+            yield lambda statement=statement: self._run(statement)  # type: ignore[misc] # a default binds it
+        yield self._end
+
+    def _split(self) -> Iterator[Step]:
+        yield self._begin_and_stop
+        yield self._go_on
+        yield self._end
+
+    def is_out_of_the_way(self) -> bool:
+        """Whether it holds nothing that another statement could wait for."""
+        return self.ended or not self.started
+
+    async def advance(self) -> None:
+        """The next step, or a note that it is owed."""
+        if self.waits:
+            self.owed += 1
+            return
+        await self._steps.popleft()()
+
+    async def catch_up(self) -> None:
+        """The other transaction has ended: nothing may hold this one back any longer."""
+        if self.waits:
+            self.waits = False
+            await self._finish()
+        while self.owed:
+            self.owed -= 1
+            await self._steps.popleft()()
+
+    async def _begin(self) -> None:
+        self._story.append(f"{self._name}: begin")
+        await self._session.begin()
+
+    async def _run(self, statement: Callable[[Session], Awaitable[Any]]) -> None:
+        self.started = True
+        self._task = asyncio.ensure_future(statement(self._session))
+        await self._settle()
+
+    async def _begin_and_stop(self) -> None:
+        """Everything up to the snapshot of the last statement."""
+        *before, last = self._plan.operation.statements
+        await self._begin()
+        for statement in before:
+            await statement(self._session)
+        await self._session.pause_next()
+        self.started = True
+        self._task = asyncio.ensure_future(last(self._session))
+        while await self._session.waits_for() is not Waiting.PAUSE:
+            if self._task.done():
+                await self._task
+                raise LookupError(f"{self._name} did not stop after its snapshot")
+        self._story.append(f"{self._name}: has its snapshot")
+
+    async def _go_on(self) -> None:
+        await self._session.go_on()
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Until the statement is done or waits; the database is asked, no clock."""
+        assert self._task is not None
+        if self.unopposed():
+            await asyncio.wait([self._task])
+        while not self._task.done():
+            waiting = await self._session.waits_for()
+            if waiting is Waiting.LOCK and not self._task.done():
+                self._wait()
+                return
+        await self._finish()
+
+    def _wait(self) -> None:
+        self.waits = True
+        self._story.append(f"{self._name}: waits")
+        if self._plan.operation.never_waits:
+            raise Violation(f"{self._name} waits, and must never")
+
+    async def _finish(self) -> None:
+        assert self._task is not None
+        self.answer = said(await self._task)
+        self._story.append(f"{self._name}: says {self.answer}")
+
+    async def _end(self) -> None:
+        self.ended = True
+        refused = self._plan.operation.fenced_end and not self.answer
+        if self._plan.commits and not refused:
+            self._story.append(f"{self._name}: commit")
+            await self._session.commit()
+        else:
+            self._story.append(f"{self._name}: rollback")
+            await self._session.rollback()
+
+    async def abort(self) -> None:
+        """After a violation: end what is open, whatever it takes."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._session.rollback()
+
+
+async def interleave(driver: Driver, scene: str, plans: tuple[Plan, Plan], order: Order) -> Result:
+    """Carry out one order from the scene's state."""
+    await driver.restore(scene)
+    story: list[str] = []
+    sessions = (driver.first, driver.second)
+    actors = [Actor(index, sessions[index], plans[index], story) for index in (0, 1)]
+    for actor, other in zip(actors, reversed(actors), strict=True):
+        actor.unopposed = other.is_out_of_the_way
+    overlapped = False
+    try:
+        for who in order:
+            actor, other = actors[who], actors[1 - who]
+            await actor.advance()
+            overlapped = overlapped or (actor.started and other.started and not actor.ended and not other.ended)
+            if actor.ended:
+                await other.catch_up()
+            if other.ended:
+                await actor.catch_up()
+    except Violation as violation:
+        await _abort(driver, actors)
+        raise Violation(f"{violation}\n  " + "\n  ".join(story)) from violation
+    return Result([actor.answer for actor in actors], await driver.snapshot(), overlapped, story)
+
+
+async def _abort(driver: Driver, actors: list[Actor]) -> None:
+    """Whoever waits goes last: the other's rollback lets it finish."""
+    for session in (driver.first, driver.second):
+        await session.go_on()
+    for actor in sorted(actors, key=lambda actor: actor.waits):
+        await actor.abort()
