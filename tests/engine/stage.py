@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from reltask import App
-from reltask.engine.worker import Worker
 from reltask.errors import AmbiguousError
 from reltask.events import Event
 from reltask.job import ClaimAnswer, ClaimRequest, JobView, RunView
@@ -234,8 +233,3 @@ class Stage:
             return await store.claim_jobs(ClaimRequest(**{**request, **fields}))
         finally:
             await store.close()
-
-
-def runs_of(worker: Worker) -> list[Any]:
-    """The runs that a worker holds."""
-    return list(worker._places)

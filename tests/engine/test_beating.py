@@ -252,9 +252,9 @@ async def test_blocked_event_loop_keeps_its_lock(live: Stage) -> None:
         asyncio.run(claim_on())
 
     thread = threading.Thread(target=rival_process)
-    async with app.worker():
+    async with app.worker() as worker:
         await block.enqueue()
-        await app.log.wait(events.RunSucceeded)
+        await worker.drained()
         done.set()
     thread.join()
     assert [run.outcome for run in await app.runs()] == ["succeeded"]

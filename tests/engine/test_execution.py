@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import sqlite3
-import sys
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 
 import pytest
 
-from reltask import App, Cancel, Context, Retry, Snooze, Stopped, SyncContext, events
+from reltask import App, Cancel, Context, Retry, Snooze, Stopped, events
 from reltask.job import State
 from tests.engine.stage import Stage, StageApp
 
@@ -337,84 +334,3 @@ def test_unreadable_schedule_is_a_failure_not_a_stuck_run(stage: Stage) -> None:
 def _edit(app: StageApp, statement: str, *values: str) -> None:
     with closing(sqlite3.connect(app.path)) as connection, connection:
         connection.execute(statement, values)
-
-
-# Threads, in real time
-
-
-async def test_thread_body_returns_into_the_ledger(live: Stage) -> None:
-    """A plain function runs in a thread, with its own ctx, arguments and the caller's context variables."""
-    app = live.app()
-    where = []
-
-    @app.task
-    def add(ctx: SyncContext, a: int, b: int) -> int:
-        where.append(threading.current_thread().name)
-        ctx.progress({"half": True})
-        return a + b + ctx.attempt
-
-    await add.enqueue(1, 2)
-    await app.drain()
-    assert [(run.outcome, run.result) for run in await app.runs()] == [("succeeded", "4")]
-    assert where[0].startswith("reltask-body")
-    app.close()
-
-
-@pytest.mark.parametrize("kind", ["exit", "stop", "error", "snooze"])
-async def test_thread_body_may_raise_anything(live: Stage, kind: str) -> None:
-    """sys.exit and StopIteration in a thread are failures; the task's signals mean what they mean elsewhere."""
-    app = live.app()
-
-    @app.task(max_attempts=1)
-    def rude(kind: str) -> None:
-        if kind == "exit":
-            sys.exit(4)
-        if kind == "stop":
-            raise StopIteration
-        if kind == "snooze":
-            raise Snooze("1h")
-        raise ValueError(kind)
-
-    await rude.enqueue(kind)
-    await app.drain()
-    (run,) = await app.runs()
-    expected = {"exit": "SystemExit", "stop": "StopIteration", "error": "ValueError: error", "snooze": "snoozed"}
-    assert run.outcome == ("snoozed" if kind == "snooze" else "failed")
-    assert run.error is not None
-    assert expected[kind] in run.error
-    app.close()
-
-
-async def test_thread_timeout_is_a_flag(live: Stage) -> None:
-    """A thread past its timeout sees `cancelled`, and `Stopped` at its next call on ctx; that is a failure."""
-    app = live.app()
-
-    @app.task(timeout="20ms", max_attempts=1)
-    def slow(ctx: SyncContext) -> None:
-        while not ctx.cancelled:
-            threading.Event().wait(0.002)
-        ctx.check()
-
-    await slow.enqueue()
-    await app.drain()
-    (run,) = await app.runs()
-    assert (run.outcome, run.error) == ("failed", "TimeoutError: the run took longer than its timeout of 0.02 s")
-    app.close()
-
-
-async def test_bodies_do_not_see_each_others_context_variables(live: Stage) -> None:
-    """Two threads of the pool, one after the other: what one set is not there for the next."""
-    app = live.app(settings={"worker.concurrency": 1})
-    variable = contextvars.ContextVar("variable", default="clean")
-    seen = []
-
-    @app.task
-    def mark() -> None:
-        seen.append(variable.get())
-        variable.set("dirty")
-
-    await mark.enqueue()
-    await mark.enqueue()
-    await app.drain()
-    assert seen == ["clean", "clean"]
-    app.close()

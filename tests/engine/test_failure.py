@@ -180,6 +180,7 @@ def test_stale_lock_is_reclaimed_and_the_slot_runs_again(stage: Stage) -> None:
     stage.run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("poll", ["50ms", "60s"])
 def test_busy_worker_reclaims_all_the_same(stage: Stage, poll: str) -> None:
     """Neither frequent polls nor a stream of jobs put the reclaim of an ended lock off: it comes within a second."""

@@ -107,7 +107,7 @@ class Oracle:
                 self._found[key] = await find(*arguments)
         return self._found[key]
 
-    async def _skip(self, index: int, held: Held, first: bool) -> Explained:  # noqa: FBT001 - internal
+    async def _skip(self, index: int, held: Held, first: bool) -> Explained:
         other = 1 - index
         answers: dict[int, Any] = {}
         if not first:
@@ -146,7 +146,7 @@ async def check(oracle: Oracle, plans: tuple[Plan, Plan], result: Result, *, fir
         raise Violation("; ".join(complaints) + "\n  " + "\n  ".join(result.story) + f"\n  {result.after}")
 
 
-def _unexplained(explained: bool) -> Iterator[str]:  # noqa: FBT001 - internal
+def _unexplained(explained: bool) -> Iterator[str]:
     if not explained:
         yield "no serial order explains the answers and the rows"
 

@@ -180,7 +180,11 @@ SCENES = [
     Scene(
         "held one-off",
         held(KEYED, since=RECENTLY),
-        [*every_pair(*_held_by_alice(again=False)), *product(_held_by_alice(again=False), [SAME_ID, SAME_KEY])],
+        # beside the expired scene, only what removes the row or brings it back is new
+        [
+            *product([complete(again=False), transaction(again=False)], _held_by_alice(again=False)),
+            *product(_held_by_alice(again=False), [SAME_ID, SAME_KEY]),
+        ],
     ),
     Scene(
         "expired",

@@ -218,7 +218,7 @@ class Poller(Service):
         self._reclaim_at = self._next_reclaim(answer, now)
 
     def _next_reclaim(self, answer: ClaimAnswer, now: float) -> float:
-        """When a lock ends next. One that has ended already is not put off again, however often a busy worker claims."""
+        """When a lock ends next. One that has ended is not put off again, however often a busy worker claims."""
         if answer.next_expiry is None:
             return now + self._poll * 1.5
         due = now + self._seconds_until(answer.next_expiry, answer.now, EXPIRY_PAUSE, EXPIRY_SPREAD)

@@ -1,0 +1,342 @@
+"""The connections that users have, each in the way that its library is used: to connect, to write, to commit.
+
+    Lender ─► connect(url) ─► transaction(connection) ─► write(connection, note), enqueue(connection, task, …)
+
+All methods are coroutines. Those of a synchronous library never wait, so `play` runs them without a loop, as their
+users do; Django would refuse anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, closing
+from typing import Any, TypeVar
+
+import asyncpg
+import django
+import psycopg
+import sqlalchemy as sa
+from django.conf import settings as django_settings
+from django.db import connections as django_connections
+from django.db import transaction as django_transaction
+from sqlalchemy import orm
+from sqlalchemy.ext import asyncio as sa_async
+
+from reltask import Job
+from reltask.engine.transaction import run_here
+
+T = TypeVar("T")
+INSERT = "insert into effects (note) values ('{}')"
+"""Into a table of the user's own, without any constraint, so that a duplicate would show."""
+
+
+class Undo(Exception):
+    """Raised by a test inside a transaction, to have it rolled back."""
+
+
+class Lender:
+    """One kind of connection."""
+
+    is_async = False
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+    connect: Any
+    """connect(url): a new connection, closed when the block ends."""
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        """A transaction as the library's users write it."""
+        with connection.begin():
+            yield
+
+    async def write(self, connection: Any, note: str) -> None:
+        """One row of the user's own."""
+        connection.execute(INSERT.format(note))
+
+    async def enqueue(self, connection: Any, task: Any, *args: Any) -> Job:
+        job: Job = task.using(connection=connection).enqueue_sync(*args)
+        return job
+
+    async def enqueue_many(self, connection: Any, app: Any, calls: Any) -> list[Job]:
+        jobs: list[Job] = app.enqueue_many_sync(calls, connection=connection)
+        return jobs
+
+    def play(self, scenario: Coroutine[Any, Any, T]) -> T:
+        """Run a scenario where this kind of connection is at home."""
+        return asyncio.run(scenario) if self.is_async else run_here(scenario)
+
+
+class AsyncLender(Lender):
+    is_async = True
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        async with connection.begin():
+            yield
+
+    async def write(self, connection: Any, note: str) -> None:
+        await connection.execute(INSERT.format(note))
+
+    async def enqueue(self, connection: Any, task: Any, *args: Any) -> Job:
+        job: Job = await task.using(connection=connection).enqueue(*args)
+        return job
+
+    async def enqueue_many(self, connection: Any, app: Any, calls: Any) -> list[Job]:
+        jobs: list[Job] = await app.enqueue_many(calls, connection=connection)
+        return jobs
+
+
+# Drivers
+
+
+class Sqlite3(Lender):
+    """As it comes: transactions begin by themselves."""
+
+    options: dict[str, Any] = {}
+
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), **self.options)) as connection:
+            connection.row_factory = sqlite3.Row  # the user's taste in rows is not reltask's
+            yield connection
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        with connection:
+            yield
+
+
+class Sqlite3ByHand(Sqlite3):
+    """In autocommit mode, with BEGIN written out."""
+
+    options = {"isolation_level": None}
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        connection.execute("begin")
+        with connection:
+            yield
+
+
+class Asyncpg(AsyncLender):
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Any]:
+        connection = await asyncpg.connect(url)
+        yield connection
+        await connection.close()
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        async with connection.transaction():
+            yield
+
+
+class AsyncpgPool(Asyncpg):
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Any]:
+        async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+            yield connection
+
+
+class Psycopg(Lender):
+    """As it comes: commit() ends what the first statement began."""
+
+    options: dict[str, Any] = {"row_factory": psycopg.rows.dict_row}
+
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Any]:
+        with psycopg.connect(url, **self.options) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException:
+            connection.rollback()
+            raise
+        connection.commit()
+
+
+class PsycopgAutocommit(Psycopg):
+    """In autocommit mode, with transaction blocks."""
+
+    options = {"autocommit": True, "cursor_factory": psycopg.RawCursor}
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        with connection.transaction():
+            yield
+
+
+class AsyncPsycopg(AsyncLender):
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Any]:
+        async with await psycopg.AsyncConnection.connect(url) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        async with connection.transaction():
+            yield
+
+
+# SQLAlchemy
+
+
+class AlchemyConnection(Lender):
+    driver = "postgresql+psycopg"
+
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Any]:
+        engine = sa.create_engine(with_driver(url, self.driver))
+        with engine.connect() as connection:
+            yield connection
+        engine.dispose()
+
+    async def write(self, connection: Any, note: str) -> None:
+        connection.execute(sa.text(INSERT.format(note)))
+
+
+class AlchemySession(AlchemyConnection):
+    """Without begin(), as sessions are mostly used."""
+
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Any]:
+        engine = sa.create_engine(with_driver(url, self.driver))
+        with orm.Session(engine) as session:
+            yield session
+        engine.dispose()
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException:
+            connection.rollback()
+            raise
+        connection.commit()
+
+
+class AlchemyPsycopg2(AlchemyConnection):
+    driver = "postgresql+psycopg2"
+
+
+class AlchemySqlite(AlchemyConnection):
+    driver = "sqlite"
+
+
+class AlchemySqliteSession(AlchemySession):
+    driver = "sqlite"
+
+
+class AlchemySqliteScoped(AlchemySession):
+    driver = "sqlite"
+
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Any]:
+        engine = sa.create_engine(url)
+        session = orm.scoped_session(orm.sessionmaker(engine))
+        yield session
+        session.remove()
+        engine.dispose()
+
+
+class AlchemyAsyncConnection(AsyncLender):
+    driver = "postgresql+asyncpg"
+
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Any]:
+        engine = sa_async.create_async_engine(with_driver(url, self.driver))
+        async with engine.connect() as connection:
+            yield connection
+        await engine.dispose()
+
+    async def write(self, connection: Any, note: str) -> None:
+        await connection.execute(sa.text(INSERT.format(note)))
+
+
+class AlchemyAsyncSession(AlchemyAsyncConnection):
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Any]:
+        engine = sa_async.create_async_engine(with_driver(url, self.driver))
+        async with sa_async.AsyncSession(engine) as session:
+            yield session
+        await engine.dispose()
+
+
+class AlchemyAsyncPsycopg(AlchemyAsyncSession):
+    driver = "postgresql+psycopg"
+
+
+def with_driver(url: str, driver: str) -> str:
+    """SQLAlchemy's spelling of a URL."""
+    return f"{driver}:{url.partition(':')[2]}"
+
+
+# Django
+
+
+class Django(Lender):
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Any]:
+        alias = declare_in_django(url)
+        yield django_connections[alias]
+        django_connections[alias].close()
+        del django_connections[alias]
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        with django_transaction.atomic(using=connection.alias):
+            yield
+
+    async def write(self, connection: Any, note: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(INSERT.format(note))
+
+
+class DjangoSqlite(Django):
+    pass
+
+
+def declare_in_django(url: str) -> str:
+    """Put a database into Django's settings, as a project would, and name its alias."""
+    if not django_settings.configured:
+        django_settings.configure(USE_TZ=True, DATABASES={"default": {"ENGINE": "django.db.backends.dummy"}})
+        django.setup()
+    database: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": url.removeprefix("sqlite:///")}
+    if not url.startswith("sqlite"):
+        parts = sa.make_url(url)
+        database = {"ENGINE": "django.db.backends.postgresql", "NAME": parts.database, "USER": parts.username}
+        database |= {"PASSWORD": parts.password or "", "HOST": parts.host, "PORT": parts.port, "OPTIONS": parts.query}
+    configured = django_connections.configure_settings({"default": {}, url: database})
+    django_connections.settings[url] = configured[url]
+    return url
+
+
+ON_SQLITE: list[Lender] = [
+    Sqlite3(),
+    Sqlite3ByHand(),
+    AlchemySqlite(),
+    AlchemySqliteSession(),
+    AlchemySqliteScoped(),
+    DjangoSqlite(),
+]
+ON_POSTGRES: list[Lender] = [
+    Asyncpg(),
+    AsyncpgPool(),
+    Psycopg(),
+    PsycopgAutocommit(),
+    AsyncPsycopg(),
+    AlchemyConnection(),
+    AlchemySession(),
+    AlchemyPsycopg2(),
+    AlchemyAsyncConnection(),
+    AlchemyAsyncSession(),
+    AlchemyAsyncPsycopg(),
+    Django(),
+]

@@ -1,0 +1,308 @@
+"""Enqueue in the user's own transaction, for every kind of connection that users have."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import django.db
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from reltask import App, Job
+from reltask.errors import SchemaError, UsageError
+from reltask.job import Outcome
+from reltask.stores.borrowed import recognise
+from reltask.stores.borrowed.link import is_ambiguous
+from tests.postgres_server import PostgresServer
+from tests.store.lenders import ON_POSTGRES, ON_SQLITE, Lender, Sqlite3, Undo, declare_in_django
+from tests.store.shop import Shop, sqlite_url
+
+
+@pytest.fixture(scope="module")
+def shared_postgres(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """One database for this module: every test empties it."""
+    yield postgres_server.create_database("borrowed", template=postgres_template)
+    postgres_server.drop_database("borrowed")
+
+
+@pytest.fixture(params=[*ON_SQLITE, *ON_POSTGRES], ids=repr)
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    lender: Lender = request.param
+    url = sqlite_url(tmp_path) if lender in ON_SQLITE else request.getfixturevalue("shared_postgres")
+    shop = Shop(url, lender)
+    shop.clear()
+    yield shop
+    shop.app.close()
+
+
+def test_committed_means_enqueued(shop: Shop) -> None:
+    """Nobody sees job or row before the commit; afterwards both are there, and the job runs."""
+    lender = shop.lender
+
+    async def scenario() -> Job:
+        async with lender.connect(shop.url) as connection:
+            async with lender.transaction(connection):
+                await lender.write(connection, "order")
+                job = await lender.enqueue(connection, shop.task, 1)
+                seen.append((shop.notes(), shop.jobs()))
+            return job
+
+    seen: list[Any] = []
+    job = lender.play(scenario())
+    assert seen == [([], set())]
+    assert (shop.notes(), shop.jobs()) == (["order"], {job.id})
+    shop.work()
+    assert (shop.done, [run.outcome for run in job.runs_sync()]) == ([1], [Outcome.SUCCEEDED])
+
+
+def test_rolled_back_means_never_enqueued(shop: Shop) -> None:
+    """Neither job nor row is there, and the connection can be used again."""
+    lender = shop.lender
+
+    async def scenario() -> None:
+        async with lender.connect(shop.url) as connection:
+            with suppress(Undo):
+                async with lender.transaction(connection):
+                    await lender.write(connection, "gone")
+                    await lender.enqueue(connection, shop.task, 1)
+                    raise Undo
+            with suppress(Undo):
+                async with lender.transaction(connection):
+                    await lender.enqueue(connection, shop.task, 2)  # the first statement of its transaction
+                    raise Undo
+            async with lender.transaction(connection):
+                await lender.enqueue(connection, shop.task, 3)
+
+    lender.play(scenario())
+    shop.work()
+    assert (shop.notes(), shop.done) == ([], [3])
+
+
+def test_several_in_one_transaction(shop: Shop) -> None:
+    """Jobs one by one and in a batch, with keys, delays and schedules, are one transaction with the rest."""
+    lender = shop.lender
+
+    async def scenario() -> list[Job]:
+        async with lender.connect(shop.url) as connection, lender.transaction(connection):
+            jobs = [await lender.enqueue(connection, shop.task, 1)]
+            calls = [
+                shop.task.call(2),
+                shop.task.using(key="once", delay="1h").call(3),
+                shop.task.using(key="tenant", cron="0 9 * * *", timezone="Europe/Berlin").call(4),
+            ]
+            jobs += await lender.enqueue_many(connection, shop.app, calls)
+            return jobs + await lender.enqueue_many(connection, shop.app, [shop.task.using(key="once").call(5)])
+
+    *jobs, taken = lender.play(scenario())
+    assert [job.created for job in jobs] == [True] * 4
+    assert not taken.created
+    assert shop.jobs() == {job.id for job in jobs}
+    shop.work()
+    assert sorted(shop.done) == [1, 2]
+    scheduled = jobs[-1].view_sync()
+    assert scheduled is not None
+    assert scheduled.next_run_time.minute == 0
+
+
+def test_no_signal_before_the_commit(shop: Shop) -> None:
+    """A worker that hears of a job looks for it at once: so nobody is told before it is there. `notify` tells."""
+    woken: list[str] = []
+    shop.app._workers.add(Sleeper(woken))  # type: ignore[arg-type] # as much of a worker as is woken
+    lender = shop.lender
+
+    async def scenario() -> None:
+        async with lender.connect(shop.url) as connection, lender.transaction(connection):
+            await lender.enqueue(connection, shop.task, 1)
+
+    lender.play(scenario())
+    assert woken == []
+    shop.app.notify_sync()
+    assert woken == ["woken"]
+
+
+class Sleeper:
+    def __init__(self, woken: list[str]) -> None:
+        self._woken = woken
+
+    def wake(self) -> None:
+        self._woken.append("woken")
+
+
+# What is refused
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    app = App(f"sqlite:///{tmp_path}/app.db")
+
+    @app.task
+    async def greet(name: str) -> None: ...
+
+    yield app
+    app.close()
+
+
+def greet(app: App, connection: Any) -> None:
+    app.get_task("greet").using(connection=connection).enqueue_sync("Ada")
+
+
+def test_unknown_connection(app: App) -> None:
+    """What is no connection is refused, with the list of what is one; nothing is imported to find out."""
+    with pytest.raises(UsageError, match=r"a builtins\.int, which.*asyncpg, psycopg \(3\) or sqlite3, an SQLAlchemy"):
+        greet(app, 42)
+
+
+def test_a_subclass_is_recognised() -> None:
+    """Users wrap their drivers."""
+
+    class Mine(sqlite3.Connection):
+        pass
+
+    with closing(sqlite3.connect(":memory:", factory=Mine)) as connection:
+        assert recognise(connection, "sqlite").connection is connection
+
+
+def test_another_kind_of_database(postgres_url: str) -> None:
+    """A job that lands in a database without workers would never run."""
+    app = App(postgres_url)
+
+    @app.task
+    async def greet(name: str) -> None: ...
+
+    with (
+        closing(sqlite3.connect(":memory:")) as connection,
+        pytest.raises(UsageError, match="leads to SQLite, but the app's jobs live in PostgreSQL"),
+    ):
+        greet.using(connection=connection).enqueue_sync("Ada")
+
+
+def test_a_file_without_tables(app: App, tmp_path: Path) -> None:
+    """Another file, or one that no worker has opened yet: the error says so, and nothing stays open."""
+    with (
+        closing(sqlite3.connect(tmp_path / "other.db")) as connection,
+        pytest.raises(SchemaError, match=r"no reltask tables.*reltask migrate"),
+    ):
+        greet(app, connection)
+
+
+def test_sqlite3_autocommit(app: App, tmp_path: Path) -> None:
+    """Nothing could be rolled back, so nothing is enqueued."""
+    app.status_sync()
+    with (
+        closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as connection,
+        pytest.raises(UsageError, match="Open a transaction on it"),
+    ):
+        greet(app, connection)
+    assert app.jobs_sync() == []
+
+
+def test_alchemy_autocommit(app: App, tmp_path: Path) -> None:
+    """SQLAlchemy's AUTOCOMMIT level is the same in other words."""
+    app.status_sync()
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/app.db", isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection, pytest.raises(UsageError, match="Open a transaction on it"):
+        greet(app, connection)
+    engine.dispose()
+    assert app.jobs_sync() == []
+
+
+def test_django_outside_atomic(app: App, tmp_path: Path) -> None:
+    """Django commits each statement outside atomic()."""
+    app.status_sync()
+    alias = declare_in_django(f"sqlite:///{tmp_path}/app.db")
+    with pytest.raises(UsageError, match="Open a transaction on it"):
+        greet(app, django.db.connections[alias])
+    django.db.connections[alias].close()
+    assert app.jobs_sync() == []
+
+
+async def test_postgres_autocommit(postgres_url: str) -> None:
+    """With asyncpg outside a block, psycopg with autocommit, SQLAlchemy with AUTOCOMMIT: refused, and nothing is there."""
+    app = App(postgres_url)
+
+    @app.task
+    async def greet() -> None: ...
+
+    one = await asyncpg.connect(postgres_url)
+    with pytest.raises(UsageError, match="Open a transaction on it"):
+        await greet.using(connection=one).enqueue()
+    await one.close()
+    with psycopg.connect(postgres_url, autocommit=True) as two, pytest.raises(UsageError, match="Open a transaction"):
+        greet.using(connection=two).enqueue_sync()
+    for driver in ("psycopg", "psycopg2"):
+        engine = sa.create_engine(postgres_url.replace("postgresql", f"postgresql+{driver}", 1))
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as three, pytest.raises(UsageError):
+            greet.using(connection=three).enqueue_sync()
+        engine.dispose()
+    assert await app.jobs() == []
+    app.close()
+
+
+async def test_the_other_enqueue_is_named(app: App, postgres_url: str) -> None:
+    """Each kind of connection has its call; the wrong one names the right one, at once."""
+    greet = app.get_task("greet")
+    with closing(sqlite3.connect(":memory:")) as connection:
+        with pytest.raises(UsageError, match=r"call enqueue_sync\(\)"):
+            await greet.using(connection=connection).enqueue("Ada")
+        with pytest.raises(UsageError, match=r"call enqueue_many_sync\(\)"):
+            await app.enqueue_many([greet.call("Ada")], connection=connection)
+    on_postgres = App(postgres_url)
+
+    @on_postgres.task
+    async def send() -> None: ...
+
+    one = await asyncpg.connect(postgres_url)
+    with pytest.raises(UsageError, match=r"Write: await enqueue\(\)"):
+        send.using(connection=one).enqueue_sync()
+    await one.close()
+
+
+async def test_a_synchronous_connection_in_asynchronous_code(app: App, tmp_path: Path) -> None:
+    """Who blocks the loop with a connection of their own may enqueue on it, too."""
+    await app.status()
+    async with Sqlite3().connect(f"sqlite:///{tmp_path}/app.db") as connection:
+        with connection:
+            greet(app, connection)
+    assert len(await app.jobs()) == 1
+
+
+def test_a_call_keeps_no_connection(app: App) -> None:
+    """A connection given to `using` cannot get lost on the way through `enqueue_many`."""
+    with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(UsageError, match="enqueue_many"):
+        app.get_task("greet").using(connection=connection).call("Ada")
+
+
+def test_errors_do_not_quote_arguments(app: App, tmp_path: Path) -> None:
+    """SQLAlchemy shows a failed statement's values; a job's arguments may be secret."""
+    app.status_sync()
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/app.db")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("drop table reltask_runs")
+        connection.exec_driver_sql("create table reltask_runs (x)")
+        with pytest.raises(sa.exc.OperationalError) as raised:
+            app.get_task("greet").using(connection=connection).enqueue_sync("hunter2")
+    engine.dispose()
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "doubtful"),
+    [
+        (psycopg.errors.ForeignKeyViolation(), False),
+        (psycopg.errors.AdminShutdown(), True),
+        (psycopg.OperationalError("server closed the connection unexpectedly"), True),
+        (asyncpg.UniqueViolationError(), False),
+        (asyncpg.ConnectionDoesNotExistError(), True),
+        (sa.exc.IntegrityError("commit", None, psycopg.errors.UniqueViolation()), False),
+        (OSError(), True),
+    ],
+)
+def test_which_commits_are_in_doubt(error: Exception, doubtful: bool) -> None:
+    """An answer of the server says that nothing was applied, unless it says that the server is going away."""
+    assert is_ambiguous(error) is doubtful
