@@ -1,9 +1,12 @@
 -- Purpose       insert jobs, and say which ids are in the database: inserted now, or known from before.
 -- Precondition  neither the table nor the ledger knows the id, and no row has its (task, key); others are left out.
--- Lock order    ids ascending, so that two batches with the same keys cannot wait for each other in a circle.
+-- Lock order    by name, then by id, so that two batches cannot wait for each other in a circle: neither one batch sent
+--               twice, nor two that bring the same (task, key) under ids of their own, as workers do that start together.
 --
 -- The ids are the client's. When an answer was lost the same statement is sent again: it inserts nothing twice, and
--- "known from before" then means that the first sending had worked.
+-- "known from before" then means that the first sending had worked. A row that is there is not inserted over, although
+-- the conflict would see to it: its run may be ending now, and then the conflict goes away while this statement, which
+-- cannot see the ledger row that takes its place, waits for it.
 
 with
 parameters as materialized (
@@ -30,8 +33,9 @@ inserted as (
            coalesce(given.run_at, parameters.now + coalesce(given.delay, interval '0'))
     from given
     cross join parameters
-    where not exists (select from reltask.runs as run where run.job_id = given.id)
-    order by given.id
+    where not exists (select from reltask.jobs as job where job.id = given.id)
+      and not exists (select from reltask.runs as run where run.job_id = given.id)
+    order by given.task, coalesce(given.key, ''), given.id
     on conflict do nothing
     returning id
 )
