@@ -37,6 +37,8 @@ from reltask.job import (
     WorkerView,
 )
 
+Wake = Callable[[datetime | None], None]
+"""Called with the time at which something becomes due; None: look now."""
 BATCH = 1_000
 """No verb touches more rows than this at once; callers chunk."""
 
@@ -189,11 +191,11 @@ class Store(Protocol):
 
     # Waking
 
-    async def signal(self) -> None:
-        """Tell sleeping workers that something became due, where the database can; after commit, never inside."""
+    async def signal(self, due_at: datetime | None = None) -> None:
+        """Tell sleeping workers that something is due, or when it will be, where the database can; after the commit."""
         ...
 
-    def listen(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[bool]:
+    def listen(self, wake: Wake) -> AbstractAsyncContextManager[bool]:
         """Call `wake` at each signal while the block is open; yields False where the database has no signals."""
         ...
 

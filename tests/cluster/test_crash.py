@@ -75,10 +75,6 @@ def assert_operators_are_refused(cluster: Cluster, job: JobView) -> None:
     assert cluster.job(job.id).fence == job.fence
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="PostgreSQL: only the worker that ended a slot knows when the next is due; others learn at a poll",
-)
 def test_a_due_time_survives_the_worker_that_knew_it(cluster: Cluster) -> None:
     """A worker dies idle, after it has moved a recurring job on: the next slot is not kept waiting for a poll."""
     schedule = {"key": "only", "every": "1s", "arguments": {"seconds": 0.2}}

@@ -21,7 +21,7 @@ from reltask import App
 from reltask.errors import AmbiguousError
 from reltask.events import Event
 from reltask.job import ClaimAnswer, ClaimRequest, JobView, RunView
-from reltask.store import Store
+from reltask.store import Store, Wake
 from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.stores.sqlite.session import SqliteOptions
 from reltask.testing import VirtualTime
@@ -109,7 +109,7 @@ class FaultyStore:
     def dedicated(self, *, timeout: timedelta) -> Store:
         return cast("Store", FaultyStore(self._store.dedicated(timeout=timeout), self._faults))
 
-    def listen(self, wake: Callable[[], None]) -> Any:
+    def listen(self, wake: Wake) -> Any:
         return self._store.listen(wake)
 
     async def close(self) -> None:

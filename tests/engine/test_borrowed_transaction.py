@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -32,6 +33,7 @@ class Stand(Shop):
         self.steps: list[tuple[bool, Step]] = []
         self.before: Step | None = None
         self.errors: list[BaseException] = []
+        self.failed = threading.Event()
         self.log = Recorder()
         self.app.subscribe(self.log)
         body: Any = self.in_loop if lender.is_async else self.in_thread
@@ -47,6 +49,7 @@ class Stand(Shop):
                         await step(ctx, tx, connection)
             except BaseException as error:
                 self.errors.append(error)
+                self.failed.set()
                 raise
 
     def in_thread(self, ctx: SyncContext) -> None:
@@ -62,6 +65,7 @@ class Stand(Shop):
                         await step(ctx, tx, connection)
             except BaseException as error:
                 self.errors.append(error)
+                self.failed.set()
                 raise
 
     async def prepare(self, ctx: Any, connection: Any) -> None:
@@ -74,6 +78,18 @@ class Stand(Shop):
         self.steps = [*((False, step) for step in chunks), *((True, step) for step in steps)]
         self.app.get_task("body").enqueue_sync()
         self.work()
+
+    def play_until_failed(self, step: Step, *, before: Step | None = None) -> BaseException:
+        """The same with one block, until the body has failed in it; the error that it saw."""
+        self.before, self.steps = before, [(True, step)]
+        self.app.get_task("body").enqueue_sync()
+
+        async def work() -> None:
+            async with self.app.worker():
+                assert await asyncio.to_thread(self.failed.wait, 60)
+
+        asyncio.run(work())
+        return self.errors[0]
 
     def writes(self, note: str) -> Step:
         """A step that writes a row in the library's own way."""
@@ -163,18 +179,8 @@ def test_a_lost_fence_undoes_everything(stand: Stand) -> None:
         await stand.lender.write(connection, "gone")
         await stand.steal(connection)
 
-    stand.steps = [(True, lose)]
-    stand.app.get_task("body").enqueue_sync()
-    asyncio.run(until(stand, lambda: stand.errors))
-    assert [type(error) for error in stand.errors] == [LockLost]
+    assert isinstance(stand.play_until_failed(lose), LockLost)
     assert (stand.notes(), "succeeded" in stand.outcomes()) == ([], False)
-
-
-async def until(stand: Stand, happened: Callable[[], object]) -> None:
-    """Run a worker until the body has ended so."""
-    async with asyncio.timeout(60), stand.app.worker():
-        while not happened():
-            await asyncio.sleep(0.01)
 
 
 def test_a_claim_lost_before_the_block(stand: Stand) -> None:
@@ -184,10 +190,7 @@ def test_a_claim_lost_before_the_block(stand: Stand) -> None:
     async def lose(_ctx: Any, _tx: Any, _connection: Any) -> None:
         stand.ask(theft)
 
-    stand.before, stand.steps = lose, [(True, stand.writes("never"))]
-    stand.app.get_task("body").enqueue_sync()
-    asyncio.run(until(stand, lambda: stand.errors))
-    assert [type(error) for error in stand.errors] == [LockLost]
+    assert isinstance(stand.play_until_failed(stand.writes("never"), before=lose), LockLost)
     assert stand.notes() == []
 
 
@@ -270,10 +273,7 @@ async def test_async_task_refuses_a_blocking_connection(app: App) -> None:
 
     await body.enqueue()
     await drain(app)
-    assert refused == [
-        "A synchronous connection would block the worker's event loop. "
-        "Write the task as def, which runs in a thread, or pass an asynchronous connection."
-    ]
+    assert refused[0].startswith("A synchronous connection would block the worker's event loop. Write the task as def")
 
 
 async def test_def_task_refuses_an_asynchronous_connection(postgres_url: str) -> None:

@@ -8,6 +8,7 @@ Operations that did not overlap have only the one order in which they happened.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, groupby
@@ -60,7 +61,7 @@ def holdable(other: Operation) -> Iterator[Held]:
 
 @dataclass
 class Oracle:
-    """What a pair may come to in a scene, found out with the statements as shipped, one after the other."""
+    """What a pair may come to in a scene, found out one after the other on a database of its own."""
 
     driver: Driver
     scene: str
@@ -71,6 +72,7 @@ class Oracle:
     solo: tuple[tuple[Any, Snapshot], tuple[Any, Snapshot]]
     _found: dict[Any, Any] = field(default_factory=dict)
     """Outcomes with skipped rows, each found out when it is first asked for."""
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def both_act(self) -> bool:
@@ -101,8 +103,8 @@ class Oracle:
 
     async def _once(self, find: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         key = (find.__name__, repr(arguments))
-        if key not in self._found:
-            with self.driver.unchanged():
+        async with self._lock:
+            if key not in self._found:
                 await self.driver.restore(self.scene)
                 self._found[key] = await find(*arguments)
         return self._found[key]
@@ -123,17 +125,16 @@ class Oracle:
 
 async def consult(driver: Driver, scene: str, pair: Pair) -> Oracle:
     """Both serial orders, and each operation alone."""
-    with driver.unchanged():
+    await driver.restore(scene)
+    before = await driver.snapshot()
+    solo, serial = [], []
+    for index in (0, 1):
+        answers: dict[int, Any] = {}
         await driver.restore(scene)
-        before = await driver.snapshot()
-        solo, serial = [], []
-        for index in (0, 1):
-            answers: dict[int, Any] = {}
-            await driver.restore(scene)
-            answers[index] = await alone(driver, index, pair[index])
-            solo.append((answers[index], await driver.snapshot()))
-            answers[1 - index] = await alone(driver, 1 - index, pair[1 - index])
-            serial.append((answers[0], answers[1], await driver.snapshot()))
+        answers[index] = await alone(driver, index, pair[index])
+        solo.append((answers[index], await driver.snapshot()))
+        answers[1 - index] = await alone(driver, 1 - index, pair[1 - index])
+        serial.append((answers[0], answers[1], await driver.snapshot()))
     return Oracle(driver, scene, pair, before, (serial[0], serial[1]), (solo[0], solo[1]))
 
 

@@ -1,8 +1,9 @@
-"""One database and its sessions for the whole suite; the number of interleavings is printed at the end."""
+"""A few databases with their sessions for the whole suite; the number of interleavings is printed at the end."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
@@ -12,13 +13,19 @@ from tests.interleaving.postgres import postgres_driver
 from tests.postgres_server import PostgresServer
 
 
+STAGES = 3
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def suite(postgres_server: PostgresServer, postgres_template: str) -> AsyncIterator[Suite]:
     """The suite on PostgreSQL."""
-    url = postgres_server.create_database("interleaving", template=postgres_template)
-    async with postgres_driver(url) as driver:
-        yield Suite(driver)
-    postgres_server.drop_database("interleaving")
+    names = [f"interleaving_{number}" for number in range(1 + STAGES)]
+    urls = [postgres_server.create_database(name, template=postgres_template) for name in names]
+    async with AsyncExitStack() as stack:
+        oracle, *stages = [await stack.enter_async_context(postgres_driver(url)) for url in urls]
+        yield Suite(oracle, list(stages))
+    for name in names:
+        postgres_server.drop_database(name)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -51,7 +51,7 @@ def expect(rule: str, found: object, expected: object) -> None:
 
 async def tell(suite: Suite, scene: Scene, story: Story) -> None:
     """The story from its scene. The tables are sound at its end, and nothing is left open whatever happened."""
-    driver = suite.driver
+    driver = suite.stages[0]
     await suite.prepare(scene)
     await driver.restore(scene.name)
     driver.first.now, driver.second.now, driver.gate.now = T, T + LATER, T

@@ -120,7 +120,3 @@ class Driver(Protocol):
     def changed(self, verb: str, *changes: tuple[str, str]) -> AbstractContextManager[None]:
         """While the block is open, the verb's statement has other text: how mutants are made."""
         ...
-
-    def unchanged(self) -> AbstractContextManager[None]:
-        """While the block is open, every statement is as shipped."""
-        ...

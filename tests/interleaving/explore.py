@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from tests.interleaving.checks import Oracle, check, consult
 from tests.interleaving.driver import Driver
@@ -26,35 +28,56 @@ ran: Counter[str] = Counter()
 
 
 class Suite:
-    """A driver, and what has been found out on it once."""
+    """Databases that take turns with the interleavings, and one that knows the serial orders."""
 
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
+    def __init__(self, oracle: Driver, stages: list[Driver]) -> None:
+        """The oracle's statements are always as shipped; mutants go on the stages."""
+        self.stages = stages
+        self._oracle = oracle
         self._saved: set[str] = set()
         self._oracles: dict[tuple[str, Pair], Oracle] = {}
 
     async def explore(self, scene: Scene, pair: Pair) -> None:
         """Every order; where only one of the two ever acts, those that overlap."""
-        oracle = await self._oracle(scene, pair)
-        for plans, order in runs(pair, thorough=oracle.both_act):
-            await self._run(oracle, plans, order)
+        oracle = await self._consult(scene, pair)
+        todo = deque(runs(pair, thorough=oracle.both_act))
+        ends = await asyncio.gather(*(_work(stage, oracle, todo) for stage in self.stages), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
 
     async def prepare(self, scene: Scene) -> None:
         """Bring the scene about, unless that has been done."""
         if scene.name not in self._saved:
-            with self.driver.unchanged():
-                await scene.save(self.driver)
+            for driver in (self._oracle, *self.stages):
+                await scene.save(driver)
             self._saved.add(scene.name)
 
-    async def _oracle(self, scene: Scene, pair: Pair) -> Oracle:
+    async def _consult(self, scene: Scene, pair: Pair) -> Oracle:
         await self.prepare(scene)
         if (scene.name, pair) not in self._oracles:
-            self._oracles[scene.name, pair] = await consult(self.driver, scene.name, pair)
+            self._oracles[scene.name, pair] = await consult(self._oracle, scene.name, pair)
         return self._oracles[scene.name, pair]
 
-    async def _run(self, oracle: Oracle, plans: tuple[Plan, Plan], order: Order) -> None:
-        result = await interleave(self.driver, oracle.scene, plans, order)
-        await check(oracle, plans, result, first_ended=_first_to_end(order))
+    @contextmanager
+    def mutated(self, verb: str, *changes: tuple[str, str]) -> Iterator[None]:
+        """A statement with other text on every stage."""
+        with ExitStack() as stack:
+            for stage in self.stages:
+                stack.enter_context(stage.changed(verb, *changes))
+            yield
+
+
+async def _work(stage: Driver, oracle: Oracle, todo: deque[Run]) -> None:
+    """Take runs until none is left; a violation ends it for everybody."""
+    while todo:
+        plans, order = todo.popleft()
+        try:
+            result = await interleave(stage, oracle.scene, plans, order)
+            await check(oracle, plans, result, first_ended=_first_to_end(order))
+        except BaseException:
+            todo.clear()
+            raise
         ran[_kind(plans)] += 1
 
 

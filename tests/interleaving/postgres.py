@@ -8,7 +8,7 @@ call that waits for an advisory lock is put where the statement first looks at i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -19,7 +19,7 @@ import msgspec
 from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.connections import Options, connect
 from reltask.stores.postgres.transaction import PostgresTransaction
-from reltask.stores.statement import Statement, compile_statement, load, read_sql, split
+from reltask.stores.statement import Statement, compile_statement, read_sql, split
 from tests.interleaving.driver import Snapshot, StatementRefused, Waiting
 
 TABLES = ("reltask.jobs", "reltask.runs", "reltask.workers", "interleaving.effects")
@@ -85,16 +85,12 @@ class Statements:
 
     def __init__(self) -> None:
         self._changes: dict[str, tuple[tuple[str, str], ...]] = {}
-        self._paused: dict[tuple[str, int], Statement] = {}
+        self._made: dict[tuple[str, int | None], Statement] = {}
 
     def get(self, verb: str, pause: int | None) -> Statement:
-        if pause is not None and not self._changes:
-            known = self._paused.get((verb, pause))
-            return known or self._paused.setdefault((verb, pause), self._make(verb, pause))
-        if verb in self._changes or pause is not None:
-            return self._make(verb, pause)
-        (statement,) = load("postgres", verb, "numbered")
-        return statement
+        if (verb, pause) not in self._made:
+            self._made[verb, pause] = self._make(verb, pause)
+        return self._made[verb, pause]
 
     def _make(self, verb: str, pause: int | None) -> Statement:
         text = read_sql("postgres", verb)
@@ -107,12 +103,12 @@ class Statements:
         return compile_statement(one, "numbered")
 
     @contextmanager
-    def changed(self, changes: dict[str, tuple[tuple[str, str], ...]]) -> Iterator[None]:
-        before, self._changes = self._changes, changes
+    def changed(self, verb: str, changes: tuple[tuple[str, str], ...]) -> Iterator[None]:
+        self._changes, self._made = {verb: changes}, {}
         try:
             yield
         finally:
-            self._changes = before
+            self._changes, self._made = {}, {}
 
 
 class PostgresSession:
@@ -230,15 +226,8 @@ class PostgresDriver:
         tables = await self._monitor.fetchrow(SNAPSHOT)
         return Snapshot(*(msgspec.json.decode(rows or "[]") for rows in tables))
 
-    @contextmanager
-    def changed(self, verb: str, *changes: tuple[str, str]) -> Iterator[None]:
-        with self._statements.changed({verb: changes}):
-            yield
-
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        with self._statements.changed({}):
-            yield
+    def changed(self, verb: str, *changes: tuple[str, str]) -> AbstractContextManager[None]:
+        return self._statements.changed(verb, changes)
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ from reltask.stores import statement
 from reltask.stores.sqlite.session import Session
 from tests.simulation.network import OPTIONS
 from tests.simulation.run import run_seeds
-from tests.simulation.world import Node, World
+from tests.simulation.world import START, Node, World
 
 Broken = Callable[[], Any]
 """Makes the block in which the engine is broken."""
@@ -167,7 +167,8 @@ Heartbeats_answered = Heartbeats.answered
 
 def release_at_once(self: Worker, abandon: Abandon) -> None:
     Worker_abandon(self, abandon)
-    self._settler.settle(Release(hold=abandon.hold, outcome=Outcome.ABANDONED, error="released before its body ended"))
+    early = Release(hold=abandon.hold, outcome=Outcome.ABANDONED, error="released before its body ended")
+    self._settler.settle(early, START)
 
 
 Worker_abandon = Worker._abandon

@@ -21,6 +21,7 @@ from typing import Any
 
 from reltask.clock import Clock
 from reltask.errors import AmbiguousError, TransientError
+from reltask.store import Wake
 from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.stores.sqlite.session import Session, SqliteOptions
 
@@ -113,11 +114,11 @@ class SimStore:
             land=self._land,
         )
 
-    async def signal(self) -> None:
+    async def signal(self, _due_at: object = None) -> None:
         """SQLite sends none."""
 
     @asynccontextmanager
-    async def listen(self, _wake: Callable[[], None]) -> AsyncIterator[bool]:
+    async def listen(self, wake: Wake) -> AsyncIterator[bool]:  # noqa: ARG002 - there is nothing to hear
         yield False
 
     @asynccontextmanager

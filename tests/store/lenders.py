@@ -126,8 +126,10 @@ class Asyncpg(AsyncLender):
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Any]:
         connection = await asyncpg.connect(url)
-        yield connection
-        await connection.close()
+        try:
+            yield connection
+        finally:
+            connection.terminate()  # a body that is stopped has no time for farewells
 
     @asynccontextmanager
     async def transaction(self, connection: Any) -> AsyncIterator[None]:
@@ -176,8 +178,11 @@ class PsycopgAutocommit(Psycopg):
 class AsyncPsycopg(AsyncLender):
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Any]:
-        async with await psycopg.AsyncConnection.connect(url) as connection:
+        connection = await psycopg.AsyncConnection.connect(url)
+        try:
             yield connection
+        finally:
+            await asyncio.shield(connection.close())
 
     @asynccontextmanager
     async def transaction(self, connection: Any) -> AsyncIterator[None]:
@@ -193,10 +198,9 @@ class AlchemyConnection(Lender):
 
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Any]:
-        engine = sa.create_engine(with_driver(url, self.driver))
+        engine = sa.create_engine(with_driver(url, self.driver), poolclass=sa.NullPool)
         with engine.connect() as connection:
             yield connection
-        engine.dispose()
 
     async def write(self, connection: Any, note: str) -> None:
         connection.execute(sa.text(INSERT.format(note)))
@@ -207,10 +211,9 @@ class AlchemySession(AlchemyConnection):
 
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Any]:
-        engine = sa.create_engine(with_driver(url, self.driver))
+        engine = sa.create_engine(with_driver(url, self.driver), poolclass=sa.NullPool)
         with orm.Session(engine) as session:
             yield session
-        engine.dispose()
 
     @asynccontextmanager
     async def transaction(self, connection: Any) -> AsyncIterator[None]:
@@ -239,11 +242,11 @@ class AlchemySqliteScoped(AlchemySession):
 
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Any]:
-        engine = sa.create_engine(url)
-        session = orm.scoped_session(orm.sessionmaker(engine))
-        yield session
-        session.remove()
-        engine.dispose()
+        session = orm.scoped_session(orm.sessionmaker(sa.create_engine(url, poolclass=sa.NullPool)))
+        try:
+            yield session
+        finally:
+            session.remove()
 
 
 class AlchemyAsyncConnection(AsyncLender):
@@ -251,10 +254,9 @@ class AlchemyAsyncConnection(AsyncLender):
 
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Any]:
-        engine = sa_async.create_async_engine(with_driver(url, self.driver))
+        engine = sa_async.create_async_engine(with_driver(url, self.driver), poolclass=sa.NullPool)
         async with engine.connect() as connection:
             yield connection
-        await engine.dispose()
 
     async def write(self, connection: Any, note: str) -> None:
         await connection.execute(sa.text(INSERT.format(note)))
@@ -263,10 +265,9 @@ class AlchemyAsyncConnection(AsyncLender):
 class AlchemyAsyncSession(AlchemyAsyncConnection):
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Any]:
-        engine = sa_async.create_async_engine(with_driver(url, self.driver))
+        engine = sa_async.create_async_engine(with_driver(url, self.driver), poolclass=sa.NullPool)
         async with sa_async.AsyncSession(engine) as session:
             yield session
-        await engine.dispose()
 
 
 class AlchemyAsyncPsycopg(AlchemyAsyncSession):
@@ -285,9 +286,11 @@ class Django(Lender):
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Any]:
         alias = declare_in_django(url)
-        yield django_connections[alias]
-        django_connections[alias].close()
-        del django_connections[alias]
+        try:
+            yield django_connections[alias]
+        finally:
+            django_connections[alias].close()
+            del django_connections[alias]
 
     @asynccontextmanager
     async def transaction(self, connection: Any) -> AsyncIterator[None]:

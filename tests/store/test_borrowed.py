@@ -223,7 +223,7 @@ def test_django_outside_atomic(app: App, tmp_path: Path) -> None:
 
 
 async def test_postgres_autocommit(postgres_url: str) -> None:
-    """With asyncpg outside a block, psycopg with autocommit, SQLAlchemy with AUTOCOMMIT: refused, and nothing is there."""
+    """With asyncpg outside a block, psycopg with autocommit, SQLAlchemy with AUTOCOMMIT: refused, nothing written."""
     app = App(postgres_url)
 
     @app.task

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import asyncpg
@@ -21,7 +21,7 @@ from reltask.resilience import Policy
 from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.connections import Options, read_url
 from reltask.stores.postgres.schema import check
-from reltask.stores.postgres.signals import Signals
+from reltask.stores.postgres.signals import Signals, from_payload, to_payload
 from tests.postgres_server import PostgresServer
 
 MINUTE = timedelta(minutes=1)
@@ -228,7 +228,7 @@ async def test_claim_and_completion_are_not_sent_again_after_a_lost_answer(
 
 async def test_idle_worker_needs_one_connection(store: PostgresStore, operator: asyncpg.Connection) -> None:
     """Polls, beats and LISTEN share one connection as long as nothing runs at the same time."""
-    async with store.listen(lambda: None):
+    async with store.listen(lambda _: None):
         for _ in range(3):
             await store.claim_jobs(request())
             await store.read_status()
@@ -245,7 +245,7 @@ async def test_signal_wakes_and_a_broken_listener_listens_again(
         await woken.wait()
         woken.clear()
 
-    async with store.listen(woken.set) as listening:
+    async with store.listen(lambda _: woken.set()) as listening:
         assert listening
         woken.clear()
         await operator.execute("select pg_notify('reltask', '')")
@@ -259,18 +259,41 @@ async def test_signal_wakes_and_a_broken_listener_listens_again(
 
 
 async def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
-    """The first signal of a burst goes out at once, all others become one more."""
-    sent: list[int] = []
+    """The first signal of a burst goes out at once, all others become one more: the earliest of them."""
+    sent: list[datetime | None] = []
 
-    async def send() -> None:
-        sent.append(1)
+    async def send(due_at: datetime | None) -> None:
+        sent.append(due_at)
 
     signals = Signals(send)
-    for _ in range(50):
-        await signals.signal()
-    assert len(sent) == 1
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    for minutes in (9, 3, 2, 7):
+        await signals.signal(start + timedelta(minutes=minutes))
+    assert sent == [start + timedelta(minutes=9)]
     await signals.close()
-    assert len(sent) == 2
+    assert sent == [start + timedelta(minutes=9), start + timedelta(minutes=2)]
+
+
+async def test_a_signal_for_now_outdoes_one_for_later() -> None:
+    """Whoever waits for the throttle together is spoken for together, and "now" is the earliest."""
+    sent: list[datetime | None] = []
+
+    async def send(due_at: datetime | None) -> None:
+        sent.append(due_at)
+
+    signals = Signals(send)
+    later = datetime(2026, 1, 1, tzinfo=UTC)
+    for due_at in (None, later, None, later):
+        await signals.signal(due_at)
+    await signals.close()
+    assert sent == [None, None]
+
+
+@pytest.mark.parametrize("due_at", [None, datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)])
+def test_a_signal_carries_its_time(due_at: datetime | None) -> None:
+    """A time arrives as it was sent; what cannot be read means now."""
+    assert from_payload(to_payload(due_at)) == due_at
+    assert from_payload("yesterday") is None
 
 
 async def test_pgbouncer_gets_no_session_state(postgres_url: str, operator: asyncpg.Connection) -> None:
@@ -279,7 +302,7 @@ async def test_pgbouncer_gets_no_session_state(postgres_url: str, operator: asyn
         await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])
         assert len((await store.claim_jobs(request())).claims) == 1
         assert await operator.fetchval(SESSIONS) == 0
-        async with store.listen(lambda: None) as listening:
+        async with store.listen(lambda _: None) as listening:
             assert not listening
 
 

@@ -381,7 +381,7 @@ async def test_listening_wakes_when_another_connection_writes(path: str, file_st
     """A commit of anybody else is noticed at the next look; nothing happened, nothing is said."""
     ticks = Ticks()
     listener = SqliteStore(path, clock=ticks)
-    woken: list[None] = []
+    woken: list[object] = []
 
     async def look() -> int:
         ticks.slept.clear()
@@ -389,7 +389,7 @@ async def test_listening_wakes_when_another_connection_writes(path: str, file_st
         await ticks.slept.wait()
         return len(woken)
 
-    async with listener.listen(lambda: woken.append(None)) as has_signals:
+    async with listener.listen(woken.append) as has_signals:
         assert has_signals
         await ticks.slept.wait()
         assert await look() == 0
@@ -401,5 +401,5 @@ async def test_listening_wakes_when_another_connection_writes(path: str, file_st
 async def test_listening_can_be_switched_off(path: str) -> None:
     """In virtual time nobody watches a file."""
     for store in (SqliteStore(path, options=SqliteOptions(watch=None)), SqliteStore(":memory:", inline=True)):
-        async with store.listen(lambda: None) as has_signals:
+        async with store.listen(lambda _: None) as has_signals:
             assert not has_signals

@@ -145,7 +145,7 @@ class Executor:
     async def _settle(self, run: Run, ended: Ended, started: float) -> None:
         now = self._clock.monotonic()
         written = self._settlement(run, ended, finished=run.now(now))
-        settled = await self._settler.settle(written)
+        settled = await self._settler.settle(written, run.now(now))
         if settled is None:
             await self._refused(run, ended, seconds=now - started)
             return

@@ -15,6 +15,7 @@ lock timeout. So a poison job takes no bystander along twice.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import Callable
@@ -40,6 +41,7 @@ EXPIRY_PAUSE = (0.26, 0.4)
 """So is a lock that has ended but could not be reclaimed yet: a little later than a store needs that looks twice."""
 DUE_SPREAD = 0.004
 EXPIRY_SPREAD = 0.25
+HINT_SPREAD = (0.02, 0.5)
 """Workers that wait for the same moment spread over this many seconds; they do not stampede."""
 WARN_INTERVAL = 600.0
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -82,6 +84,8 @@ class Poller(Service):
         self._reclaim_at = float("-inf")
         self._warn_at = clock.monotonic() + rng.uniform(0, WARN_INTERVAL / 10)
         self._due_at = float("inf")
+        self._time: DatabaseTime | None = None
+        self._hint: asyncio.TimerHandle | None = None
         self._failed_since: float | None = None
         self._failures = 0
         self._wakes = 0
@@ -92,6 +96,10 @@ class Poller(Service):
         self._wakes += 1
         self.idle = False
         super().wake()
+
+    async def closed(self) -> None:
+        if self._hint is not None:
+            self._hint.cancel()
 
     async def tick(self) -> float | None:
         verb = "reclaim"
@@ -181,7 +189,7 @@ class Poller(Service):
 
     def _watch(self, answer: ClaimAnswer, sent_at: float) -> list[Run]:
         """Trust each claim from before it was asked for, and have it renewed."""
-        time = DatabaseTime(answer.now, self._clock.monotonic())
+        time = self._time = DatabaseTime(answer.now, self._clock.monotonic())
         runs = []
         for claim in answer.claims:
             task = self._registry.get(claim.task)
@@ -205,6 +213,24 @@ class Poller(Service):
                 self._emit(events.TasksUnknown(worker=self._worker, counts=unknown))
 
     # Sleeping
+
+    def signalled(self, due_at: datetime | None) -> None:
+        """Somebody says that something is due, or when it will be: look now, or a little after that time.
+
+        Whoever knew it first looks at the very time; the others are there in case that one has died meanwhile.
+        """
+        seconds = 0.0
+        if due_at is not None and self._time is not None:
+            seconds = (due_at - self._time.now(self._clock.monotonic())).total_seconds()
+        if seconds <= 0:
+            self.wake()
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds + self._rng.uniform(*HINT_SPREAD)
+        if self._hint is None or self._hint.when() > at or self._hint.when() <= loop.time():
+            if self._hint is not None:
+                self._hint.cancel()
+            self._hint = loop.call_at(at, self.wake)
 
     def _plan(self, answer: ClaimAnswer, wish: Wish, claimed: int) -> None:
         """Remember when it is worth looking again, on the monotonic clock."""

@@ -17,18 +17,36 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from datetime import datetime, timedelta
+from typing import NamedTuple, TypeVar
 
 from reltask import events
 from reltask.clock import Clock
 from reltask.engine.service import Service
-from reltask.errors import AmbiguousError, DatabaseError, TransientError
+from reltask.errors import AmbiguousError, DatabaseError, ReltaskError, TransientError
 from reltask.job import Completion, Failure, Hold, Outcome, Release, Settled
 from reltask.store import BATCH, Store
 
 Settlement = Completion | Failure | Release
 S = TypeVar("S", Completion, Failure, Release)
+UNWRITABLE_PAUSE = timedelta(minutes=1)
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Waiting(NamedTuple):
+    """An outcome on its way."""
+
+    settlement: Settlement
+    now: datetime
+    """The database's time when the body ended."""
+    future: asyncio.Future[Settled | None]
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When the job is due again; None: not at all."""
+        if isinstance(self.settlement, Completion):
+            return self.settlement.next_run_time
+        return self.now + (self.settlement.delay or timedelta(0))
 
 
 class Settler(Service):
@@ -40,17 +58,17 @@ class Settler(Service):
         self._worker = worker
         self._clock = clock
         self._emit = emit
-        self._waiting: list[tuple[Settlement, asyncio.Future[Settled | None]]] = []
+        self._waiting: list[Waiting] = []
 
     @property
     def pending(self) -> int:
         """Outcomes that no flush has taken up yet."""
         return len(self._waiting)
 
-    def settle(self, settlement: Settlement) -> asyncio.Future[Settled | None]:
+    def settle(self, settlement: Settlement, now: datetime) -> asyncio.Future[Settled | None]:
         """Write this outcome; the future says how it was accepted, or None if the claim had passed on."""
         future: asyncio.Future[Settled | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((settlement, future))
+        self._waiting.append(Waiting(settlement, now, future))
         self._woken.set()
         return future
 
@@ -70,22 +88,21 @@ class Settler(Service):
         if not batch:
             return None
         accepted: dict[Hold, Settled] = {}
-        settlements = [settlement for settlement, _ in batch]
+        settlements = [waiting.settlement for waiting in batch]
         accepted |= await self._write([s for s in settlements if isinstance(s, Completion)], self._store.complete_jobs)
         accepted |= await self._write([s for s in settlements if isinstance(s, Failure)], self._store.fail_jobs)
-        releases = [s for s in settlements if isinstance(s, Release)]
-        accepted |= await self._write(releases, self._store.release_jobs)
-        for settlement, future in batch:
-            if not future.done():
-                future.set_result(accepted.get(settlement.hold))
-        if any(release.delay is None for release in releases):
-            await self._tell_others()
+        accepted |= await self._write([s for s in settlements if isinstance(s, Release)], self._store.release_jobs)
+        for waiting in batch:
+            if not waiting.future.done():
+                waiting.future.set_result(accepted.get(waiting.settlement.hold))
+        await self._tell_others([w.due_at for w in batch if w.due_at is not None and w.settlement.hold in accepted])
         return 0.0 if self._waiting else None
 
-    async def _tell_others(self) -> None:
-        """A slot that was given back is due at once, and sleeping workers do not know: they saw it claimed."""
-        with contextlib.suppress(DatabaseError):
-            await self._store.signal()
+    async def _tell_others(self, due: list[datetime]) -> None:
+        """These slots are due again. Sleeping workers do not know: they saw them claimed, and this one may die."""
+        if due:
+            with contextlib.suppress(DatabaseError):
+                await self._store.signal(min(due))
 
     async def _write(
         self, settlements: list[S], verb: Callable[[str, Sequence[S]], Awaitable[list[Settled]]]
@@ -118,11 +135,22 @@ class Settler(Service):
         """The database refuses the batch for good: one bad row must not take the others along."""
         if len(settlements) == 1:
             self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=0.0))
-            return {}
+            return await self._fail_instead(settlements[0], error)
         accepted: dict[Hold, Settled] = {}
         for settlement in settlements:
             accepted |= await self._write([settlement], verb)
         return accepted
+
+    async def _fail_instead(self, settlement: Settlement, error: Exception) -> dict[Hold, Settled]:
+        """An outcome that the database will never take counts as a failure, so that it is seen and does not repeat."""
+        if isinstance(settlement, Failure):
+            return {}
+        why = f"The outcome could not be written: {error}"
+        failure = Failure(hold=settlement.hold, error=why, delay=UNWRITABLE_PAUSE)
+        try:
+            return {settled.hold: settled for settled in await self._store.fail_jobs(self._worker, [failure])}
+        except ReltaskError:
+            return {}
 
     async def _wait_for_database(self, error: DatabaseError, tries: int) -> None:
         pause = RETRY_PAUSES[min(tries, len(RETRY_PAUSES) - 1)]

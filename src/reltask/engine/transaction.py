@@ -180,8 +180,10 @@ class Transactions:
             if not await home.on_loop(self._was_committed(run, completion)):
                 self._beater.settling(run.hold, is_settling=False)
                 raise
-        except BaseException:
+        except BaseException as error:
             self._beater.settling(run.hold, is_settling=False)
+            if isinstance(error, LockLost):  # only now: to stop the body is to cut short what it waits for, a rollback
+                run.stop(StopReason.LOST, _PASSED)
             raise
         run.completion = completion
         if block.enqueued:
@@ -198,7 +200,7 @@ class Transactions:
 
     async def _check(self, run: Run, inner: Transaction) -> None:
         if not await inner.holds_job(self._worker, run.hold):
-            raise _lost(run)
+            raise LockLost(f"This run's writes were rolled back: {_PASSED}.")
 
     def _completion(self, run: Run, block: TaskTransaction) -> Completion:
         ended = returned(block.result, limit=self._result_limit)
@@ -213,7 +215,7 @@ class Transactions:
             self._beater.settling(run.hold)
             won = await inner.complete_job(self._worker, completion)
         if not won:
-            raise _lost(run)
+            raise LockLost(f"This run's writes were rolled back: {_PASSED}.")
 
     async def _was_committed(self, run: Run, completion: Completion | None) -> bool:
         """The commit's answer was lost; the ledger knows.
@@ -249,8 +251,3 @@ def _mismatch(*, is_async: bool) -> UsageError:
         "A synchronous connection would block the worker's event loop.",
         remedy="Write the task as def, which runs in a thread, or pass an asynchronous connection.",
     )
-
-
-def _lost(run: Run) -> LockLost:
-    run.stop(StopReason.LOST, _PASSED)
-    return LockLost(f"This run's writes were rolled back: {_PASSED}.")

@@ -181,7 +181,7 @@ class Worker:
         await self.store.open()
         await declare(self.store, self._schedules)
         await self.store.register_worker(self._record())
-        await self._listening.enter_async_context(self.store.listen(self._poller.wake))
+        await self._listening.enter_async_context(self.store.listen(self._poller.signalled))
 
     async def stop(self, *, grace: timedelta | None = None) -> None:
         """Claim no more, let bodies finish within the grace, stop the rest, release, and say goodbye."""

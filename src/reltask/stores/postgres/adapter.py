@@ -43,14 +43,14 @@ from reltask.job import (
     WorkerView,
 )
 from reltask.resilience import Policy
-from reltask.store import BATCH
+from reltask.store import BATCH, Wake
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
 from reltask.stores.postgres.connections import Connections, Options
 from reltask.stores.postgres.errors import quotable, statement_failed
 from reltask.stores.postgres.schema import check
-from reltask.stores.postgres.signals import Signals
+from reltask.stores.postgres.signals import Signals, to_payload
 from reltask.stores.postgres.transaction import PostgresTransaction, transaction
 from reltask.stores.statement import load
 
@@ -191,13 +191,13 @@ class PostgresStore:
 
     # Waking
 
-    async def signal(self) -> None:
-        await self._signals.signal()
+    async def signal(self, due_at: datetime | None = None) -> None:
+        await self._signals.signal(due_at)
 
-    async def _send_signal(self) -> None:
-        await self._ask("repeatable", "signal")
+    async def _send_signal(self, due_at: datetime | None) -> None:
+        await self._ask("repeatable", "signal", payload=to_payload(due_at))
 
-    def listen(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[bool]:
+    def listen(self, wake: Wake) -> AbstractAsyncContextManager[bool]:
         return self._connections.listening(wake)
 
     # Operators

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from typing import Any
@@ -27,8 +27,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from msgspec import Struct
 
 from reltask.errors import SettingsError, TransientError
+from reltask.store import Wake
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
+from reltask.stores.postgres.signals import from_payload
 
 CHANNEL = "reltask"
 SERVER_SHARE = 0.8
@@ -138,7 +140,7 @@ class Connections:
         self._plain = plain
         self._idle: list[asyncpg.Connection] = []
         self._room = asyncio.Semaphore(options.pool_size)
-        self._wake: Callable[[], None] | None = None
+        self._wake: Wake | None = None
         self._listening: asyncpg.Connection | None = None
 
     @asynccontextmanager
@@ -173,7 +175,7 @@ class Connections:
             connection.terminate()
 
     @asynccontextmanager
-    async def listening(self, wake: Callable[[], None]) -> AsyncIterator[bool]:
+    async def listening(self, wake: Wake) -> AsyncIterator[bool]:
         """Call `wake` at each notification; False where notifications cannot reach us."""
         if read_url(self._url).pgbouncer:
             yield False
@@ -197,13 +199,17 @@ class Connections:
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             connection.terminate()
             raise connection_failed(error) from error
-        connection.add_termination_listener(self._notified)
-        self._notified()
+        connection.add_termination_listener(self._gone)
+        self._gone()
 
-    def _notified(self, *_: object) -> None:
-        """A notification came, or the connection that waited for them has gone."""
+    def _notified(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
         if self._wake is not None:
-            self._wake()
+            self._wake(from_payload(payload))
+
+    def _gone(self, *_: object) -> None:
+        """The connection that waited for notifications has gone, or is new: what was missed is anybody's guess."""
+        if self._wake is not None:
+            self._wake(None)
 
     async def close(self) -> None:
         """Say goodbye on every idle connection."""

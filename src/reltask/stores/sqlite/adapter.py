@@ -47,7 +47,7 @@ from reltask.job import (
     WorkerView,
 )
 from reltask.resilience import Policy
-from reltask.store import BATCH
+from reltask.store import BATCH, Wake
 from reltask.stores.borrowed import recognise
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
@@ -185,10 +185,10 @@ class SqliteStore:
 
     # Waking
 
-    async def signal(self) -> None:
+    async def signal(self, due_at: datetime | None = None) -> None:
         """Nothing to send: who listens watches the file itself."""
 
-    def listen(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[bool]:
+    def listen(self, wake: Wake) -> AbstractAsyncContextManager[bool]:
         if self._options.watch is None or self.path == MEMORY:
             return _silence()
         interval = self._options.watch.total_seconds()

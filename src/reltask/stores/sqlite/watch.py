@@ -12,12 +12,13 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 
+from reltask.store import Wake
 from reltask.stores.sqlite.errors import classify
 
 
 @asynccontextmanager
 async def watching(
-    path: str, wake: Callable[[], None], *, interval: float, sleep: Callable[[float], Awaitable[None]]
+    path: str, wake: Wake, *, interval: float, sleep: Callable[[float], Awaitable[None]]
 ) -> AsyncIterator[bool]:
     """Call `wake` soon after any other connection has changed the file."""
     with closing(_connect(path)) as connection:
@@ -32,7 +33,7 @@ async def watching(
 
 async def _watch(
     connection: sqlite3.Connection,
-    wake: Callable[[], None],
+    wake: Wake,
     interval: float,
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
@@ -41,7 +42,7 @@ async def _watch(
         await sleep(interval)
         seen = _version(connection)
         if seen not in (version, None):
-            wake()
+            wake(None)
             version = seen
 
 
