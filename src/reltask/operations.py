@@ -1,11 +1,13 @@
-"""What people do with a running system from Python: look, pause, resume, run now, retry, discard."""
+"""What people do with a running system from Python: look, audit, pause, resume, run now, retry, discard."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from reltask.audit import DEFAULT_LOCK_TIMEOUT, KEPT_FOR, Report
 from reltask.client import Client
 from reltask.errors import UnknownJob, UsageError
 from reltask.handles import ProducerHost
@@ -72,6 +74,16 @@ class Operations:
         """`workers` for synchronous code."""
         return self._client.run_sync(lambda store: store.list_workers(), name="workers")
 
+    def audit(
+        self, *, task: str | None = None, lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT
+    ) -> Coroutine[Any, Any, Report]:
+        """Check the ledger against the jobs; `lock_timeout` is for jobs that name none of their own."""
+        return self._client.run(lambda store: _audit(store, task, lock_timeout), name="audit")
+
+    def audit_sync(self, *, task: str | None = None, lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT) -> Report:
+        """`audit` for synchronous code."""
+        return self._client.run_sync(lambda store: _audit(store, task, lock_timeout), name="audit")
+
     def notify(self) -> Coroutine[Any, Any, None]:
         """Wake the workers: after the commit of what was enqueued with `connection=`, so that it starts at once."""
         return self._client.run(self._host.signal, name="notify")
@@ -107,6 +119,16 @@ async def _change(store: Store, action: str, job_id: UUID) -> None:
         )
     if action in ("resume", "run", "retry"):
         await store.signal()
+
+
+async def _audit(store: Store, task: str | None, lock_timeout: timedelta) -> Report:
+    return Report(
+        now=await store.read_now(),
+        tasks=await store.audit_tasks(task=task),
+        breaks=await store.audit_slots(task=task, kept_for=KEPT_FOR),
+        waits=await store.audit_waiting(task=task, lock_timeout=lock_timeout),
+        losses=await store.audit_losses(task=task),
+    )
 
 
 async def _found(store: Store, job_id: UUID) -> JobView:

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from reltask.audit import Break, Loss, TaskCount, Wait
 from reltask.job import (
     BeatAnswer,
     ClaimAnswer,
@@ -39,6 +40,8 @@ from reltask.job import (
 
 Wake = Callable[[datetime | None], None]
 """Called with the time at which something becomes due; None: look now."""
+SENT_ONCE = frozenset({"claim_jobs"})
+"""Verbs that a store does not try again by itself: a claim is trusted from before it was sent, so it must not wait."""
 BATCH = 1_000
 """No verb touches more rows than this at once; callers chunk."""
 
@@ -245,4 +248,22 @@ class Store(Protocol):
 
     async def list_workers(self) -> list[WorkerView]:
         """Workers, living ones first."""
+        ...
+
+    # Auditing
+
+    async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
+        """Count slots and runs by task, and say how late slots were first claimed."""
+        ...
+
+    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
+        """Find what the ledger and the rows cannot both say; history younger than `kept_for` must be whole."""
+        ...
+
+    async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
+        """Find jobs that wait longer than their lock timeout, or the one given where they name none."""
+        ...
+
+    async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[Loss]:
+        """Count the runs that lost their lock by task, outcome and worker, latest first."""
         ...

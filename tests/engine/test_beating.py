@@ -82,7 +82,7 @@ def test_three_failed_heartbeats_stop_the_body(stage: Stage) -> None:
         async with app.worker():
             await long.enqueue()
             await app.log.wait(events.RunStarted)
-            app.faults.error, app.faults.verbs = away, {"heartbeat_jobs"}
+            app.faults.error, app.faults.verbs = away, {"heartbeat_jobs", "read_holds"}
             abandoned = await app.log.wait(events.RunAbandoned)
             assert abandoned.reason == "3 heartbeats in a row failed"
             app.faults.error = None
@@ -108,7 +108,7 @@ def test_two_failed_heartbeats_are_survived(stage: Stage) -> None:
             await long.enqueue()
             await app.log.wait(events.RunStarted)
             for _ in range(5):
-                app.faults.error, app.faults.verbs = away, {"heartbeat_jobs"}
+                app.faults.error, app.faults.verbs = away, {"heartbeat_jobs", "read_holds"}
                 await app.log.wait(events.HeartbeatFailed, len(app.log.of(events.HeartbeatFailed)) + 2)
                 app.faults.error = None
                 await asyncio.sleep(45.0)
@@ -154,7 +154,7 @@ def test_slow_answer_renews_trust_from_before_it_was_asked_for(stage: Stage) -> 
             await app.log.wait(events.RunStarted)
             app.faults.slow["heartbeat_jobs"] = 4.0
             await asyncio.sleep(40.0)
-            app.faults.error, app.faults.verbs = away, {"heartbeat_jobs"}
+            app.faults.error, app.faults.verbs = away, {"heartbeat_jobs", "read_holds"}
             await app.log.wait(events.RunAbandoned)
             app.faults.error = None
             return stage.seconds()

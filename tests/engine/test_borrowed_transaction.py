@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from reltask import App, Context, LockLost, SyncContext
@@ -190,8 +191,26 @@ def test_a_claim_lost_before_the_block(stand: Stand) -> None:
     async def lose(_ctx: Any, _tx: Any, _connection: Any) -> None:
         stand.ask(theft)
 
-    assert isinstance(stand.play_until_failed(stand.writes("never"), before=lose), LockLost)
-    assert stand.notes() == []
+    async def enter(*_: Any) -> None:
+        entered.append(True)
+
+    entered: list[bool] = []
+    assert isinstance(stand.play_until_failed(enter, before=lose), LockLost)
+    assert entered == []
+
+
+@pytest.mark.parametrize("stand", ON_POSTGRES, ids=repr, indirect=True)
+def test_a_refused_commit_refuses_the_completion(stand: Stand) -> None:
+    """A constraint that is checked at the commit undoes the completion, too: they are one transaction."""
+    stand.ask("alter table effects add unique (note) deferrable initially deferred")
+
+    async def write_twice(_ctx: Any, _tx: Any, connection: Any) -> None:
+        await stand.lender.write(connection, "twice")
+        await stand.lender.write(connection, "twice")
+
+    stand.play(write_twice)
+    assert (stand.notes(), stand.outcomes()) == ([], ["failed"])
+    assert "duplicate key" in str(stand.errors[0])
 
 
 def test_chunks_commit_one_by_one(stand: Stand) -> None:
@@ -294,6 +313,24 @@ async def test_def_task_refuses_an_asynchronous_connection(postgres_url: str) ->
     await connection.close()
     app.close()
     assert refused == ["A def task cannot wait for an asynchronous connection. Write the task as async def."]
+
+
+async def test_a_stricter_isolation_level_is_lowered(postgres_url: str) -> None:
+    """In a snapshot older than the last heartbeat the completion would fail: the block reads what is committed."""
+    app = App(postgres_url, settings={"worker.shutdown_grace": "0s"})
+
+    @app.task(max_attempts=1)
+    def body(ctx: SyncContext) -> None:
+        with psycopg.connect(postgres_url) as connection, psycopg.connect(postgres_url) as heartbeat:
+            connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+            with ctx.transaction(connection=connection):
+                heartbeat.execute("update reltask.jobs set heartbeat_at = heartbeat_at + interval '1 millisecond'")
+                heartbeat.commit()
+
+    await body.enqueue()
+    await drain(app)
+    assert [run.outcome for run in await app.runs()] == ["succeeded"]
+    app.close()
 
 
 # What the user does wrong, and what goes wrong

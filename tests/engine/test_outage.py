@@ -203,7 +203,7 @@ def test_lost_answer_to_enqueue_inserts_once(stage: Stage) -> None:
 
 
 def test_refused_outcome_does_not_take_others_along(stage: Stage) -> None:
-    """One outcome that the database refuses for good: its neighbours in the same batch are written."""
+    """One outcome that the database refuses for good is a failure; its neighbours in the same batch are written."""
     app = stage.app()
 
     @app.task
@@ -242,7 +242,10 @@ def test_refused_outcome_does_not_take_others_along(stage: Stage) -> None:
         async with app.worker():
             await app.log.wait(events.RunSucceeded, 5)
             await app.log.wait(events.LateWriteRefused)
-        assert sorted(run.result or "" for run in await app.runs() if run.outcome == "succeeded") == list("01245")
+        runs = await app.runs()
+        assert sorted(run.result or "" for run in runs if run.outcome == "succeeded") == list("01245")
+        (failed,) = [run for run in runs if run.outcome == "failed"]
+        assert "The outcome could not be written: no threes" in str(failed.error)
 
     stage.run(scenario())
     assert picky.refused >= 2

@@ -132,10 +132,21 @@ async def consult(driver: Driver, scene: str, pair: Pair) -> Oracle:
         answers: dict[int, Any] = {}
         await driver.restore(scene)
         answers[index] = await alone(driver, index, pair[index])
-        solo.append((answers[index], await driver.snapshot()))
+        between = await driver.snapshot()
         answers[1 - index] = await alone(driver, 1 - index, pair[1 - index])
-        serial.append((answers[0], answers[1], await driver.snapshot()))
+        after = await driver.snapshot()
+        honest(pair[index], answers[index], before, between)
+        honest(pair[1 - index], answers[1 - index], between, after)
+        solo.append((answers[index], between))
+        serial.append((answers[0], answers[1], after))
     return Oracle(driver, scene, pair, before, (serial[0], serial[1]), (solo[0], solo[1]))
+
+
+def honest(operation: Operation, answer: Any, before: Snapshot, after: Snapshot) -> None:
+    """Who says that it did nothing has changed nothing, and who says that it did something has."""
+    changed = before._replace(workers=[]) != after._replace(workers=[])
+    if operation.jobs and changed != won(operation, answer):
+        raise Violation(f"{operation} says {answer} and has {'' if changed else 'not '}changed a job")
 
 
 async def check(oracle: Oracle, plans: tuple[Plan, Plan], result: Result, *, first_ended: int) -> None:

@@ -12,7 +12,6 @@ from tests.interleaving.explore import Suite, ran
 from tests.interleaving.postgres import postgres_driver
 from tests.postgres_server import PostgresServer
 
-
 STAGES = 3
 
 

@@ -218,6 +218,14 @@ async def two_claims_of_everything(driver: Driver) -> None:
         expect("none", await do(claim(2), driver.second), [])
 
 
+async def a_skipped_head_is_asked_for_again(driver: Driver) -> None:
+    """A claim that passed over a due row says that it is worth asking again at once: the rival may roll back."""
+    async with opened(driver.first), opened(driver.second):
+        await do(claim(2), driver.first)
+        answer = await claim(2).statements[0](driver.second)
+        expect("due already", answer.next_due is not None and answer.next_due <= answer.now, True)
+
+
 # 4
 
 
@@ -386,6 +394,7 @@ STORIES: dict[str, tuple[Scene, Story]] = {
     "two claims share a lane": (LANE, two_claims_share_a_lane),
     "a claim with an old snapshot": (LANE, a_claim_with_an_old_snapshot),
     "two claims of everything": (LANE, two_claims_of_everything),
+    "a skipped head is asked for again": (LANE, a_skipped_head_is_asked_for_again),
     "old owner waits behind a reclaim": (EXPIRED, old_owner_waits_behind_a_reclaim),
     "a completion sent twice": (EXPIRED, a_completion_sent_twice),
     "an id sent twice": (EMPTY, sent_twice(KEYED, KEYED, first_commits=True)),

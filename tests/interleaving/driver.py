@@ -55,14 +55,23 @@ class Snapshot(NamedTuple):
 class Session(Protocol):
     """One connection, one transaction at a time."""
 
-    worker: str
-    """Who claims on this session."""
     now: datetime
     """The database's time, for the statements of this session."""
-    store: Store
-    """The verbs, sent inside the open transaction."""
-    transaction: Transaction
-    """The same for the verbs that only a task's transaction has."""
+
+    @property
+    def worker(self) -> str:
+        """Who claims on this session."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """The verbs, sent inside the open transaction."""
+        ...
+
+    @property
+    def transaction(self) -> Transaction:
+        """The same for the verbs that only a task's transaction has."""
+        ...
 
     async def begin(self) -> None:
         """Open a transaction in READ COMMITTED."""
@@ -96,10 +105,16 @@ class Session(Protocol):
 class Driver(Protocol):
     """One test database."""
 
-    first: Session
-    second: Session
-    gate: Session
-    """A third party, for scenarios that need one."""
+    @property
+    def first(self) -> Session: ...
+
+    @property
+    def second(self) -> Session: ...
+
+    @property
+    def gate(self) -> Session:
+        """A third party, for scenarios that need one."""
+        ...
 
     async def clear(self) -> None:
         """Remove every row."""

@@ -32,6 +32,9 @@ def orders(first: int, second: int) -> Iterator[Order]:
 OVERLAPPING: list[Order] = [(0, 0, 1, 1, 0, 1), (0, 0, 1, 1, 1, 0), (1, 1, 0, 0, 0, 1), (1, 1, 0, 0, 1, 0)]
 """Both statements before the first end: what remains of the 20 where only the overlap matters."""
 FIRST_LEADS, SECOND_LEADS = OVERLAPPING[:2], OVERLAPPING[2:]
+ONE_AFTER_THE_OTHER: list[Order] = [(0, 0, 0, 1, 1, 1), (1, 1, 1, 0, 0, 0)]
+OVERTAKEN: list[Order] = [(0, 1, 1, 1, 0, 0), (1, 0, 0, 0, 1, 1)]
+"""Of (snapshot, locks, end): all of the other happens between a snapshot and its locks."""
 
 
 def split_orders() -> Iterator[Order]:

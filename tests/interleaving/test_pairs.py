@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interleaving.explore import Suite
+from tests.interleaving.explore import Suite, ran
 from tests.interleaving.scenes import SCENES, Pair, Scene
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -17,4 +17,4 @@ CASES = [
 @pytest.mark.parametrize(("scene", "pair"), CASES)
 async def test_pair(suite: Suite, scene: Scene, pair: Pair) -> None:
     """Some serial order explains the answers and the rows; nothing waits that must not; no deadlock."""
-    await suite.explore(scene, pair)
+    ran.update(await suite.explore(scene, pair))

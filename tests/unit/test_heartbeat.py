@@ -165,15 +165,28 @@ def test_missing_row_is_verified_not_given_up() -> None:
 def test_suspect_that_is_still_ours_goes_on() -> None:
     """A suspect that the read shows as ours is beaten again soon; its trust is not renewed by that."""
     beats = watching(hold(1))
-    assert beats.verified(Verify((hold(1),)), [hold(1)]) == []
     assert only(Beat, beats.tick(30.0))
-    assert [a.hold for a in beats.tick(95.0) if isinstance(a, Abandon)] == [hold(1)]
+    assert beats.verified(Verify((hold(1),)), [hold(1)], sent_at=31.0) == []
+    assert only(Beat, beats.tick(36.0))
+    assert [a.hold for a in beats.tick(108.0) if isinstance(a, Abandon)] == [hold(1)]
+
+
+def test_busy_database_is_no_failed_beat_while_the_claim_is_seen_to_be_ours() -> None:
+    """A beat that was refused is not counted while a read shows the claim as ours; the deadline comes all the same."""
+    beats = watching(hold(1))
+    for now in (30.0, 60.0, 90.0):
+        beat = next(action for action in beats.tick(now) if isinstance(action, Beat))
+        (verify,) = beats.refused(beat)
+        assert isinstance(verify, Verify)
+        assert beats.verified(verify, [hold(1)], sent_at=now) == []
+    assert not [a for a in beats.tick(107.0) if isinstance(a, Abandon)], "not at 95, the third failure"
+    assert [a.hold for a in beats.tick(108.0) if isinstance(a, Abandon)] == [hold(1)], "but at the deadline"
 
 
 def test_suspect_that_is_not_ours_is_lost() -> None:
     """What the committed read does not show as ours is lost, and its body is stopped at once."""
     beats = watching(hold(1))
-    (lost,) = beats.verified(Verify((hold(1),)), [])
+    (lost,) = beats.verified(Verify((hold(1),)), [], sent_at=1.0)
     assert isinstance(lost, Abandon)
     assert (lost.hold, lost.lost) == (hold(1), True)
     assert beats.tick(30.0) == []
@@ -186,14 +199,14 @@ def test_suspect_that_is_settling_is_not_lost() -> None:
     assert isinstance(beat, Beat)
     beats.settling(hold(1))
     assert beats.answered(beat, renewing(), sent_at=30.0) == []
-    assert beats.verified(Verify((hold(1),)), []) == []
+    assert beats.verified(Verify((hold(1),)), [], sent_at=1.0) == []
 
 
 def test_forgotten_suspect_is_nobodys_business() -> None:
     """A run that ended between beat and read is not given up."""
     beats = watching(hold(1))
     beats.forget(hold(1))
-    assert beats.verified(Verify((hold(1),)), []) == []
+    assert beats.verified(Verify((hold(1),)), [], sent_at=1.0) == []
 
 
 # Strays
@@ -299,7 +312,7 @@ class Story:
         if self.open_reads:
             verify = self.open_reads.pop()
             ours = [h for h in verify.holds if self.draw.draw(st.booleans(), label="ours")]
-            self.obey(self.beats.verified(verify, ours))
+            self.obey(self.beats.verified(verify, ours, sent_at=self.now))
 
     def settle(self) -> None:
         one = self.draw.draw(st.sampled_from(sorted(self.trusted)), label="settles")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reltask.stores.statement import Statement, Style, compile_statement, split, tokens
 
-STYLES: list[Style] = ["named", "numbered", "qmark"]
+STYLES: list[Style] = ["named", "numbered", "pyformat", "qmark"]
 
 OPAQUE = [
     "':name'",
@@ -72,6 +72,7 @@ def test_each_style_says_the_same(parts: list[tuple[str, bool]]) -> None:
     [
         ("named", "select :a, :b::text, :a", ("a", "b")),
         ("numbered", "select $1, $2::text, $1", ("a", "b")),
+        ("pyformat", "select %(a)s, %(b)s::text, %(a)s", ("a", "b")),
         ("qmark", "select ?, ?::text, ?", ("a", "b", "a")),
     ],
 )
@@ -85,6 +86,13 @@ def test_styles(style: Style, text: str, names: tuple[str, ...]) -> None:
 def test_opaque_pieces_are_left_alone(piece: str, style: Style) -> None:
     """What only looks like a parameter reaches the driver unchanged, and asks for no value."""
     assert compile_statement(f"select {piece}", style) == Statement(f"select {piece}", ())
+
+
+def test_percent_signs_survive_psycopg() -> None:
+    """It reads each % as the begin of a placeholder, in strings and comments too; a doubled one it takes back."""
+    sql = "select 7 % :n, '%', :n::text -- 100 %"
+    assert compile_statement(sql, "pyformat") == Statement("select 7 %% %(n)s, '%%', %(n)s::text -- 100 %%", ("n",))
+    assert compile_statement(sql, "named").text == sql
 
 
 def test_the_picture() -> None:

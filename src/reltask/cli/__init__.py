@@ -19,6 +19,7 @@ COMMANDS = {
     "jobs": ("jobs", "List and show jobs; pause, resume, run or discard one."),
     "runs": ("runs", "List the runs that have ended, newest first."),
     "workers": ("workers", "List the workers that the database has seen."),
+    "audit": ("audit", "Check the ledger: each slot once, none lost."),
     "dead": ("dead", "List and show dead letters; retry or discard them."),
     "migrate": ("migrate", "Bring the database's tables to this version."),
     "sql": ("sql", "Print the SQL that reltask runs."),

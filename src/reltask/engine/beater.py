@@ -17,6 +17,7 @@ from reltask import events
 from reltask.clock import Clock
 from reltask.engine.heartbeat import Abandon, Action, Beat, Falter, GiveBack, Heartbeats, Verify
 from reltask.engine.service import Service
+from reltask.errors import TransientError
 from reltask.job import Hold, Outcome, Release
 from reltask.lease import Pace
 from reltask.store import Store
@@ -141,17 +142,26 @@ class Beater(Service):
     async def _ask(self, action: Action) -> list[Action]:
         match action:
             case Beat(holds):
-                sent_at = self._clock.monotonic()
-                answer = await self._store.heartbeat_jobs(self._worker, holds, alive_for=self._alive_for)
-                with self._lock:
-                    return self._heartbeats.answered(action, answer, sent_at=sent_at)
+                return await self._beat(action, holds)
             case Verify(holds):
+                sent_at = self._clock.monotonic()
                 ours = await self._store.read_holds(self._worker, holds)
                 with self._lock:
-                    return self._heartbeats.verified(action, ours)
+                    return self._heartbeats.verified(action, ours, sent_at=sent_at)
             case GiveBack(holds):
                 await self._give_back(holds)
         return []
+
+    async def _beat(self, beat: Beat, holds: tuple[Hold, ...]) -> list[Action]:
+        sent_at = self._clock.monotonic()
+        try:
+            answer = await self._store.heartbeat_jobs(self._worker, holds, alive_for=self._alive_for)
+        except TransientError as error:
+            self._last_error = str(error)
+            with self._lock:
+                return self._heartbeats.refused(beat)
+        with self._lock:
+            return self._heartbeats.answered(beat, answer, sent_at=sent_at)
 
     async def _give_back(self, holds: tuple[Hold, ...]) -> None:
         why = "the answer to the claim was lost"

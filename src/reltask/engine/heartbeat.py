@@ -75,6 +75,8 @@ class Watch(Struct):
     """Monotonic time before the last acknowledged claim or beat was sent."""
     next_beat: float
     """When to renew it: an interval after the last good beat, or sooner after one without an answer."""
+    seen_ours: float = float("-inf")
+    """When a committed read last showed it as ours: beats that failed before do not count, but the deadline stays."""
     renew_until: float | None = None
     """A run past its own timeout and grace is no longer renewed."""
     settling: bool = False
@@ -89,7 +91,12 @@ class Watch(Struct):
     @property
     def stop_at(self) -> float:
         """When its body must be stopped unless a good beat comes first."""
-        return min(self.pace.deadline(self.acknowledged), self.pace.abandon_at(self.acknowledged))
+        return min(self.pace.deadline(self.acknowledged), self.pace.abandon_at(self.known_ours))
+
+    @property
+    def known_ours(self) -> float:
+        """Since when nothing has been heard of it: failed beats count from here."""
+        return max(self.acknowledged, self.seen_ours)
 
     def renewable(self, now: float) -> bool:
         return not self.abandoned and (self.renew_until is None or now < self.renew_until)
@@ -113,7 +120,7 @@ class Heartbeats:
 
     def watch(self, hold: Hold, pace: Pace, *, sent_at: float, renew_until: float | None = None) -> None:
         """A claim has been acknowledged; `sent_at` is when it had been asked for."""
-        self._watches[hold] = Watch(hold, pace, sent_at, sent_at + pace.heartbeat, renew_until)
+        self._watches[hold] = Watch(hold, pace, sent_at, sent_at + pace.heartbeat, renew_until=renew_until)
 
     def settling(self, hold: Hold, *, is_settling: bool = True) -> None:
         """The run's outcome is being written: its row may vanish because of us. Or it is not being written any more."""
@@ -178,9 +185,15 @@ class Heartbeats:
         strays = tuple(s.hold for s in answer.strays if s.hold not in self._watches and s.token not in self._tokens)
         return [*([Verify(suspects)] if suspects else []), *([GiveBack(strays)] if strays else [])]
 
-    def verified(self, verify: Verify, still_ours: Iterable[Hold]) -> list[Action]:
+    def refused(self, beat: Beat) -> list[Action]:
+        """The database answered, but took no beat: it is busy. Whose the claims are can still be read."""
+        return [Verify(beat.holds)] if beat.holds else []
+
+    def verified(self, verify: Verify, still_ours: Iterable[Hold], *, sent_at: float) -> list[Action]:
         """A committed read of the suspects: those that are not ours, and are not being settled, are lost."""
         ours = set(still_ours)
+        for hold in ours & self._watches.keys():
+            self._watches[hold].seen_ours = sent_at
         lost = [h for h in verify.holds if h not in ours and self._is_open(h)]
         return [self._abandon(self._watches[h], "the claim has passed to somebody else", lost=True) for h in lost]
 
@@ -202,7 +215,7 @@ class Heartbeats:
         return watch is not None and watch.open
 
     def _why(self, watch: Watch, now: float) -> str:
-        if watch.pace.failures(watch.acknowledged, now) >= watch.pace.abandon_after:
+        if watch.pace.failures(watch.known_ours, now) >= watch.pace.abandon_after:
             return f"{watch.pace.abandon_after} heartbeats in a row failed"
         return "the lock's deadline has passed without a good heartbeat"
 
@@ -216,6 +229,6 @@ class Heartbeats:
         if not waiting:
             self._failures = 0
             return []
-        oldest = min(waiting, key=lambda w: w.acknowledged)
-        before, self._failures = self._failures, oldest.pace.failures(oldest.acknowledged, now)
+        oldest = min(waiting, key=lambda w: w.known_ours)
+        before, self._failures = self._failures, oldest.pace.failures(oldest.known_ours, now)
         return [Falter(self._failures, oldest.pace.abandon_after)] if self._failures > before else []

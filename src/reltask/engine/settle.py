@@ -135,22 +135,21 @@ class Settler(Service):
         """The database refuses the batch for good: one bad row must not take the others along."""
         if len(settlements) == 1:
             self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=0.0))
-            return await self._fail_instead(settlements[0], error)
+            await self._fail_instead(settlements[0], error)
+            return {}
         accepted: dict[Hold, Settled] = {}
         for settlement in settlements:
             accepted |= await self._write([settlement], verb)
         return accepted
 
-    async def _fail_instead(self, settlement: Settlement, error: Exception) -> dict[Hold, Settled]:
+    async def _fail_instead(self, settlement: Settlement, error: Exception) -> None:
         """An outcome that the database will never take counts as a failure, so that it is seen and does not repeat."""
         if isinstance(settlement, Failure):
-            return {}
+            return
         why = f"The outcome could not be written: {error}"
         failure = Failure(hold=settlement.hold, error=why, delay=UNWRITABLE_PAUSE)
-        try:
-            return {settled.hold: settled for settled in await self._store.fail_jobs(self._worker, [failure])}
-        except ReltaskError:
-            return {}
+        with contextlib.suppress(ReltaskError):
+            await self._store.fail_jobs(self._worker, [failure])
 
     async def _wait_for_database(self, error: DatabaseError, tries: int) -> None:
         pause = RETRY_PAUSES[min(tries, len(RETRY_PAUSES) - 1)]

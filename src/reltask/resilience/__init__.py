@@ -59,12 +59,16 @@ class Policy:
         """The breaker's state."""
         return self._breaker.state
 
-    async def call(self, verb: str, operation: Callable[[], Awaitable[T]], *, resend_ambiguous: bool) -> T:
-        """Send, and send again while that can help; at most `attempts` times more.
+    async def call(
+        self, verb: str, operation: Callable[[], Awaitable[T]], *, resend_ambiguous: bool, retry: bool = True
+    ) -> T:
+        """Send, and send again while that can help; at most `attempts` times more, or not at all without `retry`.
 
         `operation` sends once, ends within a time limit of its own, and does not come back here. Where an answer may
         have been lost it is sent again only if `resend_ambiguous` says that doing it twice is doing it once.
         """
+        if not retry:
+            return await self._send(verb, operation)
         failures = 0
         lost: AmbiguousError | None = None
         while True:

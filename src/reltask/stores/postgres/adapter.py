@@ -20,6 +20,7 @@ from uuid import UUID
 
 import msgspec
 
+from reltask.audit import Break, Loss, TaskCount, Wait
 from reltask.errors import AmbiguousError, ConflictError, ReltaskError
 from reltask.job import (
     BeatAnswer,
@@ -43,7 +44,7 @@ from reltask.job import (
     WorkerView,
 )
 from reltask.resilience import Policy
-from reltask.store import BATCH, Wake
+from reltask.store import BATCH, SENT_ONCE, Wake
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
@@ -246,6 +247,22 @@ class PostgresStore:
     async def list_workers(self) -> list[WorkerView]:
         return [values.worker_view(row) for row in await self._ask("read", "list_workers")]
 
+    # Auditing
+
+    async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
+        return [values.task_count(row) for row in await self._ask("read", "audit_tasks", task=task)]
+
+    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
+        rows = await self._ask("read", "audit_slots", task=task, kept_for=kept_for, limit=limit)
+        return [values.found_break(row) for row in rows]
+
+    async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
+        rows = await self._ask("read", "audit_waiting", task=task, lock_timeout=lock_timeout)
+        return [values.found_wait(row) for row in rows]
+
+    async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[Loss]:
+        return [values.loss(row) for row in await self._ask("read", "audit_losses", task=task, limit=limit)]
+
     # Sending
 
     async def _ask(self, kind: Kind, verb: str, **columns: object) -> Rows:
@@ -254,7 +271,10 @@ class PostgresStore:
         if self._policy is None:
             return await self._send(verb, columns, writes=writes)
         return await self._policy.call(
-            verb, lambda: self._send(verb, columns, writes=writes), resend_ambiguous=kind != "once"
+            verb,
+            lambda: self._send(verb, columns, writes=writes),
+            resend_ambiguous=kind != "once",
+            retry=verb not in SENT_ONCE,
         )
 
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> Rows:

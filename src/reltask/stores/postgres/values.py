@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from reltask.audit import Break, Kind, Loss, TaskCount, Wait
 from reltask.job import (
     Claim,
     ClaimAnswer,
@@ -207,3 +208,26 @@ def status_view(row: Row) -> StatusView:
     """The counts."""
     fields = dict(zip(StatusView.__struct_fields__, row, strict=True))
     return StatusView(**{**fields, "unknown": msgspec.json.decode(fields["unknown"], type=dict[str, int])})
+
+
+def task_count(row: Row) -> TaskCount:
+    """A task's line of the audit."""
+    return TaskCount(**dict(zip(TaskCount.__struct_fields__, row, strict=True)))
+
+
+def found_break(row: Row) -> Break:
+    """A break in a job's history."""
+    fields = dict(zip(Break.__struct_fields__, row, strict=True))
+    return Break(**{**fields, "kind": Kind(fields["kind"])})
+
+
+def found_wait(row: Row) -> Wait:
+    """Jobs that wait too long."""
+    fields = dict(zip(Wait.__struct_fields__, row, strict=True))
+    return Wait(**{**fields, "kind": Kind(fields["kind"])})
+
+
+def loss(row: Row) -> Loss:
+    """Runs that lost their lock."""
+    fields = dict(zip(Loss.__struct_fields__, row, strict=True))
+    return Loss(**{**fields, "outcome": Outcome(fields["outcome"])})

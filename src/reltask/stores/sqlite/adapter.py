@@ -23,6 +23,7 @@ from uuid import UUID
 
 import msgspec
 
+from reltask.audit import Break, Loss, TaskCount, Wait
 from reltask.clock import Clock, SystemClock
 from reltask.errors import ConflictError, UsageError
 from reltask.job import (
@@ -47,7 +48,7 @@ from reltask.job import (
     WorkerView,
 )
 from reltask.resilience import Policy
-from reltask.store import BATCH, Wake
+from reltask.store import BATCH, SENT_ONCE, Wake
 from reltask.stores.borrowed import recognise
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
@@ -245,6 +246,24 @@ class SqliteStore:
         (rows,) = await self._read("list_workers")
         return [values.worker_view(row) for row in rows]
 
+    # Auditing
+
+    async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
+        (rows,) = await self._read("audit_tasks", task=task)
+        return [TaskCount(**dict(row)) for row in rows]
+
+    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
+        (rows,) = await self._read("audit_slots", task=task, kept_for=values.length(kept_for), limit=limit)
+        return [values.found_break(row) for row in rows]
+
+    async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
+        (rows,) = await self._read("audit_waiting", task=task, lock_timeout=values.length(lock_timeout))
+        return [values.found_wait(row) for row in rows]
+
+    async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[Loss]:
+        (rows,) = await self._read("audit_losses", task=task, limit=limit)
+        return [values.loss(row) for row in rows]
+
     # Getting there
 
     async def _settle(self, verb: str, worker: str, name: str, rows: Rows, *, answer: int) -> Rows:
@@ -269,7 +288,9 @@ class SqliteStore:
     async def _call(self, verb: str, work: Callable[[], T]) -> T:
         if self._policy is None:
             return await self._hop(work)
-        return await self._policy.call(verb, lambda: self._hop(work), resend_ambiguous=verb in _REPEATABLE)
+        return await self._policy.call(
+            verb, lambda: self._hop(work), resend_ambiguous=verb in _REPEATABLE, retry=verb not in SENT_ONCE
+        )
 
     def _hop(self, work: Callable[[], T]) -> Awaitable[T]:
         return _here(work) if self._inline else asyncio.get_running_loop().run_in_executor(self._own_thread(), work)

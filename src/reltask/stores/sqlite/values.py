@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from reltask.audit import Break, Kind, Loss, Wait
 from reltask.errors import UsageError
 from reltask.job import (
     Claim,
@@ -289,3 +290,19 @@ def status_view(counts: sqlite3.Row, unknown: Sequence[sqlite3.Row]) -> StatusVi
         next_due=optional_moment(counts["next_due"]),
         unknown={row["task"]: row["jobs"] for row in unknown},
     )
+
+
+def found_break(row: sqlite3.Row) -> Break:
+    """A row of audit_slots.sql."""
+    return Break(**{**dict(row), "kind": Kind(row["kind"]), "job_id": UUID(row["job_id"])})
+
+
+def found_wait(row: sqlite3.Row) -> Wait:
+    """A row of audit_waiting.sql."""
+    decoded = {"kind": Kind(row["kind"]), "job_id": UUID(row["job_id"]), "since": moment(row["since"])}
+    return Wait(**{**dict(row), **decoded})
+
+
+def loss(row: sqlite3.Row) -> Loss:
+    """A row of audit_losses.sql."""
+    return Loss(**{**dict(row), "outcome": Outcome(row["outcome"]), "last_at": moment(row["last_at"])})

@@ -1,0 +1,132 @@
+"""`reltask audit`: the promises, counted in the ledger."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from reltask.app import App
+from reltask.audit import Break, Loss, Report, TaskCount, Wait, plural
+from reltask.cli.migrate import dialect_of
+from reltask.cli.show import first_line, print_json, print_table, text, worker_text
+from reltask.cli.target import about_all
+from reltask.store import BATCH
+from reltask.stores.statement import read_sql
+
+VERBS = ["audit_tasks", "audit_slots", "audit_waiting", "audit_losses"]
+PATIENCE = "10m"
+"""How long a statement may take: a ledger of millions is read whole."""
+VIOLATED = 1
+
+COUNTS = ["JOBS", "ONCE", "TWICE", "LOST", "SKIPPED", "RUNS FAILED", "RUNS LOST", "LATE P50", "P95", "MAX"]
+
+
+@click.command(name="audit")
+@about_all
+@click.option("--task", metavar="NAME", help="Only jobs of this task.")
+@click.option("--sql", "only_sql", is_flag=True, help="Print the queries, for a DBA, instead of running them.")
+def command(app: App, *, task: str | None, only_sql: bool, as_json: bool) -> int:
+    """Check the ledger against the jobs: each slot once, none lost. Exits with 1 if a promise was broken.
+
+    Reads only; the role reltask_read is enough.
+    """
+    if only_sql:
+        _print_sql(app, as_json=as_json)
+        return 0
+    app.configure(database__command_timeout=PATIENCE)
+    report = app.audit_sync(task=task, lock_timeout=app.settings.worker.lock_timeout)
+    if as_json:
+        print_json({"violations": report.violations, **msgspec.structs.asdict(report)})
+    else:
+        _print_report(report)
+    return VIOLATED if report.violations else 0
+
+
+def _print_sql(app: App, *, as_json: bool) -> None:
+    dialect = dialect_of(app.url)
+    queries = {verb: read_sql(dialect, verb) for verb in VERBS}
+    if as_json:
+        print_json(queries)
+        return
+    for verb, query in queries.items():
+        click.echo(f"-- {verb}\n\n{query.strip()}\n")
+
+
+def _print_report(report: Report) -> None:
+    rows = [_row(count, report) for count in report.tasks]
+    print_table(["TASK", *COUNTS], rows, nothing="There is no job, and no history of one.")
+    _print_cut(report.tasks)
+    _print_losses(report.losses)
+    _print_waits(report.waits)
+    for found in report.breaks_by_job().values():
+        _print_job(found)
+    click.echo(f"\n{_closing(report)}")
+
+
+def _row(count: TaskCount, report: Report) -> list[object]:
+    once, twice = count.ended - count.doubled, count.doubled
+    late = [_seconds(value) for value in (count.late_p50, count.late_p95, count.late_max)]
+    lost = report.lost_slots(count.task)
+    return [count.task, count.jobs, once, twice, lost, count.skipped, count.failed, count.lost, *late]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.3f}s"
+
+
+def _print_cut(tasks: list[TaskCount]) -> None:
+    for count in tasks:
+        if count.cut:
+            click.echo(
+                f"\n{count.task}: the history of {plural(count.cut, 'job')} starts later; it was pruned.", nl=False
+            )
+    if any(count.cut for count in tasks):
+        click.echo()
+
+
+def _print_losses(losses: list[Loss]) -> None:
+    if losses:
+        click.echo("\nRuns that lost their lock, and what was last written about it:")
+        columns = ["TASK", "OUTCOME", "WORKER", "RUNS", "CAME BACK", "LAST", "REASON"]
+        print_table(columns, [_loss(loss) for loss in losses], nothing="")
+        _print_refused(sum(loss.returned for loss in losses))
+
+
+def _loss(loss: Loss) -> list[object]:
+    who, why = worker_text(loss.worker), first_line(loss.reason)
+    return [loss.task, loss.outcome, who, loss.runs, loss.returned, loss.last_at, why]
+
+
+def _print_refused(returned: int) -> None:
+    if returned:
+        click.echo(
+            f"The workers of {plural(returned, 'run')} came back after the loss. What they still wrote for them was"
+            " refused; a refused write leaves no row."
+        )
+
+
+def _print_waits(waits: list[Wait]) -> None:
+    for wait in waits:
+        level = "violation" if wait.kind.is_violation else "note"
+        click.echo(f"\n{level}[{wait.kind}] {wait.task} in queue {wait.queue}: {wait.text}")
+        click.echo(f"  longest: {wait.job_id}, since {text(wait.since)} UTC")
+
+
+def _print_job(found: list[Break]) -> None:
+    first = found[0]
+    key = f", key {first.key}" if first.key else ""
+    starts = next((one.starts_at for one in found if one.starts_at is not None), 1)
+    history = f"; its history starts at slot {starts}" if starts > 1 else ""
+    click.echo(f"\njob {first.job_id} (task {first.task}{key}{history})")
+    for one in found:
+        click.echo(f"  violation[{one.kind}] {one.text}")
+
+
+def _closing(report: Report) -> str:
+    more = " or more" if len(report.breaks) >= BATCH else ""
+    counted = f"{plural(report.jobs, 'job')}, {plural(report.slots, 'slot')}"
+    return f"{counted}: {plural(report.violations, 'violation')}{more}" + _see(report)
+
+
+def _see(report: Report) -> str:
+    return "; see docs/audit.md" if report.violations else ""

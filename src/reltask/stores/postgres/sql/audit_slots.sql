@@ -1,0 +1,125 @@
+-- Purpose       find breaks in the histories of jobs: one row per finding; a sound database answers with none.
+-- Precondition  none; reads only, each ledger row once, in the order of its primary key. One statement, one snapshot.
+-- Lock order    no locks.
+-- Parameters    :task null for all tasks; :kept_for an interval, history younger than that is never pruned; :limit.
+--
+-- Read by fence, each ledger row of a job follows from the one before: its fence is one higher; its slot is the same
+-- if the run before left it open, and the next if the run before ended it. After the newest ledger row stands the
+-- job's row, for which the same holds. A job without a row has ended: its only slot is done, or it was discarded.
+--
+--     ledger    fence 1  slot 1  failed
+--               fence 2  slot 1  succeeded     ends slot 1
+--               fence 4  slot 3  succeeded     run-missing 3 to 3, slot-lost 2 to 2
+--     row       fence 4  slot 4                the next fence would be 5: sound
+--
+-- Old history may have been pruned, so it may start anywhere; that of a job younger than :kept_for starts with 1.
+
+with
+parameters as materialized (
+    select coalesce(:now::timestamptz, statement_timestamp()) - :kept_for::interval as kept_since
+),
+
+history as (
+    select job_id, fence, slot_no, task, key, outcome,
+           slot_no + case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded') then 1 else 0 end
+               as slot_after
+    from reltask.runs
+),
+
+steps as (
+    select job_id, fence, slot_no, task, key, outcome, slot_after,
+           lag(fence) over by_fence + 1 as fence_due,
+           lag(slot_after) over by_fence as slot_due,
+           lead(fence) over by_fence is null as newest,
+           first_value(slot_no) over by_fence as starts_at
+    from history
+    window by_fence as (partition by job_id order by fence)
+),
+
+-- Only the newest step of a job looks for its row.
+checked as (
+    select steps.*,
+           job.fence + case when job.locked_by is null then 1 else 0 end as row_fence,
+           job.slot_no as row_slot,
+           steps.newest and job.id is null
+               and (steps.slot_after = steps.slot_no or (steps.slot_no > 1 and steps.outcome <> 'discarded'))
+               as vanished
+    from steps
+    left join reltask.jobs as job on job.id = case when steps.newest then steps.job_id end
+),
+
+broken as materialized (
+    select *
+    from checked
+    where fence <> fence_due or slot_no <> slot_due or row_fence <> fence + 1 or row_slot <> slot_after or vanished
+),
+
+-- What was due, and what is there instead.
+links (job_id, task, key, starts_at, fence_due, slot_due, fence, slot_no) as (
+    select job_id, task, key, starts_at, fence_due, slot_due, fence, slot_no
+    from broken
+    union all
+    select job_id, task, key, starts_at, fence + 1, slot_after, row_fence, row_slot
+    from broken
+    union all
+    -- neither current in a row, nor ended in the ledger
+    select job_id, task, key, starts_at, null, slot_after, null, slot_after + 1
+    from broken
+    where vanished
+    union all
+    -- jobs too young to have been pruned
+    select job.id, job.task, job.key, coalesce(oldest.slot_no, job.slot_no), 1, 1,
+           coalesce(oldest.fence, job.fence + case when job.locked_by is null then 1 else 0 end),
+           coalesce(oldest.slot_no, job.slot_no)
+    from parameters
+    join reltask.jobs as job on job.created_at > parameters.kept_since
+    left join lateral (
+        select fence, slot_no
+        from reltask.runs
+        where job_id = job.id
+        order by fence
+        limit 1
+    ) as oldest on true
+    union all
+    -- a slot that ended too lately to have been pruned, and no ledger row at all
+    select job.id, job.task, job.key, job.slot_no, null, job.slot_no - 1, null, job.slot_no
+    from parameters
+    join reltask.jobs as job on job.created_at <= parameters.kept_since and job.last_run_time > parameters.kept_since
+    where not exists (select from reltask.runs where job_id = job.id)
+),
+
+twice as materialized (
+    select job_id, slot_no, min(task) as task, min(key) as key
+    from reltask.runs
+    where outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
+    group by job_id, slot_no
+    having count(*) > 1
+),
+
+findings as (
+    select 'slot-twice' as kind, job_id, task, key, slot_no as first_no, slot_no as last_no, null::bigint as starts_at
+    from twice
+    union all
+    select 'slot-lost', job_id, task, key, slot_due, slot_no - 1, starts_at
+    from links
+    where slot_no > slot_due
+    union all
+    select 'slot-reopened', job_id, task, key, slot_no, slot_no, starts_at
+    from links
+    where slot_no < slot_due
+      and not exists (select from twice where twice.job_id = links.job_id and twice.slot_no = links.slot_no)
+    union all
+    select 'run-missing', job_id, task, key, fence_due, fence - 1, starts_at
+    from links
+    where fence > fence_due
+    union all
+    select 'fence-behind', job_id, task, key, fence, fence, starts_at
+    from links
+    where fence < fence_due
+)
+
+select kind, job_id, task, key, first_no, last_no, starts_at
+from findings
+where :task::text is null or task = :task::text
+order by task, job_id, first_no, kind
+limit :limit::integer;

@@ -1,0 +1,179 @@
+"""PostgreSQL's statements, deliberately broken. Each must make the check beside it fail.
+
+A mutant is a change of the text; its check is a story's name, or a scene with the names of two operations.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Change = tuple[str, str]
+Check = str | tuple[str, str, str]
+
+
+class Mutant(NamedTuple):
+    """One way to be wrong, and who notices."""
+
+    name: str
+    verb: str
+    changes: tuple[Change, ...]
+    caught_by: Check
+
+
+def _mutant(name: str, verb: str, check: Check, *changes: Change) -> Mutant:
+    return Mutant(name, verb, changes, check)
+
+
+NO_FENCE: Change = ("and fence = given.fence ", "")
+NO_FENCE_PARAMETER: Change = ("and fence = :fence::bigint ", "")
+NO_OWNER: Change = (" and locked_by is not distinct from :worker::text", "")
+NO_ORDER: Change = ("        order by id\n", "")
+NO_LOCK: Change = ("        for update\n", "")
+NOT_SKIPPING: Change = ("for update of job skip locked", "for update of job")
+
+BEATS = [
+    _mutant(
+        "a beat waits for a row",
+        "heartbeat_jobs",
+        ("expired", "heartbeat", "complete"),
+        ("for update skip locked\n    ) as job", "for update\n    ) as job"),
+    ),
+    _mutant(
+        "a beat waits for its worker's row",
+        "heartbeat_jobs",
+        ("workers", "heartbeat", "register alice"),
+        ("for update skip locked)", "for update)"),
+    ),
+    _mutant(
+        "a beat renews any fence",
+        "heartbeat_jobs",
+        ("taken again", "heartbeat", "release"),
+        ("and fence = pair.fence ", ""),
+    ),
+    _mutant("a beat renews what nobody holds", "heartbeat_jobs", ("expired", "heartbeat", "reclaim"), NO_OWNER),
+    _mutant(
+        "a beat believes its snapshot",
+        "heartbeat_jobs",
+        "beat meets a reclaim",
+        ("        for update skip locked\n    ) as job", "    ) as job"),
+    ),
+    _mutant(
+        "a suspect is judged without its fence",
+        "read_holds",
+        "read_holds knows the fence",
+        ("select job.id, job.fence", "select given.id, given.fence"),
+        (" and job.fence = given.fence", ""),
+    ),
+    _mutant(
+        "a suspect is judged without its owner",
+        "read_holds",
+        "beat meets own completion",
+        ("job.locked_by is not distinct from :worker::text", ":worker::text is not null"),
+    ),
+]
+
+CLAIMS = [
+    _mutant("a claim waits", "claim_jobs", ("ready", "claim", "pause"), NOT_SKIPPING),
+    _mutant(
+        "a claim takes what is claimed",
+        "claim_jobs",
+        ("expired", "heartbeat", "claim"),
+        ("job.locked_by is null and ", ""),
+        ("locked_by is null and ", ""),
+        ("\n      and job.locked_by is null\n", "\n"),
+    ),
+    _mutant(
+        "a claim believes its snapshot",
+        "claim_jobs",
+        "a claim with an old snapshot",
+        ("for update of job skip locked", ""),
+        ("\n      and job.locked_by is null\n", "\n"),
+    ),
+    _mutant("a claim keeps the fence", "claim_jobs", ("ready", "claim", "pause"), ("fence = job.fence + 1,", "")),
+    _mutant("a reclaim waits", "reclaim_jobs", ("expired", "complete", "reclaim"), NOT_SKIPPING),
+    _mutant(
+        "a reclaim takes what has not expired",
+        "reclaim_jobs",
+        ("held one-off", "complete", "reclaim"),
+        ("and job.lock_expires_at < (select now from parameters)", ""),
+    ),
+    _mutant(
+        "a reclaim does not look again",
+        "reclaim_jobs",
+        "reclaim meets a renewal",
+        (
+            "where job.locked_by is not null and job.lock_expires_at < (select now from parameters)",
+            "where job.id = any (array(select late.id from reltask.jobs as late where late.lock_expires_at < (select now from parameters)))",
+        ),
+    ),
+]
+
+SETTLEMENTS = [
+    *(
+        _mutant(f"{name} takes rows as given", f"{name}_jobs", f"opposite batches: {name}, {name}", NO_ORDER)
+        for name in ("complete", "fail", "release")
+    ),
+    *(
+        _mutant(f"{name} forgets the fence", f"{name}_jobs", ("taken again", name, "heartbeat"), NO_FENCE)
+        for name in ("complete", "fail", "release")
+    ),
+    *(
+        _mutant(f"{name} forgets the owner", f"{name}_jobs", ("expired", name, "reclaim"), NO_OWNER)
+        for name in ("complete", "fail", "release")
+    ),
+    _mutant("complete takes no lock", "complete_jobs", "a completion sent twice", NO_LOCK),
+    _mutant(
+        "complete skips a row that a beat holds",
+        "complete_jobs",
+        ("expired", "heartbeat", "complete"),
+        ("        for update\n", "        for update skip locked\n"),
+    ),
+    _mutant("a chunk forgets the fence", "guard_job", ("taken again", "chunk", "heartbeat"), NO_FENCE_PARAMETER),
+    _mutant(
+        "progress forgets the fence", "record_progress", ("taken again", "progress", "heartbeat"), NO_FENCE_PARAMETER
+    ),
+]
+
+PRODUCERS = [
+    _mutant(
+        "a declaration moves a claimed slot",
+        "declare_job",
+        "a declaration meets a claim",
+        ("when job.locked_by is not null then job.next_run_time", "when false then job.next_run_time"),
+    ),
+    _mutant("an enqueue trips over its twin", "enqueue_jobs", "an id sent twice", ("    on conflict do nothing\n", "")),
+    _mutant(
+        "an enqueue forgets the ledger",
+        "enqueue_jobs",
+        ("held one-off", "complete", "enqueue the same id"),
+        ("and not exists (select from reltask.runs as run where run.job_id = given.id)", ""),
+    ),
+    _mutant(
+        "an enqueue leaves its twin to the conflict",
+        "enqueue_jobs",
+        "a resend meets the end of its job",
+        ("not exists (select from reltask.jobs as job where job.id = given.id)\n", "true\n"),
+    ),
+    _mutant(
+        "an enqueue inserts by id",
+        "enqueue_jobs",
+        "opposite batches: enqueue, same keys",
+        ("order by given.task, coalesce(given.key, ''), given.id", "order by given.id"),
+    ),
+]
+
+OPERATORS = [
+    _mutant(
+        "discard takes a claimed job",
+        "discard_job",
+        ("expired", "heartbeat", "discard"),
+        ("and job.locked_by is null", ""),
+    ),
+    _mutant("discard believes its snapshot", "discard_job", ("ready", "claim", "discard"), ("for update of job", "")),
+    _mutant(
+        "run-now moves a claimed job", "run_job_now", ("expired", "heartbeat", "run_now"), ("and locked_by is null", "")
+    ),
+    _mutant("retry revives the living", "retry_job", ("dead", "retry", "retry"), ("and dead_at is not null", "")),
+]
+
+MUTANTS = [*BEATS, *CLAIMS, *SETTLEMENTS, *PRODUCERS, *OPERATORS]
