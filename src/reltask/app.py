@@ -100,6 +100,7 @@ class App(Operations):
             wake=self._wake,
             borrow=lambda connection: self._make_store().borrow(connection),
         )
+        self._signal = self._host.signal
 
     # Settings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,6 @@ from uuid import UUID
 from reltask.audit import DEFAULT_LOCK_TIMEOUT, KEPT_FOR, Report
 from reltask.client import Client
 from reltask.errors import UnknownJob, UsageError
-from reltask.handles import ProducerHost
 from reltask.job import JobView, RunView, State, StatusView, WorkerView
 from reltask.store import Store
 
@@ -28,7 +27,8 @@ class Operations:
     """Reading and steering, as coroutines and, with `_sync` behind the name, for synchronous code."""
 
     _client: Client
-    _host: ProducerHost
+    _signal: Callable[[Store], Coroutine[Any, Any, None]]
+    """Tells workers, here and elsewhere, that there may be something to do."""
 
     def status(self) -> Coroutine[Any, Any, StatusView]:
         """Counts of everything."""
@@ -86,11 +86,11 @@ class Operations:
 
     def notify(self) -> Coroutine[Any, Any, None]:
         """Wake the workers: after the commit of what was enqueued with `connection=`, so that it starts at once."""
-        return self._client.run(self._host.signal, name="notify")
+        return self._client.run(self._signal, name="notify")
 
     def notify_sync(self) -> None:
         """`notify` for synchronous code."""
-        self._client.run_sync(self._host.signal, name="notify")
+        self._client.run_sync(self._signal, name="notify")
 
     def change(self, action: str, job_id: UUID) -> Coroutine[Any, Any, None]:
         """Do one of ACTIONS to a job: pause, resume, run, retry or discard."""

@@ -11,7 +11,8 @@ import pytest
 from reltask.cli import COMMANDS, cli
 from tests.cli.project import Project
 
-READING = ["status", "runs", "workers", "migrate", "sql", "config", "jobs list", "jobs show", "dead list", "dead show"]
+READING = ["status", "runs", "workers", "audit", "migrate", "sql", "config"]
+READING += ["jobs list", "jobs show", "dead list", "dead show"]
 MISSING = "01890000-0000-7000-8000-000000000007"
 
 

@@ -22,6 +22,8 @@ from tests.postgres_server import PostgresServer
 from tests.store.lenders import ON_POSTGRES, ON_SQLITE, Lender, Undo
 from tests.store.shop import Shop, sqlite_url
 
+pytestmark = pytest.mark.slow
+
 Step = Callable[[Any, Any, Any], Awaitable[object]]
 """What a test does with the context, its open block and the connection."""
 
@@ -256,6 +258,26 @@ def test_connection_inside_a_block(stand: Stand) -> None:
 
     stand.play(enqueue)
     assert (stand.errors, stand.outcomes()) == ([], ["succeeded"])
+
+
+@pytest.mark.parametrize("lends", [True, False], ids=["own connection", "reltask's"])
+@pytest.mark.parametrize("stand", [ON_SQLITE[0], ON_POSTGRES[2]], ids=repr, indirect=True)
+def test_a_schedule_enqueued_inside_has_its_first_slot(stand: Stand, lends: bool) -> None:
+    """A schedule made in a block starts at its own next time, by the database's clock, and not at once."""
+
+    @stand.app.task
+    def plan(ctx: SyncContext) -> None:
+        stand.lender.play(planning(ctx))
+
+    async def planning(ctx: SyncContext) -> None:
+        async with stand.lender.connect(stand.url) as connection:
+            with ctx.transaction(connection=connection if lends else None):
+                stand.task.using(key="tenant", cron="0 9 * * *").enqueue_sync(1)
+
+    plan.enqueue_sync()
+    stand.work()
+    (job,) = stand.app.jobs_sync()
+    assert (job.next_run_time.hour, job.next_run_time.minute, stand.done) == (9, 0, [])
 
 
 # Each side has its connections

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -67,6 +68,8 @@ class Result:
 
     answers: list[Any]
     after: Snapshot
+    opposed: list[bool]
+    """Whose statement met the other's open transaction, at its snapshot or at its locks."""
     overlapped: bool = False
     story: list[str] = field(default_factory=list)
 
@@ -80,6 +83,8 @@ class Actor:
         self.ended = False
         self.started = False
         self.waits = False
+        self.opposed = False
+        """Whether its last statement ran while the other's transaction was open, and may have skipped rows."""
         self.owed = 0
         self.unopposed: Callable[[], bool] = lambda: False
         """Whether there is nobody to wait for."""
@@ -93,7 +98,7 @@ class Actor:
     def _plain(self) -> Iterator[Step]:
         yield self._begin
         for statement in self._plan.operation.statements:
-            yield lambda statement=statement: self._run(statement)  # type: ignore[misc] # a default binds it
+            yield partial(self._run, statement)
         yield self._end
 
     def _split(self) -> Iterator[Step]:
@@ -139,10 +144,11 @@ class Actor:
         await self._session.pause_next()
         self.started = True
         self._task = asyncio.ensure_future(last(self._session))
-        while await self._session.waits_for() is not Waiting.PAUSE:
-            if self._task.done():
-                await self._task
-                raise LookupError(f"{self._name} did not stop after its snapshot")
+        while not await _done_soon(self._task):
+            if await self._session.waits_for() is Waiting.PAUSE:
+                break
+        else:
+            raise LookupError(f"{self._name} did not stop after its snapshot, and said {await self._task}")
         self._story.append(f"{self._name}: has its snapshot")
 
     async def _go_on(self) -> None:
@@ -152,9 +158,10 @@ class Actor:
     async def _settle(self) -> None:
         """Until the statement is done or waits; the database is asked, no clock."""
         assert self._task is not None
-        if self.unopposed():
+        self.opposed = not self.unopposed()
+        if not self.opposed:
             await asyncio.wait([self._task])
-        while not self._task.done():
+        while not await _done_soon(self._task):
             waiting = await self._session.waits_for()
             if waiting is Waiting.LOCK and not self._task.done():
                 self._wait()
@@ -189,6 +196,12 @@ class Actor:
         await self._session.rollback()
 
 
+async def _done_soon(task: asyncio.Task[Any]) -> bool:
+    """Whether it is done, without hurry: the database has better things to do than to be asked all the time."""
+    done, _ = await asyncio.wait([task], timeout=0.001)
+    return bool(done)
+
+
 async def interleave(driver: Driver, scene: str, plans: tuple[Plan, Plan], order: Order) -> Result:
     """Carry out one order from the scene's state."""
     await driver.restore(scene)
@@ -207,10 +220,12 @@ async def interleave(driver: Driver, scene: str, plans: tuple[Plan, Plan], order
                 await other.catch_up()
             if other.ended:
                 await actor.catch_up()
-    except Violation as violation:
+    except Exception as error:
         await _abort(driver, actors)
-        raise Violation(f"{violation}\n  " + "\n  ".join(story)) from violation
-    return Result([actor.answer for actor in actors], await driver.snapshot(), overlapped, story)
+        error.add_note("\n".join(story))
+        raise
+    opposed = [actor.opposed or (plan.pauses and overlapped) for actor, plan in zip(actors, plans, strict=True)]
+    return Result([actor.answer for actor in actors], await driver.snapshot(), opposed, overlapped, story)
 
 
 async def _abort(driver: Driver, actors: list[Actor]) -> None:

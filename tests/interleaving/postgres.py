@@ -53,7 +53,6 @@ where attrelid = $1::regclass and attnum > 0 and not attisdropped and attgenerat
 
 PAUSE = "(select interleaving.pause({}))"
 _BATCH = ("        order by id\n    ) as given", "        where {pause}\n        order by id\n    ) as given")
-_CLOCK = ("statement_timestamp()) as now\n)", "statement_timestamp()) as now\n    where {pause}\n)")
 _ROW = ("where id = :id::uuid", "where {pause} and id = :id::uuid")
 
 FIRST_LOOK = {
@@ -62,8 +61,8 @@ FIRST_LOOK = {
     "complete_jobs": _BATCH,
     "fail_jobs": _BATCH,
     "release_jobs": _BATCH,
-    "reclaim_jobs": _CLOCK,
-    "enqueue_jobs": _CLOCK,
+    "reclaim_jobs": ("statement_timestamp()) as now\n)", "statement_timestamp()) as now\n    where {pause}\n)"),
+    "enqueue_jobs": ("lock_timeout_ms, run_at, delay)\n)", "lock_timeout_ms, run_at, delay)\n    where {pause}\n)"),
     "discard_job": ("where job.id = :id::uuid", "where {pause} and job.id = :id::uuid"),
     "declare_job": ("where job.task = :task::text", "where {pause} and job.task = :task::text"),
     "register_worker": ("as parameters\n", "as parameters\nwhere {pause}\n"),

@@ -103,7 +103,9 @@ CLAIMS = [
         "reclaim meets a renewal",
         (
             "where job.locked_by is not null and job.lock_expires_at < (select now from parameters)",
-            "where job.id = any (array(select late.id from reltask.jobs as late where late.lock_expires_at < (select now from parameters)))",
+            """where exists (
+                select from reltask.jobs as late
+                where late.id = job.id and late.lock_expires_at < (select now from parameters))""",
         ),
     ),
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interleaving.directed import STORIES, tell
 from tests.interleaving.explore import Suite
+from tests.interleaving.stories import STORIES
+from tests.interleaving.telling import tell
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

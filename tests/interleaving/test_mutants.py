@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interleaving.directed import STORIES, tell
 from tests.interleaving.driver import Violation
 from tests.interleaving.explore import Suite
 from tests.interleaving.postgres_mutants import MUTANTS, Check, Mutant
 from tests.interleaving.scenes import SCENES
+from tests.interleaving.stories import STORIES
+from tests.interleaving.telling import tell
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

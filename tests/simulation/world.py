@@ -379,7 +379,7 @@ class World:
         line.trouble = self.rng.choice([t for t in Trouble if t is not Trouble.NONE])
         line.share = self.rng.choice([0.3, 1.0])
         self.faults[line.trouble] += 1
-        self.loop.spawn("world", self.mend_later([line], self.rng.choice([0.5, 3.0, 8.0, 15.0])))
+        self.loop.spawn("world", self.mend_later([line], self.rng.choice([0.5, 3.0, 8.0, 15.0, 30.0])))
 
     async def fault_outage(self) -> None:
         """The database restarts: every open transaction is gone, and nobody gets through for a while."""

@@ -23,6 +23,8 @@ from tests.postgres_server import PostgresServer
 from tests.store.lenders import ON_POSTGRES, ON_SQLITE, Lender, Sqlite3, Undo, declare_in_django
 from tests.store.shop import Shop, sqlite_url
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def shared_postgres(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:

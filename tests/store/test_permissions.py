@@ -178,6 +178,10 @@ async def test_read_role_sees_everything(url: Url) -> None:
         assert await store.list_runs() == []
         assert await store.list_workers() == []
         assert (await store.read_status()).due == 1
+        assert [count.jobs for count in await store.audit_tasks()] == [1]
+        assert await store.audit_slots(kept_for=timedelta(hours=1)) == []
+        assert await store.audit_waiting(lock_timeout=timedelta(minutes=2)) == []
+        assert await store.audit_losses() == []
         with pytest.raises(PermanentError, match=r"permissions\.sql"):
             await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])
 

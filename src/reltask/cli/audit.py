@@ -10,13 +10,13 @@ from reltask.audit import Break, Loss, Report, TaskCount, Wait, plural
 from reltask.cli.migrate import dialect_of
 from reltask.cli.show import first_line, print_json, print_table, text, worker_text
 from reltask.cli.target import about_all
+from reltask.runner import EXIT_ERROR, EXIT_OK
 from reltask.store import BATCH
 from reltask.stores.statement import read_sql
 
 VERBS = ["audit_tasks", "audit_slots", "audit_waiting", "audit_losses"]
 PATIENCE = "10m"
 """How long a statement may take: a ledger of millions is read whole."""
-VIOLATED = 1
 
 COUNTS = ["JOBS", "ONCE", "TWICE", "LOST", "SKIPPED", "RUNS FAILED", "RUNS LOST", "LATE P50", "P95", "MAX"]
 
@@ -32,14 +32,14 @@ def command(app: App, *, task: str | None, only_sql: bool, as_json: bool) -> int
     """
     if only_sql:
         _print_sql(app, as_json=as_json)
-        return 0
+        return EXIT_OK
     app.configure(database__command_timeout=PATIENCE)
     report = app.audit_sync(task=task, lock_timeout=app.settings.worker.lock_timeout)
     if as_json:
         print_json({"violations": report.violations, **msgspec.structs.asdict(report)})
     else:
         _print_report(report)
-    return VIOLATED if report.violations else 0
+    return EXIT_ERROR if report.violations else EXIT_OK
 
 
 def _print_sql(app: App, *, as_json: bool) -> None:

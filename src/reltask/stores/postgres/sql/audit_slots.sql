@@ -19,56 +19,41 @@ parameters as materialized (
     select coalesce(:now::timestamptz, statement_timestamp()) - :kept_for::interval as kept_since
 ),
 
-history as (
-    select job_id, fence, slot_no, task, key, outcome,
-           slot_no + case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded') then 1 else 0 end
-               as slot_after
-    from reltask.runs
-),
-
+-- Inside the ledger.
 steps as (
-    select job_id, fence, slot_no, task, key, outcome, slot_after,
+    select job_id, task, key, fence, slot_no,
            lag(fence) over by_fence + 1 as fence_due,
-           lag(slot_after) over by_fence as slot_due,
-           lead(fence) over by_fence is null as newest,
-           first_value(slot_no) over by_fence as starts_at
-    from history
+           lag(case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded') then slot_no + 1
+                    else slot_no end) over by_fence as slot_due
+    from reltask.runs
     window by_fence as (partition by job_id order by fence)
 ),
 
--- Only the newest step of a job looks for its row.
-checked as (
-    select steps.*,
-           job.fence + case when job.locked_by is null then 1 else 0 end as row_fence,
-           job.slot_no as row_slot,
-           steps.newest and job.id is null
-               and (steps.slot_after = steps.slot_no or (steps.slot_no > 1 and steps.outcome <> 'discarded'))
-               as vanished
+-- Where it ends.
+newest as (
+    select distinct on (job_id) job_id, task, key, fence, slot_no, outcome,
+           case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded') then slot_no + 1
+                else slot_no end as slot_after
+    from reltask.runs
+    order by job_id, fence desc
+),
+
+-- What was due, and what is there instead; null where there is nothing to compare.
+links (job_id, task, key, fence_due, slot_due, fence, slot_no) as (
+    select job_id, task, key, fence_due, slot_due, fence, slot_no
     from steps
-    left join reltask.jobs as job on job.id = case when steps.newest then steps.job_id end
-),
-
-broken as materialized (
-    select *
-    from checked
-    where fence <> fence_due or slot_no <> slot_due or row_fence <> fence + 1 or row_slot <> slot_after or vanished
-),
-
--- What was due, and what is there instead.
-links (job_id, task, key, starts_at, fence_due, slot_due, fence, slot_no) as (
-    select job_id, task, key, starts_at, fence_due, slot_due, fence, slot_no
-    from broken
     union all
-    select job_id, task, key, starts_at, fence + 1, slot_after, row_fence, row_slot
-    from broken
+    -- the job's row; without one, the slot that should be current is lost, unless the job was over
+    select newest.job_id, newest.task, newest.key, newest.fence + 1, newest.slot_after,
+           job.fence + case when job.locked_by is null then 1 else 0 end,
+           case when job.id is not null then job.slot_no
+                when newest.slot_after = newest.slot_no then newest.slot_after + 1
+                when newest.slot_no > 1 and newest.outcome <> 'discarded' then newest.slot_after + 1 end
+    from newest
+    left join reltask.jobs as job on job.id = newest.job_id
     union all
-    -- neither current in a row, nor ended in the ledger
-    select job_id, task, key, starts_at, null, slot_after, null, slot_after + 1
-    from broken
-    where vanished
-    union all
-    -- jobs too young to have been pruned
-    select job.id, job.task, job.key, coalesce(oldest.slot_no, job.slot_no), 1, 1,
+    -- the first run of jobs too young to have been pruned
+    select job.id, job.task, job.key, 1, 1,
            coalesce(oldest.fence, job.fence + case when job.locked_by is null then 1 else 0 end),
            coalesce(oldest.slot_no, job.slot_no)
     from parameters
@@ -82,10 +67,16 @@ links (job_id, task, key, starts_at, fence_due, slot_due, fence, slot_no) as (
     ) as oldest on true
     union all
     -- a slot that ended too lately to have been pruned, and no ledger row at all
-    select job.id, job.task, job.key, job.slot_no, null, job.slot_no - 1, null, job.slot_no
+    select job.id, job.task, job.key, null, job.slot_no - 1, null, job.slot_no
     from parameters
     join reltask.jobs as job on job.created_at <= parameters.kept_since and job.last_run_time > parameters.kept_since
     where not exists (select from reltask.runs where job_id = job.id)
+),
+
+broken as materialized (
+    select *
+    from links
+    where fence <> fence_due or slot_no <> slot_due
 ),
 
 twice as materialized (
@@ -97,28 +88,29 @@ twice as materialized (
 ),
 
 findings as (
-    select 'slot-twice' as kind, job_id, task, key, slot_no as first_no, slot_no as last_no, null::bigint as starts_at
+    select 'slot-twice' as kind, job_id, task, key, slot_no as first_no, slot_no as last_no
     from twice
     union all
-    select 'slot-lost', job_id, task, key, slot_due, slot_no - 1, starts_at
-    from links
+    select 'slot-lost', job_id, task, key, slot_due, slot_no - 1
+    from broken
     where slot_no > slot_due
     union all
-    select 'slot-reopened', job_id, task, key, slot_no, slot_no, starts_at
-    from links
+    select 'slot-reopened', job_id, task, key, slot_no, slot_no
+    from broken
     where slot_no < slot_due
-      and not exists (select from twice where twice.job_id = links.job_id and twice.slot_no = links.slot_no)
+      and not exists (select from twice where twice.job_id = broken.job_id and twice.slot_no = broken.slot_no)
     union all
-    select 'run-missing', job_id, task, key, fence_due, fence - 1, starts_at
-    from links
+    select 'run-missing', job_id, task, key, fence_due, fence - 1
+    from broken
     where fence > fence_due
     union all
-    select 'fence-behind', job_id, task, key, fence, fence, starts_at
-    from links
+    select 'fence-behind', job_id, task, key, fence, fence
+    from broken
     where fence < fence_due
 )
 
-select kind, job_id, task, key, first_no, last_no, starts_at
+select kind, job_id, task, key, first_no, last_no,
+       (select slot_no from reltask.runs where job_id = findings.job_id order by fence limit 1) as starts_at
 from findings
 where :task::text is null or task = :task::text
 order by task, job_id, first_no, kind

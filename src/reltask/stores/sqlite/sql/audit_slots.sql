@@ -16,55 +16,40 @@
 -- Old history may have been pruned, so it may start anywhere; that of a job younger than :kept_for starts with 1.
 
 with
-history as (
-    select job_id, fence, slot_no, task, key, outcome,
-           slot_no + (outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')) as slot_after
-      from reltask_runs
-),
-
+-- Inside the ledger.
 steps as (
-    select job_id, fence, slot_no, task, key, outcome, slot_after,
-           lag(fence) over by_fence + 1       as fence_due,
-           lag(slot_after) over by_fence      as slot_due,
-           lead(fence) over by_fence is null  as newest,
-           first_value(slot_no) over by_fence as starts_at
-      from history
+    select job_id, task, key, fence, slot_no,
+           lag(fence) over by_fence + 1 as fence_due,
+           lag(slot_no + (outcome in ('succeeded', 'cancelled', 'skipped', 'discarded'))) over by_fence as slot_due
+      from reltask_runs
     window by_fence as (partition by job_id order by fence)
 ),
 
--- Only the newest step of a job looks for its row.
-checked as (
-    select steps.*,
-           jobs.fence + (jobs.locked_by is null) as row_fence,
-           jobs.slot_no as row_slot,
-           steps.newest and jobs.id is null
-               and (steps.slot_after = steps.slot_no or (steps.slot_no > 1 and steps.outcome <> 'discarded'))
-               as vanished
+-- Where it ends. Beside max() SQLite takes the other columns from the row that has the maximum.
+newest as (
+    select job_id, task, key, max(fence) as fence, slot_no, outcome,
+           slot_no + (outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')) as slot_after
+      from reltask_runs
+     group by job_id
+),
+
+-- What was due, and what is there instead; null where there is nothing to compare.
+links (job_id, task, key, fence_due, slot_due, fence, slot_no) as (
+    select job_id, task, key, fence_due, slot_due, fence, slot_no
       from steps
-      left join reltask_jobs as jobs on jobs.id = case when steps.newest then steps.job_id end
-),
-
-broken as materialized (
-    select *
-      from checked
-     where fence <> fence_due or slot_no <> slot_due or row_fence <> fence + 1 or row_slot <> slot_after or vanished
-),
-
--- What was due, and what is there instead.
-links (job_id, task, key, starts_at, fence_due, slot_due, fence, slot_no) as materialized (
-    select job_id, task, key, starts_at, fence_due, slot_due, fence, slot_no
-      from broken
+     where fence <> fence_due or slot_no <> slot_due
     union all
-    select job_id, task, key, starts_at, fence + 1, slot_after, row_fence, row_slot
-      from broken
+    -- the job's row; without one, the slot that should be current is lost, unless the job was over
+    select newest.job_id, newest.task, newest.key, newest.fence + 1, newest.slot_after,
+           jobs.fence + (jobs.locked_by is null),
+           case when jobs.id is not null then jobs.slot_no
+                when newest.slot_after = newest.slot_no then newest.slot_after + 1
+                when newest.slot_no > 1 and newest.outcome <> 'discarded' then newest.slot_after + 1 end
+      from newest
+      left join reltask_jobs as jobs on jobs.id = newest.job_id
     union all
-    -- neither current in a row, nor ended in the ledger
-    select job_id, task, key, starts_at, null, slot_after, null, slot_after + 1
-      from broken
-     where vanished
-    union all
-    -- jobs too young to have been pruned
-    select jobs.id, jobs.task, jobs.key, coalesce(oldest.slot_no, jobs.slot_no), 1, 1,
+    -- the first run of jobs too young to have been pruned
+    select jobs.id, jobs.task, jobs.key, 1, 1,
            coalesce(oldest.fence, jobs.fence + (jobs.locked_by is null)),
            coalesce(oldest.slot_no, jobs.slot_no)
       from reltask_jobs as jobs
@@ -74,44 +59,59 @@ links (job_id, task, key, starts_at, fence_due, slot_due, fence, slot_no) as mat
      where jobs.created_at > :now - :kept_for
     union all
     -- a slot that ended too lately to have been pruned, and no ledger row at all
-    select id, task, key, slot_no, null, slot_no - 1, null, slot_no
+    select id, task, key, null, slot_no - 1, null, slot_no
       from reltask_jobs
      where created_at <= :now - :kept_for
        and last_run_time > :now - :kept_for
        and not exists (select 1 from reltask_runs where job_id = reltask_jobs.id)
 ),
 
-twice as materialized (
-    select job_id, slot_no, min(task) as task, min(key) as key
+broken as materialized (
+    select *
+      from links
+     where fence <> fence_due or slot_no <> slot_due
+),
+
+-- By the index that forbids it, where it is still there.
+ended_twice as materialized (
+    select job_id, slot_no
       from reltask_runs
      where outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
      group by job_id, slot_no
     having count(*) > 1
 ),
 
+twice as materialized (
+    select ended_twice.job_id, ended_twice.slot_no, min(runs.task) as task, min(runs.key) as key
+      from ended_twice
+      join reltask_runs as runs on runs.job_id = ended_twice.job_id
+     group by ended_twice.job_id, ended_twice.slot_no
+),
+
 findings as (
-    select 'slot-twice' as kind, job_id, task, key, slot_no as first_no, slot_no as last_no, null as starts_at
+    select 'slot-twice' as kind, job_id, task, key, slot_no as first_no, slot_no as last_no
       from twice
     union all
-    select 'slot-lost', job_id, task, key, slot_due, slot_no - 1, starts_at
-      from links
+    select 'slot-lost', job_id, task, key, slot_due, slot_no - 1
+      from broken
      where slot_no > slot_due
     union all
-    select 'slot-reopened', job_id, task, key, slot_no, slot_no, starts_at
-      from links
+    select 'slot-reopened', job_id, task, key, slot_no, slot_no
+      from broken
      where slot_no < slot_due
        and (job_id, slot_no) not in (select job_id, slot_no from twice)
     union all
-    select 'run-missing', job_id, task, key, fence_due, fence - 1, starts_at
-      from links
+    select 'run-missing', job_id, task, key, fence_due, fence - 1
+      from broken
      where fence > fence_due
     union all
-    select 'fence-behind', job_id, task, key, fence, fence, starts_at
-      from links
+    select 'fence-behind', job_id, task, key, fence, fence
+      from broken
      where fence < fence_due
 )
 
-select kind, job_id, task, key, first_no, last_no, starts_at
+select kind, job_id, task, key, first_no, last_no,
+       (select slot_no from reltask_runs where job_id = findings.job_id order by fence limit 1) as starts_at
   from findings
  where :task is null or task = :task
  order by task, job_id, first_no, kind

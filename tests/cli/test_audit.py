@@ -1,0 +1,133 @@
+"""`reltask audit` on real files: silent about what is sound, loud about what is not, and it changes nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tests.cli.project import Project
+
+
+@pytest.fixture
+def worked(project: Project) -> Project:
+    """A one-off and a recurring job have succeeded once each; a third is a dead letter."""
+    project.enqueue("hello", name="Ada")
+    project.enqueue("fragile", secret="hush")
+    assert project.call("worker", project.app, "--once").code == 0
+    return project
+
+
+def damage(sql: str) -> None:
+    with closing(sqlite3.connect("jobs.db")) as connection, connection:
+        connection.execute(sql)
+
+
+def test_a_sound_database_has_no_violations(worked: Project) -> None:
+    """A line per task, a closing line, and exit status 0."""
+    result = worked.run("audit", worked.app)
+    assert result.code == 0
+    header, *rows = result.out.splitlines()
+    lost = header.index("LOST")
+    assert [(row.split()[0], row[lost:].split()[0]) for row in rows[:3]] == [
+        ("fragile", "0"),
+        ("hello", "0"),
+        ("tick", "0"),
+    ]
+    assert rows[-1] == "3 jobs, 2 slots: 0 violations"
+
+
+def test_a_violation_has_an_exit_status(worked: Project) -> None:
+    """1, the job, the finding by its name, and where to read on."""
+    damage("update reltask_jobs set slot_no = 4 where task = 'tick'")
+    result = worked.run("audit", worked.app)
+    assert result.code == 1
+    assert "(task tick)" in result.out
+    assert "  violation[slot-lost] slots 2 to 3 neither ended in the ledger nor current" in result.out
+    assert result.out.endswith("3 jobs, 2 slots: 1 violation; see docs/audit.md\n")
+    assert worked.run("audit", worked.app, "--task", "hello").code == 0
+
+
+def test_the_audit_speaks_json(worked: Project) -> None:
+    """The same for machines, with the same exit status."""
+    sound = worked.run("audit", "--database", "sqlite:///jobs.db", "--json").json
+    assert (sound["violations"], sound["breaks"], sound["waits"]) == (0, [], [])
+    assert [task["task"] for task in sound["tasks"]] == ["fragile", "hello", "tick"]
+    damage("delete from reltask_runs where task = 'tick'")
+    result = worked.run("audit", worked.app, "--json")
+    assert result.code == 1
+    assert {found["kind"] for found in result.json["breaks"]} == {"slot-lost", "run-missing"}
+
+
+def test_an_idle_worker_is_a_violation_and_a_missing_one_a_note(project: Project) -> None:
+    """A job that nobody can run is not lost; one that somebody leaves lying is."""
+    project.enqueue("hello", name="Ada")
+    damage("update reltask_jobs set created_at = 0, next_run_time = 0")
+    missing = project.run("audit", project.app)
+    assert missing.code == 0
+    assert "note[unserved] hello in queue default: 1 job due for longer than the lock timeout" in missing.out
+    damage(
+        "insert into reltask_workers (id, host, pid, version, queues, tasks, concurrency, started_at, heartbeat_at,"
+        " alive_until) values ('w', 'h', 1, '1', '[\"default\"]', '[\"hello\"]', 4, 0, 0, 9e15)"
+    )
+    idle = project.run("audit", project.app)
+    assert idle.code == 1
+    assert "violation[unclaimed] hello in queue default: 1 job" in idle.out
+
+
+def test_losses_are_told_with_their_reason(worked: Project) -> None:
+    """Which worker, how often, and what was written about it; a loss that was made good is no violation."""
+    damage("update reltask_runs set outcome = 'lost', error = 'no heartbeat since noon' where task = 'fragile'")
+    damage("update reltask_workers set heartbeat_at = heartbeat_at + 3600000000")
+    result = worked.run("audit", worked.app)
+    assert result.code == 0
+    assert "no heartbeat since noon" in result.out
+    assert "The workers of 1 run came back after the loss." in result.out
+
+
+def test_pruned_history_is_told_and_forgiven(worked: Project) -> None:
+    """A job older than what is kept may have lost its first rows."""
+    damage("update reltask_jobs set created_at = 0")
+    damage("update reltask_runs set fence = 7, slot_no = 7 where task = 'tick'")
+    damage("update reltask_jobs set fence = 7, slot_no = 8 where task = 'tick'")
+    result = worked.run("audit", worked.app)
+    assert result.code == 0
+    assert "tick: the history of 1 job starts later; it was pruned." in result.out
+
+
+def test_the_queries_are_printed_for_a_dba(project: Project) -> None:
+    """All four, in the database's own SQL, and nothing is connected to."""
+    result = project.run("audit", "--database", "postgresql://nowhere/x", "--sql")
+    assert result.code == 0
+    for verb in ("audit_tasks", "audit_slots", "audit_waiting", "audit_losses"):
+        assert f"-- {verb}\n" in result.out
+    assert "reltask.runs" in result.out
+    assert set(project.run("audit", "--database", "postgresql://nowhere/x", "--sql", "--json").json) == {
+        "audit_tasks",
+        "audit_slots",
+        "audit_waiting",
+        "audit_losses",
+    }
+
+
+def test_an_audit_changes_nothing(worked: Project) -> None:
+    """It reads, and that is all."""
+
+    def dump() -> list[str]:
+        with closing(sqlite3.connect("jobs.db")) as connection:
+            return list(connection.iterdump())
+
+    before = dump()
+    worked.run("audit", worked.app)
+    assert dump() == before
+
+
+def test_an_empty_database_says_so(project: Project) -> None:
+    """Nothing was promised yet."""
+    project.run("migrate", project.app)
+    result = project.run("audit", project.app)
+    assert (result.code, result.out) == (
+        0,
+        "There is no job, and no history of one.\n\n0 jobs, 0 slots: 0 violations\n",
+    )

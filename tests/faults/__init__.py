@@ -1,0 +1,1 @@
+"""Faults on real processes, and the matrix that docs/promises.md shows."""

@@ -1,0 +1,273 @@
+"""The answer to a statement is lost, or the statement arrives late: each verb is settled as the design says.
+
+A worker's connections lead through a proxy that strikes one statement. `cut`: the database has applied it, and the
+worker is not told. `late`: the worker's connection breaks first, and the statement arrives when everybody has moved on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from reltask import App, Context, Snooze, events
+from reltask.engine import poller
+from reltask.job import JobView, RunView
+from tests.cluster import table
+from tests.engine.stage import Recorder
+from tests.faults.proxy import Aim, Kind, Proxy, proxied
+from tests.postgres_server import PostgresServer
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = {
+    "worker.lock_timeout": "4s",
+    "worker.heartbeat": "500ms",
+    "worker.beat_timeout": "1s",
+    "database.retry_first": "100ms",
+}
+
+
+class Scene:
+    """An app behind the proxy, and a second look at its database past it."""
+
+    def __init__(self, url: str, proxy: Proxy, directory: Path) -> None:
+        self.url = url
+        self.proxy = proxy
+        self.gate = directory / "gate"
+        self.starts: list[int] = []
+        self.events = Recorder()
+        self.app = App(proxy.url(url), settings=SETTINGS)
+        self.app.subscribe(self.events)
+        self.outside = App(url)
+        self.app.task(self.hold)
+        self.app.task(backoff="200ms")(self.fail_once)
+        self.app.task(self.snooze_once)
+        self.app.task(backoff="200ms")(self.write)
+
+    # Tasks
+
+    async def hold(self, ctx: Context) -> None:
+        self.starts.append(ctx.fence)
+        while not self.gate.exists():  # noqa: ASYNC110 - a test opens it, from another thread
+            await asyncio.sleep(0.01)
+
+    async def fail_once(self, ctx: Context) -> None:
+        self.starts.append(ctx.fence)
+        if ctx.attempt == 1:
+            raise ValueError("the first attempt fails")
+
+    async def snooze_once(self, ctx: Context) -> None:
+        self.starts.append(ctx.fence)
+        if ctx.fence == 1:
+            raise Snooze("200ms")
+
+    async def write(self, ctx: Context) -> None:
+        self.starts.append(ctx.fence)
+        async with ctx.transaction() as tx:
+            await tx.execute(table.INSERT, job=str(ctx.job_id), slot=ctx.slot_no, fence=ctx.fence)
+
+    # What a test does
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """A worker behind the proxy."""
+        async with self.app.worker():
+            yield
+
+    async def enqueue(self, task: str) -> UUID:
+        """As a producer on the good side."""
+        outside = App(self.url)
+        for function in (self.hold, self.fail_once, self.snooze_once, self.write):
+            outside.task(function)
+        return (await outside.get_task(task).enqueue()).id
+
+    async def strike(self, aim: Aim) -> None:
+        """Wait for the blow; what was held back arrives at once."""
+        await asyncio.to_thread(aim.struck)
+        aim.deliver()
+        await asyncio.to_thread(aim.landed)
+
+    async def runs(self, job: UUID) -> list[tuple[str, int, int]]:
+        """Outcome, fence and attempt of each run."""
+        found: list[RunView] = await self.outside.runs(job_id=job)
+        return sorted((str(run.outcome), run.fence, run.attempt) for run in found)
+
+    async def succeeded(self, job: UUID, fence: int) -> None:
+        """Wait until the worker says so; it says so once."""
+        await self.events.wait(events.RunSucceeded, job_id=job, fence=fence)
+
+    def reports(self, job: UUID) -> list[tuple[str, int]]:
+        """What the worker reported about runs of this job, besides their start."""
+        kinds = (events.RunSucceeded, events.RunFailed, events.RunEnded, events.LateWriteRefused, events.RunAbandoned)
+        return [(type(e).__name__, e.fence) for kind in kinds for e in self.events.of(kind, job_id=job)]
+
+
+@pytest.fixture
+def scene(postgres_server: PostgresServer, postgres_url: str, tmp_path: Path) -> Iterator[Scene]:
+    table.create(postgres_url)
+    with proxied(postgres_server.port) as proxy:
+        scene = Scene(postgres_url, proxy, tmp_path)
+        yield scene
+        scene.app.close()
+        scene.outside.close()
+
+
+@pytest.mark.parametrize("kind", ["cut", "late"])
+async def test_claim_is_released_with_its_attempt(scene: Scene, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a worker owns without knowing are found by its next beat and given back; no attempt is counted."""
+    monkeypatch.setattr(poller, "OUTAGE_PAUSES", (4.0,))  # the claim lands before the worker looks again by itself
+    scene.gate.touch()
+    job = await scene.enqueue("hold")
+    aim = scene.proxy.aim("claim_jobs", kind)
+    async with scene.working():
+        await scene.strike(aim)
+        await scene.events.wait(events.StrayReleased, job_id=job, fence=1)
+        await scene.succeeded(job, fence=2)
+    assert await scene.runs(job) == [("released", 1, 1), ("succeeded", 2, 1)]
+    assert scene.starts == [2]
+
+
+async def test_beat_whose_answer_is_lost_is_sent_again(scene: Scene) -> None:
+    """One lost answer is no lost lock: the body goes on under its fence."""
+    async with scene.working():
+        aim = scene.proxy.aim("heartbeat_jobs", "cut")
+        job = await scene.enqueue("hold")
+        await scene.strike(aim)
+        before = (await scene.outside.job(job)).heartbeat_at
+        await until_beaten(scene, job, before)
+        scene.gate.touch()
+        await scene.succeeded(job, fence=1)
+    assert (await scene.runs(job), scene.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
+
+
+async def test_beat_that_arrives_late_renews_nothing(scene: Scene) -> None:
+    """It names owner and fence: the next run's lock is not touched by it."""
+    async with scene.working():
+        aim = scene.proxy.aim("heartbeat_jobs", "late")
+        job = await scene.enqueue("hold")
+        await asyncio.to_thread(aim.struck)
+    # The worker has left and given the job back; now somebody else holds it.
+    async with scene.working():
+        held = await claimed(scene, job, fence=2)
+        scene.gate.touch()
+        aim.deliver()
+        await asyncio.to_thread(aim.landed)
+        await scene.succeeded(job, fence=2)
+    assert held.fence == 2
+    assert await scene.runs(job) == [("released", 1, 1), ("succeeded", 2, 1)]
+
+
+@pytest.mark.parametrize("kind", ["cut", "late"])
+async def test_completion_is_recorded_and_reported_once(scene: Scene, kind: Kind) -> None:
+    """The same fenced statement is sent again; what it no longer matches, the ledger settles."""
+    scene.gate.touch()
+    async with scene.working():
+        aim = scene.proxy.aim("complete_jobs", kind)
+        job = await scene.enqueue("hold")
+        await settled_before_late(scene, aim, job, fence=1)
+    assert (await scene.runs(job), scene.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
+    assert scene.starts == [1]
+
+
+@pytest.mark.parametrize("kind", ["cut", "late"])
+async def test_failure_is_recorded_and_reported_once(scene: Scene, kind: Kind) -> None:
+    """One attempt is counted, one failure told, and the retry comes."""
+    async with scene.working():
+        aim = scene.proxy.aim("fail_jobs", kind)
+        job = await scene.enqueue("fail_once")
+        await settled_before_late(scene, aim, job, fence=2)
+    assert await scene.runs(job) == [("failed", 1, 1), ("succeeded", 2, 2)]
+    assert scene.reports(job) == [("RunSucceeded", 2), ("RunFailed", 1)]
+
+
+@pytest.mark.parametrize("kind", ["cut", "late"])
+async def test_release_is_recorded_and_reported_once(scene: Scene, kind: Kind) -> None:
+    """The attempt is given back once, however often the statement arrives."""
+    async with scene.working():
+        aim = scene.proxy.aim("release_jobs", kind)
+        job = await scene.enqueue("snooze_once")
+        await settled_before_late(scene, aim, job, fence=2)
+    assert await scene.runs(job) == [("snoozed", 1, 1), ("succeeded", 2, 1)]
+    assert scene.reports(job) == [("RunSucceeded", 2), ("RunEnded", 1)]
+
+
+@pytest.mark.parametrize("kind", ["cut", "late"])
+async def test_enqueue_makes_one_row(scene: Scene, kind: Kind) -> None:
+    """The retry brings the same id: inserted once, even when the first sending arrives after the job is done."""
+    scene.gate.touch()
+    async with scene.working():
+        aim = scene.proxy.aim("enqueue_jobs", kind)
+        job = (await scene.app.get_task("hold").enqueue()).id
+        await settled_before_late(scene, aim, job, fence=1)
+        assert await scene.outside.jobs() == []
+    assert (await scene.runs(job), scene.starts) == ([("succeeded", 1, 1)], [1])
+
+
+async def test_commit_whose_answer_is_lost_is_found_in_the_ledger(scene: Scene) -> None:
+    """The effect is there, the slot is done, and the body does not run again."""
+    async with scene.working():
+        aim = scene.proxy.aim("COMMIT", "cut")
+        job = await scene.enqueue("write")
+        await scene.strike(aim)
+        await scene.succeeded(job, fence=1)
+    assert (await scene.runs(job), scene.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
+    assert (table.read(scene.url), scene.starts) == ([job], [1])
+
+
+async def test_commit_that_arrives_late_still_counts_once(scene: Scene) -> None:
+    """The ledger knows nothing yet; the run's own settlement waits for the row, finds it gone, and asks again."""
+    async with scene.working():
+        aim = scene.proxy.aim("COMMIT", "late")
+        job = await scene.enqueue("write")
+        await asyncio.to_thread(aim.struck)
+        await waiting_for_a_row(scene)
+        aim.deliver()
+        await scene.succeeded(job, fence=1)
+    assert (await scene.runs(job), scene.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
+    assert (table.read(scene.url), scene.starts) == ([job], [1])
+
+
+async def test_commit_that_never_arrives_is_rolled_back_by_the_server(scene: Scene) -> None:
+    """The server ends the idle transaction after the lock timeout: the effect is written by the next attempt, once."""
+    async with scene.working():
+        aim = scene.proxy.aim("COMMIT", "late")
+        job = await scene.enqueue("write")
+        await asyncio.to_thread(aim.struck)
+        await scene.succeeded(job, fence=2)
+    assert [outcome for outcome, *_ in await scene.runs(job)] == ["failed", "succeeded"]
+    assert table.read(scene.url) == [job]
+
+
+# Waiting
+
+
+async def settled_before_late(scene: Scene, aim: Aim, job: UUID, fence: int) -> None:
+    """A cut has landed before the worker knows; what is late arrives after everything is over."""
+    await asyncio.to_thread(aim.struck)
+    await scene.succeeded(job, fence)
+    aim.deliver()
+    await asyncio.to_thread(aim.landed)
+
+
+async def until_beaten(scene: Scene, job: UUID, before: object) -> None:
+    while (await scene.outside.job(job)).heartbeat_at == before:
+        await asyncio.sleep(0.02)
+
+
+async def claimed(scene: Scene, job: UUID, fence: int) -> JobView:
+    while (view := await scene.outside.job(job)).fence != fence:
+        await asyncio.sleep(0.02)
+    return view
+
+
+async def waiting_for_a_row(scene: Scene) -> None:
+    """Wait until a statement waits for a lock."""
+    query = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    while not table._run(scene.url, query)[0][0]:
+        await asyncio.sleep(timedelta(milliseconds=20).total_seconds())

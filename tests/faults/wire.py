@@ -1,0 +1,103 @@
+"""As much of PostgreSQL's protocol as it takes to say which statement a client is sending.
+
+    startup   ▏length▕ …                    no type; the first bytes of a connection, perhaps twice (TLS is asked first)
+    later     ▏type▕ length▕ …              Parse names a statement and brings its text; Bind uses it by its name;
+                                            Query brings the text itself (BEGIN, COMMIT)
+
+A Bind is followed by Execute and Sync, and those are answered by ReadyForQuery: then the statement is over.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from reltask.stores.statement import load
+
+_STARTUP_REQUESTS = (80877103, 80877104)
+"""TLS, GSS: the server answers with one byte, and the real startup message follows."""
+
+
+class Message(NamedTuple):
+    """One whole message of the client's."""
+
+    kind: bytes
+    """Empty for a startup message."""
+    raw: bytes
+    statement: str | None = None
+    """The text of the statement that it runs, if it runs one."""
+
+    def runs(self, verb: str) -> bool:
+        """Whether it runs this verb of reltask's, or the statement that begins so."""
+        if self.statement is None:
+            return False
+        return self.statement == text_of(verb) if verb.islower() else self.statement.startswith(verb)
+
+
+def text_of(verb: str) -> str:
+    """The text under which the store sends a verb."""
+    (statement,) = load("postgres", verb, "numbered")
+    return statement.text
+
+
+class ClientSide:
+    """Cuts a client's bytes into messages, and remembers its prepared statements."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._started = False
+        self._prepared: dict[bytes, str] = {}
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that are complete by now."""
+        self._buffer += data
+        found = []
+        while (message := self._next()) is not None:
+            found.append(message)
+        return found
+
+    def _next(self) -> Message | None:
+        head = 1 if self._started else 0
+        if len(self._buffer) < head + 4:
+            return None
+        (length,) = struct.unpack_from(">i", self._buffer, head)
+        if len(self._buffer) < head + length:
+            return None
+        raw, self._buffer = self._buffer[: head + length], self._buffer[head + length :]
+        return self._understood(raw) if self._started else self._startup(raw)
+
+    def _startup(self, raw: bytes) -> Message:
+        (code,) = struct.unpack_from(">i", raw, 4)
+        self._started = code not in _STARTUP_REQUESTS
+        return Message(b"", raw)
+
+    def _understood(self, raw: bytes) -> Message:
+        kind, body = raw[:1], raw[5:]
+        if kind == b"P":
+            name, text, _ = body.split(b"\0", 2)
+            self._prepared[name] = text.decode()
+        if kind == b"B":
+            _, name, _ = body.split(b"\0", 2)
+            return Message(kind, raw, self._prepared.get(name))
+        if kind == b"Q":
+            return Message(kind, raw, body.rstrip(b"\0").decode())
+        return Message(kind, raw)
+
+
+class ServerSide:
+    """Notices when the server is ready for the next statement."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def is_ready(self, data: bytes) -> bool:
+        """Whether these bytes bring a ReadyForQuery."""
+        self._buffer += data
+        ready = False
+        while len(self._buffer) >= 5:
+            (length,) = struct.unpack_from(">i", self._buffer, 1)
+            if len(self._buffer) < 1 + length:
+                break
+            ready = ready or self._buffer[:1] == b"Z"
+            self._buffer = self._buffer[1 + length :]
+        return ready

@@ -1,0 +1,71 @@
+"""The table of stories: where each begins, and what is told."""
+
+from __future__ import annotations
+
+from reltask.job import Hold
+from tests.interleaving.directed import (
+    a_claim_meets_a_declaration,
+    a_claim_with_an_old_snapshot,
+    a_completion_sent_twice,
+    a_declaration_meets_a_claim,
+    a_resend_meets_the_end_of_its_job,
+    a_resend_with_an_old_snapshot,
+    a_skipped_head_is_asked_for_again,
+    beat_meets_a_reclaim,
+    beat_meets_own_completion,
+    late_write_waits_behind_a_reclaim,
+    read_holds_knows_the_fence,
+    reclaim_meets_a_renewal,
+    sent_twice,
+    two_claims_of_everything,
+    two_claims_share_a_lane,
+)
+from tests.interleaving.operations import Operation, complete, fail, recurring, release
+from tests.interleaving.opposite import opposite_enqueues, opposite_keys, opposite_settlements
+from tests.interleaving.scenes import KEYED, LONG_AGO, RIVAL, ROWS, Scene, held, ready
+from tests.interleaving.telling import Story
+
+EXPIRED = Scene("directed: expired", held(recurring(), since=LONG_AGO), [])
+READY = Scene("directed: ready", ready(recurring()), [])
+LANE = Scene("directed: two in a lane", ready(*ROWS[:2]), [])
+THREE = Scene("directed: three held", held(*ROWS, since=LONG_AGO), [])
+EMPTY = Scene("directed: empty", ready(), [])
+ONE_OFF = Scene("directed: held one-off", held(KEYED, since=LONG_AGO), [])
+
+
+def _complete(*holds: Hold) -> Operation:
+    return complete(*holds, again=True)
+
+
+SETTLEMENTS = {"complete": _complete, "fail": fail, "release": release}
+
+STORIES: dict[str, tuple[Scene, Story]] = {
+    "beat meets own completion": (EXPIRED, beat_meets_own_completion),
+    "read_holds knows the fence": (EXPIRED, read_holds_knows_the_fence),
+    "reclaim meets a renewal": (EXPIRED, reclaim_meets_a_renewal),
+    "beat meets a reclaim": (EXPIRED, beat_meets_a_reclaim),
+    "two claims share a lane": (LANE, two_claims_share_a_lane),
+    "a claim with an old snapshot": (LANE, a_claim_with_an_old_snapshot),
+    "two claims of everything": (LANE, two_claims_of_everything),
+    "a skipped head is asked for again": (LANE, a_skipped_head_is_asked_for_again),
+    **{
+        f"late {name} waits behind a reclaim": (EXPIRED, late_write_waits_behind_a_reclaim(late()))
+        for name, late in SETTLEMENTS.items()
+    },
+    "a completion sent twice": (EXPIRED, a_completion_sent_twice),
+    "an id sent twice": (EMPTY, sent_twice(KEYED, KEYED, first_commits=True)),
+    "an id sent twice, first rolled back": (EMPTY, sent_twice(KEYED, KEYED, first_commits=False)),
+    "a key sent twice": (EMPTY, sent_twice(KEYED, RIVAL, first_commits=True)),
+    "a key sent twice, first rolled back": (EMPTY, sent_twice(KEYED, RIVAL, first_commits=False)),
+    "a resend meets the end of its job": (ONE_OFF, a_resend_meets_the_end_of_its_job),
+    "a resend with an old snapshot": (ONE_OFF, a_resend_with_an_old_snapshot),
+    "a declaration meets a claim": (READY, a_declaration_meets_a_claim),
+    "a claim meets a declaration": (READY, a_claim_meets_a_declaration),
+    **{
+        f"opposite batches: {one}, {other}": (THREE, opposite_settlements(SETTLEMENTS[one], SETTLEMENTS[other]))
+        for one in SETTLEMENTS
+        for other in SETTLEMENTS
+    },
+    "opposite batches: enqueue, same ids": (EMPTY, opposite_enqueues),
+    "opposite batches: enqueue, same keys": (EMPTY, opposite_keys),
+}
