@@ -29,6 +29,7 @@ SETTINGS = {
     "worker.lock_timeout": "4s",
     "worker.heartbeat": "500ms",
     "worker.beat_timeout": "1s",
+    "worker.shutdown_grace": "0s",
     "database.retry_first": "100ms",
 }
 
@@ -45,10 +46,9 @@ class Scene:
         self.app = App(proxy.url(url), settings=SETTINGS)
         self.app.subscribe(self.events)
         self.outside = App(url)
-        self.app.task(self.hold)
-        self.app.task(backoff="200ms")(self.fail_once)
-        self.app.task(self.snooze_once)
-        self.app.task(backoff="200ms")(self.write)
+        for app in (self.app, self.outside):
+            for function in (self.hold, self.fail_once, self.snooze_once, self.write):
+                app.task(backoff="200ms")(function)
 
     # Tasks
 
@@ -82,10 +82,7 @@ class Scene:
 
     async def enqueue(self, task: str) -> UUID:
         """As a producer on the good side."""
-        outside = App(self.url)
-        for function in (self.hold, self.fail_once, self.snooze_once, self.write):
-            outside.task(function)
-        return (await outside.get_task(task).enqueue()).id
+        return (await self.outside.get_task(task).enqueue()).id
 
     async def strike(self, aim: Aim) -> None:
         """Wait for the blow; what was held back arrives at once."""
@@ -121,7 +118,7 @@ def scene(postgres_server: PostgresServer, postgres_url: str, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["cut", "late"])
 async def test_claim_is_released_with_its_attempt(scene: Scene, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a worker owns without knowing are found by its next beat and given back; no attempt is counted."""
-    monkeypatch.setattr(poller, "OUTAGE_PAUSES", (4.0,))  # the claim lands before the worker looks again by itself
+    monkeypatch.setattr(poller, "OUTAGE_PAUSES", (2.0,))  # the claim lands before the worker looks again by itself
     scene.gate.touch()
     job = await scene.enqueue("hold")
     aim = scene.proxy.aim("claim_jobs", kind)

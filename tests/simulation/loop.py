@@ -26,6 +26,14 @@ class Stuck(Exception):
     """Nothing is ready, and no timer is set."""
 
 
+class Spinning(Exception):
+    """So many steps in one history that something must be going round in circles."""
+
+
+MOST_STEPS = 200_000
+"""A history takes three thousand or so."""
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """One thread, one clock, many processes."""
 
@@ -101,6 +109,8 @@ class SimLoop(asyncio.BaseEventLoop):
         handle = self._ready_of[process].popleft()
         if not handle.cancelled():
             self.steps += 1
+            if self.steps > MOST_STEPS:
+                raise Spinning
             handle._run()
 
     def _add(self, handle: asyncio.Handle) -> None:

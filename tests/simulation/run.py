@@ -82,6 +82,7 @@ def run_seeds(seeds: list[int]) -> list[Verdict]:
             verdicts.append(run_seed(seed, directory, template))
             if number % 10 == 0:
                 gc.collect()
+        gc.collect()
         gc.enable()
         sys.unraisablehook = sys.__unraisablehook__
         return verdicts

@@ -17,7 +17,7 @@ TRANSACTIONAL = frozenset({"transfer", "recurring_transfer"})
 """Tasks whose own transaction completes their slots."""
 STUBBORN = frozenset({"stubborn"})
 """Tasks that do not stop when asked to."""
-ONE_OFFS = ("quick", "long", "fails", "chooses", "transfer", "chunks", "blocks", "stubborn", "poison")
+ONE_OFFS = ("quick", "long", "long", "fails", "chooses", "transfer", "chunks", "blocks", "stubborn", "poison")
 INTERVALS = {"recurring": 13.0, "recurring_transfer": 17.0, "recurring_failing": 14.0}
 """Tasks that recur counted from the start of each slot."""
 EFFECT = "insert into effects (job_id, slot_no, fence, kind) values (:job, :slot, :fence, :kind)"

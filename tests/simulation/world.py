@@ -193,7 +193,7 @@ class World:
 
     async def history(self) -> None:
         await self.enqueue(self.rng.randint(6, 12))
-        for _ in range(self.rng.randint(1, 3)):
+        for _ in range(self.rng.randint(1, 4)):
             self.start_node()
         end = self.loop.time() + self.rng.uniform(30, 70)
         while self.loop.time() < end and self.violation is None:
@@ -336,7 +336,7 @@ class World:
         kinds = {
             self.fault_crash: 2,
             self.fault_pause: 4,
-            self.fault_line: 6,
+            self.fault_line: 8,
             self.fault_outage: 1,
             self.fault_clock: 1,
             self.fault_wall_clock: 2,
@@ -377,9 +377,9 @@ class World:
             return
         line = self.rng.choice(self.living()).line
         line.trouble = self.rng.choice([t for t in Trouble if t is not Trouble.NONE])
-        line.share = self.rng.choice([0.3, 1.0])
+        line.share = self.rng.choice([0.3, 1.0, 1.0])
         self.faults[line.trouble] += 1
-        self.loop.spawn("world", self.mend_later([line], self.rng.choice([0.5, 3.0, 8.0, 15.0, 30.0])))
+        self.loop.spawn("world", self.mend_later([line], self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])))
 
     async def fault_outage(self) -> None:
         """The database restarts: every open transaction is gone, and nobody gets through for a while."""
