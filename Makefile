@@ -17,7 +17,7 @@ READY := $(VENV)/.reltask-ready
 CHECKED := src tests $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate simulate-mutants check format lock build clean
+.PHONY: help setup demo test simulate simulate-mutants faults check format lock build clean
 MAKEFLAGS += --no-print-directory
 
 help: ## show these lines
@@ -36,6 +36,9 @@ simulate: $(READY) ## run SEEDS simulated histories with faults, from seed FROM 
 
 simulate-mutants: $(READY) ## see the simulation catch deliberately broken variants
 	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
+
+faults: $(READY) ## kill, pause, cut off and crash real processes; renews the table in docs/promises.md
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 check: $(READY) ## lint, formatting, types and layers; changes nothing
 	@$(BIN)/ruff check --quiet --output-format concise .

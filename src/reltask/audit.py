@@ -171,9 +171,9 @@ class Report(Struct, frozen=True, kw_only=True):
         """All slots that have ended."""
         return sum(task.ended for task in self.tasks)
 
-    def lost_slots(self, task: str) -> int:
-        """Slots of a task of which nobody knows: neither ended nor current."""
-        return sum(found.count for found in self.breaks if found.kind is Kind.SLOT_LOST and found.task == task)
+    def concerned(self, kind: Kind, task: str) -> int:
+        """How many slots, or runs, of a task have this finding."""
+        return sum(found.count for found in self.breaks if found.kind is kind and found.task == task)
 
     @property
     def violations(self) -> int:

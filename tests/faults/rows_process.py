@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import closing
+from itertools import count
 from pathlib import Path
 from uuid import UUID
 
@@ -17,24 +17,24 @@ from tests.cluster.test_crash import is_running
 from tests.cluster.test_pause import pause
 from tests.faults.stage import NotRunHere, Stage
 
+_turns = count()
 _rng = random.Random(3)
 """For moments that are chance; their spread is the point, not their repetition."""
 
 
 def kill_before_claim_answer(stage: Stage) -> float:
-    """The claim is committed, or about to be, and its sender dies before it knows."""
-    (victim,) = stage.start(wait=False)
-    if stage.database == "sqlite":
-        eventually(victim.has_started, what="the worker starts")
-        jobs = stage.enqueue(4)
-        time.sleep(_rng.uniform(0, 0.05))  # no network stands between claim and answer here: the moment is chance
-    else:
+    """The claim is committed, and its sender dies before it knows. On SQLite no network stands between the two."""
+    jobs = stage.enqueue(4)
+    if stage.database == "postgres":
         aim = stage.proxy.aim("claim_jobs", "keep")
-        jobs = stage.enqueue(4)
+        (victim,) = stage.start(wait=False)
         aim.landed()
+    else:
+        (victim,) = stage.start()
+        time.sleep(_rng.uniform(0, 0.03))  # the moment is chance
     victim.kill()
     since = stage.now()
-    (helper,) = stage.start(1, **stage.direct())
+    (helper,) = stage.start(**stage.direct())
     recovery = stage.recovered(jobs, since)
     helper.kill()
     return recovery
@@ -88,18 +88,25 @@ def _killed(stage: Stage, job: UUID, gate: Path) -> float:
 
 
 def pause_past_timeout(stage: Stage) -> float:
-    """SIGSTOP until another worker has done the job; then SIGCONT, and the late write is refused."""
+    """SIGSTOP until another worker holds the job, or has done it, by turns; then SIGCONT: the late write is refused."""
     stage.keep(2)
     (job,) = stage.enqueue(before=str(gate := stage.gate()))
     stage.begun(job)
     paused = stage.holder(job)
     pause(stage.cluster, paused)
     since = stage.now()
-    gate.touch()
-    recovery = stage.recovered([job], since)
+    if next(_turns) % 2:
+        gate.touch()
+        stage.done()
+    stage.begun(job, fence=2)
+    Path(f"{gate}.1").touch()  # the paused body would write at once
     paused.signal(signal.SIGCONT)
     _refused(stage, job)
-    return recovery
+    gate.touch()
+    stage.done()
+    (end,) = stage.ends([job])
+    assert end.claimed_at is not None
+    return (end.claimed_at - since).total_seconds()
 
 
 def pause_in_transaction(stage: Stage) -> float:
@@ -170,9 +177,3 @@ def _faketime() -> str:
         [program, "-f", "+0", "printenv", "LD_PRELOAD"], capture_output=True, text=True, check=True, env={**os.environ}
     )
     return answer.stdout.strip()
-
-
-def closing_all(stage: Stage) -> None:
-    """Leave nobody running."""
-    with closing(stage.cluster.app):
-        stage.cluster.stop()

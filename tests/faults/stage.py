@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from reltask.job import JobView, RunView, State
+from reltask.job import JobView, Outcome, RunView, State
 from reltask.stores.postgres.schema import migrate_postgres
 from tests.cluster import table
 from tests.cluster.cluster import Cluster, WorkerProcess, eventually
@@ -59,18 +60,29 @@ class Verdict(NamedTuple):
     lost: int
     recovery: float | None
     """Seconds by the database's clock."""
+    cut_short: int = 0
+    """Runs that the fault has ended: lost, failed, given back."""
     findings: str = ""
 
 
 class Stage:
     """One row's database and workers, for all its trials."""
 
-    def __init__(self, database: Database, cluster: Cluster, proxy: Proxy | None, server: PostgresServer | None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        cluster: Cluster,
+        *,
+        proxy: Proxy | None = None,
+        server: PostgresServer | None = None,
+        disk: Path | None = None,
+    ) -> None:
         self.database = database
         self.cluster = cluster
+        self._disk = disk
         self._proxy = proxy
         self._server = server
-        self._judged = 0
+        self._counted = (0, 0, 0)
         self._gates = itertools.count(1)
 
     @property
@@ -82,6 +94,12 @@ class Stage:
     def server(self) -> PostgresServer:
         assert self._server is not None
         return self._server
+
+    @property
+    def disk(self) -> Path:
+        """The small file system that the database lies on."""
+        assert self._disk is not None
+        return self._disk
 
     # Workers
 
@@ -116,6 +134,10 @@ class Stage:
     def begun(self, job: UUID, fence: int = 1) -> None:
         self.cluster.begun(job, fence)
 
+    def some_begun(self, jobs: list[UUID]) -> None:
+        """Wait until bodies of these jobs run; which ones, is not said."""
+        eventually(lambda: {e.job for e in self.cluster.effects.read()} & set(jobs), what="work is under way")
+
     def written(self, job: UUID, gate: Path, fence: int = 1) -> None:
         """Wait until this run has written its effect and waits before the commit."""
         eventually(reached(str(gate), fence).exists, what=f"run {fence} of {job} has written")
@@ -142,41 +164,44 @@ class Stage:
         return [run for run in self.cluster.runs() if run.job_id in jobs and run.outcome == "succeeded"]
 
     def recovered(self, jobs: list[UUID], since: datetime) -> float:
-        """Wait until everything has ended; seconds from then until the last of these jobs had."""
+        """Wait until everything has ended; seconds until the last of these jobs had. Some faults harm nobody for long."""
         self.done()
-        return max((run.finished_at - since).total_seconds() for run in self.ends(jobs))
+        return max(0.0, *((run.finished_at - since).total_seconds() for run in self.ends(jobs)))
 
     # Judging
 
     def judge(self, recovery: float | None) -> Verdict:
-        """Count, over everything that has happened on this stage; only news count for this trial."""
+        """Count over everything that has happened on this stage; what an earlier trial has shown is not told again."""
+        runs = self.cluster.runs()
         effects = Counter(table.read(self.cluster.app.url))
-        succeeded = Counter(run.job_id for run in self.cluster.runs() if run.outcome == "succeeded")
-        expected = {run.job_id for run in self.cluster.runs() if run.task in EFFECTS and run.outcome == "succeeded"}
+        succeeded = {run.job_id for run in runs if run.task in EFFECTS and run.outcome == "succeeded"}
         duplicates = sum(count - 1 for count in effects.values())
-        report = self.cluster.report()
-        losses = [*(expected - set(effects)), *(set(effects) - set(succeeded)), *report.faults.values()]
-        fresh = Verdict(duplicates, len(losses), recovery, f"{report.faults or ''}")
-        before, self._judged = self._judged, duplicates + len(losses)
-        return fresh if self._judged > before else Verdict(0, 0, recovery)
+        faults = self.cluster.report().faults
+        lost = len(succeeded ^ set(effects)) + sum(map(len, faults.values()))
+        cut_short = sum(1 for run in runs if run.outcome in CUT_SHORT)
+        now = (duplicates, lost, cut_short)
+        news = [new - old for new, old in zip(now, self._counted, strict=True)]
+        self._counted = now
+        return Verdict(news[0], news[1], recovery, news[2], str(faults or ""))
 
 
 EFFECTS = {NEW, "effect", "only_new"}
+CUT_SHORT = {Outcome.LOST, Outcome.FAILED, Outcome.RELEASED, Outcome.ABANDONED}
 
 
 @contextlib.contextmanager
 def opened(
-    database: Database, server: PostgresServer | None, *, proxy: bool = False, directory: Path | None = None
+    database: Database, server: PostgresServer | None, *, proxy: bool = False, disk: Path | None = None
 ) -> Iterator[Stage]:
-    """A stage with a fresh database; with `directory`, an SQLite file lies there."""
+    """A stage with a fresh database, which lies on `disk` if there is one."""
     scratch = Path(tempfile.mkdtemp(prefix="reltask-faults-"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         if database == "sqlite":
-            url = f"sqlite:///{(directory or scratch) / 'faults.db'}"
+            url = f"sqlite:///{(disk or scratch) / 'faults.db'}"
         else:
             assert server is not None
-            url = _postgres(server, stack)
+            url = stack.enter_context(_postgres(server, disk))
         bridge = stack.enter_context(proxied(server.port)) if proxy and server is not None else None
         cluster = Cluster(bridge.url(url) if bridge else url, scratch, **PACE)
         stack.callback(cluster.stop)
@@ -185,12 +210,33 @@ def opened(
         stack.callback(cluster.app.close)
         cluster.app.status_sync()  # SQLite makes its tables when it is opened
         table.create(url)
-        yield Stage(database, cluster, bridge, server)
+        yield Stage(database, cluster, proxy=bridge, server=server, disk=disk)
 
 
-def _postgres(server: PostgresServer, stack: contextlib.ExitStack) -> str:
+@contextlib.contextmanager
+def _postgres(server: PostgresServer, disk: Path | None) -> Iterator[str]:
     name = f"faults_{next(_numbers)}"
-    url = server.create_database(name)
-    stack.callback(server.drop_database, name)
+    if disk is None:
+        url = server.create_database(name)
+    else:
+        server.execute(
+            f"create tablespace {name} location '{_for_the_server(disk, server)}'",
+            f"create database {name} tablespace {name}",
+        )
+        url = server.url(name)
     run_in_thread(lambda: migrate_postgres(url))
-    return url
+    try:
+        yield url
+    finally:
+        server.drop_database(name)
+        if disk is not None:
+            server.execute(f"drop tablespace {name}")
+
+
+def _for_the_server(disk: Path, server: PostgresServer) -> Path:
+    """A directory on that disk that belongs to the server's user."""
+    place = disk / "postgres"
+    place.mkdir(mode=0o700)
+    owner = (server.directory / "data").stat()
+    os.chown(place, owner.st_uid, owner.st_gid)
+    return place

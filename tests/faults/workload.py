@@ -19,10 +19,11 @@ from tests.cluster.workload import PAUSE, VERSION, hold_child, is_open, noted, p
 OLD, NEW = "effect", "effect_renamed"
 
 
-async def effect(ctx: Context, before: str = "", inside: str = "") -> None:
+async def effect(ctx: Context, before: str = "", inside: str = "", seconds: float = 0.0) -> None:
     """Write one row, exactly once. A gate that is not named is open."""
     with noted(ctx):
         await _passed(before, ctx)
+        await asyncio.sleep(seconds)
         async with ctx.transaction() as tx:
             await tx.execute(table.INSERT, job=str(ctx.job_id), slot=ctx.slot_no, fence=ctx.fence)
             if inside:
@@ -56,7 +57,8 @@ async def only_new(ctx: Context) -> None:
 
 def make_app(url: str | None = None, *, version: str = "2") -> App:
     """The workload on this database, or on that of the settings."""
-    app = App(url, version=version)
+    patience = {"database.breaker_reset": "500ms", "database.retry_first": "200ms"} if url else {}
+    app = App(url, version=version, settings=patience)
     if version == "1":
         app.task(backoff="200ms", max_attempts=50)(effect)
     else:

@@ -384,6 +384,7 @@ async def test_an_expired_claim_is_taken_away_in_time(bench: Bench) -> None:
     (wait,) = await waits(bench)
     assert (wait.kind, wait.job_id) == (Kind.EXPIRED, claim.job_id)
     await bench.store.register_worker(worker_record("other", tasks=[]))
+    assert [wait.kind for wait in await waits(bench)] == [Kind.EXPIRED]
     await wait_for(bench, LOCK)
     (wait,) = await waits(bench)
     assert (wait.kind, wait.kind.is_violation) == (Kind.UNRECLAIMED, True)

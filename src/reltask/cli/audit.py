@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from reltask.app import App
-from reltask.audit import Break, Loss, Report, TaskCount, Wait, plural
+from reltask.audit import Break, Kind, Loss, Report, TaskCount, Wait, plural
 from reltask.cli.migrate import dialect_of
 from reltask.cli.show import first_line, print_json, print_table, text, worker_text
 from reltask.cli.target import about_all
@@ -64,10 +64,10 @@ def _print_report(report: Report) -> None:
 
 
 def _row(count: TaskCount, report: Report) -> list[object]:
-    once, twice = count.ended - count.doubled, count.doubled
+    twice, lost = (report.concerned(kind, count.task) for kind in (Kind.SLOT_TWICE, Kind.SLOT_LOST))
     late = [_seconds(value) for value in (count.late_p50, count.late_p95, count.late_max)]
-    lost = report.lost_slots(count.task)
-    return [count.task, count.jobs, once, twice, lost, count.skipped, count.failed, count.lost, *late]
+    slots = [count.ended - twice, twice, lost, count.skipped]
+    return [count.task, count.jobs, *slots, count.failed, count.lost, *late]
 
 
 def _seconds(value: float | None) -> str:

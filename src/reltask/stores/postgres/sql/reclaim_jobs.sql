@@ -27,6 +27,7 @@ ledger as (
                || to_char(expired.heartbeat_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
     from expired
     cross join parameters
+    on conflict do nothing -- a row that the ledger knows already must not keep the others from being freed
 ),
 
 freed as (

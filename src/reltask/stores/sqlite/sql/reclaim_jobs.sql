@@ -29,6 +29,7 @@ select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.
  where jobs.fence = batch.fence
    and jobs.heartbeat_at = batch.heartbeat_at
    and jobs.lock_expires_at < :now
+    on conflict do nothing -- a row that the ledger knows already must not keep the others from being freed
 returning job_id as id, fence, task, slot_no, worker;
 
 with batch as (

@@ -1,0 +1,120 @@
+"""Play the rows: `python -m tests.faults`, or `make faults`. Ends with 1 if anything was doubled or lost."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator
+
+from tests.faults import results
+from tests.faults.catalog import DATABASES, QUICK, ROWS, Row
+from tests.faults.stage import Database, NotRunHere, Stage, Verdict
+from tests.postgres_server import PostgresServer
+
+
+def main() -> int:
+    """Read the command line, and do it."""
+    options = _options()
+    if options.list:
+        print("\n".join(f"{row.name:26} {row.fault}" for row in ROWS))
+        return 0
+    if not options.write_docs:
+        failed = _play_all(options)
+        if not options.record:
+            return failed
+        results.write_page()
+        return failed
+    results.write_page()
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--row", action="append", choices=[row.name for row in ROWS], help="only this row; repeatable")
+    parser.add_argument("--database", choices=DATABASES, help="only on this one")
+    parser.add_argument("--trials", type=int, help="how often each row plays")
+    parser.add_argument("--quick", action="store_true", help="a few rows, one trial each; records nothing")
+    parser.add_argument("--list", action="store_true", help="name the rows")
+    parser.add_argument("--write-docs", action="store_true", help="only write docs/promises.md from the last results")
+    parser.add_argument(
+        "--no-record", dest="record", action="store_false", help="leave results.json and docs/promises.md alone"
+    )
+    options = parser.parse_args()
+    options.record = options.record and not options.quick
+    return options
+
+
+def _play_all(options: argparse.Namespace) -> int:
+    failed = 0
+    with _server(options.database) as server:
+        for row, database in _chosen(options):
+            trials = 1 if options.quick else options.trials or row.trials(database)
+            entry = play(row, database, server, trials)
+            failed += entry.get("duplicates", 0) + entry.get("lost", 0)
+            print(_told(entry), flush=True)
+            if options.record:
+                results.merge(entry)
+    return 1 if failed else 0
+
+
+def _chosen(options: argparse.Namespace) -> Iterator[tuple[Row, Database]]:
+    for row in ROWS:
+        for database in DATABASES:
+            wanted = (options.row is None or row.name in options.row) and options.database in (None, database)
+            if options.quick:
+                wanted = wanted and database in QUICK.get(row.name, ())
+            if wanted and not row.missing(database):
+                yield row, database
+
+
+@contextlib.contextmanager
+def _server(database: Database | None) -> Iterator[PostgresServer | None]:
+    """A server that the rows may crash, unless nobody needs one."""
+    if database == "sqlite":
+        yield None
+        return
+    with PostgresServer() as server:
+        yield server
+
+
+def play(row: Row, database: Database, server: PostgresServer | None, trials: int) -> results.Entry:
+    """Play one row so many times; a trial that fails gets the next one a new stage."""
+    verdicts: list[Verdict] = []
+    while len(verdicts) < trials:
+        try:
+            with row.stage(database, server) as stage:
+                while len(verdicts) < trials:
+                    verdicts.append(_trial(row, stage))
+                    if verdicts[-1].lost:
+                        break
+        except NotRunHere as error:
+            return results.absent(row, database, f"not run here: {error}")
+    return results.summary(row, database, verdicts)
+
+
+def _trial(row: Row, stage: Stage) -> Verdict:
+    try:
+        verdict = stage.judge(row.play(stage))
+    except NotRunHere:
+        raise
+    except Exception:  # noqa: BLE001 - whatever it is, the trial did not come to its end
+        traceback.print_exc()
+        return Verdict(0, 1, None)
+    if verdict.duplicates or verdict.lost:
+        print(f"{row.name} on {stage.database}: {verdict}", file=sys.stderr)
+    return verdict
+
+
+def _told(entry: results.Entry) -> str:
+    head = f"{entry['row']:26} {entry['database']:9}"
+    if "why" in entry:
+        return f"{head} {entry['why']}"
+    median, most = entry["recovery_median"], entry["recovery_max"]
+    counts = f"{entry['trials']:3} trials  {entry['duplicates']} duplicates  {entry['lost']} lost  {entry['cut_short']:3} runs cut short"
+    return f"{head} {counts}  recovery {median if median is not None else '-'} s, at most {most or '-'} s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Every row of the matrix: which fault, on which databases, how often, and what its recovery time counts from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+from tests.faults import rows_database, rows_network, rows_process, rows_tasks
+from tests.faults.stage import Database, Stage, opened
+from tests.postgres_server import PostgresServer
+
+DATABASES: tuple[Database, ...] = ("postgres", "sqlite")
+TRIALS: dict[Database, int] = {"postgres": 10, "sqlite": 20}
+"""How often each row plays unless it is dear; SQLite has fewer rows."""
+DISK: dict[Database, int] = {"postgres": 32, "sqlite": 24}
+"""Megabytes of a small disk: room for the database and, on SQLite, for a log that is not yet put back into it."""
+DEAR = 4
+"""A dear row plays this many times less often."""
+
+
+class Row(NamedTuple):
+    """One fault."""
+
+    name: str
+    fault: str
+    """As the page says it."""
+    play: Callable[[Stage], float]
+    """One trial: prepare, inflict, wait for the end; seconds to recover."""
+    since: Literal["fault", "end"] = "fault"
+    """What recovery is counted from: the fault, or its end."""
+    proxy: bool = False
+    dear: bool = False
+    without: str = ""
+    """Why there is no such row on SQLite; empty: there is one."""
+    around: Literal["", "few connections", "small disk"] = ""
+    """What the whole row needs around it."""
+
+    def missing(self, database: Database) -> str:
+        """Why this database has no such row; empty: it has."""
+        return self.without if database == "sqlite" else ""
+
+    def trials(self, database: Database) -> int:
+        """How often it plays."""
+        return max(2, TRIALS[database] // (DEAR if self.dear else 1))
+
+    @contextlib.contextmanager
+    def stage(self, database: Database, server: PostgresServer | None) -> Iterator[Stage]:
+        """Where it plays."""
+        with contextlib.ExitStack() as stack:
+            size = DISK[database] if self.around == "small disk" else 0
+            disk = stack.enter_context(rows_database.small_disk(size)) if size else None
+            proxy = self.proxy and database == "postgres"
+            stage = stack.enter_context(opened(database, server, proxy=proxy, disk=disk))
+            if self.around == "few connections":
+                stack.enter_context(rows_database.few_connections(stage))
+            yield stage
+
+
+NETWORK = "no network between worker and file"
+SERVER = "no server that could do so"
+
+ROWS = [
+    Row(
+        "kill-before-claim-answer",
+        "SIGKILL before the claim's answer",
+        rows_process.kill_before_claim_answer,
+        proxy=True,
+    ),
+    Row("kill-after-claim", "SIGKILL just after the claim", rows_process.kill_after_claim),
+    Row("kill-mid-body", "SIGKILL in the middle of bodies", rows_process.kill_mid_body),
+    Row("kill-before-completion", "SIGKILL after the effect, before its completion", rows_process.kill_before_completion),
+    Row("kill-with-child", "SIGKILL of a worker whose body is a child process", rows_process.kill_with_child),
+    Row("pause", "SIGSTOP past the lock timeout, then SIGCONT", rows_process.pause_past_timeout),
+    Row(
+        "pause-in-transaction",
+        "SIGSTOP inside an open transaction",
+        rows_process.pause_in_transaction,
+        without="not covered: a paused writer keeps everybody from writing until it goes on",
+    ),
+    Row("refused", "connections refused", rows_network.refused, "end", proxy=True, without=NETWORK),
+    Row("black-hole", "black hole", rows_network.black_hole, "end", proxy=True, without=NETWORK),
+    Row("reset", "connections reset", rows_network.reset, "end", proxy=True, without=NETWORK),
+    Row("half-open", "half-open: one direction only", rows_network.half_open, "end", proxy=True, without=NETWORK),
+    Row("latency", "packets take 0.4 s", rows_network.latency, "end", proxy=True, without=NETWORK),
+    Row("answer-cut", "request arrives, answer is lost", rows_network.answer_cut, proxy=True, without=NETWORK),
+    Row("request-late", "connection lost, request arrives late", rows_network.request_late, proxy=True, without=NETWORK),
+    Row("crash", "database crash and restart under load", rows_database.crash, "end", without=SERVER),
+    Row(
+        "connections-exhausted",
+        "no connection left at the server",
+        rows_database.connections_exhausted,
+        "end",
+        without=SERVER,
+        around="few connections",
+    ),
+    Row(
+        "disk-full",
+        "disk full, then freed",
+        rows_database.disk_full,
+        "end",
+        around="small disk",
+    ),
+    Row("migration", "two migrations at once under load", rows_database.migration, dear=True),
+    Row("start-together", "20 workers started at once", rows_process.start_together, dear=True),
+    Row("rolling-deploy", "rolling deploy with a renamed and a new task", rows_tasks.rolling_deploy, dear=True),
+    Row(
+        "clock",
+        "a worker's wall clock moved by +2 h or −2 h, and SIGKILL",
+        rows_process.clock_moved,
+        without="not covered: the database's clock is the host's",
+    ),
+    Row("poison-exit", "poison task: `os._exit`", rows_tasks.poison_exit, dear=True),
+    Row("poison-memory", "poison task: out of memory", rows_tasks.poison_memory),
+    Row("poison-payload", "poison job: arguments that cannot be decoded", rows_tasks.poison_payload),
+    Row("unknown-name", "a task name that nobody knows", rows_tasks.unknown_name),
+]
+QUICK = {"kill-before-completion": DATABASES, "pause": DATABASES, "black-hole": ("postgres",), "answer-cut": ("postgres",)}
+"""A selection for `make test`, one trial each."""

@@ -1,0 +1,158 @@
+"""Rows: the database crashes, is full, has no connection left, or is migrated while everybody works."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+
+from tests.cluster import table
+from tests.cluster.cluster import ROOT
+from tests.faults.stage import NotRunHere, Stage
+
+FEW = 12
+"""Connections of the server that runs out of them."""
+
+
+def crash(stage: Stage) -> float:
+    """`pg_ctl stop -m immediate` under load, and a start."""
+    stage.keep(2)
+    jobs = stage.enqueue(12)
+    gate = stage.gate()
+    jobs += stage.enqueue(2, inside=str(gate))
+    stage.some_begun(jobs[-2:])
+    stage.server.stop("immediate")
+    gate.touch()
+    stage.server.start()
+    return stage.recovered(jobs, stage.now())
+
+
+@contextlib.contextmanager
+def few_connections(stage: Stage) -> Iterator[None]:
+    """The server accepts few connections while this row plays."""
+    stage.server.execute(f"alter system set max_connections = {FEW}")
+    stage.server.restart()
+    try:
+        yield
+    finally:
+        stage.cluster.stop()
+        stage.server.execute("alter system reset max_connections")
+        stage.server.restart()
+
+
+def connections_exhausted(stage: Stage) -> float:
+    """Somebody takes every connection that is left; bodies cannot open their transactions until they are given back."""
+    stage.keep(2)
+    gate = stage.gate()
+    jobs = stage.enqueue(2, before=str(gate))
+    for job in jobs:
+        stage.begun(job)
+    with _hogged(stage):
+        gate.touch()
+        time.sleep(0.5)  # the length of the fault
+    since = stage.now()
+    return stage.recovered(jobs, since)
+
+
+@contextlib.contextmanager
+def _hogged(stage: Stage) -> Iterator[None]:
+    """Take connections until the server refuses."""
+    taken, released = threading.Event(), threading.Event()
+
+    async def hog() -> None:
+        held: list[asyncpg.Connection] = []
+        with contextlib.suppress(asyncpg.TooManyConnectionsError):
+            while True:
+                held.append(await asyncpg.connect(stage.cluster.app.url))
+        taken.set()
+        await asyncio.to_thread(released.wait)
+        for connection in held:
+            await connection.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(hog()))
+    thread.start()
+    try:
+        assert taken.wait(20), "the server never ran out of connections"
+        yield
+    finally:
+        released.set()
+        thread.join()
+
+
+def migration(stage: Stage) -> float:
+    """Two `reltask migrate` at once, with the schema's scripts to run again, while everybody works."""
+    stage.keep(2)
+    jobs = stage.enqueue(80, seconds=0.3)
+    stage.some_begun(jobs)
+    table._run(stage.cluster.app.url, FORGET[stage.database])
+    since = stage.now()
+    environment = stage.cluster._environment | {"RELTASK_DATABASE_URL": stage.cluster.app.url}
+    command = [sys.executable, "-m", "reltask.cli", "migrate"]
+    migrators = [
+        subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for _ in range(2)
+    ]
+    said = [migrator.communicate(timeout=60)[0].decode() for migrator in migrators]
+    assert [migrator.returncode for migrator in migrators] == [0, 0], said
+    return stage.recovered(jobs, since)
+
+
+FORGET = {
+    "postgres": "update reltask.meta set schema_version = 0",
+    "sqlite": "update reltask_meta set schema_version = 0",
+}
+"""Make the next migrator run every script again."""
+
+
+@contextlib.contextmanager
+def small_disk(megabytes: int) -> Iterator[Path]:
+    """A file system of its own. Needs root."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        raise NotRunHere("only root can mount a small file system")
+    directory = Path("/tmp") / f"reltask-disk-{os.getpid()}"
+    directory.mkdir(mode=0o755)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=0777", "reltask", str(directory)],
+        check=False,
+        capture_output=True,
+    )
+    try:
+        if mounted.returncode:
+            raise NotRunHere("a small file system cannot be mounted")
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=False, capture_output=True)
+        directory.rmdir()
+
+
+def disk_full(stage: Stage) -> float:
+    """The database's file system is filled to its last byte under load, and freed again; nothing is lost meanwhile."""
+    stage.keep(2)
+    gate = stage.gate()
+    jobs = stage.enqueue(40, before=str(gate))
+    stage.some_begun(jobs)
+    ballast = _fill(stage.disk)
+    gate.touch()
+    time.sleep(1.0)  # the length of the fault
+    ballast.unlink()
+    since = stage.now()
+    recovery = stage.recovered(jobs, since)
+    assert all(worker.alive for worker in stage.cluster.workers), "a worker has died of a full disk"
+    return recovery
+
+
+def _fill(directory: Path) -> Path:
+    """Write until there is no room."""
+    ballast = directory / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 4096)
+    return ballast
