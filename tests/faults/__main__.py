@@ -18,16 +18,12 @@ def main() -> int:
     """Read the command line, and do it."""
     options = _options()
     if options.list:
-        print("\n".join(f"{row.name:26} {row.fault}" for row in ROWS))
+        _say("\n".join(f"{row.name:26} {row.fault}" for row in ROWS))
         return 0
-    if not options.write_docs:
-        failed = _play_all(options)
-        if not options.record:
-            return failed
+    failed = 0 if options.write_docs else _play_all(options)
+    if options.record:
         results.write_page()
-        return failed
-    results.write_page()
-    return 0
+    return failed
 
 
 def _options() -> argparse.Namespace:
@@ -53,7 +49,7 @@ def _play_all(options: argparse.Namespace) -> int:
             trials = 1 if options.quick else options.trials or row.trials(database)
             entry = play(row, database, server, trials)
             failed += entry.get("duplicates", 0) + entry.get("lost", 0)
-            print(_told(entry), flush=True)
+            _say(_told(entry))
             if options.record:
                 results.merge(entry)
     return 1 if failed else 0
@@ -103,7 +99,7 @@ def _trial(row: Row, stage: Stage) -> Verdict:
         traceback.print_exc()
         return Verdict(0, 1, None)
     if verdict.duplicates or verdict.lost:
-        print(f"{row.name} on {stage.database}: {verdict}", file=sys.stderr)
+        _say(f"{row.name} on {stage.database}: {verdict}")
     return verdict
 
 
@@ -112,8 +108,13 @@ def _told(entry: results.Entry) -> str:
     if "why" in entry:
         return f"{head} {entry['why']}"
     median, most = entry["recovery_median"], entry["recovery_max"]
-    counts = f"{entry['trials']:3} trials  {entry['duplicates']} duplicates  {entry['lost']} lost  {entry['cut_short']:3} runs cut short"
-    return f"{head} {counts}  recovery {median if median is not None else '-'} s, at most {most or '-'} s"
+    counts = f"{entry['trials']:3} trials  {entry['duplicates']} duplicates  {entry['lost']} lost"
+    return f"{head} {counts}  {entry['cut_short']:3} runs cut short  recovery {median} s, at most {most} s"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

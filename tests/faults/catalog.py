@@ -69,7 +69,9 @@ ROWS = [
     ),
     Row("kill-after-claim", "SIGKILL just after the claim", rows_process.kill_after_claim),
     Row("kill-mid-body", "SIGKILL in the middle of bodies", rows_process.kill_mid_body),
-    Row("kill-before-completion", "SIGKILL after the effect, before its completion", rows_process.kill_before_completion),
+    Row(
+        "kill-before-completion", "SIGKILL after the effect, before its completion", rows_process.kill_before_completion
+    ),
     Row("kill-with-child", "SIGKILL of a worker whose body is a child process", rows_process.kill_with_child),
     Row("pause", "SIGSTOP past the lock timeout, then SIGCONT", rows_process.pause_past_timeout),
     Row(
@@ -84,7 +86,9 @@ ROWS = [
     Row("half-open", "half-open: one direction only", rows_network.half_open, "end", proxy=True, without=NETWORK),
     Row("latency", "packets take 0.4 s", rows_network.latency, "end", proxy=True, without=NETWORK),
     Row("answer-cut", "request arrives, answer is lost", rows_network.answer_cut, proxy=True, without=NETWORK),
-    Row("request-late", "connection lost, request arrives late", rows_network.request_late, proxy=True, without=NETWORK),
+    Row(
+        "request-late", "connection lost, request arrives late", rows_network.request_late, proxy=True, without=NETWORK
+    ),
     Row("crash", "database crash and restart under load", rows_database.crash, "end", without=SERVER),
     Row(
         "connections-exhausted",
@@ -115,5 +119,10 @@ ROWS = [
     Row("poison-payload", "poison job: arguments that cannot be decoded", rows_tasks.poison_payload),
     Row("unknown-name", "a task name that nobody knows", rows_tasks.unknown_name),
 ]
-QUICK = {"kill-before-completion": DATABASES, "pause": DATABASES, "black-hole": ("postgres",), "answer-cut": ("postgres",)}
+QUICK = {
+    "kill-before-completion": DATABASES,
+    "pause": DATABASES,
+    "black-hole": ("postgres",),
+    "answer-cut": ("postgres",),
+}
 """A selection for `make test`, one trial each."""

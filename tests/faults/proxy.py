@@ -8,8 +8,8 @@
 What a black hole holds back is not lost but late, as on a real network: it arrives when the hole closes, even if its
 sender has given up meanwhile. Two faults are aimed at one statement, so that its outcome is in doubt:
 
-    cut   request ──────────────────► applied                 late   request ──► ┊ held        ┊ ──► applied, or too late
-          answer  ──► ✂ connection reset                             connection reset at once  deliver()
+    cut   request ──────────────► applied             late   request ──► ┊ held          ┊ ──► applied, or too late
+          answer  ──► ✂ connection reset                   connection reset at once   deliver()
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, Self
 
 from tests.faults.wire import ClientSide, Message, ServerSide
 
@@ -49,7 +49,7 @@ class Aim:
         _wait(self._struck, f"{self.verb} is sent")
 
     def landed(self) -> None:
-        """Wait until the server has answered it."""
+        """Wait until the server has answered it, or has ended the connection that it was to arrive on."""
         _wait(self._landed, f"{self.verb} is answered")
 
     @property
@@ -90,7 +90,7 @@ class Proxy:
         self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         self._thread.start()
         self._call(self._open)
         self.heal()
@@ -279,6 +279,8 @@ class Link:
                     self._land(self._aim)
                     if self._aim.kind != "keep":
                         return
+        if self._aim is not None:
+            self._aim.land()
         await self._travel(self._proxy.answers)
 
     def _land(self, aim: Aim) -> None:

@@ -73,36 +73,36 @@ def section(entries: list[Entry]) -> str:
     """The generated part of the page, between its markers."""
     found = {(entry["row"], entry["database"]): entry for entry in entries}
     lines = [line for row in ROWS for database in DATABASES for line in _line(row, database, found)]
-    return "\n".join([BEGIN, "", *_totals(entries), "", *_HEAD, *lines, "", *_FOOT, "", END])
+    return "\n".join([BEGIN, "", *_totals(entries), "", *_HEAD, *lines, "", _FOOT, "", END])
 
 
 _HEAD = [
     "| fault | database | trials | runs cut short | duplicates | lost | recovery, median | at most |",
     "|---|---|---|---|---|---|---|---|",
 ]
-_FOOT = [
-    "Runs cut short are those that the fault ended (lost, failed, given back): it did bite. Effects are rows in a table without any constraint, written through `ctx.transaction()`. A duplicate is a row too many. Lost is a row too few, a slot without an end, "
-    "a gap in slots or fences, or a trial that did not come to its end. Recovery is counted on the database's clock until the last slot concerned had ended; ° from the end of "
-    "the fault, otherwise from the fault. Lock timeout 1.5 s.",
-    "",
-    "To repeat a line: `make faults ARGS='--row NAME --database postgres'`; `make faults ARGS=--list` lists the names, `--trials` says how often. All of them: `make faults`.",
-    "",
-    "Lost answers and late requests are also shown one by one, for each verb: `tests/faults/test_ambiguous.py`. A paused worker that comes back: "
-    "`tests/cluster/test_pause.py::test_a_worker_that_was_paused_past_its_lock_is_too_late`, which sees the refusal in the log (`LateWriteRefused`) and the `lost` run in the ledger.",
-]
+_FOOT = """\
+*Runs cut short* are those that the fault ended (lost, failed, given back): it did bite. Effects are rows in a table
+without any constraint, written through `ctx.transaction()`. A *duplicate* is a row too many. *Lost* is a row too few, a
+slot without an end, a gap in slots or fences, or a trial that did not come to its end. *Recovery* is counted on the
+database's clock until the last slot concerned had ended; ° from the end of the fault, otherwise from the fault. The
+lock timeout was 1.5 s.
+
+To repeat a line: `make faults ARGS='--row NAME --database postgres'`. `make faults ARGS=--list` lists the names,
+`--trials` says how often. All of them: `make faults`.
+
+Lost answers and late requests are also shown one by one, for each verb: `tests/faults/test_ambiguous.py`. A paused
+worker that comes back while the next one holds the slot:
+`tests/cluster/test_pause.py::test_a_worker_that_was_paused_past_its_lock_is_too_late`. It sees the refusal in the log
+(`LateWriteRefused`) and the `lost` run in the ledger."""
 
 
 def _totals(entries: list[Entry]) -> list[str]:
-    played = [entry for entry in entries if entry["trials"]]
+    return [f"- {NAMES[database]}: {_total(entries, database)}." for database in DATABASES]
 
-    def total(database: Database, field: str) -> int:
-        return sum(entry[field] for entry in played if entry["database"] == database)
 
-    return [
-        f"{NAMES[database]}: {total(database, 'trials')} trials, {total(database, 'duplicates')} duplicates, {total(database, 'lost')} lost."
-        + ("  " if database != DATABASES[-1] else "")
-        for database in DATABASES
-    ]
+def _total(entries: list[Entry], database: Database) -> str:
+    played = [entry for entry in entries if entry["database"] == database and entry["trials"]]
+    return ", ".join(f"{sum(entry[what] for entry in played)} {what}" for what in ("trials", "duplicates", "lost"))
 
 
 def _line(row: Row, database: Database, found: dict[tuple[str, str], Entry]) -> list[str]:
@@ -111,10 +111,9 @@ def _line(row: Row, database: Database, found: dict[tuple[str, str], Entry]) -> 
     if why or entry is None:
         return [f"| {row.fault} | {NAMES[database]} | {why} | | | | | |"]
     mark = "°" if row.since == "end" else ""
-    times = f"{entry['recovery_median']:.1f} s{mark} | {entry['recovery_max']:.1f} s{mark}"
-    return [
-        f"| {row.fault} | {NAMES[database]} | {entry['trials']} | {entry['cut_short']} | {entry['duplicates']} | {entry['lost']} | {times} |"
-    ]
+    counts = (entry[what] for what in ("trials", "cut_short", "duplicates", "lost"))
+    times = (f"{entry[what]:.1f} s{mark}" for what in ("recovery_median", "recovery_max"))
+    return [f"| {' | '.join([row.fault, NAMES[database], *map(str, counts), *times])} |"]
 
 
 def write_page() -> None:

@@ -67,9 +67,9 @@ def _cut_off(stage: Stage, inflict: Callable[[], None], lift: Callable[[], None]
 
 def _crew(stage: Stage) -> None:
     """One worker behind the proxy, one with a good network; each has room for half of the held bodies."""
-    living = [worker for worker in stage.cluster.workers if worker.alive]
+    living, room = [worker for worker in stage.cluster.workers if worker.alive], {"concurrency": "4"}
     if not living:
-        living = stage.start(concurrency="4") + stage.start(concurrency="4", **stage.direct())
+        living = stage.start(1, room) + stage.start(1, room | stage.direct())
     assert len(living) == 2, "a worker has died of its network"
     eventually(lambda: _answers(living), what="both workers are back")
 
@@ -98,7 +98,7 @@ STRUCK = ("claim_jobs", "heartbeat_jobs", "complete_jobs", "COMMIT")
 
 def _struck(stage: Stage, kind: Kind) -> float:
     turn = next(_turns)
-    stage.keep(2, concurrency="3")
+    stage.keep(2, {"concurrency": "3"})
     gate = stage.gate()
     held = stage.enqueue(2, before=str(gate))  # so that there is something to beat for
     aim = stage.proxy.aim(STRUCK[turn % len(STRUCK)], kind)

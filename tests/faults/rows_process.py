@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 from uuid import UUID
@@ -34,7 +35,7 @@ def kill_before_claim_answer(stage: Stage) -> float:
         time.sleep(_rng.uniform(0, 0.03))  # the moment is chance
     victim.kill()
     since = stage.now()
-    (helper,) = stage.start(**stage.direct())
+    (helper,) = stage.start(1, stage.direct())
     recovery = stage.recovered(jobs, since)
     helper.kill()
     return recovery
@@ -151,11 +152,11 @@ def start_together(stage: Stage) -> float:
 def clock_moved(stage: Stage) -> float:
     """One worker's wall clock is two hours ahead, another's two hours behind; the one that holds a job is killed."""
     library = _faketime()
-    living = [worker for worker in stage.cluster.workers if worker.alive]
-    ahead = {"LD_PRELOAD": library, "DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    while len(living) < 2:
-        offset = "+2h" if sum(1 for _ in stage.cluster.workers) % 2 else "-2h"
-        living += stage.start(1, FAKETIME=offset, **ahead)
+    while sum(worker.alive for worker in stage.cluster.workers) < 2:
+        offset = "+2h" if len(stage.cluster.workers) % 2 else "-2h"
+        (moved,) = stage.start(1, {"FAKETIME": offset, "LD_PRELOAD": library, "DONT_FAKE_MONOTONIC": "1"})
+        shown = datetime.fromisoformat(moved.events("WorkerStarted")[0]["time"])
+        assert abs(shown - stage.now()) > timedelta(hours=1), "the worker's wall clock was not moved"
     delayed = [stage.cluster.app.get_task("only_new").using(delay="700ms").enqueue_sync().id for _ in range(3)]
     stage.cluster.enqueued += delayed
     (job,) = stage.enqueue(before=str(gate := stage.gate()))

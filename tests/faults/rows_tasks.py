@@ -70,7 +70,7 @@ def unknown_name(stage: Stage) -> float:
 
 def rolling_deploy(stage: Stage) -> float:
     """Old workers leave and new ones come under load; the task has been renamed, and another is new."""
-    old = stage.start(2, **{VERSION: "1"})
+    old = stage.start(2, {VERSION: "1"})
     since = stage.now()
     renamed = [_insert(stage, NewJob(id=uuid.uuid4(), task=OLD)) for _ in range(10)]
     fresh = stage.enqueue(5, task="only_new") + stage.enqueue(5)

@@ -16,7 +16,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -103,14 +103,16 @@ class Stage:
 
     # Workers
 
-    def start(self, count: int = 1, *, wait: bool = True, **settings: str) -> list[WorkerProcess]:
+    def start(
+        self, count: int = 1, settings: Mapping[str, str] | None = None, *, wait: bool = True
+    ) -> list[WorkerProcess]:
         """Workers of this workload; a name in capitals is a variable of their environment."""
         return self.cluster.start(count, settings, command=WORKER, wait=wait)
 
-    def keep(self, count: int, **settings: str) -> list[WorkerProcess]:
+    def keep(self, count: int, settings: Mapping[str, str] | None = None) -> list[WorkerProcess]:
         """Have so many living workers, whatever the last trial has done to them."""
         living = [worker for worker in self.cluster.workers if worker.alive]
-        return living + (self.start(count - len(living), **settings) if len(living) < count else [])
+        return living + (self.start(count - len(living), settings) if len(living) < count else [])
 
     def direct(self) -> dict[str, str]:
         """Settings for a worker that does not go through the proxy."""
@@ -164,7 +166,7 @@ class Stage:
         return [run for run in self.cluster.runs() if run.job_id in jobs and run.outcome == "succeeded"]
 
     def recovered(self, jobs: list[UUID], since: datetime) -> float:
-        """Wait until everything has ended; seconds until the last of these jobs had. Some faults harm nobody for long."""
+        """Wait until everything has ended; seconds until the last of these jobs had."""
         self.done()
         return max(0.0, *((run.finished_at - since).total_seconds() for run in self.ends(jobs)))
 

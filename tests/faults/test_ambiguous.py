@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -253,12 +252,12 @@ async def settled_before_late(scene: Scene, aim: Aim, job: UUID, fence: int) -> 
 
 
 async def until_beaten(scene: Scene, job: UUID, before: object) -> None:
-    while (await scene.outside.job(job)).heartbeat_at == before:
+    while (await scene.outside.job(job)).heartbeat_at == before:  # noqa: ASYNC110 - the database knows, not this loop
         await asyncio.sleep(0.02)
 
 
 async def claimed(scene: Scene, job: UUID, fence: int) -> JobView:
-    while (view := await scene.outside.job(job)).fence != fence:
+    while (view := await scene.outside.job(job)).fence != fence:  # noqa: ASYNC110 - the database knows, not this loop
         await asyncio.sleep(0.02)
     return view
 
@@ -266,5 +265,5 @@ async def claimed(scene: Scene, job: UUID, fence: int) -> JobView:
 async def waiting_for_a_row(scene: Scene) -> None:
     """Wait until a statement waits for a lock."""
     query = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-    while not table._run(scene.url, query)[0][0]:
-        await asyncio.sleep(timedelta(milliseconds=20).total_seconds())
+    while not table._run(scene.url, query)[0][0]:  # noqa: ASYNC110 - the database knows, not this loop
+        await asyncio.sleep(0.02)

@@ -1,6 +1,6 @@
 """The tasks that fault rows run. `effect` is the one that counts: it writes one row in its own transaction.
 
-    start noted ─► wait for gate `before` ─► BEGIN, insert ─► touch <inside>.reached.<fence>, wait for gate `inside` ─► COMMIT
+    start noted ─► gate `before` ─► BEGIN, insert ─► touch <inside>.reached.<fence> ─► gate `inside` ─► COMMIT
 
 Version 1 knows `effect` by its old name only; version 2 has renamed it, takes old jobs by an alias, and knows one more.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 from pathlib import Path
 
 from reltask import App, Context, ProcessContext
@@ -43,6 +42,8 @@ async def _passed(gate: str, ctx: Context) -> None:
 
 def hungry(ctx: ProcessContext) -> None:
     """Wants more memory than it may have."""
+    import resource  # noqa: PLC0415 - not on Windows
+
     with noted(ctx):
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), used + (64 << 20)))

@@ -185,6 +185,7 @@ class World:
             self.audit()
         finally:
             logger.removeHandler(self.errors)
+            logger.propagate = True
             for node in self.nodes:
                 self.close_connections(node)
             self.loop.close()

@@ -80,7 +80,7 @@ def connection_failed(error: BaseException) -> ReltaskError:
 
 def statement_failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
     """A statement that was sent and did not end well."""
-    if isinstance(error, asyncpg.PostgresConnectionError | TimeoutError | OSError):
+    if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.InternalClientError | TimeoutError | OSError):
         return _lost(verb, writes=writes)
     if isinstance(error, asyncpg.PostgresError):
         return _answered(error, writes=writes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from reltask.errors import PermanentError
 from reltask.stores.migration import Migration, check_version, migrations, pending
 from reltask.stores.postgres.connections import Options, connect
@@ -11,6 +13,8 @@ from reltask.stores.statement import load
 
 _PATIENCE = Options(command_timeout=600.0)
 """A migration may build an index."""
+_TRIES = 10
+"""Under load a migration may lose a deadlock against other statements: it is rolled back whole, and run again."""
 
 
 def check(row: asyncpg.Record) -> None:
@@ -50,6 +54,13 @@ async def migrate_postgres(url: str) -> list[str]:
 
 
 async def _apply(connection: asyncpg.Connection, migration: Migration) -> bool:
+    for _ in range(_TRIES - 1):
+        with suppress(asyncpg.DeadlockDetectedError):
+            return await _try(connection, migration)
+    return await _try(connection, migration)
+
+
+async def _try(connection: asyncpg.Connection, migration: Migration) -> bool:
     """Run one migration unless somebody has done so before we got the lock."""
     async with connection.transaction():
         for statement in load("postgres", "lock_schema", "numbered"):

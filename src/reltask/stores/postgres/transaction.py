@@ -2,14 +2,15 @@
 
 It runs on a connection of its own, with the server's ordinary planner settings, in READ COMMITTED. How long a
 statement may take and the transaction may idle is bounded on the server, so that a worker that froze in the middle
-cannot hold its rows for longer than its lock. An error in the user's own SQL is the driver's, untouched.
+cannot hold its rows for longer than its lock. An error in the user's own SQL is the driver's, untouched; a connection
+that breaks under it is a TransientError: the server has undone what was written.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -56,11 +57,13 @@ class PostgresTransaction(Verbs):
 
     async def execute(self, sql: str, /, *args: object, **named: object) -> None:
         text, values_ = _bound(sql, args, named)
-        await self.connection.execute(text, *values_)
+        with _unless_broken(self.connection):
+            await self.connection.execute(text, *values_)
 
     async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
         text, values_ = _bound(sql, args, named)
-        return [dict(row) for row in await self.connection.fetch(text, *values_)]
+        with _unless_broken(self.connection):
+            return [dict(row) for row in await self.connection.fetch(text, *values_)]
 
     async def verb(self, name: str, **columns: object) -> list[Any]:
         (statement,) = load("postgres", name, "numbered")
@@ -80,7 +83,7 @@ async def transaction(
     """A transaction that is committed when the block ends, and rolled back when it raises."""
     async with connections.take() as connection:
         outer = connection.transaction(isolation="read_committed")
-        await outer.start()
+        await _begin(outer)
         inner = PostgresTransaction(connection, now)
         try:
             await inner.verb("begin_transaction", timeout_ms=patience(timeout))
@@ -96,6 +99,24 @@ def patience(timeout: timedelta) -> str:
     return str(max(1, round(timeout.total_seconds() * 1000)))
 
 
+@contextmanager
+def _unless_broken(connection: asyncpg.Connection) -> Iterator[None]:
+    """Whatever the driver says when its connection is gone, it says one thing."""
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+        if not connection.is_closed():
+            raise
+        raise statement_failed(error, verb="transaction", writes=False) from quotable(error)
+
+
+async def _begin(outer: Any) -> None:
+    try:
+        await outer.start()
+    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+        raise statement_failed(error, verb="begin", writes=False) from quotable(error)
+
+
 async def _commit(outer: Any) -> None:
     try:
         await outer.commit()
@@ -107,7 +128,7 @@ async def _roll_back(outer: Any) -> None:
     """Undo what was written; a connection that is gone has undone it already."""
     try:
         await outer.rollback()
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError):
         return
 
 

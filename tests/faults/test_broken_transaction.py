@@ -1,0 +1,71 @@
+"""A connection that breaks in the middle of a task's transaction: one kind of error, whatever the driver says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from reltask.errors import TransientError
+from reltask.stores.postgres.adapter import PostgresStore
+from tests.cluster import table
+from tests.faults.proxy import Proxy, proxied
+from tests.postgres_server import PostgresServer
+
+MINUTE = timedelta(minutes=1)
+INSERT = "insert into written values ('1', 1, 1)"
+
+
+@pytest.fixture
+async def store(postgres_server: PostgresServer, postgres_url: str) -> AsyncIterator[tuple[PostgresStore, Proxy]]:
+    table.create(postgres_url)
+    with proxied(postgres_server.port) as proxy:
+        store = PostgresStore(proxy.url(postgres_url))
+        await store.open()
+        yield store, proxy
+        await store.close()
+
+
+async def broken(store: PostgresStore, proxy: Proxy, query: str) -> None:
+    async with store.transaction(timeout=MINUTE) as tx:
+        await tx.execute(INSERT)
+        proxy.reset()
+        await getattr(tx, query)(INSERT)
+
+
+async def test_broken_connection_is_transient_and_leaves_nothing(
+    store: tuple[PostgresStore, Proxy], postgres_url: str
+) -> None:
+    """The user's statement says so as reltask's own would: nothing was applied, and the next transaction works."""
+    opened, proxy = store
+    for query in ("execute", "fetch"):
+        with pytest.raises(TransientError):
+            await broken(opened, proxy, query)
+        proxy.heal()
+    async with opened.transaction(timeout=MINUTE) as tx:
+        await tx.execute(INSERT)
+    assert len(table._run(postgres_url, "select 1 from written")) == 1
+
+
+async def test_connection_that_breaks_before_the_transaction_begins_is_transient(
+    store: tuple[PostgresStore, Proxy],
+) -> None:
+    """A kept connection that has died meanwhile is no mistake of the task's."""
+    opened, proxy = store
+    async with opened.transaction(timeout=MINUTE) as tx:
+        await tx.execute(INSERT)
+    aim = proxy.aim("BEGIN", "cut")
+    with pytest.raises(TransientError):
+        async with opened.transaction(timeout=MINUTE):
+            pass
+    assert aim.has_struck
+
+
+async def test_mistake_in_the_user_s_own_sql_stays_the_driver_s_error(store: tuple[PostgresStore, Proxy]) -> None:
+    """Only a broken connection is translated: what the server answered is for the user to handle."""
+    opened, _ = store
+    with pytest.raises(asyncpg.UndefinedTableError):
+        async with opened.transaction(timeout=MINUTE) as tx:
+            await tx.execute("select * from nowhere")

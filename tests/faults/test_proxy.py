@@ -1,0 +1,99 @@
+"""The proxy does to a connection what its modes say: a fault that is none would prove nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+
+from tests.faults.proxy import Proxy, proxied
+from tests.faults.wire import ClientSide, text_of
+from tests.postgres_server import PostgresServer
+
+NOT_YET = 0.2
+"""Seconds after which an answer that is held back has surely not come."""
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
+    with proxied(postgres_server.port) as proxy:
+        yield proxy
+
+
+async def connected(proxy: Proxy, server: PostgresServer) -> asyncpg.Connection:
+    return await asyncpg.connect(proxy.url(server.url()), timeout=5)
+
+
+async def test_refused_and_reset_connections_end_at_once(proxy: Proxy, postgres_server: PostgresServer) -> None:
+    """Who is in is thrown out, nobody gets in, and afterwards everybody does."""
+    for inflict, lift in ((proxy.refuse, proxy.listen_again), (proxy.reset, proxy.heal)):
+        connection = await connected(proxy, postgres_server)
+        inflict()
+        with pytest.raises((OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError)):
+            await connection.fetchval("select 1")
+        with pytest.raises((OSError, asyncpg.PostgresConnectionError)):
+            await connected(proxy, postgres_server)
+        lift()
+        connection = await connected(proxy, postgres_server)
+        assert await connection.fetchval("select 1") == 1
+        await connection.close()
+
+
+@pytest.mark.slow
+async def test_what_a_black_hole_holds_arrives_when_it_closes(proxy: Proxy, postgres_server: PostgresServer) -> None:
+    """Nobody is told meanwhile: neither direction, or one of them."""
+    connection = await connected(proxy, postgres_server)
+    for inflict in (
+        proxy.black_hole,
+        lambda: proxy.half_open(requests=True),
+        lambda: proxy.half_open(requests=False),
+        lambda: proxy.slow(0.3),
+    ):
+        inflict()
+        asked = asyncio.ensure_future(connection.fetchval("select 1"))
+        done, _ = await asyncio.wait([asked], timeout=NOT_YET)
+        assert not done
+        proxy.heal()
+        assert await asked == 1
+    await connection.close()
+
+
+async def test_half_open_lets_requests_through(proxy: Proxy, postgres_server: PostgresServer) -> None:
+    """The server has done what was asked, although nobody hears of it."""
+    connection = await connected(proxy, postgres_server)
+    outside = await asyncpg.connect(postgres_server.url())
+    await outside.execute("create table if not exists heard (n int); truncate heard")
+    proxy.half_open(requests=True)
+    asked = asyncio.ensure_future(connection.execute("insert into heard values (1)"))
+    while not await outside.fetchval("select count(*) from heard"):
+        pass
+    assert not asked.done()
+    proxy.heal()
+    await asked
+    await connection.close()
+    await outside.close()
+
+
+@pytest.mark.parametrize("piece", [1, 7, 10_000])
+def test_statements_are_recognised_however_their_bytes_arrive(piece: int) -> None:
+    """A Bind is known by the text that its statement was prepared with; a simple Query by its own."""
+    text = text_of("read_now")
+    sent = (
+        struct.pack(">ii", 8, 80877103)
+        + struct.pack(">ii", 8, 196608)
+        + message(b"P", b"s1\0" + text.encode() + b"\0\0\0")
+        + message(b"B", b"\0s1\0\0\0\0\0")
+        + message(b"Q", b"COMMIT;\0")
+    )
+    side = ClientSide()
+    found = [one for at in range(0, len(sent), piece) for one in side.feed(sent[at : at + piece])]
+    assert b"".join(one.raw for one in found) == sent
+    assert [one.kind for one in found if one.runs("read_now")] == [b"B"]
+    assert [one.kind for one in found if one.runs("COMMIT")] == [b"Q"]
+
+
+def message(kind: bytes, body: bytes) -> bytes:
+    return kind + struct.pack(">i", 4 + len(body)) + body
