@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tests.postgres_server import PostgresServer
 def main() -> int:
     """Read the command line, and do it."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no workers and no server behind
     if options.list:
         _say("\n".join(f"{row.name:26} {row.fault}" for row in ROWS))
         return 0

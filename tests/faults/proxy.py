@@ -19,8 +19,8 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from typing import Literal, Self
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, Self
 
 from tests.faults.wire import ClientSide, Message, ServerSide
 
@@ -199,8 +199,8 @@ class Proxy:
 
         self._call(done)
 
-    def _call(self, work: Callable[[], object]) -> None:
-        asyncio.run_coroutine_threadsafe(work(), self._loop).result(PATIENCE)  # type: ignore[arg-type]  # a coroutine function
+    def _call(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run_coroutine_threadsafe(work(), self._loop).result(PATIENCE)
 
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -223,10 +223,9 @@ class Link:
         requests = asyncio.ensure_future(self._carry_requests())
         answers = asyncio.ensure_future(self._carry_answers())
         try:
-            with contextlib.suppress(OSError):
-                await asyncio.wait([requests, answers], return_when=asyncio.FIRST_COMPLETED)
-                if requests.done() and self._aim is not None:
-                    await asyncio.wait([answers], timeout=PATIENCE)
+            await asyncio.wait([requests, answers], return_when=asyncio.FIRST_COMPLETED)
+            if requests.done() and self._aim is not None:
+                await asyncio.wait([answers], timeout=PATIENCE)
         finally:
             for task in (requests, answers):
                 task.cancel()
@@ -301,10 +300,3 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
-
-
-@contextlib.contextmanager
-def proxied(port: int) -> Iterator[Proxy]:
-    """A proxy while the block is open."""
-    with Proxy(port) as proxy:
-        yield proxy

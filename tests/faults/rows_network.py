@@ -10,7 +10,6 @@ from collections.abc import Callable
 from itertools import count
 from uuid import UUID
 
-from tests.cluster.cluster import WorkerProcess, eventually
 from tests.faults.proxy import Kind
 from tests.faults.stage import LOCK_TIMEOUT, Stage
 
@@ -71,16 +70,6 @@ def _crew(stage: Stage) -> None:
     if not living:
         living = stage.start(1, room) + stage.start(1, room | stage.direct())
     assert len(living) == 2, "a worker has died of its network"
-    eventually(lambda: _answers(living), what="both workers are back")
-
-
-def _answers(workers: list[WorkerProcess]) -> bool:
-    """Whether no worker still waits for the database."""
-
-    def last(worker: WorkerProcess, event: str) -> float:
-        return max((i for i, line in enumerate(worker.output().splitlines()) if f'"{event}"' in line), default=-1)
-
-    return all(last(w, "DatabaseBack") >= last(w, "DatabaseUnavailable") for w in workers)
 
 
 def answer_cut(stage: Stage) -> float:

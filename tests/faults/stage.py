@@ -26,7 +26,7 @@ from reltask.job import JobView, Outcome, RunView, State
 from reltask.stores.postgres.schema import migrate_postgres
 from tests.cluster import table
 from tests.cluster.cluster import Cluster, WorkerProcess, eventually
-from tests.faults.proxy import Proxy, proxied
+from tests.faults.proxy import Proxy
 from tests.faults.workload import NEW, make_app, reached
 from tests.postgres_server import PostgresServer, run_in_thread
 
@@ -204,7 +204,7 @@ def opened(
         else:
             assert server is not None
             url = stack.enter_context(_postgres(server, disk))
-        bridge = stack.enter_context(proxied(server.port)) if proxy and server is not None else None
+        bridge = stack.enter_context(Proxy(server.port)) if proxy and server is not None else None
         cluster = Cluster(bridge.url(url) if bridge else url, scratch, **PACE)
         stack.callback(cluster.stop)
         cluster.app.close()

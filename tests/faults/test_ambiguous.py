@@ -19,7 +19,7 @@ from reltask.engine import poller
 from reltask.job import JobView, RunView
 from tests.cluster import table
 from tests.engine.stage import Recorder
-from tests.faults.proxy import Aim, Kind, Proxy, proxied
+from tests.faults.proxy import Aim, Kind, Proxy
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
@@ -107,7 +107,7 @@ class Scene:
 @pytest.fixture
 def scene(postgres_server: PostgresServer, postgres_url: str, tmp_path: Path) -> Iterator[Scene]:
     table.create(postgres_url)
-    with proxied(postgres_server.port) as proxy:
+    with Proxy(postgres_server.port) as proxy:
         scene = Scene(postgres_url, proxy, tmp_path)
         yield scene
         scene.app.close()

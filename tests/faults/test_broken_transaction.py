@@ -11,7 +11,7 @@ import pytest
 from reltask.errors import TransientError
 from reltask.stores.postgres.adapter import PostgresStore
 from tests.cluster import table
-from tests.faults.proxy import Proxy, proxied
+from tests.faults.proxy import Proxy
 from tests.postgres_server import PostgresServer
 
 MINUTE = timedelta(minutes=1)
@@ -21,7 +21,7 @@ INSERT = "insert into written values ('1', 1, 1)"
 @pytest.fixture
 async def store(postgres_server: PostgresServer, postgres_url: str) -> AsyncIterator[tuple[PostgresStore, Proxy]]:
     table.create(postgres_url)
-    with proxied(postgres_server.port) as proxy:
+    with Proxy(postgres_server.port) as proxy:
         store = PostgresStore(proxy.url(postgres_url))
         await store.open()
         yield store, proxy

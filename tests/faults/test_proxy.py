@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
-from tests.faults.proxy import Proxy, proxied
+from tests.faults.proxy import Proxy
 from tests.faults.wire import ClientSide, text_of
 from tests.postgres_server import PostgresServer
 
@@ -19,7 +19,7 @@ NOT_YET = 0.2
 
 @pytest.fixture
 def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
-    with proxied(postgres_server.port) as proxy:
+    with Proxy(postgres_server.port) as proxy:
         yield proxy
 
 

@@ -11,7 +11,8 @@ A seed replays exactly: one thread, one clock, one source of random numbers, and
     loop        an event loop that owns the time, and runs one step of one process at a time
     network     what can happen to a call between a worker and its database
     workload    task bodies: quick, long, failing, transactional, blocking, stubborn, poisonous
-    world       processes, faults and operators over one SQLite file
+    faults      what goes wrong, and what operators do meanwhile
+    world       processes over one SQLite file, from the first job to the last audit
     invariants  what must hold, while it runs and at the end
     mutants     the same engine, deliberately broken: each must be caught
 """

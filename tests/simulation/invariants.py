@@ -39,6 +39,14 @@ class Body(NamedTuple):
     ended: float
 
 
+class Disturbance(NamedTuple):
+    """A time in which a process could not act; `*`: all of them, because the database's clock jumped."""
+
+    process: str
+    started: float
+    ended: float
+
+
 class Inspector:
     """Compares the rows before and after each statement."""
 
@@ -164,7 +172,9 @@ class Reports:
 class Auditor:
     """Looks at everything when all is over."""
 
-    def __init__(self, inspector: Inspector, reports: Reports, bodies: list[Body], disturbances: list[Any]) -> None:
+    def __init__(
+        self, inspector: Inspector, reports: Reports, bodies: list[Body], disturbances: list[Disturbance]
+    ) -> None:
         self._inspector = inspector
         self._reports = reports
         self._bodies = bodies

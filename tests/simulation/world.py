@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from reltask import Context, events
@@ -25,7 +25,8 @@ from reltask.job import NewJob
 from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.stores.sqlite.session import Session
 from reltask.tasks import Registry
-from tests.simulation.invariants import Auditor, Body, Inspector, Reports, Violation
+from tests.simulation.faults import Faults
+from tests.simulation.invariants import Auditor, Body, Disturbance, Inspector, Reports, Violation
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.simulation.network import OPTIONS, Line, SimStore, Trouble
 from tests.simulation.workload import LOCK_TIMEOUT, ONE_OFFS, Workload
@@ -38,14 +39,6 @@ SETTINGS = WorkerSettings(
     lock_timeout=timedelta(seconds=LOCK_TIMEOUT),
     shutdown_grace=timedelta(seconds=3),
 )
-
-
-class Disturbance(NamedTuple):
-    """A time in which a process could not act; `*`: all of them, because the database's clock jumped."""
-
-    process: str
-    started: float
-    ended: float
 
 
 class SimClock:
@@ -133,6 +126,7 @@ class World:
         self.violation: Violation | None = None
         self.trace = hashlib.sha256()
         self.errors = Errors(self)
+        self.misfortunes = Faults(self)
         self._numbers = 0
 
     def prepare(self, path: str) -> None:
@@ -199,7 +193,7 @@ class World:
         end = self.loop.time() + self.rng.uniform(30, 70)
         while self.loop.time() < end and self.violation is None:
             await asyncio.sleep(self.rng.expovariate(1 / 4))
-            await self.fault()
+            await self.misfortunes.strike()
         await self.heal()
 
     def audit(self) -> None:
@@ -327,37 +321,16 @@ class World:
         for transaction in node.line.open_transactions:
             transaction.connection.close()
 
-    # Faults
+    # Processes in trouble
+
+    async def leave(self, node: Node) -> None:
+        node.alive = False
+        await node.worker.stop()
+        if not self.quiet:
+            self.start_node()
 
     def living(self) -> list[Node]:
         return [node for node in self.nodes if node.alive]
-
-    async def fault(self) -> None:
-        """One thing that goes wrong, or one thing that people do."""
-        kinds = {
-            self.fault_crash: 2,
-            self.fault_pause: 4,
-            self.fault_line: 8,
-            self.fault_outage: 1,
-            self.fault_clock: 1,
-            self.fault_wall_clock: 2,
-            self.fault_shutdown: 1,
-            self.fault_operator: 3,
-            self.fault_more_work: 2,
-        }
-        (kind,) = self.rng.choices(list(kinds), weights=list(kinds.values()))
-        self.note(kind.__name__)
-        await kind()
-
-    async def fault_crash(self) -> None:
-        if self.living():
-            self.loop.spawn("world", self.crash(self.rng.choice(self.living())))
-
-    async def fault_pause(self) -> None:
-        if self.living():
-            node = self.rng.choice(self.living())
-            which = self.rng.choice([[node.name, node.beat], [node.name], [node.beat]])
-            self.pause(which, self.rng.choice([0.5, 3.0, 9.0, 12.0, 25.0]))
 
     def pause(self, processes: list[str], seconds: float) -> None:
         self.faults["pause"] += 1
@@ -372,77 +345,6 @@ class World:
         await asyncio.sleep(seconds)
         for process in processes:
             self.loop.resume(process)
-
-    async def fault_line(self) -> None:
-        if not self.living():
-            return
-        line = self.rng.choice(self.living()).line
-        line.trouble = self.rng.choice([t for t in Trouble if t is not Trouble.NONE])
-        line.share = self.rng.choice([0.3, 1.0, 1.0])
-        self.faults[line.trouble] += 1
-        self.loop.spawn("world", self.mend_later([line], self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])))
-
-    async def fault_outage(self) -> None:
-        """The database restarts: every open transaction is gone, and nobody gets through for a while."""
-        self.faults["outage"] += 1
-        lines = [node.line for node in self.living()]
-        for node in self.living():
-            for transaction in node.line.open_transactions:
-                transaction.connection.close()
-        for line in lines:
-            line.trouble, line.share = Trouble.REFUSED, 1.0
-        self.loop.spawn("world", self.mend_later(lines, self.rng.uniform(0.5, 12)))
-
-    async def mend_later(self, lines: list[Line], seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        for line in lines:
-            line.trouble = Trouble.NONE
-
-    async def fault_clock(self) -> None:
-        """The database's clock jumps: locks may end early, so bodies may overlap; nothing else may happen."""
-        if self.rng.random() < 0.5:
-            return
-        self.faults["database clock"] += 1
-        self.clock_jumped = True
-        self.offset += timedelta(seconds=self.rng.choice([-30, -3, 3, 30]))
-        self.disturbances.append(Disturbance("*", self.loop.time(), self.loop.time()))
-
-    async def fault_wall_clock(self) -> None:
-        """A worker's wall clock jumps; nothing in reltask reads it."""
-        if self.living():
-            self.faults["wall clock"] += 1
-            node = self.rng.choice(self.living())
-            node.wall_offset += timedelta(seconds=self.rng.choice([-7200, -15, 15, 7200]))
-
-    async def fault_shutdown(self) -> None:
-        if not self.living():
-            return
-        node = self.rng.choice(self.living())
-        if node.worker.started:
-            self.faults["shutdown"] += 1
-            self.loop.spawn(node.name, self.leave(node))
-
-    async def leave(self, node: Node) -> None:
-        node.alive = False
-        await node.worker.stop()
-        if not self.quiet:
-            self.start_node()
-
-    async def fault_operator(self) -> None:
-        rows = sorted(self.inspector.rows())
-        if not rows:
-            return
-        job_id = UUID(self.rng.choice(rows))
-        action = self.rng.choice(["pause_job", "resume_job", "run_job_now", "retry_job", "discard_job"])
-        if action == "discard_job" and job_id not in self.enqueued:
-            return
-        self.faults["operator"] += 1
-        won = await self.as_operator(lambda store: getattr(store, action)(job_id))
-        if won and action == "discard_job":
-            self.discarded.add(job_id)
-
-    async def fault_more_work(self) -> None:
-        await self.enqueue(self.rng.randint(1, 3))
 
     async def as_operator(self, work: Any) -> Any:
         """Somebody with a connection of their own; a busy database makes them come back later."""

@@ -14,7 +14,7 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -75,70 +75,81 @@ class Worker:
     ) -> None:
         self.id = identity or worker_id(settings.name, rng)
         self.store = store
+        self.started = False
         self._registry = registry
         self._settings = settings
+        self._limits = limits
         self._clock = clock
+        self._rng = rng
         self._emit = emit
         self._schedules = schedules
         self._app_version = app_version
         self._pool = ThreadPool()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._listening = contextlib.AsyncExitStack()
-        self.started = False
         self._freed = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._pace_of = lru_cache(maxsize=64)(self._find_pace)
-        pace = settings.pace()
-        alive_for = 2 * max(settings.poll, timedelta(seconds=pace.heartbeat)) + timedelta(seconds=5)
-        self._alive_for = alive_for
         self._queues = settings.queues or registry.queues()
         self._places = Places(
             concurrency=settings.concurrency, queues=self._queues, per_queue=dict(settings.queue_concurrency)
         )
-        self._beater = Beater(
-            store.dedicated(timeout=timedelta(seconds=pace.beat_timeout)),
+        self._pace_of = lru_cache(maxsize=64)(self._find_pace)
+        pace = settings.pace()
+        self._alive_for = 2 * max(settings.poll, timedelta(seconds=pace.heartbeat)) + timedelta(seconds=5)
+        self._beater = self._make_beater(pace)
+        self._settler = Settler(store, worker=self.id, clock=clock, emit=emit)
+        self._services = self._make_services(state)
+        self._executor = self._make_executor()
+        self._poller = self._make_poller()
+        self._hosts: list[Host] = [beater_host(self._beater), LoopHost(self._settler), LoopHost(self._poller)]
+
+    def _make_beater(self, pace: Pace) -> Beater:
+        return Beater(
+            self.store.dedicated(timeout=timedelta(seconds=pace.beat_timeout)),
             worker=self.id,
             pace=pace,
-            alive_for=alive_for,
-            clock=clock,
-            emit=emit,
+            alive_for=self._alive_for,
+            clock=self._clock,
+            emit=self._emit,
             abandon=self._abandon,
         )
-        self._services = ContextServices(
-            worker=self.id,
-            state=state,
-            transactions=Transactions(
-                store, worker=self.id, beater=self._beater, clock=clock, result_limit=limits.result
-            ),
-            save_progress=self._save_progress,
+
+    def _make_services(self, state: Any) -> ContextServices:
+        transactions = Transactions(
+            self.store, worker=self.id, beater=self._beater, clock=self._clock, result_limit=self._limits.result
         )
-        self._settler = Settler(store, worker=self.id, clock=clock, emit=emit)
-        self._executor = Executor(
+        return ContextServices(
+            worker=self.id, state=state, transactions=transactions, save_progress=self._save_progress
+        )
+
+    def _make_executor(self) -> Executor:
+        return Executor(
             worker=self.id,
             settler=self._settler,
             beater=self._beater,
             make_body=self._make_body,
-            clock=clock,
-            rng=rng,
-            emit=emit,
-            limits=Limits(limits.result, limits.traceback),
+            clock=self._clock,
+            rng=self._rng,
+            emit=self._emit,
+            limits=Limits(self._limits.result, self._limits.traceback),
         )
-        self._poller = Poller(
-            store,
+
+    def _make_poller(self) -> Poller:
+        return Poller(
+            self.store,
             worker=self.id,
-            registry=registry,
+            registry=self._registry,
             places=self._places,
             beater=self._beater,
-            poll=settings.poll,
-            lock_timeout=settings.lock_timeout,
-            alive_for=alive_for,
+            poll=self._settings.poll,
+            lock_timeout=self._settings.lock_timeout,
+            alive_for=self._alive_for,
             pace_of=self._pace_of,
             dispatch=self._dispatch,
-            clock=clock,
-            rng=rng,
-            emit=emit,
+            clock=self._clock,
+            rng=self._rng,
+            emit=self._emit,
         )
-        self._hosts: list[Host] = [beater_host(self._beater), LoopHost(self._settler), LoopHost(self._poller)]
 
     @property
     def running(self) -> int:
@@ -146,15 +157,6 @@ class Worker:
         return len(self._places)
 
     # Life
-
-    @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        """Run while the block is open; leaving it shuts down with the configured grace."""
-        await self.start()
-        try:
-            yield
-        finally:
-            await self.stop()
 
     async def start(self) -> None:
         """Open the store, declare the schedules, introduce the worker, and begin to claim."""

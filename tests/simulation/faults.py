@@ -1,0 +1,114 @@
+"""What goes wrong in a history, and what people do meanwhile: picked by the seed."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tests.simulation.invariants import Disturbance
+from tests.simulation.network import Line, Trouble
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World  # the world makes its faults: only their types go the other way
+
+
+class Faults:
+    """One history's misfortunes."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng
+
+    async def strike(self) -> None:
+        """One thing that goes wrong, or one thing that people do."""
+        kinds = {
+            self.crash: 2,
+            self.pause: 4,
+            self.line: 8,
+            self.outage: 1,
+            self.clock: 1,
+            self.wall_clock: 2,
+            self.shutdown: 1,
+            self.operator: 3,
+            self.more_work: 2,
+        }
+        (kind,) = self.rng.choices(list(kinds), weights=list(kinds.values()))
+        self.world.note(kind.__name__)
+        await kind()
+
+    async def crash(self) -> None:
+        if self.world.living():
+            self.world.loop.spawn("world", self.world.crash(self.rng.choice(self.world.living())))
+
+    async def pause(self) -> None:
+        if self.world.living():
+            node = self.rng.choice(self.world.living())
+            which = self.rng.choice([[node.name, node.beat], [node.name], [node.beat]])
+            self.world.pause(which, self.rng.choice([0.5, 3.0, 9.0, 12.0, 25.0]))
+
+    async def line(self) -> None:
+        if not self.world.living():
+            return
+        line = self.rng.choice(self.world.living()).line
+        line.trouble = self.rng.choice([t for t in Trouble if t is not Trouble.NONE])
+        line.share = self.rng.choice([0.3, 1.0, 1.0])
+        self.world.faults[line.trouble] += 1
+        self.world.loop.spawn("world", self.mend_later([line], self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])))
+
+    async def outage(self) -> None:
+        """The database restarts: every open transaction is gone, and nobody gets through for a while."""
+        self.world.faults["outage"] += 1
+        lines = [node.line for node in self.world.living()]
+        for node in self.world.living():
+            for transaction in node.line.open_transactions:
+                transaction.connection.close()
+        for line in lines:
+            line.trouble, line.share = Trouble.REFUSED, 1.0
+        self.world.loop.spawn("world", self.mend_later(lines, self.rng.uniform(0.5, 12)))
+
+    async def mend_later(self, lines: list[Line], seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        for line in lines:
+            line.trouble = Trouble.NONE
+
+    async def clock(self) -> None:
+        """The database's clock jumps: locks may end early, so bodies may overlap; nothing else may happen."""
+        if self.rng.random() < 0.5:
+            return
+        self.world.faults["database clock"] += 1
+        self.world.clock_jumped = True
+        self.world.offset += timedelta(seconds=self.rng.choice([-30, -3, 3, 30]))
+        self.world.disturbances.append(Disturbance("*", self.world.loop.time(), self.world.loop.time()))
+
+    async def wall_clock(self) -> None:
+        """A worker's wall clock jumps; nothing in reltask reads it."""
+        if self.world.living():
+            self.world.faults["wall clock"] += 1
+            node = self.rng.choice(self.world.living())
+            node.wall_offset += timedelta(seconds=self.rng.choice([-7200, -15, 15, 7200]))
+
+    async def shutdown(self) -> None:
+        if not self.world.living():
+            return
+        node = self.rng.choice(self.world.living())
+        if node.worker.started:
+            self.world.faults["shutdown"] += 1
+            self.world.loop.spawn(node.name, self.world.leave(node))
+
+    async def operator(self) -> None:
+        rows = sorted(self.world.inspector.rows())
+        if not rows:
+            return
+        job_id = UUID(self.rng.choice(rows))
+        action = self.rng.choice(["pause_job", "resume_job", "run_job_now", "retry_job", "discard_job"])
+        if action == "discard_job" and job_id not in self.world.enqueued:
+            return
+        self.world.faults["operator"] += 1
+        won = await self.world.as_operator(lambda store: getattr(store, action)(job_id))
+        if won and action == "discard_job":
+            self.world.discarded.add(job_id)
+
+    async def more_work(self) -> None:
+        await self.world.enqueue(self.rng.randint(1, 3))
