@@ -22,6 +22,7 @@ from reltask.backoff import Backoff, parse_backoff
 from reltask.client import Client
 from reltask.clock import Clock, SystemClock
 from reltask.config import Loaded, Settings, load_settings
+from reltask.decorator import TaskDecorator, refuse_unknown
 from reltask.duration import Duration, parse_duration
 from reltask.engine.child import ProcessContext
 from reltask.engine.context import Context, SyncContext
@@ -252,6 +253,7 @@ class App(Operations):
         aliases: Iterable[str] = (),
         **rhythm: Any,
     ) -> Task[..., ..., Any]:
+        refuse_unknown(function, rhythm)
         schedule = make_schedule(**rhythm)
         options = TaskOptions(
             queue=queue,
@@ -387,28 +389,6 @@ class App(Operations):
         else:
             async with self._lifespan(self) as state:
                 yield state
-
-
-class TaskDecorator:
-    """The type of `@app.task(…)`: which parameters `enqueue` takes follows from the function's own."""
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> Task[P, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[SyncContext, P], R], /
-    ) -> Task[P, Concatenate[SyncContext, P], R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[ProcessContext, P], R], /
-    ) -> Task[P, Concatenate[ProcessContext, P], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, P, R]: ...
-    def __call__(self, function: Any, /) -> Any:
-        """Register the function."""
-        return function
 
 
 def _length(name: str, value: Duration | None) -> timedelta | None:

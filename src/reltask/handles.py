@@ -77,6 +77,15 @@ class Options(Struct, frozen=True, kw_only=True):
     max_attempts: int | msgspec.UnsetType | None = msgspec.UNSET
     lock_timeout: timedelta | None = None
 
+    def with_given(self, given: Options) -> Options:
+        """These options, where `given` says nothing else."""
+        said = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not None}
+        if given.max_attempts is msgspec.UNSET:
+            del said["max_attempts"]
+        else:
+            said["max_attempts"] = given.max_attempts
+        return msgspec.structs.replace(self, **said)
+
 
 class Call(Struct, frozen=True):
     """A task together with its arguments, checked, ready to be enqueued with others or to be scheduled."""
@@ -172,7 +181,7 @@ class Producer(Generic[P]):
         With `connection`, your own connection or session with its open transaction, the jobs exist when you commit,
         and never if you roll back. Workers hear of them at their next wake-up, or by `app.notify()`.
         """
-        options = Options(
+        given = Options(
             queue=queue,
             priority=priority,
             key=key,
@@ -182,8 +191,9 @@ class Producer(Generic[P]):
             max_attempts=max_attempts,
             lock_timeout=_length("lock_timeout", lock_timeout),
         )
+        options = self._options.with_given(given)
         check_options(options)
-        return Producer(self.definition, self._host, options, connection)
+        return Producer(self.definition, self._host, options, connection or self._connection)
 
     def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         text = self.definition.arguments.encode(args, kwargs, limit=self._host.arguments_limit)
