@@ -389,3 +389,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     next_due: datetime | None
     unknown: dict[str, int]
     """Due jobs by task name, where no live worker knows the name."""
+    circuit: str = "closed"
+    """How the breaker stands through which this was asked: inside a worker, the worker's own."""

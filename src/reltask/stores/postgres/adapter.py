@@ -226,7 +226,8 @@ class PostgresStore:
         return now
 
     async def read_status(self) -> StatusView:
-        return values.status_view((await self._ask("read", "read_status"))[0])
+        status = values.status_view((await self._ask("read", "read_status"))[0])
+        return status if self._policy is None else msgspec.structs.replace(status, circuit=self._policy.state)
 
     async def read_job(self, job_id: UUID) -> JobView | None:
         rows = await self._ask("read", "read_job", id=job_id)

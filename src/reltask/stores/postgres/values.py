@@ -206,7 +206,7 @@ def worker_view(row: Row) -> WorkerView:
 
 def status_view(row: Row) -> StatusView:
     """The counts."""
-    fields = dict(zip(StatusView.__struct_fields__, row, strict=True))
+    fields = dict(zip(StatusView.__struct_fields__[: len(row)], row, strict=True))
     return StatusView(**{**fields, "unknown": msgspec.json.decode(fields["unknown"], type=dict[str, int])})
 
 

@@ -219,7 +219,8 @@ class SqliteStore:
 
     async def read_status(self) -> StatusView:
         (counts,), unknown = await self._read("read_status")
-        return values.status_view(counts, unknown)
+        status = values.status_view(counts, unknown)
+        return status if self._policy is None else msgspec.structs.replace(status, circuit=self._policy.state)
 
     async def read_job(self, job_id: UUID) -> JobView | None:
         (rows,) = await self._read("read_job", job_id=str(job_id))

@@ -1,0 +1,36 @@
+"""What happens where an extra is not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT = """
+import sys
+sys.modules[{module!r}] = None
+from reltask import App, ReltaskError
+try:
+    App({url!r}).status_sync()
+except ReltaskError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.slow
+def test_missing_driver_says_what_to_install() -> None:
+    """A database whose driver is not there: an error that names the command, before anything connects."""
+    program = WITHOUT.format(module="asyncpg", url="postgresql://127.0.0.1:1/nothing")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == (
+        'MissingExtra PostgreSQL needs the asyncpg driver. Run: pip install "reltask[postgres]"'
+    )
+
+
+@pytest.mark.slow
+def test_sqlite_needs_no_extra(tmp_path: object) -> None:
+    """The embedded default works with nothing but the core installed."""
+    program = WITHOUT.format(module="asyncpg", url=f"sqlite:///{tmp_path}/reltask.db") + "else:\n    print('fine')\n"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "fine"
