@@ -11,11 +11,11 @@ from tests.faults.stage import Database, Stage, opened
 from tests.postgres_server import PostgresServer
 
 DATABASES: tuple[Database, ...] = ("postgres", "sqlite")
-TRIALS: dict[Database, int] = {"postgres": 10, "sqlite": 20}
+TRIALS: dict[Database, int] = {"postgres": 12, "sqlite": 20}
 """How often each row plays unless it is dear; SQLite has fewer rows."""
 DISK: dict[Database, int] = {"postgres": 32, "sqlite": 24}
 """Megabytes of a small disk: room for the database and, on SQLite, for a log that is not yet put back into it."""
-DEAR = 4
+DEAR = 3
 """A dear row plays this many times less often."""
 
 

@@ -72,23 +72,28 @@ def merge(entry: Entry) -> None:
 def section(entries: list[Entry]) -> str:
     """The generated part of the page, between its markers."""
     found = {(entry["row"], entry["database"]): entry for entry in entries}
-    lines = [line for row in ROWS for database in DATABASES for line in _line(row, database, found)]
-    return "\n".join([BEGIN, "", *_totals(entries), "", *_HEAD, *lines, "", _FOOT, "", END])
+    lines = [
+        _line(row, database, found.get((row.name, database)))
+        for row in ROWS
+        for database in DATABASES
+        if not row.missing(database)
+    ]
+    return "\n".join([BEGIN, "", *_totals(entries), "", *_HEAD, *lines, "", *_missing(), "", _FOOT, "", END])
 
 
 _HEAD = [
-    "| fault | database | trials | runs cut short | duplicates | lost | recovery, median | at most |",
-    "|---|---|---|---|---|---|---|---|",
+    "| fault | database | trials | runs cut short | duplicates | lost | recovery | at most | again |",
+    "|---|---|---|---|---|---|---|---|---|",
 ]
 _FOOT = """\
 *Runs cut short* are those that the fault ended (lost, failed, given back): it did bite. Effects are rows in a table
 without any constraint, written through `ctx.transaction()`. A *duplicate* is a row too many. *Lost* is a row too few, a
-slot without an end, a gap in slots or fences, or a trial that did not come to its end. *Recovery* is counted on the
-database's clock until the last slot concerned had ended; ° from the end of the fault, otherwise from the fault. The
-lock timeout was 1.5 s.
+slot without an end, a gap in slots or fences, or a trial that did not come to its end. *Recovery*, the median and the
+longest, is counted on the database's clock until the last slot concerned had ended; ° from the end of the fault,
+otherwise from the fault. The lock timeout was 1.5 s.
 
-To repeat a line: `make faults ARGS='--row NAME --database postgres'`. `make faults ARGS=--list` lists the names,
-`--trials` says how often. All of them: `make faults`.
+To repeat a line: `make faults ARGS='…'` with the words of its last column; `--trials` says how often. All of them:
+`make faults`.
 
 Lost answers and late requests are also shown one by one, for each verb: `tests/faults/test_ambiguous.py`. A paused
 worker that comes back while the next one holds the slot:
@@ -105,15 +110,25 @@ def _total(entries: list[Entry], database: Database) -> str:
     return ", ".join(f"{sum(entry[what] for entry in played)} {what}" for what in ("trials", "duplicates", "lost"))
 
 
-def _line(row: Row, database: Database, found: dict[tuple[str, str], Entry]) -> list[str]:
-    entry = found.get((row.name, database))
-    why = row.missing(database) or (entry.get("why") if entry else "not played yet")
-    if why or entry is None:
-        return [f"| {row.fault} | {NAMES[database]} | {why} | | | | | |"]
-    mark = "°" if row.since == "end" else ""
-    counts = (entry[what] for what in ("trials", "cut_short", "duplicates", "lost"))
-    times = (f"{entry[what]:.1f} s{mark}" for what in ("recovery_median", "recovery_max"))
-    return [f"| {' | '.join([row.fault, NAMES[database], *map(str, counts), *times])} |"]
+def _line(row: Row, database: Database, entry: Entry | None) -> str:
+    again = f"`--row {row.name} --database {database}`"
+    if entry is None or "why" in entry:
+        cells = [entry["why"] if entry else "not played yet", *[""] * 5, again]
+    else:
+        mark = "°" if row.since == "end" else ""
+        counts = (str(entry[what]) for what in ("trials", "cut_short", "duplicates", "lost"))
+        times = (f"{entry[what]:.1f} s{mark}" for what in ("recovery_median", "recovery_max"))
+        cells = [*counts, *times, again]
+    return f"| {' | '.join([row.fault, NAMES[database], *cells])} |"
+
+
+def _missing() -> list[str]:
+    """Which rows a database cannot have, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for row in ROWS:
+        if row.without:
+            reasons.setdefault(row.without, []).append(row.fault)
+    return ["Not on SQLite:", "", *(f"- {'; '.join(faults)}: *{why}*" for why, faults in reasons.items())]
 
 
 def write_page() -> None:

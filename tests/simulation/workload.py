@@ -17,7 +17,19 @@ TRANSACTIONAL = frozenset({"transfer", "recurring_transfer"})
 """Tasks whose own transaction completes their slots."""
 STUBBORN = frozenset({"stubborn"})
 """Tasks that do not stop when asked to."""
-ONE_OFFS = ("quick", "long", "long", "fails", "chooses", "transfer", "chunks", "blocks", "stubborn", "poison")
+ONE_OFFS = (
+    "quick",
+    "long",
+    "long",
+    "fails",
+    "chooses",
+    "transfer",
+    "chunks",
+    "blocks",
+    "stubborn",
+    "stubborn",
+    "poison",
+)
 INTERVALS = {"recurring": 13.0, "recurring_transfer": 17.0, "recurring_failing": 14.0}
 """Tasks that recur counted from the start of each slot."""
 EFFECT = "insert into effects (job_id, slot_no, fence, kind) values (:job, :slot, :fence, :kind)"
@@ -43,7 +55,7 @@ class Workload:
     def app(self) -> App:
         """All of them, registered."""
         app = App("sqlite:///unused.db")
-        patient = app.task(max_attempts=8)
+        patient = app.task(max_attempts=8, backoff="2s")
         for act in (self.quick, self.long, self.chooses, self.transfer, self.chunks, self.blocks, self.stubborn):
             patient(self.body(act))
         app.task(max_attempts=4, backoff="3s")(self.body(self.fails))
@@ -118,7 +130,7 @@ class Workload:
         await asyncio.sleep(0)
 
     async def stubborn(self, _ctx: Context, rng: random.Random) -> None:
-        """Does not stop when it is cancelled."""
+        """Does not stop when it is cancelled, and may fail long after its lock has passed to somebody else."""
         loop = asyncio.get_running_loop()
         until = loop.time() + rng.uniform(0, 2 * LOCK_TIMEOUT)
         while (left := until - loop.time()) > 0:
@@ -126,6 +138,8 @@ class Workload:
                 await asyncio.sleep(left)
             except asyncio.CancelledError:
                 continue
+        if rng.random() < 0.5:
+            raise ValueError("at last")
 
     async def poison(self, _ctx: Context, rng: random.Random) -> None:
         """Kills its worker."""
