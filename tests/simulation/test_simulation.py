@@ -36,7 +36,9 @@ def test_a_seed_replays_exactly() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["reclaim without re-check", "suspect treated as lost", "lost answer taken for a lost lock"])
+@pytest.mark.parametrize(
+    "name", ["reclaim without re-check", "suspect treated as lost", "lost answer taken for a lost lock"]
+)
 def test_a_broken_engine_is_caught(name: str) -> None:
     """The simulation can fail. `make simulate-mutants` hunts all the mutants; these three are the quick ones."""
     index = next(index for index, mutant in enumerate(MUTANTS) if mutant.name == name)
