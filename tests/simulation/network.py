@@ -157,7 +157,6 @@ class SimStore:
         if trouble is Trouble.ANSWER_LOST:
             await self._clock.sleep(self._timeout)
             raise self._lost(verb)
-        await self._travel()
         return answer
 
     async def _execute(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

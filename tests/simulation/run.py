@@ -67,7 +67,7 @@ def run_seed(seed: int, directory: Path, template: Path) -> Verdict:
         for suffix in ("", "-wal", "-shm"):
             Path(world.path + suffix).unlink(missing_ok=True)
     faults = world.faults + Counter({"bites": sum(node.line.bites for node in world.nodes)})
-    return Verdict(seed, broken, detail, world.trace.hexdigest(), faults, world.inspector.counts)
+    return Verdict(seed, broken, detail, world.trace(), faults, world.inspector.counts)
 
 
 def run_seeds(seeds: list[int]) -> list[Verdict]:

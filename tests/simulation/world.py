@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import random
@@ -35,7 +36,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 QUIET_LIMIT = 3600.0
 SETTINGS = WorkerSettings(
     concurrency=4,
-    poll=timedelta(seconds=8),
+    poll=timedelta(seconds=20),
     lock_timeout=timedelta(seconds=LOCK_TIMEOUT),
     shutdown_grace=timedelta(seconds=3),
 )
@@ -95,7 +96,8 @@ class Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = None if record.exc_info is None else record.exc_info[1]
         if error is not None and not isinstance(error, Violation):
-            self._world.violation = self._world.violation or Violation("no unforeseen error", repr(error))
+            with contextlib.suppress(Violation), self._world.remembering():
+                raise Violation("no unforeseen error", repr(error))
 
 
 class World:
@@ -124,7 +126,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self.quiet = False
         self.violation: Violation | None = None
-        self.trace = hashlib.sha256()
+        self.notes: list[tuple[object, ...]] = []
         self.errors = Errors(self)
         self.misfortunes = Faults(self)
         self._numbers = 0
@@ -174,9 +176,9 @@ class World:
         logger.addHandler(self.errors)
         try:
             self.loop.run_until_complete(self.loop.create_task(self.history()))
-            if self.violation is not None:
-                raise self.violation
             self.audit()
+        except RuntimeError as error:  # the loop was stopped in the middle: by a violation, or it is one itself
+            raise self.violation or error from None
         finally:
             logger.removeHandler(self.errors)
             logger.propagate = True
@@ -190,8 +192,8 @@ class World:
         await self.enqueue(self.rng.randint(6, 12))
         for _ in range(self.rng.randint(1, 4)):
             self.start_node()
-        end = self.loop.time() + self.rng.uniform(30, 70)
-        while self.loop.time() < end and self.violation is None:
+        end = self.loop.time() + self.rng.uniform(25, 55)
+        while self.loop.time() < end:
             await asyncio.sleep(self.rng.expovariate(1 / 4))
             await self.misfortunes.strike()
         await self.heal()
@@ -204,15 +206,20 @@ class World:
 
     def note(self, *what: object) -> None:
         """Everything that happened goes into the hash, so that two runs of a seed can be compared."""
-        self.trace.update(repr((round(self.loop.time(), 9), *what)).encode())
+        self.notes.append((round(self.loop.time(), 9), *what))
+
+    def trace(self) -> str:
+        """The hash of all that happened."""
+        return hashlib.sha256(repr(self.notes).encode()).hexdigest()
 
     @contextmanager
     def remembering(self) -> Iterator[None]:
-        """What breaks inside a worker must not vanish with the task that noticed it."""
+        """What breaks inside a worker must not vanish with the task that noticed it: it ends the history."""
         try:
             yield
         except Violation as violation:
             self.violation = self.violation or violation
+            self.loop.stop()
             raise
 
     # Processes
@@ -401,10 +408,10 @@ class World:
                 self.loop.spawn(node.name, self.leave(node))
         self.start_node(knows_all=True)
         limit = self.loop.time() + QUIET_LIMIT
-        while self.unfinished() and self.violation is None:
+        while self.unfinished():
             if self.loop.time() > limit:
                 raise Violation("no slot is lost", f"unfinished after {QUIET_LIMIT} s: {self.unfinished()}")
-            await asyncio.sleep(20)
+            await asyncio.sleep(10)
         for node in self.living():
             node.alive = False
             if node.worker.started:

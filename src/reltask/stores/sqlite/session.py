@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from reltask.errors import SettingsError
 from reltask.stores.sqlite.errors import classify, primary_name
-from reltask.stores.sqlite.values import optional_micros
+from reltask.stores.sqlite.values import micros
 from reltask.stores.statement import Statement, load
 
 T = TypeVar("T")
@@ -132,9 +132,10 @@ class Session:
 
     def read_now(self, connection: sqlite3.Connection) -> int:
         """The time, by the host's clock or by the test's."""
+        if self._now is not None:
+            return micros(self._now())
         (statement,) = load("sqlite", "read_now", "named")
-        given = None if self._now is None else self._now()
-        row = connection.execute(statement.text, {"now": optional_micros(given)}).fetchone()
+        row = connection.execute(statement.text, {"now": None}).fetchone()
         return int(row["now"])
 
 
