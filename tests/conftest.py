@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -13,6 +14,10 @@ from tests.postgres_server import PostgresServer, run_in_thread
 # A shared machine may take its time over an example; what counts is what it found.
 hypothesis.settings.register_profile("reltask", deadline=None)
 hypothesis.settings.load_profile("reltask")
+
+# A suite started in the background inherits an ignored Ctrl+C, and so would every process that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TEMPLATE = "reltask_template"
 _numbers = itertools.count(1)
