@@ -267,6 +267,10 @@ class Release(Struct, frozen=True, kw_only=True):
     delay: timedelta | None = None
 
 
+Settlement = Completion | Failure | Release
+"""How a run gives its claim back; each names the claim in `hold`."""
+
+
 class Settled(Struct, frozen=True):
     """A settlement that the database accepted."""
 

@@ -17,15 +17,13 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct
-
 from reltask import events, schedule
 from reltask.backoff import one_off
 from reltask.clock import Clock
+from reltask.config import LimitSettings
 from reltask.engine.beater import Beater
 from reltask.engine.outcome import (
     Ended,
-    Settlement,
     describe,
     raised,
     read_schedule,
@@ -35,16 +33,9 @@ from reltask.engine.outcome import (
 )
 from reltask.engine.run import Body, Run, StopReason
 from reltask.engine.settle import Settler
-from reltask.job import Completion, Failure, Outcome, Settled
+from reltask.job import Completion, Failure, Outcome, Settled, Settlement
 
 BodyFactory = Callable[[Run], Body]
-
-
-class Limits(Struct, frozen=True):
-    """How much of a result and a traceback is kept."""
-
-    result: int = 1_000_000
-    traceback: int = 20_000
 
 
 class Executor:
@@ -60,7 +51,7 @@ class Executor:
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
-        limits: Limits,
+        limits: LimitSettings,
     ) -> None:
         self._worker = worker
         self._settler = settler

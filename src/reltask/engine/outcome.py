@@ -24,10 +24,9 @@ from reltask.arguments import encode_json
 from reltask.engine.process import ChildFailed, Unkept
 from reltask.engine.run import Run, StopReason
 from reltask.errors import Cancel, LockLost, Retry, Snooze, Stopped
-from reltask.job import Claim, Completion, Failure, Outcome, Release
+from reltask.job import Claim, Completion, Failure, Outcome, Release, Settlement
 from reltask.tasks import TaskDefinition
 
-Settlement = Completion | Failure | Release
 _ENGINE = str(Path(__file__).parent)
 read_schedule = lru_cache(maxsize=1024)(schedule.decode)
 

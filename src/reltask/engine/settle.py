@@ -24,10 +24,9 @@ from reltask import events
 from reltask.clock import Clock
 from reltask.engine.service import Service
 from reltask.errors import AmbiguousError, DatabaseError, ReltaskError, TransientError
-from reltask.job import Completion, Failure, Hold, Outcome, Release, Settled
+from reltask.job import Completion, Failure, Hold, Outcome, Release, Settled, Settlement
 from reltask.store import BATCH, Store
 
-Settlement = Completion | Failure | Release
 S = TypeVar("S", Completion, Failure, Release)
 UNWRITABLE_PAUSE = timedelta(minutes=1)
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)

@@ -27,7 +27,7 @@ from reltask.engine.beater import Beater
 from reltask.engine.bodies import AsyncBody, ThreadBody
 from reltask.engine.context import Context, ContextServices, SyncContext
 from reltask.engine.declare import declare
-from reltask.engine.execute import Executor, Limits
+from reltask.engine.execute import Executor
 from reltask.engine.heartbeat import Abandon
 from reltask.engine.places import Places
 from reltask.engine.poller import Poller
@@ -131,7 +131,7 @@ class Worker:
             clock=self._clock,
             rng=self._rng,
             emit=self._emit,
-            limits=Limits(self._limits.result, self._limits.traceback),
+            limits=self._limits,
         )
 
     def _make_poller(self) -> Poller:
