@@ -1,0 +1,217 @@
+"""SQL Server's error numbers, and what each of them means to reltask.
+
+    LOST        the connection ends with it: a write that was under way may or may not have been committed
+    TRANSIENT   refused or rolled back, and the same statement may succeed later
+    CONFLICT    a constraint
+    MISSING     no such table or column
+    REMEDIES    what a person can do about it; most of these are permanent
+
+A number that stands nowhere is permanent. The driver of Python hides the numbers of errors that arrive while it
+connects; `PHRASES` tells them by the words of the server. Babelfish has one number for most of what it says, and its
+words are PostgreSQL's: they are mapped to the number that SQL Server would have given.
+"""
+
+from __future__ import annotations
+
+LOST = frozenset(
+    {
+        -2,  # the client's patience ended
+        20,  # the server does not support encryption, or went away while it was negotiated
+        64,  # the connection was lost while logging in
+        121,  # semaphore timeout
+        233,  # no process at the other end
+        997,  # overlapped input/output
+        10053,  # aborted by this host
+        10054,  # reset by the other
+        10060,  # no answer
+        40197,  # reconfiguration; carries 40020, 40143, 40166 or 40540
+        40020,
+        40143,
+        40166,
+        40540,
+    }
+)
+
+_AZURE = frozenset(
+    {
+        4060,  # database not open, or not for this user
+        4221,  # no login to a secondary: row versions are missing
+        615,  # database not found: its id has changed
+        926,  # marked suspect
+        40106,
+        40189,
+        40501,  # busy
+        40613,  # not available
+        40623,
+        40642,
+        40648,
+        40671,
+        40675,
+        40890,
+        40903,
+        40918,
+        40938,
+        42108,  # paused; waking up
+        42109,
+        45153,
+        45156,
+        45157,
+        45161,
+        45179,
+        45182,
+        49510,
+        49802,
+        49918,  # not enough resources
+        49919,
+        49920,
+        49977,
+        49983,
+    }
+)
+
+_LIMITS = frozenset(
+    {
+        10922,
+        10928,  # limit of workers or sessions
+        10929,
+        10930,
+        10936,
+        11001,  # no such host, or no name server
+        17197,  # login timed out
+        18401,  # script upgrade mode
+        8628,  # no resources to optimise
+        8645,  # no memory grant in time
+        8651,
+        41823,  # in-memory quota
+        41840,
+        1807,
+        9002,  # transaction log full: it empties itself, or somebody has to help
+    }
+)
+
+_LOCKS = frozenset(
+    {
+        1203,
+        1204,  # out of locks
+        1205,  # deadlock
+        1221,
+        1222,  # lock timeout
+        1232,
+        3935,
+        *range(3947, 3958),
+        3960,  # snapshot update conflict
+        3966,
+        3980,
+        41301,
+        41302,
+        41305,
+        41325,
+        41839,
+        617,
+        669,
+        921,
+        927,
+        941,
+        952,
+        982,
+        988,
+        2816,
+    }
+)
+
+_READ_ONLY = frozenset({976, 978, 983, 3906, 3908})
+"""A secondary, or a primary that has become one: its successor will answer."""
+
+TRANSIENT = _AZURE | _LIMITS | _LOCKS | _READ_ONLY
+CONFLICT = frozenset({515, 547, 2601, 2627})
+MISSING = frozenset({207, 208, 2760, 2812})
+SILENT = frozenset({220, 241, 242, 245, 248, 295, 2601, 2627, 2628, 8114, 8115, 8152})
+"""Their text quotes values, so it is not passed on."""
+
+_ROLE = "Give this user one of the roles of database/mssql/permissions.sql: ALTER ROLE reltask_run ADD MEMBER [user];"
+_USER = "Make a user of it in this database: CREATE USER [name] FROM EXTERNAL PROVIDER; then give it a role."
+_PRIMARY = "Let the URL name the primary (a failover group's read-write listener), without application_intent=readonly."
+_FIREWALL = (
+    "Add a firewall rule for that address: infrastructure/Create-AzureResources.ps1 -ClientIpAddress ADDRESS, or: "
+    "az sql server firewall-rule create."
+)
+
+REMEDIES = {
+    207: "Run: reltask migrate",
+    229: _ROLE,
+    230: _ROLE,
+    262: _ROLE,
+    300: _ROLE,
+    916: _USER,
+    976: _PRIMARY,
+    978: _PRIMARY,
+    983: _PRIMARY,
+    3906: _PRIMARY,
+    3908: _PRIMARY,
+    4060: f"Check the name of the database in the URL. Does this login have a user there? {_USER}",
+    9002: "Back the transaction log up, or let it grow. Nothing is lost, and work goes on when there is space.",
+    10928: "The tier's limit is reached: lower database.pool_size, run fewer workers, or choose a larger tier.",
+    10929: "The tier's limit is reached: lower database.pool_size, run fewer workers, or choose a larger tier.",
+    11001: "Check the name of the server in the URL; Azure's end in .database.windows.net.",
+    15247: _ROLE,
+    18452: "This server takes no such login: leave user and password out of the URL to use Microsoft Entra ID.",
+    18456: (
+        f"With Microsoft Entra ID: log in again (az login), and see that the database knows this identity. {_USER} "
+        "With a SQL login: check the user and the password in RELTASK_DATABASE_URL."
+    ),
+    18470: "The login is disabled: ask the server's administrator.",
+    18487: "The password has expired: ask the server's administrator, or use Microsoft Entra ID, which needs none.",
+    18488: "The password must be changed: ask the server's administrator, or use Microsoft Entra ID, which needs none.",
+    37353: "This server does not accept tokens of Microsoft Entra ID: name an Entra administrator for it first.",
+    40531: "Check the name of the server in the URL; Azure's end in .database.windows.net.",
+    40532: "Check the name of the server in the URL; Azure's end in .database.windows.net.",
+    40544: "The database has reached its size limit: prune runs, delete data, or choose a larger tier.",
+    40607: "Logins are not allowed just now: the database is being copied or restored.",
+    40615: _FIREWALL,
+    40914: "The server lets nobody in from this network: add a virtual network rule, or connect from another one.",
+    47073: "Public access to this server is off: connect through its private endpoint.",
+}
+
+PHRASES: tuple[tuple[str, int], ...] = (
+    (r"client with ip address .* is not allowed", 40615),
+    (r"client is not allowed to access the server", 40914),
+    (r"deny public network access", 47073),
+    (r"server name cannot be determined", 40531),
+    (r"cannot open server .* requested by the login", 40532),
+    (r"cannot open database .* requested by the login|^(\[.*\])?database .* does not exist", 4060),
+    (r"database .* is not currently available", 40613),
+    (r"service has encountered an error processing your request", 40197),
+    (r"service is currently busy", 40501),
+    (r"limit for the database is \d+ and has been reached", 10928),
+    (r"minimum guarantee is \d+, maximum limit is", 10929),
+    (r"not enough resources to process", 49918),
+    (r"too many (create or update )?operations in progress", 49919),
+    (r"script upgrade mode", 18401),
+    (r"not currently configured to accept this token", 37353),
+    (r"login is from an untrusted domain", 18452),
+    (r"the account is disabled", 18470),
+    (r"the password of the account has expired", 18487),
+    (r"the password of the account must be changed", 18488),
+    (r"login failed for user|token is expired|authentication failed for user", 18456),
+    (r"is not able to access the database .* under the current security context", 916),
+    (r"database .* is read-only|read-only transaction", 3906),
+    (r"accessible for connections when the application intent is set to read only", 978),
+    (r"participating in an availability group and is currently not accessible", 976),
+    (r"permission was denied on the object|permission denied for", 229),
+    (r"invalid object name|relation .* does not exist", 208),
+    (r"invalid column name|column .* does not exist", 207),
+    (r"violation of (primary key|unique key)|duplicate key|duplicate row", 2627),
+    (r"conflicted with the .* constraint|violates (check|foreign key|not-null) constraint", 547),
+    (r"deadlock(ed on| detected)", 1205),
+    (r"lock request time ?out|due to lock timeout", 1222),
+    (r"snapshot isolation transaction aborted|could not serialize access", 3960),
+    (r"transaction log for database .* is full", 9002),
+    (r"error code 0x2af9|no such host is known", 11001),
+    (r"error code 0x2746", 10054),
+    (r"error code 0x2745", 10053),
+    (r"error code 0x274c|timeout error \[258\]|login timeout expired", 10060),
+)
+"""What the server says, in lower case, and the number that belongs to it."""
+
+BABELFISH = 33557097
+"""What Babelfish answers when it has no number for a PostgreSQL error."""

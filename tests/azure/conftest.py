@@ -1,0 +1,99 @@
+"""A managed-identity endpoint on loopback, as App Service has one: the real azure-identity asks it for tokens."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+HOUR = 3600
+
+
+@dataclass
+class Answer:
+    """What the endpoint says next."""
+
+    status: int = 200
+    life: int = HOUR
+    """Seconds until the token that it hands out expires."""
+    hangs: bool = False
+
+
+@dataclass
+class Endpoint:
+    """The endpoint's side of the story. The last answer is repeated."""
+
+    answers: list[Answer] = field(default_factory=lambda: [Answer()])
+    asked: list[dict[str, str]] = field(default_factory=list)
+    """The query of each request, with the secret header beside it."""
+    released: threading.Event = field(default_factory=threading.Event)
+    """Ends every hanging request."""
+
+    def say(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+
+    def next_answer(self) -> Answer:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def token(self, number: int) -> str:
+        """The token of the endpoint's n-th answer."""
+        return f"secret-token-{number}"
+
+
+def handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+            endpoint.asked.append(query | {"header": self.headers.get("X-IDENTITY-HEADER", "")})
+            number, answer = len(endpoint.asked), endpoint.next_answer()
+            if answer.hangs:
+                endpoint.released.wait(30)
+            good = {"access_token": endpoint.token(number), "expires_on": str(int(time.time()) + answer.life)}
+            self.reply(answer.status, good | {"token_type": "Bearer"} if answer.status == 200 else {"error": "no"})
+
+        def reply(self, status: int, body: dict[str, Any]) -> None:
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    return Handler
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that went away before the answer is part of the story."""
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    """A living endpoint that azure-identity finds by itself, and nothing else that it could find."""
+    told = Endpoint()
+    server = Server(("127.0.0.1", 0), handler(told))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    for name in ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("IDENTITY_ENDPOINT", f"http://127.0.0.1:{server.server_port}/msi/token")
+    monkeypatch.setenv("IDENTITY_HEADER", "the-header")
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "prod")  # no developer's own login
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield told
+    told.released.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()

@@ -1,0 +1,174 @@
+"""From a URL to a connection: what the driver is told, what is refused, and what a failure says."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import mssql_python
+import pytest
+from mssql_python.connection_string_parser import _ConnectionStringParser
+
+from reltask.connection_url import from_ado_net
+from reltask.errors import SettingsError, TransientError
+from reltask.stores.entra import Tokens
+from reltask.stores.mssql.connect import ACCESS_TOKEN, Target, connect, read_url, token_attribute
+from reltask.stores.mssql.driver import LIBRARIES
+
+AZURE = "mssql://server.database.windows.net/TaskExecutionDb"
+PORTAL = (
+    "Server=tcp:server.database.windows.net,1433;Initial Catalog=TaskExecutionDb;Persist Security Info=False;"
+    "MultipleActiveResultSets=False;Encrypt=True;TrustServerCertificate=False;Connection Timeout=30;"
+)
+
+
+def loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+needs_libraries = pytest.mark.skipif(
+    not all(map(loads, ["libltdl.so.7", "libkrb5.so.3", "libgssapi_krb5.so.2"])),
+    reason=f"the driver cannot connect here: {LIBRARIES}",
+)
+
+
+class Fixed:
+    """A credential that has one token."""
+
+    def get_token(self, _scope: str) -> Any:
+        return SimpleNamespace(token="the-token")
+
+
+def keywords(target: Target) -> dict[str, str]:
+    """The connection string as the driver's own parser reads it."""
+    return dict(_ConnectionStringParser()._parse(target.connection_string))
+
+
+def test_azure_url_needs_no_more_than_server_and_database() -> None:
+    """A URL without a user logs in with Microsoft Entra ID, encrypted, to a server that proves who it is."""
+    target = read_url(AZURE)
+    assert (target.login, target.client_id, target.connect_timeout) == ("entra", None, None)
+    assert keywords(target) == {
+        "server": "tcp:server.database.windows.net,1433",
+        "database": "TaskExecutionDb",
+        "encrypt": "yes",
+        "trustservercertificate": "no",
+        "connectretrycount": "0",
+    }
+
+
+def test_string_of_the_portal_means_the_same_as_the_url() -> None:
+    """An ADO.NET string, as Azure's portal shows it, needs no editing."""
+    target = read_url(from_ado_net(PORTAL))
+    assert keywords(target) == keywords(read_url(AZURE))
+    assert target.connect_timeout == 30
+
+
+@pytest.mark.parametrize(
+    ("url", "login", "expected"),
+    [
+        ("mssql://sa:p%3B%7D%7B%3D@db.example/d", "sql", {"uid": "sa", "pwd": "p;}{="}),
+        ("mssql://sa:p@db.example/d?encrypt=no", "sql", {"encrypt": "no"}),
+        ("mssql://sa:p@db.example/d?encrypt=strict", "sql", {"encrypt": "strict"}),
+        ("mssql://sa:p@127.0.0.1:14330/d", "sql", {"server": "tcp:127.0.0.1,14330", "trustservercertificate": "yes"}),
+        ("mssql://sa:p@localhost/d?trust_server_certificate=false", "sql", {"trustservercertificate": "no"}),
+        ("mssql://sa:p@h/d?trust_server_certificate=true", "sql", {"trustservercertificate": "yes"}),
+        ("mssql://h/d?trusted_connection=yes", "windows", {"trusted_connection": "yes"}),
+        ("mssql://h/d?integrated_security=SSPI", "windows", {"trusted_connection": "yes"}),
+        ("mssql://h/d?instance=SQLEXPRESS&trusted_connection=yes", "windows", {"server": "tcp:h\\SQLEXPRESS"}),
+        ("mssql://h/d?authentication=Active%20Directory%20Default", "entra", {}),
+        ("mssql://h/d?ApplicationIntent=ReadWrite", "entra", {"applicationintent": "ReadWrite"}),
+        ("mssql://h/my%20db?hostname_in_certificate=x", "entra", {"database": "my db", "hostnameincertificate": "x"}),
+    ],
+)
+def test_url(url: str, login: str, expected: dict[str, str]) -> None:
+    """Each part of a URL reaches the driver, whatever characters it has."""
+    target = read_url(url)
+    assert target.login == login
+    assert expected.items() <= keywords(target).items()
+
+
+def test_managed_identity_by_url() -> None:
+    """ADO.NET's way to name a user-assigned identity: the user is its client id, and no password."""
+    target = read_url("mssql://my-identity@h/d?authentication=ActiveDirectoryManagedIdentity")
+    assert (target.login, target.client_id) == ("entra", "my-identity")
+    assert "uid" not in keywords(target)
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        (f"{AZURE}?encrypt=no", "never sent unencrypted.*encrypt=no out of the URL"),
+        (f"{AZURE}?encrypt=optional", "never sent unencrypted"),
+        ("mssql://localhost/d?encrypt=false", "never sent unencrypted"),
+        (f"{AZURE}?trust_server_certificate=true", "proved who it is"),
+        (f"{AZURE}?encrypt=maybe", "neither yes, no nor strict"),
+        (f"{AZURE}?encrpyt=yes", "encrpyt.*Did you mean encrypt"),
+        ("mssql://somebody@h/d", "a user, but no password.*Entra"),
+        ("mssql://h/d?authentication=ActiveDirectoryInteractive", "ActiveDirectoryInteractive.*credential="),
+        ("mssql://h", "cannot be read"),
+        ("mssql:///d", "cannot be read"),
+        ("mssql://h:port/d", "cannot be read"),
+    ],
+)
+def test_url_that_cannot_be_right(url: str, complaint: str) -> None:
+    """What is wrong, and what to write instead."""
+    with pytest.raises(SettingsError, match=complaint):
+        read_url(url)
+
+
+def test_secrets_are_not_shown() -> None:
+    """A password is in no repr and in no complaint."""
+    assert "geheim" not in repr(read_url("mssql://sa:geheim@h/d"))
+    with pytest.raises(SettingsError) as caught:
+        read_url("mssql://sa:geheim@h:port/d")
+    assert "geheim" not in str(caught.value)
+
+
+def test_token_as_odbc_wants_it() -> None:
+    """Four bytes of length, then UTF-16 without a mark."""
+    attribute = token_attribute("abc")
+    assert struct.unpack("<I", attribute[:4]) == (6,)
+    assert attribute[4:].decode("utf-16-le") == "abc"
+
+
+def test_sql_connection_carries_the_token_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token travels beside the connection string, never in it; no user and no second kind of login with it."""
+    calls: list[Any] = []
+
+    def record(string: str, **options: Any) -> Any:
+        calls.append((string, options))
+        return SimpleNamespace(timeout=0)
+
+    monkeypatch.setattr(mssql_python, "connect", record)
+    connection = connect(read_url(AZURE), Tokens(Fixed()), connect_timeout=10, command_timeout=24)
+    ((string, options),) = calls
+    assert options == {"autocommit": True, "attrs_before": {ACCESS_TOKEN: token_attribute("the-token")}, "timeout": 10}
+    assert not {"the-token", "uid", "pwd", "authentication"} & set(string.lower().replace("=", ";").split(";"))
+    assert connection.timeout == 24
+
+
+@pytest.mark.slow
+@needs_libraries
+def test_connection_failure_handling_invalid_server() -> None:
+    """A server that does not exist: a clear message, and it may be tried again."""
+    with pytest.raises(TransientError, match=r"[Cc]heck the (server's )?name"):
+        connect(read_url("mssql://no-such-server.invalid/d"), Tokens(Fixed()), connect_timeout=1, command_timeout=1)
+
+
+@pytest.mark.slow
+@needs_libraries
+def test_server_that_does_not_answer() -> None:
+    """A port that swallows everything, as a firewall does: the attempt ends in time, and says what to check."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = read_url(f"mssql://sa:geheim@127.0.0.1:{silent.getsockname()[1]}/d")
+        with pytest.raises(TransientError, match=r"no answer in time.*port 1433") as caught:
+            connect(target, None, connect_timeout=1, command_timeout=1)
+    assert "geheim" not in f"{caught.value!r} {caught.value.__cause__!r}"

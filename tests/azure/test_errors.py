@@ -1,0 +1,248 @@
+"""Every error number that matters, and the texts that stand for one: each has its kind, and people hear what to do."""
+
+from __future__ import annotations
+
+import re
+
+import mssql_python
+import pytest
+from mssql_python.exceptions import sqlstate_to_exception
+
+from reltask.errors import (
+    AmbiguousError,
+    ConflictError,
+    MissingExtra,
+    PermanentError,
+    ReltaskError,
+    SchemaError,
+    TransientError,
+)
+from reltask.stores.mssql.errors import answered, connection_failed, quotable, read_only, statement_failed
+from reltask.stores.mssql.numbers import BABELFISH
+
+CORE = [4060, 40501, 40613, 49918, 49919, 49920, 4221, 615, 926]
+RESOURCES = [10928, 10929, 10930, 10936, 10922, 11001, 17197, 18401, 42108, 42109, 40106]
+RESOURCES += [45153, 45156, 45157, 45161, 45179, 45182]
+LOCKS = [1203, 1204, 1205, 1222, 1221, 3960, 3935, *range(3947, 3958), 3966, 3980, 41301, 41302, 41305, 41325, 41839]
+LOCKS += [41823, 41840, 8628, 8645, 8651, 617, 669, 921, 927, 941, 952, 982, 988, 1232, 1807, 2816, 40189, 40623]
+LOCKS += [40642, 40648, 40671, 40675, 40890, 40903, 40918, 40938, 49510, 49802, 49977, 49983]
+ENDS_THE_CONNECTION = [40197, 40020, 40143, 40166, 40540, 10053, 10054, 10060, 233, 121, 64, 20, 997, -2]
+NEVER = [40615, 18456, 40531, 40544]
+READ_ONLY = [3906, 978, 976]
+
+
+def driver_error(state: str, text: str = "") -> Exception:
+    """An exception as mssql-python makes it of a SQLSTATE and the server's words."""
+    error = sqlstate_to_exception(state, f"[Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{text}")
+    assert isinstance(error, mssql_python.Error)
+    return error
+
+
+def pyodbc_error(state: str, text: str, number: int) -> Exception:
+    """An exception as pyodbc makes it."""
+    return Exception(
+        state, f"[{state}] [Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{text} ({number}) (SQLExecDirectW)"
+    )
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("number", [*CORE, *RESOURCES, *LOCKS, *READ_ONLY])
+def test_transient_number(number: int, *, writes: bool) -> None:
+    """Refused or rolled back by the server: certainly not applied, and worth another try."""
+    assert type(answered(number, "Words.", verb="claim_jobs", writes=writes)) is TransientError
+
+
+@pytest.mark.parametrize("number", ENDS_THE_CONNECTION)
+def test_number_that_ends_the_connection(number: int) -> None:
+    """A write that was under way is never sent again blindly: nobody knows whether it was committed."""
+    assert type(answered(number, "Words.", verb="complete_jobs", writes=True)) is AmbiguousError
+    assert type(answered(number, "Words.", verb="read_status", writes=False)) is TransientError
+
+
+@pytest.mark.parametrize("number", NEVER)
+def test_permanent_number(number: int) -> None:
+    """No repetition helps, a person does: each says how."""
+    error = answered(number, "Words.", verb="connect", writes=True)
+    assert type(error) is PermanentError
+    assert error.remedy
+
+
+@pytest.mark.parametrize(("number", "kind"), [(2627, ConflictError), (2601, ConflictError), (547, ConflictError)])
+def test_constraint(number: int, kind: type[ReltaskError]) -> None:
+    """A constraint's answer is not an outage."""
+    assert type(answered(number, "Words.", verb="complete_jobs", writes=True)) is kind
+
+
+def test_missing_table_and_unknown_number() -> None:
+    """A missing table names the command that makes it; what nobody knows is permanent."""
+    assert type(answered(208, "Invalid object name 'reltask.Jobs'.", verb="v", writes=True)) is SchemaError
+    assert type(answered(99999, "Words.", verb="v", writes=True)) is PermanentError
+
+
+@pytest.mark.parametrize("number", [2627, 2601, 245, 2628, 8152, 99999])
+def test_text_that_may_quote_values_is_withheld(number: int) -> None:
+    """Arguments and keys never reach a log through an error of the database."""
+    text = "Violation of PRIMARY KEY constraint. The duplicate key value is (geheim)."
+    error = answered(number, text, verb="enqueue_jobs", writes=True)
+    assert "geheim" not in str(error)
+    assert str(number) in str(error)
+    assert quotable(pyodbc_error("23000", text, number)) is None
+
+
+CONNECTING = [
+    (
+        "42000",
+        "Cannot open server 's' requested by the login. Client with IP address '203.0.113.7' is not allowed to access.",
+        PermanentError,
+        "203.0.113.7.*firewall rule",
+    ),
+    ("28000", "Login failed for user '<token-identified principal>'. Token is expired.", PermanentError, "az login"),
+    ("28000", "Login failed for user 'sa'.", PermanentError, "CREATE USER.*password"),
+    ("28000", "", PermanentError, "az login"),
+    (
+        "42000",
+        'Cannot open database "Nope" requested by the login. The login failed.',
+        TransientError,
+        "name of the database",
+    ),
+    (
+        "42000",
+        'Cannot open server "nope" requested by the login. The login failed.',
+        PermanentError,
+        "name of the server",
+    ),
+    (
+        "42000",
+        "Reason: An instance-specific error. Deny Public Network Access is set to Yes.",
+        PermanentError,
+        "private",
+    ),
+    (
+        "42000",
+        "Database 'D' on server 'S' is not currently available. Please retry later.",
+        TransientError,
+        "available",
+    ),
+    (
+        "42000",
+        "Resource ID: 1. The session limit for the database is 300 and has been reached.",
+        TransientError,
+        "pool_size",
+    ),
+    (
+        "42000",
+        "('D') is currently accessible for connections when the application intent is set to read only.",
+        TransientError,
+        "primary",
+    ),
+    ("08004", 'database "nope" does not exist', TransientError, "name of the database"),
+    ("08001", "TCP Provider: Error code 0x2AF9", TransientError, "name of the server"),
+    ("08001", "TCP Provider: Error code 0x2749", TransientError, "cannot be reached.*port 1433"),
+    ("08001", "TCP Provider: Timeout error [258]. ", TransientError, "no answer in time"),
+    ("HYT00", "Login timeout expired", TransientError, "no answer in time"),
+    ("08001", "SSL Provider: [error:0A000086:SSL routines::certificate verify failed]", PermanentError, "certificate"),
+    ("08001", "Encryption not supported on the server.", PermanentError, "TLS.*encrypt=no"),
+    ("IM003", "Can't open lib 'x': libltdl.so.7: cannot open shared object file", MissingExtra, "apt-get install"),
+    ("IM003", "Failed to load the driver. Please read the documentation", MissingExtra, "apt-get install"),
+]
+
+
+@pytest.mark.parametrize(("state", "text", "kind", "advice"), CONNECTING)
+def test_failure_to_connect(state: str, text: str, kind: type[ReltaskError], advice: str) -> None:
+    """While connecting the driver tells no number: the server's words have to do. Each message says what to do."""
+    error = connection_failed(driver_error(state, text))
+    assert type(error) is kind
+    assert re.search(advice, str(error)), str(error)
+
+
+STATEMENTS = [
+    ("08S01", "TCP Provider: Error code 0x2746", AmbiguousError, TransientError),
+    ("08S01", "", AmbiguousError, TransientError),
+    ("08007", "", AmbiguousError, TransientError),
+    ("40003", "", AmbiguousError, TransientError),
+    ("HYT00", "Query timeout expired", AmbiguousError, TransientError),
+    ("HY008", "", AmbiguousError, TransientError),
+    ("08003", "", TransientError, TransientError),
+    ("40001", "", TransientError, TransientError),
+    ("40001", "Transaction (Process ID 5) was deadlocked on lock resources.", TransientError, TransientError),
+    ("25S03", "", TransientError, TransientError),
+    ("42000", "Lock request time out period exceeded.", TransientError, TransientError),
+    ("42000", "The service is currently busy. Retry the request after 10 seconds.", TransientError, TransientError),
+    ("42000", "The service has encountered an error processing your request.", AmbiguousError, TransientError),
+    ("42000", 'Failed to update database "D" because the database is read-only.', TransientError, TransientError),
+    ("42000", "The UPDATE permission was denied on the object 'Jobs'.", PermanentError, PermanentError),
+    ("42S02", "Invalid object name 'reltask.Jobs'.", SchemaError, SchemaError),
+    ("42S22", "", SchemaError, SchemaError),
+    ("23000", "", ConflictError, ConflictError),
+    ("23000", "Violation of PRIMARY KEY constraint 'PK_Runs'.", ConflictError, ConflictError),
+    ("22001", "String or binary data would be truncated: 'geheim'.", PermanentError, PermanentError),
+    ("42000", "Incorrect syntax near 'geheim'.", PermanentError, PermanentError),
+]
+
+
+@pytest.mark.parametrize(("state", "text", "writing", "reading"), STATEMENTS)
+def test_statement_that_failed(state: str, text: str, writing: type[ReltaskError], reading: type[ReltaskError]) -> None:
+    """What could not be caught on the server is told by the driver's sentence and the server's words."""
+    error = driver_error(state, text)
+    assert type(statement_failed(error, verb="claim_jobs", writes=True)) is writing
+    assert type(statement_failed(error, verb="read_status", writes=False)) is reading
+    assert "geheim" not in str(statement_failed(error, verb="claim_jobs", writes=True))
+
+
+@pytest.mark.parametrize("number", [1205, 40501, 40615, 2627, 10054])
+def test_pyodbc_tells_the_number(number: int) -> None:
+    """The second driver has the number at the end of its text; it wins over the words."""
+    told = statement_failed(pyodbc_error("42000", "Whatever.", number), verb="v", writes=True)
+    assert type(told) is type(answered(number, "Whatever.", verb="v", writes=True))
+
+
+@pytest.mark.parametrize("error", [OSError(104, "Connection reset by peer"), TimeoutError(), BrokenPipeError()])
+def test_operating_system(error: OSError) -> None:
+    """The network's own errors, on either side of the sending."""
+    assert type(statement_failed(error, verb="v", writes=True)) is AmbiguousError
+    assert type(connection_failed(error)) is TransientError
+    assert quotable(error) is error
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('relation "reltask_x.jobs" does not exist', SchemaError),
+        ("canceling statement due to lock timeout", TransientError),
+        ("could not serialize access due to concurrent update", TransientError),
+        ("deadlock detected", TransientError),
+        ("permission denied for table jobs", PermanentError),
+        ('duplicate key value violates unique constraint "x"', ConflictError),
+        ("cannot execute UPDATE in a read-only transaction", TransientError),
+    ],
+)
+def test_babelfish(text: str, kind: type[ReltaskError]) -> None:
+    """Babelfish has one number for all of these; its words tell them apart."""
+    assert type(answered(BABELFISH, text, verb="v", writes=True)) is kind
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (229, "permissions.sql"),
+        (916, "CREATE USER"),
+        (3906, "primary"),
+        (18456, "az login"),
+        (40615, "Create-AzureResources.ps1"),
+        (37353, "Entra administrator"),
+    ],
+)
+def test_remedy(number: int, advice: str) -> None:
+    """A missing role, a read-only replica, a login, a firewall: what to do stands in the message."""
+    assert advice in answered(number, "Words.", verb="v", writes=True).remedy
+
+
+def test_replica_found_at_the_start() -> None:
+    """A store that opens on a read-only database stops there."""
+    assert "primary" in str(read_only())
+
+
+def test_words_of_the_server_are_clean() -> None:
+    """No driver's prefixes, no line breaks, no native number twice."""
+    error = connection_failed(pyodbc_error("42000", "The service\n is currently busy.", 40501))
+    assert str(error) == "SQL Server says: The service is currently busy (40501)."

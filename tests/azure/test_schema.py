@@ -1,0 +1,222 @@
+"""The scripts of database/mssql: required columns, the tables of the other databases, no shape that fails somewhere.
+
+Whether they run is shown on a server; whether they parse, by `make check-tsql`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MSSQL = ROOT / "database/mssql"
+SCRIPTS = sorted(MSSQL.glob("*.sql"))
+MAKES_TABLES = ["001-CreateJobsTable.sql", "004-CreateLeases.sql"]
+PARSER = Path(sys.prefix) / "tsql/bin/python"
+
+REQUIRED = {
+    "Id": "uniqueidentifier NOT NULL",
+    "JobName": "nvarchar(256) NOT NULL",
+    "NextRunTime": "datetime2(6) NOT NULL",
+    "LastRunTime": "datetime2(6) NULL",
+    "LockedBy": "nvarchar(256) NULL",
+    "LockedAt": "datetime2(6) NULL",
+    "LockTimeoutMinutes": "int NOT NULL",
+    "IntervalMinutes": "int NOT NULL",
+}
+DEFAULTS = {"Id": "NEWID()", "LockTimeoutMinutes": "2", "IntervalMinutes": "10", "Fence": "0"}
+
+TYPES = {
+    "uuid": "uniqueidentifier",
+    "text": "nvarchar",
+    "json": "nvarchar(max)",
+    "timestamptz": "datetime2(6)",
+    "integer": "int",
+    "boolean": "bit",
+    "double": "float",
+}
+RENAMED = {"task": "JobName", "key": "JobKey"}
+MORE = {"Jobs": {"RowNo", "Recurring", "IntervalMinutes", "IntervalMs", "LockTimeoutMinutes"}}
+"""What SQL Server has beside the columns of the protocol: the required minutes, and the order of the rows."""
+
+_TABLE = re.compile(r"CREATE TABLE reltask\.(\w+) \((.*?)^    \);", re.MULTILINE | re.DOTALL)
+_COLUMN = re.compile(
+    r"^        (?!CONSTRAINT|--)(?P<name>\w+) +"
+    r"(?P<type>AS COALESCE\(NotBefore, NextRunTime\) PERSISTED|\w+(?:\((?:\w+)\))?)"
+    r"(?: COLLATE \w+)? *(?P<null>NOT NULL|NULL)",
+    re.MULTILINE,
+)
+
+
+def read(name: str) -> str:
+    return (MSSQL / name).read_text(encoding="utf-8")
+
+
+def code(name: str) -> str:
+    """A script without its comments."""
+    return re.sub(r"--[^\n]*", "", read(name))
+
+
+def tables() -> dict[str, dict[str, str]]:
+    """Tables, columns and types as the scripts make them."""
+    return {
+        table: {column["name"]: f"{column['type']} {column['null']}" for column in _COLUMN.finditer(body)}
+        for name in MAKES_TABLES
+        for table, body in _TABLE.findall(read(name))
+    }
+
+
+def postgres_tables() -> dict[str, dict[str, str]]:
+    """The same of PostgreSQL, under the names that SQL Server gives them."""
+    scripts = sorted((ROOT / "database/postgres").glob("*-create-*.sql"))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in scripts)
+    found = re.findall(r"create table if not exists reltask\.(\w+) \(\n(.*?)^\)", text, re.MULTILINE | re.DOTALL)
+    column = re.compile(r"^    (?!constraint|primary)(\w+) +(\w+)", re.MULTILINE)
+    return {pascal(table): {pascal(name): kind for name, kind in column.findall(body)} for table, body in found}
+
+
+def pascal(name: str) -> str:
+    return RENAMED.get(name) or "".join(part.capitalize() for part in name.split("_"))
+
+
+def test_required_columns() -> None:
+    """The Jobs table has the columns, types and defaults that were asked for."""
+    jobs = tables()["Jobs"]
+    assert REQUIRED.items() <= jobs.items()
+    for column, default in DEFAULTS.items():
+        assert re.search(
+            rf"^ +{column} .*DEFAULT {re.escape(default)}\b|^ +{column} .*DEFAULT {re.escape(default)}",
+            read(MAKES_TABLES[0]),
+            re.MULTILINE,
+        )
+    assert jobs["Fence"] == "bigint NOT NULL"
+    assert "PRIMARY KEY NONCLUSTERED (Id)" in read(MAKES_TABLES[0])
+
+
+def test_tables_are_those_of_postgres() -> None:
+    """Every table and column of the protocol is there, with a type that means the same."""
+    mssql, postgres = tables(), postgres_tables()
+    assert mssql.keys() == postgres.keys()
+    for table, columns in postgres.items():
+        assert mssql[table].keys() - MORE.get(table, set()) == columns.keys(), table
+        for name, kind in columns.items():
+            if name != "DueAt":
+                assert mssql[table][name].startswith(TYPES.get(kind, kind)), f"{table}.{name}"
+
+
+def test_column_that_came_later() -> None:
+    """Workers.DeadAt is added by the second migration, on both."""
+    assert "ALTER TABLE reltask.Workers ADD DeadAt datetime2(6) NULL" in read(MAKES_TABLES[1])
+    leases = (ROOT / "database/postgres/004-create-leases.sql").read_text(encoding="utf-8")
+    assert "add column if not exists dead_at" in leases
+
+
+def test_each_slot_ends_once() -> None:
+    """The constraint that makes "exactly once" true is the same as on PostgreSQL."""
+    postgres = (ROOT / "database/postgres/001-create-tables.sql").read_text(encoding="utf-8")
+    ends = re.search(r"runs_slot_ends_once.*?where outcome in \(([^)]*)\)", postgres, re.DOTALL)
+    same = re.search(r"UX_Runs_SlotEndsOnce.*?WHERE Outcome IN \(([^)]*)\)", read(MAKES_TABLES[0]), re.DOTALL)
+    assert ends is not None
+    assert same is not None
+    assert same[1].replace("N'", "'") == ends[1]
+    outcomes = re.search(r"check \(outcome in \(([^)]*)\)", postgres)
+    mine = re.search(r"CK_Runs_Outcome CHECK \(Outcome IN \(([^)]*)\)", read(MAKES_TABLES[0]))
+    assert outcomes is not None
+    assert mine is not None
+    assert mine[1].replace("N'", "'").split() == outcomes[1].split()
+
+
+def test_seed() -> None:
+    """One row: SampleTask, due now, with the required lock timeout and interval; a second run adds none."""
+    seed = code("002-SeedJobData.sql")
+    assert "SELECT N'SampleTask', SYSUTCDATETIME(), 2, 10" in seed
+    assert "WHERE NOT EXISTS" in seed
+
+
+def test_reclamation_explains_itself_and_asks_twice() -> None:
+    """The WHERE clause is documented, and the UPDATE repeats it, so that no hint has to be relied on."""
+    script = read("003-ReclamationQuery.sql")
+    assert script.index("LockedBy IS NOT NULL           somebody") < script.index("SET NOCOUNT")
+    update = code("003-ReclamationQuery.sql").partition("UPDATE reltask.Jobs")[2].partition(";")[0]
+    assert "AND LockedBy IS NOT NULL AND LockExpiresAt < @now" in update
+    assert "deleted." not in update
+
+
+def test_four_roles() -> None:
+    """The same roles as on PostgreSQL, each made only where it is missing."""
+    roles = re.findall(r"IF DATABASE_PRINCIPAL_ID\(N'(\w+)'\) IS NULL CREATE ROLE \1;", read("permissions.sql"))
+    assert roles == ["reltask_migrate", "reltask_run", "reltask_enqueue", "reltask_read"]
+    assert not re.search(r"GRANT[^;]*UPDATE[^;]*ON reltask\.Runs", code("permissions.sql"))
+
+
+def test_drop_removes_every_table() -> None:
+    """Nothing of ours is left in the schema, so that the schema itself can go."""
+    dropped = re.findall(r"DROP TABLE IF EXISTS reltask\.(\w+);", read("drop.sql"))
+    assert sorted(dropped) == sorted(tables())
+    assert code("drop.sql").rstrip().endswith("DROP SCHEMA IF EXISTS reltask;")
+
+
+FAILS_SOMEWHERE = {
+    r"^\s*GO\s*$": "a batch separator belongs to some tools alone",
+    r"\bMERGE\b": "deadlocks, and Babelfish has none",
+    r"CREATE OR ALTER": "Babelfish has none",
+    r"\bWAITFOR\b": "Babelfish has none",
+    r",\s*INDEX\s+\w+\s*\(": "Babelfish has no inline indexes",
+    r"sys\.indexes": "Babelfish mangles the names of indexes",
+    r"GETUTCDATE|GETDATE|CURRENT_TIMESTAMP": "rounds to 3.33 ms",
+    r"\bdatetime\b": "rounds to 3.33 ms",
+    r"\bUPDATE \w+\b(?!\.)\s+SET .* FROM": "changes nothing on Babelfish after a lock wait",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_no_shape_that_fails_somewhere(script: Path) -> None:
+    """The scripts are right on SQL Server, on Azure SQL and on Babelfish."""
+    found = [reason for shape, reason in FAILS_SOMEWHERE.items() if re.search(shape, code(script.name), re.MULTILINE)]
+    assert found == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_says_what_it_is_for(script: Path) -> None:
+    """A DBA who opens one sees first what it does."""
+    assert read(script.name).startswith("-- ")
+
+
+@pytest.mark.parametrize("script", MAKES_TABLES)
+def test_migration_can_be_run_again(script: str) -> None:
+    """A table is made only where it is missing, with its indexes, in one transaction; the version comes last."""
+    text = code(script)
+    made = re.findall(r"^    CREATE TABLE (reltask\.\w+)", text, re.MULTILINE)
+    guarded = re.findall(r"IF OBJECT_ID\(N'(reltask\.\w+)', N'U'\) IS NULL\s+BEGIN\s+CREATE TABLE \1 ", text)
+    assert made == guarded != []
+    assert text.index("BEGIN TRANSACTION;") < text.index("CREATE TABLE")
+    last = text.rindex("UPDATE reltask.Meta SET SchemaVersion")
+    assert text.rindex("CREATE") < last < text.index("COMMIT TRANSACTION;")
+    assert f"SchemaVersion = {int(script[:3])}" in text[last:]
+
+
+needs_parser = pytest.mark.skipif(not PARSER.exists(), reason="Microsoft's parser is not installed: make check-tsql")
+
+
+def check(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [PARSER, ROOT / "tools/check_tsql.py", *arguments]
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+
+
+@needs_parser
+@pytest.mark.slow
+def test_parser_accepts_the_tree_and_rejects_a_mistake(tmp_path: Path) -> None:
+    """`make check-tsql` can fail: it names file, line and column. Parameters are turned into variables first."""
+    good, bad = tmp_path / "good.sql", tmp_path / "bad.sql"
+    good.write_text("-- :comment\nSELECT TOP (:limit) ':text' AS a FROM reltask.Jobs WHERE Id = :id;", encoding="utf-8")
+    bad.write_text(
+        read("004-CreateLeases.sql").replace("COMMIT TRANSACTION", "COMMIT TRANSACTION FROM"), encoding="utf-8"
+    )
+    whole, one, other = check(), check(good), check(good, bad)
+    assert (whole.returncode, one.returncode, other.returncode) == (0, 0, 1), whole.stdout + one.stdout + other.stdout
+    assert re.search(r"bad\.sql:\d+:\d+: Incorrect syntax", other.stdout)
+    assert "2 files parsed, 1 faults" in other.stdout

@@ -1,0 +1,198 @@
+"""The PowerShell scripts, read by a grammar of PowerShell: neither PowerShell nor Azure was asked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tree_sitter
+import tree_sitter_powershell
+
+INFRASTRUCTURE = Path(__file__).parents[2] / "infrastructure"
+CREATE, REMOVE = "Create-AzureResources.ps1", "Remove-AzureResources.ps1"
+LANGUAGE = tree_sitter.Language(tree_sitter_powershell.language())
+
+PARAMETERS = {
+    CREATE: {
+        "SubscriptionId": None,
+        "ResourceGroupName": "'cristp-reltaskexec'",
+        "Location": "'west us2'",
+        "ServerName": "''",
+        "DatabaseName": "'TaskExecutionDb'",
+        "SkuName": "'Basic'",
+        "ClientIpAddress": "''",
+        "DisablePublicAccess": None,
+        "AdministratorName": "''",
+        "AdministratorObjectId": "''",
+        "AdministratorType": "'User'",
+    },
+    REMOVE: {"SubscriptionId": None, "ResourceGroupName": "'cristp-reltaskexec'"},
+}
+CMDLETS = {
+    "Az.Accounts": {"Get-AzContext", "Set-AzContext"},
+    "Az.Resources": {
+        "Get-AzADServicePrincipal",
+        "Get-AzADUser",
+        "Get-AzResource",
+        "Get-AzResourceGroup",
+        "New-AzResourceGroup",
+        "New-AzResourceGroupDeployment",
+        "Remove-AzResourceGroup",
+    },
+    "PowerShell": {"ForEach-Object", "Join-Path", "Set-StrictMode", "Write-Output", "Write-Verbose"},
+}
+"""Every command that the scripts may use, by the module that has it."""
+CHANGES_AZURE = re.compile(r"(New|Set|Remove|Update)-Az(?!Context|ure)")
+
+
+def source(script: str) -> str:
+    return (INFRASTRUCTURE / script).read_text(encoding="utf-8")
+
+
+def parse(text: str) -> tree_sitter.Node:
+    return tree_sitter.Parser(LANGUAGE).parse(text.encode()).root_node
+
+
+def walk(node: tree_sitter.Node) -> Iterator[tree_sitter.Node]:
+    yield node
+    for child in node.children:
+        yield from walk(child)
+
+
+def nodes(script: str, kind: str) -> list[str]:
+    """The texts of all nodes of a kind."""
+    return [(node.text or b"").decode() for node in walk(parse(source(script))) if node.type == kind]
+
+
+def declared(script: str) -> dict[str, str | None]:
+    """The script's own parameters with their defaults."""
+    header = source(script).partition("\nparam(\n")[2].partition("\n)\n")[0]
+    found = re.findall(r"^    \[(?:string|switch)\] \$(\w+)(?: = ('[^']*'))?,?$", header, re.MULTILINE)
+    return {name: value or None for name, value in found}
+
+
+@pytest.mark.parametrize("script", [CREATE, REMOVE])
+def test_syntax(script: str) -> None:
+    """The whole script is PowerShell."""
+    assert not parse(source(script)).has_error
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("function Get-Administrator {", "function Get-Administrator ("),
+        ("if ($null -eq (Get-AzContext)) {", "if ($null -eq (Get-AzContext) {"),
+        ("    return $parameters\n}", "    return $parameters\n"),
+        ("$deployment = @{", "$deployment = @"),
+        ("'Incremental'", "'Incremental"),
+    ],
+)
+def test_broken_script_is_noticed(before: str, after: str) -> None:
+    """The grammar can say no."""
+    assert before in source(CREATE)
+    assert parse(source(CREATE).replace(before, after)).has_error
+
+
+@pytest.mark.parametrize("script", [CREATE, REMOVE])
+def test_parameters_and_defaults(script: str) -> None:
+    """Names and defaults are those that were required; the subscription has none, and must be given."""
+    assert declared(script) == PARAMETERS[script]
+    mandatory = re.search(
+        r"\[Parameter\(Mandatory = \$true\)\]\s+\[Validate[^\n]+\]\s+\[string\] \$(\w+)", source(script)
+    )
+    assert mandatory is not None
+    assert mandatory[1] == "SubscriptionId"
+
+
+@pytest.mark.parametrize("script", [CREATE, REMOVE])
+def test_help_explains_every_parameter(script: str) -> None:
+    """`Get-Help` knows each of them, and has an example."""
+    assert re.findall(r"^\.PARAMETER (\w+)$", source(script), re.MULTILINE) == list(PARAMETERS[script])
+    assert {".SYNOPSIS", ".DESCRIPTION", ".EXAMPLE"} <= set(re.findall(r"^\.[A-Z]+", source(script), re.MULTILINE))
+
+
+@pytest.mark.parametrize("script", [CREATE, REMOVE])
+def test_commands_exist(script: str) -> None:
+    """Each command is a cmdlet of a module that the script requires, or a function of its own."""
+    own = set(nodes(script, "function_name"))
+    used = set(nodes(script, "command_name"))
+    known = set().union(*CMDLETS.values())
+    assert used - own <= known
+    assert own <= used
+    (required,) = re.findall(r"^#Requires -Modules (.+)$", source(script), re.MULTILINE)
+    assert set(required.split(", ")) == {name for name, cmdlets in CMDLETS.items() if cmdlets & used} - {"PowerShell"}
+
+
+@pytest.mark.parametrize("script", [CREATE, REMOVE])
+def test_nothing_changes_without_being_asked(script: str) -> None:
+    """-WhatIf and -Confirm work: whatever changes Azure stands inside a ShouldProcess."""
+    text = source(script)
+    assert "[CmdletBinding(SupportsShouldProcess = $true" in text
+    changing = [
+        line for line in text.splitlines() if CHANGES_AZURE.search(line) and not line.lstrip().startswith(("#", "."))
+    ]
+    assert changing
+    for line in changing:
+        before = text[: text.index(line)].splitlines()
+        opened = [one for one in before if "$PSCmdlet.ShouldProcess(" in one]
+        assert opened
+        assert indent(line) > indent(opened[-1])
+
+
+def indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def test_removal_asks_and_refuses() -> None:
+    """Removal asks by default, after it has shown what would go; a group without the tag is refused before that."""
+    text = source(REMOVE)
+    assert "ConfirmImpact = 'High'" in text
+    order = ["is not tagged", "Get-AzResource ", "$PSCmdlet.ShouldProcess(", "Remove-AzResourceGroup"]
+    places = [text.index(one) for one in order]
+    assert places == sorted(places)
+    assert "Nothing to remove" in text
+
+
+def test_foreign_group_is_refused_at_creation_too() -> None:
+    """A group that somebody else made is never tagged, or it could be removed with all that is in it."""
+    text = source(CREATE)
+    assert text.index("is not tagged") < text.index("New-AzResourceGroup -Name")
+    assert "-Tag @{ $TagName = $TagValue }" in text
+    for script in (CREATE, REMOVE):
+        assert "$TagName = 'managed-by'" in source(script)
+        assert "$TagValue = 'reltask'" in source(script)
+    template = json.loads((INFRASTRUCTURE / "azure-sql.json").read_text(encoding="utf-8"))
+    assert template["variables"]["tags"] == {"managed-by": "reltask"}
+
+
+def test_script_and_template_fit_together() -> None:
+    """What the script hands over is what the template declares, and all that it demands."""
+    template = json.loads((INFRASTRUCTURE / "azure-sql.json").read_text(encoding="utf-8"))
+    handed = set(re.findall(r"^        (\w+) += \$", source(CREATE), re.MULTILINE)) & set(template["parameters"])
+    demanded = {name for name, parameter in template["parameters"].items() if "defaultValue" not in parameter}
+    assert demanded <= handed
+    assert handed | {"serverName", "location"} == set(template["parameters"])
+    assert "$result.Outputs['connectionUrl'].Value" in source(CREATE)
+    assert "'azure-sql.json'" in source(CREATE)
+    assert "Mode                    = 'Incremental'" in source(CREATE)
+
+
+def test_ends_with_what_to_do_next() -> None:
+    """The connection URL, the schema command, and the grant for a managed identity."""
+    text = source(CREATE)
+    for line in (
+        "RELTASK_DATABASE_URL=$Url",
+        "reltask migrate --database $Url",
+        "CREATE USER [my-worker] FROM EXTERNAL PROVIDER;",
+        "ALTER ROLE reltask_run ADD MEMBER [my-worker];",
+    ):
+        assert line in text
+
+
+@pytest.mark.parametrize("script", [CREATE, REMOVE])
+def test_no_password_anywhere(script: str) -> None:
+    """Nothing is asked for, made or printed that would have to be kept secret."""
+    assert not re.search(r"SecureString|\$\w*(password|secret)", source(script), re.IGNORECASE)
