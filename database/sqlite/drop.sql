@@ -1,6 +1,9 @@
--- Remove reltask and everything it knows: jobs, the ledger, workers. Nothing else in the file is touched.
--- Stop the workers first.
+-- Remove reltask and everything it knows: jobs, the ledger, workers, leases, metrics. Nothing else in the file is
+-- touched. Stop the workers first.
 
+drop table if exists reltask_metrics;
+drop table if exists reltask_lease_waiters;
+drop table if exists reltask_leases;
 drop table if exists reltask_runs;
 drop table if exists reltask_jobs;
 drop table if exists reltask_workers;

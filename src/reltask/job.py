@@ -372,7 +372,7 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     started_at: datetime
     heartbeat_at: datetime
     state: str
-    """alive, silent (no sign of life within what it promised) or stopped."""
+    """alive, dead (marked so, or no sign of life within what it promised) or stopped."""
 
 
 class StatusView(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ thread that beats: no pool, no breaker and no retry stand in front of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -37,11 +37,14 @@ from reltask.job import (
     WorkerRecord,
     WorkerView,
 )
+from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, MetricView, Term
 
 Wake = Callable[[datetime | None], None]
 """Called with the time at which something becomes due; None: look now."""
 SENT_ONCE = frozenset({"claim_jobs"})
 """Verbs that a store does not try again by itself: a claim is trusted from before it was sent, so it must not wait."""
+LeaseWake = Callable[[str | None], None]
+"""Called with the name of a lease that was given back; None: look at all of them."""
 BATCH = 1_000
 """No verb touches more rows than this at once; callers chunk."""
 
@@ -82,6 +85,10 @@ class Transaction(Protocol):
         """End the slot if owner and fence still match: the last statement before the commit."""
         ...
 
+    async def guard_lease(self, term: Term) -> bool:
+        """Keep anybody from taking over this lease until the commit, if its term is still this one."""
+        ...
+
 
 class Borrowed(Protocol):
     """A connection that the user already has, as far as reltask may use it.
@@ -103,8 +110,59 @@ class Borrowed(Protocol):
         ...
 
 
-class Store(Protocol):
-    """A database that holds jobs, runs and workers."""
+class LeaseStore(Protocol):
+    """A database that holds leases: all that a leader needs."""
+
+    async def acquire_lease(self, request: LeaseRequest) -> LeaseAnswer:
+        """Take a lease that nobody holds any more, with the next term; the same acquisition again gets the same."""
+        ...
+
+    async def heartbeat_lease(self, grant: Grant, *, metadata: str | None = None) -> bool:
+        """Renew a lease that has not ended and is still this grant's, and publish its metadata if there is any."""
+        ...
+
+    async def resign_lease(self, grant: Grant) -> bool:
+        """Give a lease back if it is still this grant's, so that the next one need not wait for its end."""
+        ...
+
+    async def signal_lease(self, name: str) -> None:
+        """Tell those that wait that a lease was given back, where the database can; after the commit."""
+        ...
+
+
+class Maintainable(Protocol):
+    """A database that is kept in order by whoever leads, or by everybody.
+
+    With `leader`, nothing is written unless that term is still the lease's, and nobody can take the lease over before
+    the writes are committed.
+    """
+
+    async def mark_dead_workers(self, *, leader: Term | None) -> list[str]:
+        """Mark workers that gave no sign of life for as long as they had promised; say which."""
+        ...
+
+    async def prune_runs(self, *, older_than: timedelta, most: int, leader: Term | None, limit: int = BATCH) -> int:
+        """Remove the oldest ledger rows: those past the age, and those beyond the count; none younger than an hour."""
+        ...
+
+    async def prune_records(self, *, workers: timedelta, metrics: timedelta, leader: Term | None) -> int:
+        """Remove workers that ended, and metrics that were made, longer ago than this; a batch of each."""
+        ...
+
+    async def roll_up_runs(self, *, leader: Term | None) -> int:
+        """Count the ledger's rows of recent minutes anew, by minute and task; say how many minutes were written."""
+        ...
+
+    def advisory_lock(self, name: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[bool]] | None]:
+        """Try for a lock that ends with its connection; yields None, or a question: is the connection still alive?
+
+        UsageError where the database has no such locks.
+        """
+        ...
+
+
+class Store(LeaseStore, Maintainable, Protocol):
+    """A database that holds jobs, runs, workers, leases and metrics."""
 
     async def open(self) -> None:
         """Connect, and check that the schema is the one that this version speaks."""
@@ -198,8 +256,11 @@ class Store(Protocol):
         """Tell sleeping workers that something is due, or when it will be, where the database can; after the commit."""
         ...
 
-    def listen(self, wake: Wake) -> AbstractAsyncContextManager[bool]:
-        """Call `wake` at each signal while the block is open; yields False where the database has no signals."""
+    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
+        """Call `wake` at each signal while the block is open; yields False where the database has no signals.
+
+        `lease` is called at each signal about a lease, over the same connection.
+        """
         ...
 
     # Operators
@@ -222,6 +283,10 @@ class Store(Protocol):
 
     async def discard_job(self, job_id: UUID) -> bool:
         """Remove an unclaimed job, with a ledger row that says so."""
+        ...
+
+    async def release_lease(self, term: Term) -> bool:
+        """Take a lease away from its holder if its term is still the one that was seen."""
         ...
 
     # Reading
@@ -248,6 +313,14 @@ class Store(Protocol):
 
     async def list_workers(self) -> list[WorkerView]:
         """Workers, living ones first."""
+        ...
+
+    async def list_leases(self) -> list[LeaseView]:
+        """Leases by name."""
+        ...
+
+    async def list_metrics(self, *, since: timedelta, task: str | None = None) -> list[MetricView]:
+        """Metrics of the last so many minutes, newest first."""
         ...
 
     # Auditing

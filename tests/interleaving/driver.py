@@ -50,6 +50,8 @@ class Snapshot(NamedTuple):
     workers: list[Row]
     effects: list[Row]
     """What tasks wrote in their own transactions, into a table without any unique constraint."""
+    leases: list[Row]
+    metrics: list[Row]
 
 
 class Session(Protocol):
@@ -85,8 +87,8 @@ class Session(Protocol):
         """A write of the task's own, in a chunk or together with its completion."""
         ...
 
-    async def hold_rows(self, jobs: Collection[UUID], workers: Collection[str]) -> None:
-        """Lock these rows without changing them."""
+    async def hold_rows(self, jobs: Collection[UUID], workers: Collection[str], leases: Collection[str] = ()) -> None:
+        """Lock these rows without changing them; a lease without a row is kept from getting one."""
         ...
 
     async def pause_next(self) -> None:

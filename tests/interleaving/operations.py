@@ -25,6 +25,7 @@ from reltask.job import (
     Verb,
     WorkerRecord,
 )
+from reltask.leadership import LeaseAnswer
 from tests.interleaving.driver import Session
 
 T = datetime(2025, 3, 30, 0, 59, 59, 123456, tzinfo=UTC)
@@ -55,6 +56,7 @@ class Operation:
     jobs: tuple[UUID, ...] = (A,)
     """The rows that it may lock."""
     workers: tuple[str, ...] = ()
+    leases: tuple[str, ...] = ()
     never_waits: bool = False
     fenced_end: bool = False
     """Refused means rolled back, together with what the task wrote."""
@@ -73,6 +75,10 @@ def said(answer: Any) -> Any:
             return sorted(claims, key=lambda claim: claim.job_id)
         case BeatAnswer(renewed=renewed, strays=strays):
             return sorted(renewed), sorted((stray.job_id, stray.fence) for stray in strays)
+        case LeaseAnswer(term=term):
+            return term
+        case [str(), *_]:
+            return sorted(answer)
         case list():
             return sorted(answer, key=lambda one: one.job_id)
     return answer

@@ -22,7 +22,14 @@ from reltask.stores.postgres.transaction import PostgresTransaction
 from reltask.stores.statement import Statement, compile_statement, read_sql, split
 from tests.interleaving.driver import Snapshot, StatementRefused, Waiting
 
-TABLES = ("reltask.jobs", "reltask.runs", "reltask.workers", "interleaving.effects")
+TABLES = (
+    "reltask.jobs",
+    "reltask.runs",
+    "reltask.workers",
+    "interleaving.effects",
+    "reltask.leases",
+    "reltask.metrics",
+)
 
 SET_UP = """
 create schema interleaving;
@@ -38,7 +45,9 @@ SNAPSHOT = """
 select (select json_agg(job order by id) from reltask.jobs as job),
        (select json_agg(run order by job_id, fence) from reltask.runs as run),
        (select json_agg(worker order by id) from reltask.workers as worker),
-       (select json_agg(effect order by job_id, kind) from interleaving.effects as effect)
+       (select json_agg(effect order by job_id, kind) from interleaving.effects as effect),
+       (select json_agg(lease order by name) from reltask.leases as lease),
+       (select json_agg(metric order by minute, task) from reltask.metrics as metric)
 """
 
 WAITS = """
@@ -51,9 +60,14 @@ select string_agg(attname, ', ' order by attnum) from pg_attribute
 where attrelid = $1::regclass and attnum > 0 and not attisdropped and attgenerated = ''
 """
 
+MAKING_LEASES = """
+select pg_advisory_xact_lock(hashtextextended('reltask.leases ' || name, 0)) from unnest($1::text[]) as name
+"""
+
 PAUSE = "(select interleaving.pause({}))"
 _BATCH = ("        order by id\n    ) as given", "        where {pause}\n        order by id\n    ) as given")
 _ROW = ("where id = :id::uuid", "where {pause} and id = :id::uuid")
+_LEASE = ("where lease.name = :lease::text", "where {pause} and lease.name = :lease::text")
 
 FIRST_LOOK = {
     "claim_jobs": (") as first_task\n", ") as first_task\n    where {pause}\n"),
@@ -68,6 +82,8 @@ FIRST_LOOK = {
     "register_worker": ("as parameters\n", "as parameters\nwhere {pause}\n"),
     "stop_worker": ("where id = :worker::text", "where {pause} and id = :worker::text"),
     **dict.fromkeys(["guard_job", "record_progress", "pause_job", "resume_job", "run_job_now", "retry_job"], _ROW),
+    **dict.fromkeys(["acquire_lease", "heartbeat_lease", "resign_lease", "release_lease", "guard_lease"], _LEASE),
+    **dict.fromkeys(["mark_dead_workers", "prune_runs", "prune_records", "roll_up_runs"], _LEASE),
 }
 """Where each statement first looks at its input: after its snapshot, before its first lock."""
 
@@ -138,13 +154,17 @@ class PostgresSession:
     async def write_effect(self, job_id: UUID, kind: str) -> None:
         await self._connection.execute("insert into interleaving.effects values ($1, $2)", job_id, kind)
 
-    async def hold_rows(self, jobs: Collection[UUID], workers: Collection[str]) -> None:
+    async def hold_rows(self, jobs: Collection[UUID], workers: Collection[str], leases: Collection[str] = ()) -> None:
         await self._connection.execute(
             "select from reltask.jobs where id = any ($1::uuid[]) order by id for update", list(jobs)
         )
         await self._connection.execute(
             "select from reltask.workers where id = any ($1::text[]) order by id for update", list(workers)
         )
+        await self._connection.execute(
+            "select from reltask.leases where name = any ($1::text[]) order by name for update", list(leases)
+        )
+        await self._connection.execute(MAKING_LEASES, list(leases))
 
     async def pause_next(self) -> None:
         await self._monitor.execute("select pg_advisory_lock($1)", self._pid)

@@ -178,4 +178,83 @@ OPERATORS = [
     _mutant("retry revives the living", "retry_job", ("dead", "retry", "retry"), ("and dead_at is not null", "")),
 ]
 
-MUTANTS = [*BEATS, *CLAIMS, *SETTLEMENTS, *PRODUCERS, *OPERATORS]
+BY_EXISTS: Change = ("    for key share\n", "")
+NO_TERM: Change = ("(:term::bigint is null or exists (select from leader))\n      and ", "")
+LED = {
+    "prune": "prune_runs",
+    "roll up": "roll_up_runs",
+    "mark dead": "mark_dead_workers",
+    "prune records": "prune_records",
+}
+
+LEASES = [
+    _mutant("a guard checks by EXISTS", "guard_lease", "lead keeps the lease", ("\nfor key share", "")),
+    _mutant(
+        "a guard keeps beats waiting",
+        "guard_lease",
+        "a beat passes its leader's transaction",
+        ("for key share", "for share"),
+    ),
+    _mutant(
+        "a guard forgets the term",
+        "guard_lease",
+        ("lease ended", "acquire", "lead"),
+        ("and lease.term = :term::bigint ", "and :term::bigint > 0 "),
+    ),
+    *(_mutant(f"{name} checks by EXISTS", verb, f"{name} keeps the lease", BY_EXISTS) for name, verb in LED.items()),
+    *(
+        _mutant(f"{name} believes its snapshot", verb, f"{name} with an old term", BY_EXISTS)
+        for name, verb in LED.items()
+    ),
+    *(_mutant(f"{name} forgets the term", verb, f"{name} with an old term", NO_TERM) for name, verb in LED.items()),
+    _mutant(
+        "a prune waits for another",
+        "prune_runs",
+        "two prunes at once",
+        ("for update of run skip locked", "for update of run"),
+    ),
+    _mutant(
+        "a try waits for a leader",
+        "acquire_lease",
+        "lead keeps the lease",
+        ("for update of lease skip locked", "for update of lease"),
+    ),
+    _mutant(
+        "a try believes its snapshot",
+        "acquire_lease",
+        "two tries with the same snapshot",
+        ("    for update of lease skip locked\n", ""),
+    ),
+    _mutant(
+        "a try overlooks a renewal",
+        "acquire_lease",
+        "a try meets a renewal",
+        ("    for update of lease skip locked\n", ""),
+    ),
+    _mutant(
+        "a try waits for its twin",
+        "acquire_lease",
+        ("no lease", "acquire", "acquire"),
+        ("pg_try_advisory_xact_lock(hashtextextended('reltask.leases ' || :lease::text, 0))", "true"),
+    ),
+    _mutant(
+        "a try keeps the term",
+        "acquire_lease",
+        ("lease ended", "acquire", "acquire"),
+        ("case when free.won_before then 0 else 1 end", "0"),
+    ),
+    _mutant(
+        "a beat revives what has ended",
+        "heartbeat_lease",
+        ("lease ended", "acquire", "beat"),
+        ("and lease.expires_at > coalesce(:now::timestamptz, statement_timestamp())", ""),
+    ),
+    _mutant(
+        "a release forgets the term",
+        "release_lease",
+        ("lease ended", "acquire", "release lease"),
+        ("and lease.term = :term::bigint ", "and :term::bigint > 0 "),
+    ),
+]
+
+MUTANTS = [*BEATS, *CLAIMS, *SETTLEMENTS, *PRODUCERS, *OPERATORS, *LEASES]

@@ -20,7 +20,20 @@ from tests.interleaving.directed import (
     two_claims_of_everything,
     two_claims_share_a_lane,
 )
-from tests.interleaving.operations import Operation, complete, fail, recurring, release
+from tests.interleaving.lease_scenes import LED, lead, leased
+from tests.interleaving.lease_stories import (
+    a_beat_meets_a_takeover,
+    a_beat_passes_its_leaders_transaction,
+    a_leaders_write_keeps_the_lease,
+    a_lease_given_back_under_a_transaction,
+    a_resignation_hands_over_at_once,
+    a_try_meets_a_renewal,
+    a_write_waits_for_a_takeover,
+    an_old_terms_write_finds_nothing,
+    two_prunes_at_once,
+    two_tries_with_the_same_snapshot,
+)
+from tests.interleaving.operations import LATER, Operation, complete, fail, recurring, release
 from tests.interleaving.opposite import opposite_enqueues, opposite_keys, opposite_settlements
 from tests.interleaving.scenes import KEYED, LONG_AGO, RIVAL, ROWS, Scene, held, ready
 from tests.interleaving.telling import Story
@@ -31,6 +44,8 @@ LANE = Scene("directed: two in a lane", ready(*ROWS[:2]), [])
 THREE = Scene("directed: three held", held(*ROWS, since=LONG_AGO), [])
 EMPTY = Scene("directed: empty", ready(), [])
 ONE_OFF = Scene("directed: held one-off", held(KEYED, since=LONG_AGO), [])
+LED_ONCE = Scene("directed: lease ended", leased(-LATER), [])
+LEADING = Scene("directed: lease ends in between", leased(LATER / 2), [])
 
 
 def _complete(*holds: Hold) -> Operation:
@@ -68,4 +83,20 @@ STORIES: dict[str, tuple[Scene, Story]] = {
     },
     "opposite batches: enqueue, same ids": (EMPTY, opposite_enqueues),
     "opposite batches: enqueue, same keys": (EMPTY, opposite_keys),
+    **{
+        f"{name} keeps the lease": (LED_ONCE, a_leaders_write_keeps_the_lease(write))
+        for name, write in {"lead": lead, **LED}.items()
+    },
+    **{f"{name} with an old term": (LED_ONCE, an_old_terms_write_finds_nothing(write)) for name, write in LED.items()},
+    **{
+        f"{name} waits for a takeover": (LED_ONCE, a_write_waits_for_a_takeover(write))
+        for name, write in {"lead": lead, **LED}.items()
+    },
+    "a beat passes its leader's transaction": (LEADING, a_beat_passes_its_leaders_transaction),
+    "a lease given back under a transaction": (LEADING, a_lease_given_back_under_a_transaction),
+    "a try meets a renewal": (LEADING, a_try_meets_a_renewal),
+    "a beat meets a takeover": (LEADING, a_beat_meets_a_takeover),
+    "two tries with the same snapshot": (LED_ONCE, two_tries_with_the_same_snapshot),
+    "two prunes at once": (LED_ONCE, two_prunes_at_once),
+    "a resignation hands over at once": (LEADING, a_resignation_hands_over_at_once),
 }

@@ -6,6 +6,7 @@ import pytest
 
 from tests.interleaving.driver import Violation
 from tests.interleaving.explore import Suite
+from tests.interleaving.lease_scenes import LEASE_SCENES
 from tests.interleaving.postgres_mutants import MUTANTS, Check, Mutant
 from tests.interleaving.scenes import SCENES
 from tests.interleaving.stories import STORIES
@@ -20,7 +21,7 @@ async def run(suite: Suite, check: Check) -> None:
         await tell(suite, *STORIES[check])
         return
     scene_name, *names = check
-    (scene,) = (scene for scene in SCENES if scene.name == scene_name)
+    (scene,) = (scene for scene in [*SCENES, *LEASE_SCENES] if scene.name == scene_name)
     pairs = [pair for pair in scene.pairs if sorted(map(str, pair)) == sorted(names)]
     assert pairs, f"no such pair: {check}"
     for pair in pairs:

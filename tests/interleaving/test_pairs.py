@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.interleaving.explore import Suite, ran
+from tests.interleaving.lease_scenes import LEASE_SCENES
 from tests.interleaving.scenes import SCENES, Pair, Scene
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CASES = [
-    pytest.param(scene, pair, id=f"{scene.name}: {pair[0]} × {pair[1]}") for scene in SCENES for pair in scene.pairs
+    pytest.param(scene, pair, id=f"{scene.name}: {pair[0]} × {pair[1]}")
+    for scene in [*SCENES, *LEASE_SCENES]
+    for pair in scene.pairs
 ]
 
 

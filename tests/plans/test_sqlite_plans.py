@@ -35,8 +35,15 @@ PROTOCOL = [
     "declare_job",
     "discard_job",
     "read_job",
+    "acquire_lease",
+    "heartbeat_lease",
+    "resign_lease",
+    "release_lease",
+    "guard_lease",
+    "prune_runs",
+    "roll_up_runs",
 ]
-_TABLES = r"(reltask_\w+|jobs|runs|workers|first|next|other|this|future)"
+_TABLES = r"(reltask_\w+|jobs|runs|workers|leases|first|next|other|this|future)"
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from reltask import App
+from tests import mssql_server
 from tests.store.lenders import Lender
 
 
@@ -41,7 +42,7 @@ class Shop:
         for table in ("jobs", "runs"):
             self.ask(f"delete from {self.own(table)}")
         self.ask("drop table if exists effects")
-        self.ask("create table effects (note text)")
+        self.ask("create table effects (note varchar(100))")
 
     def own(self, table: str) -> str:
         """The full name of one of reltask's tables."""
@@ -52,6 +53,9 @@ class Shop:
         if self.is_sqlite:
             with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as connection, connection:
                 return connection.execute(sql).fetchall()
+        if self.url.startswith("mssql"):
+            with closing(mssql_server.open_connection(self.url)) as connection:
+                return mssql_server.run(connection, sql)
 
         async def fetch() -> list[Any]:
             connection = await asyncpg.connect(self.url)

@@ -16,7 +16,18 @@ import pytest
 
 from reltask.audit import KEPT_FOR, Break, Kind, Wait
 from reltask.job import Claim, NewJob, Outcome
-from tests.store.bench import ALIVE, LOCK, Bench, PostgresBackend, SqliteBackend, new_job, recurring, worker_record
+from tests import mssql_server
+from tests.store.bench import (
+    ALIVE,
+    LOCK,
+    Bench,
+    MssqlBackend,
+    PostgresBackend,
+    SqliteBackend,
+    new_job,
+    recurring,
+    worker_record,
+)
 
 ENDS_ONCE = "(job_id, slot_no) where outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')"
 
@@ -27,6 +38,9 @@ async def damage(bench: Bench, sql: str) -> None:
         with closing(sqlite3.connect(bench.backend.path)) as connection, connection:
             connection.execute(sql.replace("@", "reltask_"))
         return
+    if isinstance(bench.backend, MssqlBackend):
+        mssql_server.run(bench.backend.connection, mssql_server.spell(sql))
+        return
     assert isinstance(bench.backend, PostgresBackend)
     async with bench.backend._connection() as connection:
         await connection.execute(sql.replace("@", "reltask."))
@@ -35,11 +49,12 @@ async def damage(bench: Bench, sql: str) -> None:
 @pytest.fixture
 async def unguarded(bench: Bench) -> AsyncIterator[Bench]:
     """A database that has lost the index which forbids a second end."""
-    is_sqlite = isinstance(bench.backend, SqliteBackend)
-    await damage(bench, "drop index @runs_slot_ends_once")
+    names = {SqliteBackend: "reltask_runs_slot_ends_once", MssqlBackend: "UX_Runs_SlotEndsOnce"}
+    name = names.get(type(bench.backend), "runs_slot_ends_once")
+    on_mssql = isinstance(bench.backend, MssqlBackend)
+    await damage(bench, f"drop index {name} on @runs" if on_mssql else "drop index @runs_slot_ends_once")
     yield bench
     await damage(bench, "delete from @runs")
-    name = "reltask_runs_slot_ends_once" if is_sqlite else "runs_slot_ends_once"
     await damage(bench, f"create unique index {name} on @runs {ENDS_ONCE}")
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import django.db
@@ -15,12 +19,17 @@ import pytest
 import sqlalchemy as sa
 
 from reltask import App, Job
-from reltask.errors import SchemaError, UsageError
+from reltask.errors import SchemaError, TransientError, UsageError
 from reltask.job import Outcome
+from reltask.leadership import LeaseRequest, Term
+from reltask.store import Store
 from reltask.stores.borrowed import recognise
 from reltask.stores.borrowed.link import is_ambiguous
+from reltask.stores.postgres.adapter import PostgresStore
+from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.stores.sqlite.session import SqliteOptions
 from tests.postgres_server import PostgresServer
-from tests.store.lenders import ON_POSTGRES, ON_SQLITE, Lender, Sqlite3, Undo, declare_in_django
+from tests.store.lenders import ON_MSSQL, ON_POSTGRES, ON_SQLITE, Lender, Sqlite3, Undo, declare_in_django
 from tests.store.shop import Shop, sqlite_url
 
 pytestmark = pytest.mark.slow
@@ -33,10 +42,11 @@ def shared_postgres(postgres_server: PostgresServer, postgres_template: str) -> 
     postgres_server.drop_database("borrowed")
 
 
-@pytest.fixture(params=[*ON_SQLITE, *ON_POSTGRES], ids=repr)
+@pytest.fixture(params=[*ON_SQLITE, *ON_POSTGRES, *ON_MSSQL], ids=repr)
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     lender: Lender = request.param
-    url = sqlite_url(tmp_path) if lender in ON_SQLITE else request.getfixturevalue("shared_postgres")
+    shared = "mssql_url" if lender in ON_MSSQL else "shared_postgres"
+    url = sqlite_url(tmp_path) if lender in ON_SQLITE else request.getfixturevalue(shared)
     shop = Shop(url, lender)
     shop.clear()
     yield shop
@@ -136,6 +146,68 @@ class Sleeper:
         self._woken.append("woken")
 
 
+# A leader's own transaction
+
+
+def test_a_leader_guards_its_own_transaction(shop: Shop) -> None:
+    """Until its commit nobody takes the lease over; afterwards somebody does, and the old term is told."""
+    lender, name = shop.lender, str(uuid4())
+    store = _store(shop, START)
+    assert _try(shop, name, START) == 1
+
+    async def scenario() -> None:
+        async with lender.connect(shop.url) as connection:
+            async with lender.transaction(connection):
+                leader = await store.borrow(connection).join()
+                answers.append(await leader.guard_lease(Term(name, 1)))
+                await lender.write(connection, "led")
+                answers.append(_try(shop, name, LATER))
+            answers.append(_try(shop, name, LATER))
+            with suppress(Undo):
+                async with lender.transaction(connection):
+                    await lender.write(connection, "too late")
+                    late = await store.borrow(connection).join()
+                    answers.append(await late.guard_lease(Term(name, 1)))
+                    raise Undo
+
+    answers: list[Any] = []
+    lender.play(scenario())
+    assert answers == [True, None, 2, False]
+    assert shop.notes() == ["led"]
+
+
+START = datetime.fromisoformat("2025-03-30T00:00:00Z")
+LATER = START + timedelta(hours=1)
+
+
+def _store(shop: Shop, now: datetime) -> Store:
+    if shop.is_sqlite:
+        options = SqliteOptions(command_timeout=timedelta(milliseconds=50))
+        return SqliteStore(shop.url, options=options, now=lambda: now, inline=True)
+    if shop.lender in ON_MSSQL:
+        from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - the driver is an extra
+
+        return MssqlStore(shop.url, now=lambda: now)
+    return PostgresStore(shop.url, now=lambda: now)
+
+
+def _try(shop: Shop, name: str, now: datetime) -> int | None:
+    """A rival's try for a lease, on a connection and in a thread of its own; SQLite's has no patience with writers."""
+
+    async def acquire() -> int | None:
+        store = _store(shop, now)
+        request = LeaseRequest(name=name, holder="rival", acquisition=uuid4(), ttl=timedelta(seconds=10))
+        try:
+            return (await store.acquire_lease(request)).term
+        except TransientError:
+            return None
+        finally:
+            await store.close()
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        return elsewhere.submit(lambda: asyncio.run(acquire())).result()
+
+
 # What is refused
 
 
@@ -156,7 +228,7 @@ def greet(app: App, connection: Any) -> None:
 
 def test_unknown_connection(app: App) -> None:
     """What is no connection is refused, with the list of what is one; nothing is imported to find out."""
-    with pytest.raises(UsageError, match=r"a builtins\.int, which.*asyncpg, psycopg \(3\) or sqlite3, an SQLAlchemy"):
+    with pytest.raises(UsageError, match=r"a builtins\.int, which.*asyncpg, psycopg \(3\), sqlite3, pyodbc or.*SQLAlchemy"):
         greet(app, 42)
 
 

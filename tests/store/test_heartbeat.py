@@ -90,7 +90,7 @@ async def test_heartbeat_shows_a_sign_of_life(bench: Bench) -> None:
     bench.now.advance(seconds=20)
     assert [view.state for view in await bench.store.list_workers()] == ["alive"]
     bench.now.advance(microseconds=1)
-    assert [view.state for view in await bench.store.list_workers()] == ["silent"]
+    assert [view.state for view in await bench.store.list_workers()] == ["dead"]
 
 
 async def test_read_holds_shows_what_is_committed(bench: Bench) -> None:

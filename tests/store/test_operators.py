@@ -153,15 +153,15 @@ async def test_worker_introduced_again(bench: Bench) -> None:
 
 
 async def test_living_workers_first(bench: Bench) -> None:
-    """Alive, then silent, then stopped."""
+    """Alive, then dead, then stopped."""
     await bench.store.register_worker(worker_record("c-stopped"))
     await bench.store.stop_worker("c-stopped")
-    await bench.store.register_worker(worker_record("b-silent", alive_for=SECOND))
+    await bench.store.register_worker(worker_record("b-dead", alive_for=SECOND))
     await bench.store.register_worker(worker_record("d-alive"))
     bench.now.advance(seconds=2)
     views = await bench.store.list_workers()
     assert [(view.id, view.state) for view in views] == [
         ("d-alive", "alive"),
-        ("b-silent", "silent"),
+        ("b-dead", "dead"),
         ("c-stopped", "stopped"),
     ]

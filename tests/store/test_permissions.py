@@ -9,9 +9,11 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from reltask.errors import PermanentError
 from reltask.job import ClaimRequest, Completion, Failure, NewJob, Outcome, Release, WorkerRecord
+from reltask.leadership import Grant, LeaseRequest, Term
 from reltask.stores.migration import schema_scripts
 from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.schema import migrate_postgres, pending_postgres
@@ -25,8 +27,27 @@ do $$ begin
 end $$
 """
 
-LOOK = ["select * from reltask.jobs", "select * from reltask.runs", "select * from reltask.workers"]
-REWRITE_LEDGER = ["update reltask.runs set outcome = 'failed'", "delete from reltask.runs", "truncate reltask.runs"]
+LOOK = [
+    "select * from reltask.jobs",
+    "select * from reltask.runs",
+    "select * from reltask.workers",
+    "select * from reltask.leases",
+    "select * from reltask.lease_waiters",
+    "select * from reltask.metrics",
+]
+REWRITE_LEDGER = ["update reltask.runs set outcome = 'failed'", "truncate reltask.runs"]
+CHANGE_THE_REST = [
+    "delete from reltask.runs",
+    "delete from reltask.workers",
+    "update reltask.leases set term = 1",
+    "delete from reltask.lease_waiters",
+    "delete from reltask.metrics",
+]
+REMOVE_LEASES = ["delete from reltask.leases", "truncate reltask.leases"]
+LOOSEN = [
+    "alter table reltask.runs disable row level security",
+    "create policy mine on reltask.runs for delete using (true)",
+]
 CHANGE_TABLES = [
     "alter table reltask.jobs add column mine text",
     "drop table reltask.runs",
@@ -53,12 +74,15 @@ values (gen_random_uuid(), 1, 1, 't', 'default', 1, now(), now(), now(), 'succee
 
 FORBIDDEN = {
     "migrate": OTHERS_DATA,
-    "run": [*REWRITE_LEDGER, *CHANGE_TABLES, *OTHERS_DATA, "truncate reltask.jobs", "delete from reltask.workers"],
+    "run": [*REWRITE_LEDGER, *CHANGE_TABLES, *REMOVE_LEASES, *LOOSEN, *OTHERS_DATA, "truncate reltask.jobs"],
     "enqueue": [
         *LOOK,
         *REWRITE_LEDGER,
         *CHANGE_TABLES,
         *CHANGE_JOBS,
+        *CHANGE_THE_REST,
+        *REMOVE_LEASES,
+        *LOOSEN,
         *OTHERS_DATA,
         "select args from reltask.jobs",
         "select id from reltask.jobs for update",
@@ -69,6 +93,9 @@ FORBIDDEN = {
         *REWRITE_LEDGER,
         *CHANGE_TABLES,
         *CHANGE_JOBS,
+        *CHANGE_THE_REST,
+        *REMOVE_LEASES,
+        *LOOSEN,
         *OTHERS_DATA,
         "select id from reltask.jobs for update",
         "insert into reltask.jobs (id, task, next_run_time) values (gen_random_uuid(), 't', now())",
@@ -154,6 +181,48 @@ async def test_worker_role_does_everything_a_worker_does(url: Url) -> None:
         await store.stop_worker("w")
 
 
+LEASE = LeaseRequest(name="m", holder="w", acquisition=uuid4(), ttl=timedelta(seconds=10))
+
+
+async def test_worker_role_leads(url: Url) -> None:
+    """All verbs of leases and maintenance work under reltask_run."""
+    async with opened(url("run")) as store:
+        assert (await store.acquire_lease(LEASE)).term == 1
+        assert (await store.acquire_lease(replace(LEASE, acquisition=uuid4(), waits=LEASE.ttl))).term is None
+        grant = Grant(term=Term("m", 1), acquisition=LEASE.acquisition)
+        assert await store.heartbeat_lease(grant)
+        async with store.transaction(timeout=LEASE.ttl) as transaction:
+            assert await transaction.guard_lease(grant.term)
+        hour = timedelta(hours=1)
+        await store.mark_dead_workers(leader=grant.term)
+        await store.prune_runs(older_than=hour, most=1, leader=grant.term)
+        await store.prune_records(workers=hour, metrics=hour, leader=grant.term)
+        await store.roll_up_runs(leader=grant.term)
+        async with store.advisory_lock("m") as is_alive:
+            assert is_alive is not None
+            assert await is_alive()
+        assert await store.resign_lease(grant)
+        await store.signal_lease("m")
+
+
+async def test_worker_role_erases_no_fresh_ledger_rows(url: Url, postgres_url: str) -> None:
+    """Whatever a worker's user sends: a row younger than an hour stays. Older ones can be pruned, by reltask's verb."""
+    owner, worker = await asyncpg.connect(postgres_url), await asyncpg.connect(url("run"))
+    try:
+        await owner.execute(ADD_RUN)
+        await owner.execute(ADD_RUN)
+        await owner.execute("update reltask.runs set finished_at = now() - interval '61 minutes' where ctid = '(0,1)'")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await worker.execute("update reltask.runs set job_id = job_id")
+        async with opened(url("run")) as store:
+            assert await store.prune_runs(older_than=timedelta(0), most=1, leader=None) == 1
+        assert await worker.execute("delete from reltask.runs") == "DELETE 0"
+        assert await owner.fetchval("select count(*) from reltask.runs") == 1
+    finally:
+        await owner.close()
+        await worker.close()
+
+
 async def test_enqueue_role_adds_jobs_and_knows_a_repeated_one(url: Url) -> None:
     """Enqueueing, the check of the schema and the signal work under reltask_enqueue; reading a job back does not."""
     job = NewJob(id=uuid4(), task="t", key="once", args='{"secret": 1}')
@@ -182,6 +251,8 @@ async def test_read_role_sees_everything(url: Url) -> None:
         assert await store.audit_slots(kept_for=timedelta(hours=1)) == []
         assert await store.audit_waiting(lock_timeout=timedelta(minutes=2)) == []
         assert await store.audit_losses() == []
+        assert await store.list_leases() == []
+        assert await store.list_metrics(since=timedelta(hours=1)) == []
         with pytest.raises(PermanentError, match=r"permissions\.sql"):
             await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])
 

@@ -404,7 +404,8 @@ async def test_dedicated_store_has_one_connection_and_its_own_patience(
             assert await operator.fetchval(SESSIONS) == 2
             async with operator.transaction():
                 await operator.execute("lock table reltask.jobs in access exclusive mode")
-                with pytest.raises(TransientError):
+                # whoever is quicker: the server's own limit (certainly not applied), or the client's patience
+                with pytest.raises((TransientError, AmbiguousError)):
                     await dedicated.heartbeat_jobs("w", [], alive_for=MINUTE)
         finally:
             await dedicated.close()

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import datetime
 from urllib.parse import urlsplit
 
+import msgspec
+
 from reltask.clock import Clock
 from reltask.config import DatabaseSettings
 from reltask.errors import ConfigurationError, ReltaskError
@@ -41,7 +43,9 @@ def make_store(
         from reltask.stores.sqlite.adapter import SqliteStore  # noqa: PLC0415 - one driver per process
         from reltask.stores.sqlite.session import SqliteOptions  # noqa: PLC0415
 
-        options = SqliteOptions(watch=None) if inline else SqliteOptions()
+        options = SqliteOptions(command_timeout=settings.command_timeout)
+        if inline:
+            options = msgspec.structs.replace(options, watch=None)
         return SqliteStore(url, options=options, policy=policy, now=now, inline=inline, clock=clock)
     if scheme in ("postgresql", "postgres"):
         from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415 - one driver per process
@@ -57,7 +61,21 @@ def make_store(
             policy=policy,
             now=now,
         )
+    if scheme == "mssql":
+        from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - one driver per process
+        from reltask.stores.mssql.connections import Options as MssqlOptions  # noqa: PLC0415
+
+        return MssqlStore(
+            url,
+            options=MssqlOptions(
+                connect_timeout=settings.connect_timeout.total_seconds(),
+                command_timeout=settings.command_timeout.total_seconds(),
+                pool_size=settings.pool_size,
+            ),
+            policy=policy,
+            now=now,
+        )
     raise ConfigurationError(
         f"The database URL starts with {scheme or 'nothing'}://, which this version does not speak.",
-        remedy="Use sqlite:///file.db or postgresql://host/database.",
+        remedy="Use sqlite:///file.db, postgresql://host/database or mssql://server/database.",
     )

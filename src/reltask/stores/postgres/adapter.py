@@ -15,13 +15,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
 
 from reltask.audit import Break, Loss, TaskCount, Wait
-from reltask.errors import AmbiguousError, ConflictError, ReltaskError
+from reltask.errors import AmbiguousError, ConflictError, ReltaskError, TransientError
 from reltask.job import (
     BeatAnswer,
     ClaimAnswer,
@@ -44,7 +44,7 @@ from reltask.job import (
     WorkerView,
 )
 from reltask.resilience import Policy
-from reltask.store import BATCH, SENT_ONCE, Wake
+from reltask.store import BATCH, SENT_ONCE, LeaseWake, Wake
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
@@ -53,16 +53,14 @@ from reltask.stores.postgres.errors import quotable, statement_failed
 from reltask.stores.postgres.schema import check
 from reltask.stores.postgres.signals import Signals, to_payload
 from reltask.stores.postgres.transaction import PostgresTransaction, transaction
+from reltask.stores.postgres.upkeep import Kind, Rows, Upkeep
 from reltask.stores.statement import load
 
 T = TypeVar("T")
-Rows = list[Any]
-Kind = Literal["read", "repeatable", "once"]
-"""What a lost answer means: nothing; send it again; or only the caller can tell."""
 
 
-class PostgresStore:
-    """Jobs, runs and workers in the schema `reltask` of one PostgreSQL database."""
+class PostgresStore(Upkeep):
+    """Jobs, runs, workers, leases and metrics in the schema `reltask` of one PostgreSQL database."""
 
     def __init__(
         self,
@@ -73,6 +71,7 @@ class PostgresStore:
         now: Callable[[], datetime] | None = None,
     ) -> None:
         """`now` replaces the database's clock in tests; `policy` retries, and None asks once."""
+        super().__init__()
         self._url = url
         self._options = options or Options()
         self._policy = policy
@@ -107,7 +106,9 @@ class PostgresStore:
             """After a lost answer, an id that is known already was inserted by the sending before."""
             nonlocal doubtful
             try:
-                rows = await self._send("enqueue_jobs", columns, writes=True)
+                rows = await (
+                    self._enqueue_again(columns) if doubtful else self._send("enqueue_jobs", columns, writes=True)
+                )
             except AmbiguousError:
                 doubtful = True
                 raise
@@ -116,6 +117,14 @@ class PostgresStore:
         if self._policy is None:
             return await insert()
         return await self._policy.call("enqueue_jobs", insert, resend_ambiguous=True)
+
+    async def _enqueue_again(self, columns: values.Columns) -> Rows:
+        """The same, and another look at the ledger: the first sending's job may have ended while this one began."""
+        async with self.transaction(timeout=timedelta(seconds=self._options.command_timeout)) as resent:
+            rows = await resent.verb("enqueue_jobs", **columns)
+            if await resent.verb("read_ended", ids=[job_id for job_id, inserted in rows if inserted]):
+                raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")
+        return rows
 
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
         tasks, keys = [task for task, _ in names], [key for _, key in names]
@@ -198,8 +207,8 @@ class PostgresStore:
     async def _send_signal(self, due_at: datetime | None) -> None:
         await self._ask("repeatable", "signal", payload=to_payload(due_at))
 
-    def listen(self, wake: Wake) -> AbstractAsyncContextManager[bool]:
-        return self._connections.listening(wake)
+    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
+        return self._connections.listening(wake, lease)
 
     # Operators
 

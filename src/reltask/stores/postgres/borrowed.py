@@ -47,4 +47,4 @@ class BorrowedPostgres(Verbs, BorrowedConnection):
 
     async def verb(self, name: str, **columns: object) -> list[Any]:
         (statement,) = load("postgres", name, self._link.style)
-        return await self._own(statement, {**columns, "now": self._now() if self._now else None})
+        return (await self._own(statement, {**columns, "now": self._now() if self._now else None})).rows

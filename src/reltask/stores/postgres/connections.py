@@ -18,21 +18,22 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 
 from reltask.errors import SettingsError, TransientError
-from reltask.store import Wake
+from reltask.store import LeaseWake, Wake
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
 from reltask.stores.postgres.signals import from_payload
 
 CHANNEL = "reltask"
+LEASES_CHANNEL = "reltask_leases"
 SERVER_SHARE = 0.8
 """The server gives up after this share of the client's patience."""
 
@@ -107,20 +108,23 @@ def _session(options: Options) -> dict[str, str]:
     }
 
 
-async def connect(url: str, options: Options, *, plain: bool = False) -> asyncpg.Connection:
-    """A new connection, or one of reltask's errors."""
+async def connect(
+    url: str, options: Options, *, plain: bool = False, settings: Mapping[str, str] | None = None
+) -> asyncpg.Connection:
+    """A new connection, or one of reltask's errors; `settings` are more of the server's."""
     target = read_url(url)
     session = {"application_name": options.application_name} if plain else _session(options)
-    settings: dict[str, Any] = {"statement_cache_size": 0} if target.pgbouncer else {"server_settings": session}
+    session.update(settings or {})
+    arguments: dict[str, Any] = {"statement_cache_size": 0} if target.pgbouncer else {"server_settings": session}
     if target.tls:
-        settings["ssl"] = _encrypted()
+        arguments["ssl"] = _encrypted()
     try:
         return await asyncpg.connect(
             target.dsn,
             timeout=options.connect_timeout,
             command_timeout=options.command_timeout,
             max_cached_statement_lifetime=0,
-            **settings,
+            **arguments,
         )
     except (ValueError, asyncpg.InterfaceError):
         raise SettingsError(
@@ -128,6 +132,13 @@ async def connect(url: str, options: Options, *, plain: bool = False) -> asyncpg
         ) from None
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
         raise connection_failed(error) from error
+
+
+class Listener(NamedTuple):
+    """Somebody who wants to be woken."""
+
+    wake: Wake
+    lease: LeaseWake | None
 
 
 class Connections:
@@ -140,7 +151,7 @@ class Connections:
         self._plain = plain
         self._idle: list[asyncpg.Connection] = []
         self._room = asyncio.Semaphore(options.pool_size)
-        self._wake: Wake | None = None
+        self._listeners: list[Listener] = []
         self._listening: asyncpg.Connection | None = None
 
     @asynccontextmanager
@@ -175,27 +186,29 @@ class Connections:
             connection.terminate()
 
     @asynccontextmanager
-    async def listening(self, wake: Wake) -> AsyncIterator[bool]:
-        """Call `wake` at each notification; False where notifications cannot reach us."""
+    async def listening(self, wake: Wake, lease: LeaseWake | None) -> AsyncIterator[bool]:
+        """Call `wake` and `lease` at their notifications; False where notifications cannot reach us."""
         if read_url(self._url).pgbouncer:
             yield False
             return
-        self._wake = wake
+        listener = Listener(wake, lease)
+        self._listeners.append(listener)
         try:
             with suppress(TransientError):  # not there now: the next statement that gets through listens
                 async with self.take():
                     pass
             yield True
         finally:
-            self._wake = None  # the connection goes on listening, to nobody, until it is closed
+            self._listeners.remove(listener)  # the connection goes on listening, to nobody, until it is closed
 
     async def _listen_on(self, connection: asyncpg.Connection) -> None:
         """Make this the listening connection if one is wanted and none lives. What was missed meanwhile: wake once."""
-        if self._wake is None or (self._listening is not None and not self._listening.is_closed()):
+        if not self._listeners or (self._listening is not None and not self._listening.is_closed()):
             return
         self._listening = connection
         try:
             await connection.add_listener(CHANNEL, self._notified)
+            await connection.add_listener(LEASES_CHANNEL, self._lease_notified)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             connection.terminate()
             raise connection_failed(error) from error
@@ -203,13 +216,22 @@ class Connections:
         self._gone()
 
     def _notified(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
-        if self._wake is not None:
-            self._wake(from_payload(payload))
+        for listener in self._listeners:
+            listener.wake(from_payload(payload))
+
+    def _lease_notified(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
+        self._wake_lease(payload)
 
     def _gone(self, *_: object) -> None:
         """The connection that waited for notifications has gone, or is new: what was missed is anybody's guess."""
-        if self._wake is not None:
-            self._wake(None)
+        for listener in self._listeners:
+            listener.wake(None)
+        self._wake_lease(None)
+
+    def _wake_lease(self, name: str | None) -> None:
+        for listener in self._listeners:
+            if listener.lease is not None:
+                listener.lease(name)
 
     async def close(self) -> None:
         """Say goodbye on every idle connection."""

@@ -16,6 +16,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from reltask.job import Completion, Hold, NewJob
+from reltask.leadership import Term
 from reltask.stores.postgres import values
 from reltask.stores.postgres.connections import Connections
 from reltask.stores.postgres.driver import asyncpg
@@ -46,6 +47,9 @@ class Verbs(ABC):
 
     async def complete_job(self, worker: str, completion: Completion) -> bool:
         return bool(await self.verb("complete_jobs", worker=worker, **values.completions([completion])))
+
+    async def guard_lease(self, term: Term) -> bool:
+        return bool(await self.verb("guard_lease", **values.leader(term)))
 
 
 class PostgresTransaction(Verbs):

@@ -32,6 +32,7 @@ from reltask.job import (
     WorkerRecord,
     WorkerView,
 )
+from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, MetricView, Term
 
 Row = Sequence[Any]
 Columns = dict[str, object]
@@ -135,6 +136,27 @@ def worker_record(record: WorkerRecord) -> Columns:
     return msgspec.structs.asdict(record)
 
 
+def leader(term: Term | None) -> Columns:
+    """What a leader's write presents; without one, nobody is asked."""
+    return {"lease": None if term is None else term.lease, "term": None if term is None else term.number}
+
+
+def grant(given: Grant) -> Columns:
+    """What a holder's beat and resignation present."""
+    return {**leader(given.term), "acquisition": given.acquisition}
+
+
+def lease_request(asked: LeaseRequest) -> Columns:
+    """What a try for a lease asks for."""
+    return {
+        "lease": asked.name,
+        "holder": asked.holder,
+        "acquisition": asked.acquisition,
+        "ttl_ms": milliseconds(asked.ttl),
+        "waits": asked.waits,
+    }
+
+
 # What rows say
 
 
@@ -231,3 +253,20 @@ def loss(row: Row) -> Loss:
     """Runs that lost their lock."""
     fields = dict(zip(Loss.__struct_fields__, row, strict=True))
     return Loss(**{**fields, "outcome": Outcome(fields["outcome"])})
+
+
+def lease_answer(rows: Sequence[Row]) -> LeaseAnswer:
+    """The answer to a try."""
+    (row,) = rows
+    return LeaseAnswer(**dict(zip(LeaseAnswer.__struct_fields__, row, strict=True)))
+
+
+def lease_view(row: Row) -> LeaseView:
+    """A lease, for people."""
+    fields = dict(zip(LeaseView.__struct_fields__, row, strict=True))
+    return LeaseView(**{**fields, "ttl": fields["ttl"] * _MILLISECOND})
+
+
+def metric_view(row: Row) -> MetricView:
+    """One task in one minute."""
+    return MetricView(**dict(zip(MetricView.__struct_fields__, row, strict=True)))

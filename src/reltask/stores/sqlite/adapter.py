@@ -48,7 +48,7 @@ from reltask.job import (
     WorkerView,
 )
 from reltask.resilience import Policy
-from reltask.store import BATCH, SENT_ONCE, Wake
+from reltask.store import BATCH, SENT_ONCE, LeaseWake, Wake
 from reltask.stores.borrowed import recognise
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
@@ -57,21 +57,37 @@ from reltask.stores.sqlite.reclaim import Reclaimer
 from reltask.stores.sqlite.schema import ensure_schema
 from reltask.stores.sqlite.session import MEMORY, Session, SqliteOptions, Transaction, database_path
 from reltask.stores.sqlite.transaction import SqliteTransaction, transaction
+from reltask.stores.sqlite.upkeep import Upkeep
 from reltask.stores.sqlite.watch import watching
 from reltask.stores.statement import load
+from reltask.stores.surplus import Surplus
 
 T = TypeVar("T")
 Rows = list[Any]
 
 _REPEATABLE = frozenset(
-    {"open", "heartbeat_jobs", "record_progress", "register_worker", "stop_worker", "reclaim_jobs", "run_job_now"}
+    {
+        "open",
+        "heartbeat_jobs",
+        "record_progress",
+        "register_worker",
+        "stop_worker",
+        "reclaim_jobs",
+        "run_job_now",
+        "acquire_lease",
+        "heartbeat_lease",
+        "mark_dead_workers",
+        "prune_runs",
+        "prune_records",
+        "roll_up_runs",
+    }
 )
 """Writes that may be sent again when the disk failed during their commit: the second time they change nothing, and say
 the same. What became of the others only the engine can tell, by reading the ledger."""
 
 
-class SqliteStore:
-    """Jobs, runs and workers in one SQLite file."""
+class SqliteStore(Upkeep):
+    """Jobs, runs, workers, leases and metrics in one SQLite file."""
 
     def __init__(
         self,
@@ -96,6 +112,7 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._session = Session(self.path, self._options, now)
         self._reclaimer = Reclaimer(self._options.confirm_stale, self._clock.monotonic)
+        self._surplus = Surplus(self._clock.monotonic)
         self._thread: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
 
@@ -189,11 +206,20 @@ class SqliteStore:
     async def signal(self, due_at: datetime | None = None) -> None:
         """Nothing to send: who listens watches the file itself."""
 
-    def listen(self, wake: Wake) -> AbstractAsyncContextManager[bool]:
+    async def signal_lease(self, name: str) -> None:
+        """Nothing to send: who waits watches the file itself."""
+
+    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
         if self._options.watch is None or self.path == MEMORY:
             return _silence()
+
+        def changed() -> None:
+            wake(None)
+            if lease is not None:
+                lease(None)
+
         interval = self._options.watch.total_seconds()
-        return watching(self.path, wake, interval=interval, sleep=self._clock.sleep)
+        return watching(self.path, changed, interval=interval, sleep=self._clock.sleep)
 
     # Operators
 

@@ -41,10 +41,10 @@ class BorrowedSqlite(Verbs, BorrowedConnection):
 
     async def verb(self, name: str, **parameters: object) -> list[Any]:
         values = {"now": await self._micros(), **parameters}
-        return [await self._own(statement, values) for statement in load("sqlite", name, self._link.style)]
+        return [(await self._own(statement, values)).rows for statement in load("sqlite", name, self._link.style)]
 
     async def _micros(self) -> int:
         (statement,) = load("sqlite", "read_now", self._link.style)
         given = None if self._given_now is None else self._given_now()
-        ((now,),) = await self._own(statement, {"now": optional_micros(given)})
+        ((now,),) = (await self._own(statement, {"now": optional_micros(given)})).rows
         return int(now)

@@ -2,13 +2,13 @@
 
     look (reads only) ── nothing known is due ──► answer: no claims, and when to ask again
          │
-         └─ something is due ──► become the writer, look again, take:
+         └─ something is due ──► become the writer, look again if somebody has written meanwhile, take:
                                     an isolated job, alone; or
                                     lane after lane by (priority, oldest due time), until the limit
 
 A lane is (queue, task, priority). Looking costs one index seek per lane, taking one per lane and row, so a poll costs
 the same with ten jobs in the table and with ten million, whoever's they are. Since SQLite has one writer at a time,
-nobody can take a job between the second look and the claim.
+nobody can take a job between the last look and the claim.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class _Sight(Struct, frozen=True):
     """What a look found."""
 
     now: int
+    version: int
     lanes: list[sqlite3.Row]
     isolated: sqlite3.Row | None
     next_expiry: int | None
@@ -48,9 +49,9 @@ class _Sight(Struct, frozen=True):
     def due_lanes(self) -> list[sqlite3.Row]:
         return [lane for lane in self.lanes if lane["due_at"] <= self.now]
 
-    def next_due(self, *, room: bool) -> int | None:
-        """The earliest due time of what is left; with no room for more, the earliest in the future."""
-        times = [lane["due_at"] if room else lane["later"] for lane in self.lanes]
+    def next_due(self, *, room: bool, drained: bool) -> int | None:
+        """The earliest due time of what is left; in lanes that are drained, or without room, the earliest to come."""
+        times = [lane["due_at"] if room and not drained else lane["later"] for lane in self.lanes]
         if self.isolated is not None and (room or not self.isolated_due):
             times.append(self.isolated["due_at"])
         return min((time for time in times if time is not None), default=None)
@@ -61,23 +62,33 @@ def claim_jobs(session: Session, request: ClaimRequest) -> ClaimAnswer:
     seen = session.read(lambda transaction: _look(transaction, request))
     wanted = request.limit > 0 and (seen.isolated_due or seen.due_lanes)
     if wanted or seen.silent:
-        return session.write(lambda transaction: _look_and_take(transaction, request))
+        return session.write(lambda transaction: _take_and_look(transaction, request, seen))
     return _answer(request, [], seen)
 
 
-def _look_and_take(transaction: Transaction, request: ClaimRequest) -> ClaimAnswer:
-    claims = _take(transaction, request, _look(transaction, request)) if request.limit > 0 else []
+def _take_and_look(transaction: Transaction, request: ClaimRequest, seen: _Sight) -> ClaimAnswer:
+    if transaction.version != seen.version:
+        seen = _look(transaction, request)
+    claims = _take(transaction, request, seen) if request.limit > 0 else []
     _run(transaction, _ALIVE, worker=request.worker, alive_for=values.length(request.alive_for))
-    return _answer(request, claims, _look(transaction, request))
+    return _answer(request, claims, _look(transaction, request, lanes=seen.lanes))
 
 
-def _look(transaction: Transaction, request: ClaimRequest) -> _Sight:
+def _look(transaction: Transaction, request: ClaimRequest, *, lanes: list[sqlite3.Row] | None = None) -> _Sight:
+    """All that matters to a claim. Lanes cost the most, and taking from them changes nothing about their future."""
     known = {"queues": values.batch(request.queues), "tasks": values.batch(request.tasks)}
-    lanes = _run(transaction, _LANES, **known)
+    if lanes is None:
+        lanes = _run(transaction, _LANES, **known)
     isolated = _run(transaction, _ISOLATED, **known, isolated_after=values.length(request.isolated_after))
     (times,) = _run(transaction, _TIMES, worker=request.worker)
-    silent = times["seen_at"] is not None and times["seen_at"] + _ALIVE_EVERY <= transaction.now
-    return _Sight(transaction.now, lanes, isolated[0] if isolated else None, times["next_expiry"], silent)
+    return _Sight(
+        now=transaction.now,
+        version=transaction.version,
+        lanes=lanes,
+        isolated=isolated[0] if isolated else None,
+        next_expiry=times["next_expiry"],
+        silent=times["seen_at"] is not None and times["seen_at"] + _ALIVE_EVERY <= transaction.now,
+    )
 
 
 def _take(transaction: Transaction, request: ClaimRequest, seen: _Sight) -> list[Claim]:
@@ -99,10 +110,12 @@ def _take(transaction: Transaction, request: ClaimRequest, seen: _Sight) -> list
 
 
 def _answer(request: ClaimRequest, claims: list[Claim], seen: _Sight) -> ClaimAnswer:
+    # Who takes from the lanes takes all that is due in them, as far as there is room.
+    drained = any(not claim.isolated for claim in claims)
     return ClaimAnswer(
         claims=claims,
         now=values.moment(seen.now),
-        next_due=values.optional_moment(seen.next_due(room=len(claims) < request.limit)),
+        next_due=values.optional_moment(seen.next_due(room=len(claims) < request.limit, drained=drained)),
         next_expiry=values.optional_moment(seen.next_expiry),
     )
 

@@ -47,6 +47,11 @@ def classify(error: sqlite3.Error, path: str, *, committing: bool = False) -> Da
     return PermanentError(message, remedy=_PERMANENT.get(name, ""))
 
 
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether somebody else's lock was in the way, and nothing has happened."""
+    return primary_name(error) == "SQLITE_BUSY"
+
+
 def primary_name(error: sqlite3.Error) -> str:
     """`SQLITE_BUSY` for `SQLITE_BUSY_SNAPSHOT` and its like; empty where the driver itself complained."""
     name = str(getattr(error, "sqlite_errorname", ""))

@@ -16,16 +16,19 @@ from reltask.stores.statement import load, split
 
 def ensure_schema(session: Session) -> list[str]:
     """Bring the file's tables to this version, and name the scripts that did; a newer file is refused."""
-    connection = session.connection()
     try:
-        if not _pending(connection):
-            return []
+        return session.patiently(lambda: _bring_up_to_date(session.connection()))
+    except sqlite3.Error as error:
+        raise classify(error, session.path) from error
+
+
+def _bring_up_to_date(connection: sqlite3.Connection) -> list[str]:
+    if not _pending(connection):
+        return []
+    try:
         connection.execute("begin immediate")
         done = [_run(connection, migration) for migration in _pending(connection)]
         connection.execute("commit")
-    except sqlite3.Error as error:
-        raise classify(error, session.path) from error
-    else:
         return done
     finally:
         if connection.in_transaction:

@@ -30,7 +30,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from reltask.errors import SettingsError
-from reltask.stores.sqlite.errors import classify, primary_name
+from reltask.stores.sqlite.errors import classify, is_busy
 from reltask.stores.sqlite.values import micros
 from reltask.stores.statement import Statement, load
 
@@ -40,6 +40,9 @@ MEMORY = ":memory:"
 
 _BEGIN_READ = "begin"
 _BEGIN_WRITE = "begin immediate"
+_TURN, _NAP = 0.02, 0.001
+"""SQLite waits for a lock in naps that grow to 100 ms: whoever has waited longest looks least often, and starves among
+busy writers. So it waits for one turn of so many seconds only, naps briefly, and begins anew until patience ends."""
 _SYNCHRONOUS = {"full": "pragma synchronous = full", "normal": "pragma synchronous = normal"}
 
 _inherited: list[sqlite3.Connection] = []
@@ -49,7 +52,7 @@ _inherited: list[sqlite3.Connection] = []
 class SqliteOptions(Struct, frozen=True, kw_only=True):
     """How a store treats its file."""
 
-    command_timeout: timedelta = timedelta(seconds=5)
+    command_timeout: timedelta = timedelta(seconds=30)
     """How long a transaction waits for other writers."""
     synchronous: Literal["full", "normal"] = "full"
     """Whether each commit waits for the disk: see this module's docstring."""
@@ -65,6 +68,12 @@ class Transaction:
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
         self._connection = connection
         self.now = now
+
+    @property
+    def version(self) -> int:
+        """Another number than before means that another connection has committed since."""
+        (version,) = self._connection.execute("pragma data_version").fetchone()
+        return int(version)
 
     def run(self, statement: Statement, **values: object) -> list[sqlite3.Row]:
         """One statement with `:now` and these values."""
@@ -114,21 +123,30 @@ class Session:
             _inherited.append(self._connection)
         self._connection, self._pid = None, os.getpid()
 
+    def patiently(self, work: Callable[[], T]) -> T:
+        """Do it, again and again while another writer is in the way: as long as that is so, nothing has happened."""
+        return _patiently(work, self._options.command_timeout)
+
     def _within(self, begin: str, work: Callable[[Transaction], T]) -> T:
-        connection = self.connection()
         committing = False
+
+        def transact() -> T:
+            nonlocal committing
+            connection = self.connection()
+            try:
+                connection.execute(begin)
+                answer = work(Transaction(connection, self.read_now(connection)))
+                committing = begin == _BEGIN_WRITE
+                connection.execute("commit")
+                return answer
+            finally:
+                if connection.in_transaction:
+                    connection.rollback()
+
         try:
-            connection.execute(begin)
-            answer = work(Transaction(connection, self.read_now(connection)))
-            committing = begin == _BEGIN_WRITE
-            connection.execute("commit")
+            return self.patiently(transact)
         except sqlite3.Error as error:
             raise classify(error, self.path, committing=committing) from error
-        else:
-            return answer
-        finally:
-            if connection.in_transaction:
-                connection.rollback()
 
     def read_now(self, connection: sqlite3.Connection) -> int:
         """The time, by the host's clock or by the test's."""
@@ -139,34 +157,33 @@ class Session:
         return int(row["now"])
 
 
+def _patiently(work: Callable[[], T], patience: timedelta) -> T:
+    deadline = time.monotonic() + patience.total_seconds()
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(_NAP)
+
+
 def connect(path: str, options: SqliteOptions) -> sqlite3.Connection:
     """A new connection in WAL mode."""
-    timeout = options.command_timeout.total_seconds()
+    patience = min(options.command_timeout.total_seconds(), _TURN)
     try:
-        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
+        connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
     except sqlite3.Error as error:
         raise classify(error, path) from error
     try:
         connection.row_factory = sqlite3.Row
-        _enter_wal(connection, deadline=time.monotonic() + timeout)
+        # SQLite does not wait when several processes switch a new file to WAL at once: it refuses all but one.
+        _patiently(lambda: connection.execute("pragma journal_mode = wal"), options.command_timeout)
         connection.execute(_SYNCHRONOUS[options.synchronous])
     except sqlite3.Error as error:
         connection.close()
         raise classify(error, path) from error
     return connection
-
-
-def _enter_wal(connection: sqlite3.Connection, deadline: float) -> None:
-    # SQLite does not wait when several processes switch a new file to WAL at once: it refuses all but one.
-    while True:
-        try:
-            connection.execute("pragma journal_mode = wal")
-        except sqlite3.OperationalError as error:
-            if primary_name(error) != "SQLITE_BUSY" or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
 
 
 def database_path(url: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from reltask.job import Completion, Hold, NewJob
+from reltask.leadership import Term
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.errors import classify
 from reltask.stores.sqlite.session import Session, Transaction
@@ -50,6 +51,9 @@ class Verbs(ABC):
         accepted, *_ = await self.verb("complete_jobs", worker=worker, completions=values.batch(rows))
         return bool(accepted)
 
+    async def guard_lease(self, term: Term) -> bool:
+        return bool((await self.verb("guard_lease", lease=term.lease, term=term.number))[-1])
+
 
 class Opened:
     """The open transaction itself, on its own thread."""
@@ -79,7 +83,7 @@ class Opened:
 
     def _run(self, statement: str) -> None:
         try:
-            self.connection.execute(statement)
+            self._session.patiently(lambda: self.connection.execute(statement))
         except sqlite3.Error as error:
             raise classify(error, self._session.path, committing=statement == "commit") from error
 

@@ -33,6 +33,7 @@ from reltask.job import (
     WorkerRecord,
     WorkerView,
 )
+from reltask.leadership import Grant, LeaseRequest, LeaseView, MetricView, Term
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -156,6 +157,27 @@ def worker_row(record: WorkerRecord) -> dict[str, object]:
         "tasks": batch(record.tasks),
         "concurrency": record.concurrency,
         "alive_for": length(record.alive_for),
+    }
+
+
+def leader(term: Term | None) -> dict[str, object]:
+    """What a leader's write presents; without one, nobody is asked."""
+    return {"lease": None if term is None else term.lease, "term": None if term is None else term.number}
+
+
+def grant(given: Grant) -> dict[str, object]:
+    """As heartbeat_lease.sql and resign_lease.sql want it."""
+    return {"lease": given.term.lease, "term": given.term.number, "acquisition": str(given.acquisition)}
+
+
+def lease_request(request: LeaseRequest) -> dict[str, object]:
+    """As acquire_lease.sql wants it."""
+    return {
+        "lease": request.name,
+        "holder": request.holder,
+        "acquisition": str(request.acquisition),
+        "ttl_ms": timeout_ms(request.ttl),
+        "waits": length(request.waits),
     }
 
 
@@ -306,3 +328,23 @@ def found_wait(row: sqlite3.Row) -> Wait:
 def loss(row: sqlite3.Row) -> Loss:
     """A row of audit_losses.sql."""
     return Loss(**{**dict(row), "outcome": Outcome(row["outcome"]), "last_at": moment(row["last_at"])})
+
+
+def lease_view(row: sqlite3.Row) -> LeaseView:
+    """A row of list_leases.sql."""
+    times = {name: moment(row[name]) for name in ("acquired_at", "heartbeat_at", "expires_at", "now")}
+    return LeaseView(
+        name=row["name"],
+        holder=row["holder"],
+        term=row["term"],
+        ttl=row["ttl_ms"] * _MILLISECOND,
+        held=bool(row["held"]),
+        waiting=row["waiting"],
+        metadata=row["metadata"],
+        **times,
+    )
+
+
+def metric_view(row: sqlite3.Row) -> MetricView:
+    """A row of list_metrics.sql."""
+    return MetricView(**{**dict(row), "minute": moment(row["minute"])})

@@ -12,17 +12,16 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 
-from reltask.store import Wake
 from reltask.stores.sqlite.errors import classify
 
 
 @asynccontextmanager
 async def watching(
-    path: str, wake: Wake, *, interval: float, sleep: Callable[[float], Awaitable[None]]
+    path: str, changed: Callable[[], None], *, interval: float, sleep: Callable[[float], Awaitable[None]]
 ) -> AsyncIterator[bool]:
-    """Call `wake` soon after any other connection has changed the file."""
+    """Call `changed` soon after any other connection has changed the file."""
     with closing(_connect(path)) as connection:
-        task = asyncio.create_task(_watch(connection, wake, interval, sleep), name="reltask: watch the file")
+        task = asyncio.create_task(_watch(connection, changed, interval, sleep), name="reltask: watch the file")
         try:
             yield True
         finally:
@@ -33,7 +32,7 @@ async def watching(
 
 async def _watch(
     connection: sqlite3.Connection,
-    wake: Wake,
+    changed: Callable[[], None],
     interval: float,
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
@@ -42,7 +41,7 @@ async def _watch(
         await sleep(interval)
         seen = _version(connection)
         if seen not in (version, None):
-            wake(None)
+            changed()
             version = seen
 
 

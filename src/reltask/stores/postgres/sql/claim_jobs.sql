@@ -102,12 +102,13 @@ claimed as (
 
 alive as (
     update reltask.workers as worker
-    set heartbeat_at = parameters.now, alive_until = parameters.now + :alive_for::interval
+    set heartbeat_at = parameters.now, alive_until = parameters.now + :alive_for::interval, dead_at = null
     from parameters
     where worker.id = (
         select me.id
         from reltask.workers as me
-        where me.id = :worker::text and me.heartbeat_at < (select now from parameters) - interval '5 seconds'
+        where me.id = :worker::text
+          and (me.heartbeat_at < (select now from parameters) - interval '5 seconds' or me.dead_at is not null)
         for update skip locked
     )
 ),

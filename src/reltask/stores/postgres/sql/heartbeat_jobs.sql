@@ -37,7 +37,7 @@ renewed as (
 
 alive as (
     update reltask.workers as worker
-    set heartbeat_at = parameters.now, alive_until = parameters.now + :alive_for::interval
+    set heartbeat_at = parameters.now, alive_until = parameters.now + :alive_for::interval, dead_at = null
     from parameters
     where worker.id = (select me.id from reltask.workers as me where me.id = :worker::text for update skip locked)
 )

@@ -16,4 +16,5 @@ set version = excluded.version,
     concurrency = excluded.concurrency,
     heartbeat_at = excluded.heartbeat_at,
     alive_until = excluded.alive_until,
-    stopped_at = null;
+    stopped_at = null,
+    dead_at = null;

@@ -18,7 +18,7 @@ with recursive lane (head) as (
          limit 1
     )
       from json_each(:queues) as wanted
-    union
+    union all
     select coalesce(
         (
             select next.rowid
@@ -66,9 +66,11 @@ select id, due_at + :isolated_after as due_at
  order by reltask_jobs.due_at
  limit 1;
 
--- Whose lock ends next, and when this worker last showed a sign of life.
+-- Whose lock ends next, and when this worker last showed a sign of life; never, if it was taken for dead.
 select (select min(lock_expires_at) from reltask_jobs where locked_by is not null) as next_expiry,
-       (select heartbeat_at from reltask_workers where id = :worker)               as seen_at;
+       (select case when dead_at is null then heartbeat_at else 0 end
+          from reltask_workers
+         where id = :worker) as seen_at;
 
 -- The due jobs of one lane.
 select id
@@ -98,4 +100,6 @@ returning id, fence, task, key, args, queue, priority, schedule, slot_no, next_r
           locked_at, attempt, max_attempts, claim_timeout_ms, isolated;
 
 -- The worker is alive.
-update reltask_workers set heartbeat_at = :now, alive_until = :now + :alive_for where id = :worker;
+update reltask_workers
+   set heartbeat_at = :now, alive_until = :now + :alive_for, dead_at = null
+ where id = :worker;

@@ -15,7 +15,9 @@ update reltask_jobs
    and +reltask_jobs.locked_by = :worker
 returning id, fence;
 
-update reltask_workers set heartbeat_at = :now, alive_until = :now + :alive_for where id = :worker;
+update reltask_workers
+   set heartbeat_at = :now, alive_until = :now + :alive_for, dead_at = null
+ where id = :worker;
 
 -- Strays: rows of this worker that it did not name. The answer to their claim was lost.
 select id, fence, claim_token

@@ -18,4 +18,5 @@ on conflict (id) do update
        concurrency  = excluded.concurrency,
        heartbeat_at = excluded.heartbeat_at,
        alive_until  = excluded.alive_until,
-       stopped_at   = null;
+       stopped_at   = null,
+       dead_at      = null;

@@ -1,0 +1,58 @@
+-- Questions for a dashboard or an alert. Each only reads; reltask_read may ask them all.
+
+-- 1. Who leads what, for how long, and when the holder last showed a sign of life. Nobody leads what is not held.
+select lease.name,
+       case when lease.holder is not null and lease.expires_at > statement_timestamp() then lease.holder end as leader,
+       lease.term,
+       statement_timestamp() - lease.acquired_at as held_for,
+       statement_timestamp() - lease.heartbeat_at as last_beat,
+       lease.expires_at - statement_timestamp() as time_left,
+       lease.metadata ->> 'last_run' as last_run,
+       lease.metadata ->> 'items' as items,
+       lease.metadata ->> 'errors' as errors,
+       (select count(*)
+        from reltask.lease_waiters as waiter
+        where waiter.name = lease.name and waiter.waiting_until > statement_timestamp()) as waiting
+from reltask.leases as lease
+order by lease.name;
+
+-- 2. Leaders that are stuck: alive enough to beat within the last 30 seconds, in office for more than 5 minutes, and no
+--    round of work finished for as long. Only of those that publish when their last one was. Any row is an alert:
+--    `reltask leases release NAME` takes the lease away.
+select lease.name, lease.holder, lease.term, lease.acquired_at, lease.heartbeat_at,
+       (lease.metadata ->> 'last_run')::timestamptz as last_run
+from reltask.leases as lease
+where lease.holder is not null
+  and lease.heartbeat_at > statement_timestamp() - interval '30 seconds'
+  and lease.acquired_at < statement_timestamp() - interval '5 minutes'
+  and (lease.name = 'reltask:maintenance' or lease.metadata ->> 'last_run' is not null)
+  and coalesce((lease.metadata ->> 'last_run')::timestamptz, lease.acquired_at)
+      < statement_timestamp() - interval '5 minutes'
+order by lease.name;
+
+-- 3. Leases that somebody waits for and nobody holds, for more than a minute past their end.
+select lease.name, lease.term, lease.expires_at
+from reltask.leases as lease
+where lease.expires_at < statement_timestamp() - interval '1 minute'
+  and exists (
+    select from reltask.lease_waiters as waiter
+    where waiter.name = lease.name and waiter.waiting_until > statement_timestamp())
+order by lease.name;
+
+-- 4. Workers that died: no sign of life for as long as they had promised, and no goodbye.
+select worker.id, worker.host, worker.pid, worker.heartbeat_at, worker.dead_at,
+       (select count(*) from reltask.jobs as job where job.locked_by = worker.id) as still_claimed
+from reltask.workers as worker
+where worker.stopped_at is null and (worker.dead_at is not null or worker.alive_until < statement_timestamp())
+order by worker.heartbeat_at;
+
+-- 5. The last hour by task: runs, failures in percent, mean duration and mean lateness in seconds.
+select metric.task,
+       sum(metric.succeeded + metric.failed) as runs,
+       round(100.0 * sum(metric.failed) / sum(metric.succeeded + metric.failed), 1) as failed_percent,
+       sum(metric.seconds) / sum(metric.succeeded + metric.failed) as mean_seconds,
+       sum(metric.late) / sum(metric.succeeded + metric.failed) as mean_late
+from reltask.metrics as metric
+where metric.minute > statement_timestamp() - interval '1 hour'
+group by metric.task
+order by metric.task;

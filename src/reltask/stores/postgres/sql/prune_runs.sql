@@ -1,0 +1,40 @@
+-- Purpose       remove the oldest ledger rows: those past the age, and those beyond the number to keep.
+-- Precondition  older than an hour, whatever was asked for; and, where a term is given, the lease is still held under
+--               it.
+-- Lock order    the lease's row in share mode, then ledger rows; those that somebody else prunes are skipped.
+-- Parameters    :surplus_before from read_surplus.sql, or null.
+
+with
+parameters as materialized (
+    select least(
+        given.now - interval '1 hour',
+        greatest(given.now - :older_than::interval, :surplus_before::timestamptz)
+    ) as before
+    from (select coalesce(:now::timestamptz, statement_timestamp()) as now) as given
+),
+
+leader as materialized (
+    select lease.name
+    from reltask.leases as lease
+    where lease.name = :lease::text and lease.term = :term::bigint and lease.holder is not null
+    for key share
+),
+
+old as materialized (
+    select run.job_id, run.fence
+    from reltask.runs as run
+    where (:term::bigint is null or exists (select from leader))
+      and run.finished_at < (select before from parameters)
+    order by run.finished_at
+    limit :limit::integer
+    for update of run skip locked
+),
+
+removed as (
+    delete from reltask.runs as run
+    using old
+    where run.job_id = old.job_id and run.fence = old.fence
+    returning 1
+)
+
+select count(*) from removed;

@@ -1,0 +1,9 @@
+-- Purpose       which of these jobs the ledger knows: a second look, after an enqueue that was sent again.
+-- Precondition  in the transaction of that enqueue, with the ids that it has inserted. None may be known: a job that the
+--               first sending brought, and that was claimed and done before the second one's insert but after its
+--               snapshot, would come back to life. Then the transaction must be rolled back, and the next try sees it.
+-- Lock order    no locks; a new snapshot.
+
+select given.id
+from unnest(:ids::uuid[]) as given (id)
+where exists (select from reltask.runs as run where run.job_id = given.id);

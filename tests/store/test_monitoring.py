@@ -1,0 +1,126 @@
+"""The questions of monitoring.sql, as shipped, on every database. They ask the database's own clock."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from reltask.job import Completion
+from reltask.leadership import Grant, Term
+from reltask.store import Store
+from reltask.stores.migration import Dialect, schema_scripts
+from reltask.stores.statement import split
+from tests.store.bench import Backend, PostgresBackend, SqliteBackend, new_job, request, worker_record
+from tests.store.test_leases import asked
+
+LEADERS, STUCK, ORPHANED, DEAD, TASKS = range(5)
+"""The questions, in their order."""
+
+
+@pytest.fixture
+async def at(backend: Backend) -> AsyncIterator[Callable[[timedelta], Store]]:
+    """A store whose time is that of the database, or so long ago."""
+    stores = []
+
+    def store(ago: timedelta = timedelta(0)) -> Store:
+        stores.append(backend.store(lambda: datetime.now(UTC) - ago))
+        return stores[-1]
+
+    await store(timedelta(0)).open()
+    yield store
+    for opened in stores:
+        await opened.close()
+
+
+At = Callable[[timedelta], Store]
+NOW = timedelta(0)
+MINUTES = timedelta(minutes=10)
+
+
+async def ask(backend: Backend, question: int) -> list[dict[str, Any]]:
+    """The rows that one of the questions answers."""
+    dialect: Dialect = "sqlite" if isinstance(backend, SqliteBackend) else "postgres"
+    text = split(dict(schema_scripts(dialect))["monitoring.sql"])[question]
+    if isinstance(backend, SqliteBackend):
+        with closing(sqlite3.connect(backend.path)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(text)]
+    assert isinstance(backend, PostgresBackend)
+    postgres = await asyncpg.connect(backend.url)
+    try:
+        return [dict(row) for row in await postgres.fetch(text)]
+    finally:
+        await postgres.close()
+
+
+async def lead(at: At, name: str, *, since: timedelta, metadata: str = "{}") -> Grant:
+    """A lease that was taken so long ago, and whose holder beats now."""
+    wanted = asked(f"leader of {name}", name=name, ttl=timedelta(hours=1))
+    answer = await at(since).acquire_lease(wanted)
+    assert answer.term is not None
+    grant = Grant(term=Term(name, answer.term), acquisition=wanted.acquisition)
+    assert await at(NOW).heartbeat_lease(grant, metadata=metadata)
+    return grant
+
+
+def ended(ago: timedelta) -> str:
+    return f'{{"last_run": "{(datetime.now(UTC) - ago).isoformat()}", "items": 3, "errors": 1}}'
+
+
+async def test_who_leads_what(backend: Backend, at: At) -> None:
+    """Each lease with its holder, if it has one, and what it publishes."""
+    await lead(at, "a", since=MINUTES, metadata=ended(NOW))
+    await at(NOW).resign_lease(await lead(at, "b", since=MINUTES))
+    await at(NOW).acquire_lease(asked("carl", name="a", waits=MINUTES))
+    first, second = await ask(backend, LEADERS)
+    assert (first["name"], first["leader"], first["term"], first["waiting"]) == ("a", "leader of a", 1, 1)
+    assert (str(first["items"]), str(first["errors"])) == ("3", "1")
+    assert (second["name"], second["leader"], second["waiting"]) == ("b", None, 0)
+
+
+async def test_which_leader_is_stuck(backend: Backend, at: At) -> None:
+    """It beats, and has finished nothing for long; not one that works, nor a new one, nor one that never tells."""
+    await lead(at, "works", since=MINUTES, metadata=ended(NOW))
+    await lead(at, "new", since=NOW, metadata=ended(MINUTES))
+    await lead(at, "quiet", since=MINUTES)
+    assert await ask(backend, STUCK) == []
+    await lead(at, "stuck", since=MINUTES, metadata=ended(MINUTES))
+    await lead(at, "reltask:maintenance", since=MINUTES)
+    assert [row["name"] for row in await ask(backend, STUCK)] == ["reltask:maintenance", "stuck"]
+
+
+async def test_which_lease_nobody_takes(backend: Backend, at: At) -> None:
+    """Ended for a while, though somebody waits for it."""
+    await at(MINUTES).acquire_lease(asked("alice"))
+    assert await ask(backend, ORPHANED) == []
+    await at(MINUTES).acquire_lease(asked("bob", waits=2 * MINUTES))
+    assert [row["name"] for row in await ask(backend, ORPHANED)] == ["reports"]
+
+
+async def test_who_died(backend: Backend, at: At) -> None:
+    """Without a sign of life past its promise, marked or not; not the stopped and not the living."""
+    for name in ("dead", "stopped"):
+        await at(MINUTES).register_worker(worker_record(name))
+    await at(MINUTES).stop_worker("stopped")
+    await at(NOW).register_worker(worker_record("alive"))
+    assert [row["id"] for row in await ask(backend, DEAD)] == ["dead"]
+    assert await at(NOW).mark_dead_workers(leader=None) == ["dead"]
+    (row,) = await ask(backend, DEAD)
+    assert row["dead_at"] is not None
+
+
+async def test_how_tasks_do(backend: Backend, at: At) -> None:
+    """Runs and failures of the last hour."""
+    store = at(NOW)
+    await store.enqueue_jobs([new_job()])
+    (claim,) = (await store.claim_jobs(request())).claims
+    await store.complete_jobs("alice", [Completion(hold=claim.hold)])
+    await store.roll_up_runs(leader=None)
+    (row,) = await ask(backend, TASKS)
+    assert (row["task"], row["runs"], row["failed_percent"]) == ("greet", 1, 0)
