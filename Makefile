@@ -14,14 +14,15 @@ SHELL := bash
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --no-input
 READY := $(VENV)/.reltask-ready
-CHECKED := src tests $(wildcard examples benchmarks)
+TSQL := $(VENV)/tsql
+CHECKED := src tests tools $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate simulate-mutants faults check format lock build clean
+.PHONY: help setup demo test simulate simulate-mutants faults check check-tsql format lock build clean
 MAKEFLAGS += --no-print-directory
 
 help: ## show these lines
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv and install the locked packages and reltask itself into it
 
@@ -33,12 +34,17 @@ test: $(READY) ## run every test, on SQLite and on a real PostgreSQL
 
 simulate: $(READY) ## run SEEDS simulated histories with faults, from seed FROM on
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --from $(FROM)
+	@$(BIN)/python -m tests.simulation.run_leases --seeds $(SEEDS) --from $(FROM)
 
 simulate-mutants: $(READY) ## see the simulation catch deliberately broken variants
 	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
+	@$(BIN)/python -m tests.simulation.lease_mutants
 
 faults: $(READY) ## kill, pause, cut off and crash real processes; renews the table in docs/promises.md
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+bench-coordination: $(READY) ## count what 1 to 200 idle workers send to the database; renews benchmarks/results
+	@$(BIN)/python -m benchmarks.coordination $(ARGS)
 
 check: $(READY) ## lint, formatting, types and layers; changes nothing
 	@$(BIN)/ruff check --quiet --output-format concise .
@@ -47,14 +53,23 @@ check: $(READY) ## lint, formatting, types and layers; changes nothing
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest -q --no-header tests/unit/test_tree.py
 
+check-tsql: ## parse every T-SQL file with Microsoft's own parser, where that runs; ARGS names others
+	@case "$$(uname -sm)" in \
+	  "Linux x86_64") $(MAKE) --silent $(TSQL)/.ready && $(TSQL)/bin/python tools/check_tsql.py $(ARGS);; \
+	  *) $(PYTHON) tools/check_tsql.py;; \
+	esac
+
 format: $(READY) ## format, and mend what the linter can mend
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-lock: $(READY) ## renew requirements-dev.txt from pyproject.toml
+lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, and the T-SQL parser's own
 	@$(PIP) install uv
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --no-emit-package reltask --universal --python-version 3.11 \
 	  --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements-dev.txt
+	@printf '%s\n' cffi clr-loader dotnetcore2==3.1.23 mssql-cli==1.0.0 pycparser pythonnet | $(BIN)/uv pip compile - --no-deps \
+	  --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet \
+	  --output-file tools/requirements-tsql.txt
 
 build: $(READY) ## build the wheel and the source archive into dist/
 	@$(BIN)/python -m hatchling build
@@ -74,4 +89,12 @@ $(READY): requirements-dev.txt pyproject.toml | $(BIN)/python
 	@echo "Installing the locked packages into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements-dev.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The parser of T-SQL is a .NET library. Its packages have nothing to do with reltask's own, so they live apart.
+$(TSQL)/.ready: tools/requirements-tsql.txt | $(BIN)/python
+	@echo "Installing the T-SQL parser into $(TSQL)"
+	@$(BIN)/python -m venv --clear $(TSQL)
+	@$(TSQL)/bin/python -m pip --disable-pip-version-check --quiet --quiet --no-input \
+	  install --no-deps --require-hashes --requirement $<
 	@touch $@

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from reltask.engine.context import Context as Context
     from reltask.engine.context import SyncContext as SyncContext
     from reltask.errors import Cancel as Cancel
+    from reltask.errors import LeaseLost as LeaseLost
+    from reltask.errors import LeaseTaken as LeaseTaken
     from reltask.errors import LockLost as LockLost
     from reltask.errors import ReltaskError as ReltaskError
     from reltask.errors import Retry as Retry
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from reltask.handles import Call as Call
     from reltask.handles import Job as Job
     from reltask.handles import Task as Task
+    from reltask.lease_handle import Lease as Lease
 
 _HOMES = {
     "App": "app",
@@ -30,6 +33,9 @@ _HOMES = {
     "Cancel": "errors",
     "Context": "engine.context",
     "Job": "handles",
+    "Lease": "lease_handle",
+    "LeaseLost": "errors",
+    "LeaseTaken": "errors",
     "LockLost": "errors",
     "ProcessContext": "engine.child",
     "ReltaskError": "errors",

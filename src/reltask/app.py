@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -22,8 +22,8 @@ from reltask.backoff import Backoff, parse_backoff
 from reltask.client import Client
 from reltask.clock import Clock, SystemClock
 from reltask.config import Loaded, Settings, load_settings
-from reltask.decorator import TaskDecorator, refuse_unknown
-from reltask.duration import Duration, parse_duration
+from reltask.decorator import TaskDecorator, length, refuse_unknown
+from reltask.duration import Duration
 from reltask.engine.child import ProcessContext
 from reltask.engine.context import Context, SyncContext
 from reltask.engine.service import LoopHost, ThreadHost
@@ -31,6 +31,7 @@ from reltask.engine.worker import Worker
 from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError
 from reltask.handles import Call, Job, Options, ProducerHost, Task, check_options
 from reltask.job import NewJob
+from reltask.leases import LeaseHost, LeaseMethods
 from reltask.logs import log_event
 from reltask.operations import Operations
 from reltask.schedule import Missed, make_schedule
@@ -57,7 +58,7 @@ CONTEXTS: dict[Kind, type] = {Kind.ASYNC: Context, Kind.THREAD: SyncContext, Kin
 _UNSET = msgspec.UNSET
 
 
-class App(Operations):
+class App(Operations, LeaseMethods):
     """Tasks, and the database that their jobs live in.
 
     `url` is `sqlite:///file.db` or `postgresql://host/database`; without it the settings say. `settings` holds
@@ -102,6 +103,9 @@ class App(Operations):
             borrow=lambda connection: self._make_store().borrow(connection),
         )
         self._signal = self._host.signal
+        self._lease_host = LeaseHost(
+            self._client, clock=self._clock, rng=self._rng, emit=self.emit, make_store=self._make_store, inline=inline
+        )
 
     # Settings
 
@@ -260,8 +264,8 @@ class App(Operations):
             priority=priority,
             max_attempts=max_attempts,
             backoff=parse_backoff(backoff),
-            timeout=_length("timeout", timeout),
-            lock_timeout=_length("lock_timeout", lock_timeout),
+            timeout=length("timeout", timeout),
+            lock_timeout=length("lock_timeout", lock_timeout),
         )
         kind = kind_of(function, isolation)
         definition = TaskDefinition(
@@ -321,7 +325,8 @@ class App(Operations):
         return self._client.run_sync(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
 
     def close(self) -> None:
-        """Close this process's client connections; the next call opens them again."""
+        """Give back this process's leases, and close its client connections; the next call opens them again."""
+        self._lease_host.close()
         self._client.close()
 
     # Working
@@ -380,6 +385,7 @@ class App(Operations):
             app_version=self.version,
             state=state,
             beater_host=LoopHost if self._inline else ThreadHost,
+            maintenance=self.settings.maintenance.on(self.url),
         )
 
     @contextlib.asynccontextmanager
@@ -389,12 +395,3 @@ class App(Operations):
         else:
             async with self._lifespan(self) as state:
                 yield state
-
-
-def _length(name: str, value: Duration | None) -> timedelta | None:
-    if value is None:
-        return None
-    try:
-        return parse_duration(value, name=name)
-    except (ValueError, OverflowError) as error:
-        raise DeclarationError(str(error)) from None

@@ -105,6 +105,15 @@ class Client:
         _refuse_inside_transaction(f"{name}_sync")
         return self._connected().submit(operation).result()
 
+    def run_private(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
+        """As `run`, but on the private loop even for a worker's: for what goes on while the caller's loop blocks."""
+        _refuse_inside_transaction(name)
+        return self.run(operation, name=name) if self._inline else self._through_portal(operation)
+
+    def private(self, operation: Operation[T]) -> Future[T]:
+        """The operation on the private loop, for the caller to wait for in its own way."""
+        return self._connected().submit(operation)
+
     def lend(self, store: Store) -> None:
         """Use this open store for calls from the running loop: a worker shares its own."""
         self._own[asyncio.get_running_loop()] = store

@@ -1,12 +1,14 @@
-"""`@app.task(…)`: its type, and what it says to an option that does not exist."""
+"""`@app.task(…)`: its type, and what it says to an option that cannot be right."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
+from reltask.duration import Duration, parse_duration
 from reltask.engine.child import ProcessContext
 from reltask.engine.context import Context, SyncContext
 from reltask.errors import DeclarationError
@@ -57,3 +59,13 @@ def refuse_unknown(function: Callable[..., Any], options: dict[str, Any]) -> Non
                 f"Task {function.__name__}: @app.task has no option {name!r}.",
                 remedy=f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(known))}.",
             )
+
+
+def length(name: str, value: Duration | None) -> timedelta | None:
+    """An option's length of time."""
+    if value is None:
+        return None
+    try:
+        return parse_duration(value, name=name)
+    except (ValueError, OverflowError) as error:
+        raise DeclarationError(str(error)) from None

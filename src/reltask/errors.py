@@ -16,7 +16,9 @@ ReltaskError                      has a stable code, a message and a remedy
 │   ├── ConflictError             a constraint refused it
 │   ├── AmbiguousError            the answer was lost: it may or may not have been applied
 │   └── PermanentError            sending it again would change nothing
-└── LockLost                      this run no longer holds its claim; its writes are refused
+├── LockLost                      this run no longer holds its claim; its writes are refused
+├── LeaseTaken                    somebody else holds the lease, and was not waited for any longer
+└── LeaseLost                     this term of the lease is over; its guarded writes are refused
 
 TaskSignal                        raised *by* a task to choose its outcome; not an error
 ├── Retry                         count the attempt and try again after a delay
@@ -142,6 +144,18 @@ class LockLost(ReltaskError):
     """This run no longer holds its claim: the body must stop, and its writes are refused."""
 
     code = "lock-lost"
+
+
+class LeaseTaken(ReltaskError):
+    """Somebody else holds the lease, and `wait` did not allow to wait for it any longer."""
+
+    code = "lease-taken"
+
+
+class LeaseLost(ReltaskError):
+    """This term of the lease is over: whoever leads must stop, and its guarded writes are refused."""
+
+    code = "lease-lost"
 
 
 class TaskSignal(Exception):

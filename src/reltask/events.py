@@ -182,4 +182,51 @@ class TasksUnknown(Event, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
+class LeaseEvent(Event, frozen=True, kw_only=True):
+    """Something that happened to one leadership. Its `worker` is the lease's holder, which need not be a worker."""
+
+    lease: str
+    term: int
+
+
+class LeaseAcquired(LeaseEvent, frozen=True, kw_only=True):
+    """This process leads."""
+
+
+class LeaseLost(LeaseEvent, frozen=True, kw_only=True):
+    """This process leads no more, and has not chosen to."""
+
+    reason: str
+
+
+class LeaseResigned(LeaseEvent, frozen=True, kw_only=True):
+    """A lease was given back: somebody else can have it at once."""
+
+
+class LeaseLeftToExpire(LeaseEvent, frozen=True, kw_only=True):
+    """A lease could not be given back: somebody else can have it when it ends."""
+
+    error: str
+
+
+class WorkerDied(Event, frozen=True, kw_only=True):
+    """This worker has marked another one as dead: it was silent for longer than it had promised."""
+
+    who: str
+
+
+class RunsPruned(Event, frozen=True, kw_only=True):
+    """A batch of the ledger's oldest rows has been removed."""
+
+    count: int
+
+
+class MaintenanceFailed(Event, frozen=True, kw_only=True):
+    """A step of the maintenance failed; it is tried again at its next time, and the other steps go on."""
+
+    step: str
+    error: str
+    retry_in: float
+
+
 Subscriber = Callable[[Event], None]

@@ -1,6 +1,6 @@
 """Log lines from events.
 
-    event ──► log_event ──► logger reltask.worker | .heartbeat | .database | .task.<name> ──► whoever listens
+    event ──► log_event ──► reltask.worker | .heartbeat | .database | .lease | .maintenance | .task.<name> ──► listeners
 
 `log_event` only speaks to loggers; it installs nothing, so that an application keeps its own logging. The command line
 and `app.run()` call `setup_logging`. Each line carries worker, job, slot and fence; none can carry arguments or
@@ -76,6 +76,17 @@ _LINES: dict[type[events.Event], Line] = {
     events.TasksUnknown: Line("worker", WARNING, _unknown),
     events.JobsClaimed: Line("worker", DEBUG, lambda e: f"Claimed {e.count} of at most {e.limit}"),
     events.Idle: Line("worker", DEBUG, lambda e: f"Nothing to do for {e.seconds:.3f} s"),
+    events.LeaseAcquired: Line("lease", INFO, lambda e: f"Lease {e.lease} acquired, term {e.term}"),
+    events.LeaseLost: Line("lease", WARNING, lambda e: f"Lease {e.lease} lost, term {e.term}: {e.reason}"),
+    events.LeaseResigned: Line("lease", INFO, lambda e: f"Lease {e.lease} given back, term {e.term}"),
+    events.LeaseLeftToExpire: Line(
+        "lease", WARNING, lambda e: f"Lease {e.lease} could not be given back, and is left to expire: {e.error}"
+    ),
+    events.WorkerDied: Line("maintenance", WARNING, lambda e: f"{e.who} is dead: it gave no sign of life"),
+    events.RunsPruned: Line("maintenance", DEBUG, lambda e: f"Removed {e.count} old runs from the ledger"),
+    events.MaintenanceFailed: Line(
+        "maintenance", WARNING, lambda e: f"{e.step} failed, again in {e.retry_in:.1f} s: {e.error}"
+    ),
     events.RunStarted: Line("task", INFO, _started),
     events.RunSucceeded: Line("task", INFO, _succeeded),
     events.RunFailed: Line("task", ERROR, _failed),
@@ -129,6 +140,8 @@ def _extra(event: events.Event) -> dict[str, object]:
         extra |= {"task": event.task, "job": str(event.job_id), "slot": event.slot_no, "fence": event.fence}
     elif isinstance(event, events.StrayReleased):
         extra |= {"job": str(event.job_id), "fence": event.fence}
+    elif isinstance(event, events.LeaseEvent):
+        extra |= {"lease": event.lease, "term": event.term}
     return extra
 
 

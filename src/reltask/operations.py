@@ -1,4 +1,4 @@
-"""What people do with a running system from Python: look, audit, pause, resume, run now, retry, discard."""
+"""What people do with a running system from Python: look, count, audit, pause, resume, run, retry, discard, release."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from reltask.audit import DEFAULT_LOCK_TIMEOUT, KEPT_FOR, Report
 from reltask.client import Client
 from reltask.errors import UnknownJob, UsageError
 from reltask.job import JobView, RunView, State, StatusView, WorkerView
+from reltask.leadership import LeaseView, Term
+from reltask.metrics import TaskStats, sum_up
 from reltask.store import Store
 
 ACTIONS = {
@@ -74,6 +76,32 @@ class Operations:
         """`workers` for synchronous code."""
         return self._client.run_sync(lambda store: store.list_workers(), name="workers")
 
+    def leases(self) -> Coroutine[Any, Any, list[LeaseView]]:
+        """Who holds which lease."""
+        return self._client.run(lambda store: store.list_leases(), name="leases")
+
+    def leases_sync(self) -> list[LeaseView]:
+        """`leases` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_leases(), name="leases")
+
+    def release_lease(self, term: Term) -> Coroutine[Any, Any, bool]:
+        """Take a lease away from its holder, if its term is still this one; say whether it was."""
+        return self._client.run(lambda store: _release(store, term), name="release_lease")
+
+    def release_lease_sync(self, term: Term) -> bool:
+        """`release_lease` for synchronous code."""
+        return self._client.run_sync(lambda store: _release(store, term), name="release_lease")
+
+    def stats(
+        self, *, since: timedelta = timedelta(hours=1), task: str | None = None
+    ) -> Coroutine[Any, Any, list[TaskStats]]:
+        """How each task has been doing for so long, as far as its runs have been counted: once a minute."""
+        return self._client.run(lambda store: _stats(store, since, task), name="stats")
+
+    def stats_sync(self, *, since: timedelta = timedelta(hours=1), task: str | None = None) -> list[TaskStats]:
+        """`stats` for synchronous code."""
+        return self._client.run_sync(lambda store: _stats(store, since, task), name="stats")
+
     def audit(
         self, *, task: str | None = None, lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT
     ) -> Coroutine[Any, Any, Report]:
@@ -119,6 +147,17 @@ async def _change(store: Store, action: str, job_id: UUID) -> None:
         )
     if action in ("resume", "run", "retry"):
         await store.signal()
+
+
+async def _release(store: Store, term: Term) -> bool:
+    released = await store.release_lease(term)
+    if released:
+        await store.signal_lease(term.lease)
+    return released
+
+
+async def _stats(store: Store, since: timedelta, task: str | None) -> list[TaskStats]:
+    return sum_up(await store.list_metrics(since=since, task=task))
 
 
 async def _audit(store: Store, task: str | None, lock_timeout: timedelta) -> Report:

@@ -11,8 +11,8 @@ import pytest
 from reltask.cli import COMMANDS, cli
 from tests.cli.project import Project
 
-READING = ["status", "runs", "workers", "audit", "migrate", "sql", "config"]
-READING += ["jobs list", "jobs show", "dead list", "dead show"]
+READING = ["status", "runs", "workers", "stats", "audit", "migrate", "sql", "config"]
+READING += ["jobs list", "jobs show", "dead list", "dead show", "leases list"]
 MISSING = "01890000-0000-7000-8000-000000000007"
 
 
@@ -204,7 +204,8 @@ def test_migrate_a_file(project: Project) -> None:
     url = ("--database", "sqlite:///new.db")
     assert project.run("migrate", *url, "--check").code == 1
     assert not (project.folder / "new.db").exists()
-    assert project.run("migrate", *url, "--json").json["done"] == ["001-create-tables.sql"]
+    done = project.run("migrate", *url, "--json").json["done"]
+    assert done == ["001-create-tables.sql", "004-create-leases.sql"]
     assert project.run("migrate", *url, "--check").code == 0
     assert "up to date" in project.run("migrate", *url).out
 

@@ -13,7 +13,7 @@ from tests.docs.pages import PAGES, ROOT, blocks, links, mermaid, paths
 from tests.docs.terminal import Terminal
 
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
-GUIDES = ["tasks.md", "embedding.md", "deployment.md"]
+GUIDES = ["tasks.md", "embedding.md", "deployment.md", "leases.md"]
 SKIPPED = {
     "shop/management/commands/worker.py": "needs Django, which is nobody's dependency here",
     "main.py": "runs until somebody stops it; `reltask worker` is the same, and the README starts one",

@@ -21,7 +21,7 @@ from reltask import App
 from reltask.errors import AmbiguousError
 from reltask.events import Event
 from reltask.job import ClaimAnswer, ClaimRequest, JobView, RunView
-from reltask.store import Store, Wake
+from reltask.store import LeaseWake, Store, Wake
 from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.stores.sqlite.session import SqliteOptions
 from reltask.testing import VirtualTime
@@ -109,8 +109,8 @@ class FaultyStore:
     def dedicated(self, *, timeout: timedelta) -> Store:
         return cast("Store", FaultyStore(self._store.dedicated(timeout=timeout), self._faults))
 
-    def listen(self, wake: Wake) -> Any:
-        return self._store.listen(wake)
+    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> Any:
+        return self._store.listen(wake, lease)
 
     async def close(self) -> None:
         await self._store.close()
@@ -189,8 +189,8 @@ class Stage:
         self._seeds = iter(range(1, 1_000))
 
     def app(self, *, settings: dict[str, object] | None = None, **options: Any) -> StageApp:
-        """One more app on this stage's database."""
-        given = {"worker.shutdown_grace": "0s", **(settings or {})}
+        """One more app on this stage's database. It takes part in the maintenance only if a test is about that."""
+        given = {"worker.shutdown_grace": "0s", "maintenance.coordination": "off", **(settings or {})}
         return StageApp(self.path, self.time, settings=given, rng=random.Random(next(self._seeds)), **options)
 
     @property

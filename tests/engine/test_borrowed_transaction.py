@@ -19,7 +19,7 @@ from reltask.errors import AmbiguousError, UsageError
 from reltask.events import RunSucceeded
 from tests.engine.stage import Recorder
 from tests.postgres_server import PostgresServer
-from tests.store.lenders import ON_POSTGRES, ON_SQLITE, Lender, Undo
+from tests.store.lenders import ON_MSSQL, ON_POSTGRES, ON_SQLITE, Lender, Undo
 from tests.store.shop import Shop, sqlite_url
 
 pytestmark = pytest.mark.slow
@@ -128,10 +128,11 @@ def shared_postgres(postgres_server: PostgresServer, postgres_template: str) -> 
     postgres_server.drop_database("borrowed_block")
 
 
-@pytest.fixture(params=[*ON_SQLITE, *ON_POSTGRES], ids=repr)
+@pytest.fixture(params=[*ON_SQLITE, *ON_POSTGRES, *ON_MSSQL], ids=repr)
 def stand(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stand]:
     lender: Lender = request.param
-    url = sqlite_url(tmp_path) if lender in ON_SQLITE else request.getfixturevalue("shared_postgres")
+    shared = "mssql_url" if lender in ON_MSSQL else "shared_postgres"
+    url = sqlite_url(tmp_path) if lender in ON_SQLITE else request.getfixturevalue(shared)
     stand = Stand(url, lender)
     stand.clear()
     yield stand

@@ -38,7 +38,7 @@ def make(kind: type[events.Event], **changes: Any) -> events.Event:
 
 def kinds(root: type[events.Event] = events.Event) -> list[type[events.Event]]:
     found = [kind for child in root.__subclasses__() for kind in [child, *kinds(child)]]
-    return [kind for kind in found if kind is not events.RunEvent]
+    return [kind for kind in found if kind not in (events.RunEvent, events.LeaseEvent)]
 
 
 class Captured(logging.Handler):
@@ -94,6 +94,14 @@ def test_a_line_about_a_run_names_job_slot_and_fence(kind: type[events.Event], c
     assert record.name == "reltask.task.mail"
 
 
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if issubclass(kind, events.LeaseEvent)], ids=str)
+def test_a_line_about_a_lease_names_lease_and_term(kind: type[events.Event], captured: Captured) -> None:
+    """The two that find the leadership in the table."""
+    log_event(make(kind))
+    (record,) = captured.records
+    assert (vars(record)["lease"], vars(record)["term"]) == ("text", 7)
+
+
 @pytest.mark.parametrize(
     ("kind", "level", "logger"),
     [
@@ -105,6 +113,8 @@ def test_a_line_about_a_run_names_job_slot_and_fence(kind: type[events.Event], c
         (events.HeartbeatLate, WARNING, "reltask.heartbeat"),
         (events.DatabaseUnavailable, WARNING, "reltask.database"),
         (events.TasksUnknown, WARNING, "reltask.worker"),
+        (events.LeaseAcquired, INFO, "reltask.lease"),
+        (events.LeaseLost, WARNING, "reltask.lease"),
         (events.JobsClaimed, DEBUG, "reltask.worker"),
         (events.Idle, DEBUG, "reltask.worker"),
     ],

@@ -11,7 +11,7 @@ from typing import Any, get_origin, get_type_hints
 import pytest
 
 import reltask
-from reltask import App, Job, Task
+from reltask import App, Job, Lease, Task
 from reltask.handles import Producer
 
 FACE = [
@@ -21,6 +21,9 @@ FACE = [
     "Cancel",
     "Context",
     "Job",
+    "Lease",
+    "LeaseLost",
+    "LeaseTaken",
     "LockLost",
     "ProcessContext",
     "ReltaskError",
@@ -32,6 +35,10 @@ FACE = [
     "__version__",
 ]
 """The documented list. A name more or less is a decision, and changes this list."""
+
+
+BLOCKS = {"lease"}
+"""What is entered, not awaited."""
 
 
 def test_all_is_the_documented_list() -> None:
@@ -70,7 +77,7 @@ def _coroutines(owner: type) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("owner", [App, Task, Producer, Job])
+@pytest.mark.parametrize("owner", [App, Task, Producer, Job, Lease])
 def test_every_coroutine_has_a_sync_twin(owner: type) -> None:
     """X and x_sync: the same parameters, and what the one promises the other returns."""
     names = _coroutines(owner)
@@ -86,9 +93,17 @@ def test_every_coroutine_has_a_sync_twin(owner: type) -> None:
 
 def test_every_sync_method_has_its_coroutine() -> None:
     """No x_sync without x."""
-    for owner in (App, Task, Job):
+    for owner in (App, Task, Job, Lease):
         twins = [name for name, _ in inspect.getmembers(owner, inspect.isfunction) if name.endswith("_sync")]
-        assert {name.removesuffix("_sync") for name in twins} == set(_coroutines(owner))
+        assert {name.removesuffix("_sync") for name in twins} - BLOCKS == set(_coroutines(owner))
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_every_block_has_a_sync_twin(name: str) -> None:
+    """`async with app.x(…)` and `with app.x_sync(…)`: the same parameters, and the same thing inside."""
+    block, twin = inspect.signature(getattr(App, name)), inspect.signature(getattr(App, f"{name}_sync"))
+    assert block.parameters == twin.parameters
+    assert block.return_annotation == str(twin.return_annotation).replace("AbstractContext", "AbstractAsyncContext")
 
 
 def test_promises_are_real_types() -> None:

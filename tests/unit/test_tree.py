@@ -220,9 +220,18 @@ def test_a_rule_leaves_the_innocent_alone(rule: Rule, text: str) -> None:
 
 NOT_STATEMENTS = {"open", "close"}
 """Verbs that manage connections."""
-HOUSEKEEPING = {"read_schema", "lock_schema", "begin_transaction", "guard_job"}
-"""Statements that migration, start-up and a task's own transaction need, below the seam."""
-WITHOUT = {"sqlite": {"signal"}}
+HOUSEKEEPING = {
+    "read_schema",
+    "lock_schema",
+    "begin_transaction",
+    "guard_job",
+    "guard_lease",
+    "read_ended",
+    "read_surplus",
+    "advisory_lock",
+}
+"""Statements that migration, start-up, pruning and a task's own transaction need, below the seam."""
+WITHOUT = {"sqlite": {"signal", "signal_lease"}}
 """Verbs that need no statement in a store: SQLite has no notifications."""
 
 

@@ -19,6 +19,8 @@ COMMANDS = {
     "jobs": ("jobs", "List and show jobs; pause, resume, run or discard one."),
     "runs": ("runs", "List the runs that have ended, newest first."),
     "workers": ("workers", "List the workers that the database has seen."),
+    "leases": ("leases", "Who leads what, and is it getting on; take a lease away."),
+    "stats": ("stats", "How each task has been doing: runs, failures, durations, lateness."),
     "audit": ("audit", "Check the ledger: each slot once, none lost."),
     "dead": ("dead", "List and show dead letters; retry or discard them."),
     "migrate": ("migrate", "Bring the database's tables to this version."),

@@ -24,8 +24,8 @@ from reltask.stores.sqlite.session import Session, SqliteOptions, database_path
 def command(app: App, *, check: bool, as_json: bool) -> int:
     """Bring the database's tables to this version, under a lock; running it again changes nothing.
 
-    PostgreSQL needs this once per version, by a user who may create tables. SQLite files are also migrated by whoever
-    opens them first. A schema newer than this reltask is refused.
+    PostgreSQL and SQL Server need this once per version, by a user who may create tables. SQLite files are also
+    migrated by whoever opens them first. A schema newer than this reltask is refused.
     """
     names = (_pending if check else _migrate)(app.url)
     if as_json:
@@ -41,9 +41,11 @@ def dialect_of(url: str) -> Dialect:
         return "sqlite"
     if url.startswith(("postgresql:", "postgres:", "postgresql+", "postgres+")):
         return "postgres"
+    if url.startswith(("mssql:", "mssql+")):
+        return "mssql"
     raise ConfigurationError(
         f"This version does not speak to {url.partition(':')[0]}.",
-        remedy="Use sqlite:///file.db or postgresql://host/database.",
+        remedy="Use sqlite:///file.db, postgresql://host/database or mssql://server/database.",
     )
 
 
@@ -52,6 +54,10 @@ def _migrate(url: str) -> list[str]:
         from reltask.stores.postgres.schema import migrate_postgres  # noqa: PLC0415 - the driver is an extra
 
         return asyncio.run(migrate_postgres(url))
+    if dialect_of(url) == "mssql":
+        from reltask.stores.mssql.schema import migrate_mssql  # noqa: PLC0415 - the driver is an extra
+
+        return asyncio.run(migrate_mssql(url))
     session = Session(database_path(url), SqliteOptions(), None)
     try:
         return ensure_schema(session)
@@ -64,6 +70,10 @@ def _pending(url: str) -> list[str]:
         from reltask.stores.postgres.schema import pending_postgres  # noqa: PLC0415 - the driver is an extra
 
         return asyncio.run(pending_postgres(url))
+    if dialect_of(url) == "mssql":
+        from reltask.stores.mssql.schema import pending_mssql  # noqa: PLC0415 - the driver is an extra
+
+        return asyncio.run(pending_mssql(url))
     if not Path(database_path(url)).exists():
         return [migration.name for migration in migrations("sqlite")]
     session = Session(database_path(url), SqliteOptions(), None)

@@ -14,7 +14,7 @@ from reltask.errors import UsageError
 from reltask.stores.migration import Dialect, migrations
 from reltask.stores.statement import read_sql
 
-DIALECTS: tuple[Dialect, ...] = ("postgres", "sqlite")
+DIALECTS: tuple[Dialect, ...] = ("postgres", "sqlite", "mssql")
 
 
 @click.command(name="sql")

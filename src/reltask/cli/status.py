@@ -10,6 +10,7 @@ from reltask.cli.show import print_fields, print_json, print_table, text, worker
 from reltask.cli.target import about_all
 from reltask.config import safe_url
 from reltask.job import StatusView, WorkerView
+from reltask.leadership import MAINTENANCE, LeaseView
 
 SHOWN_WORKERS = 10
 
@@ -18,13 +19,14 @@ SHOWN_WORKERS = 10
 @about_all
 def command(app: App, *, as_json: bool) -> None:
     """The whole system on one screen."""
-    status, workers = app.status_sync(), app.workers_sync()
+    status, workers, leader = app.status_sync(), app.workers_sync(), _leader(app.leases_sync())
     alive = [worker for worker in workers if worker.state == "alive"]
     if as_json:
-        print_json({**msgspec.structs.asdict(status), "workers": alive})
+        print_json({**msgspec.structs.asdict(status), "workers": alive, "maintenance": leader})
         return
     click.echo(f"{safe_url(app.url)} at {text(status.now)} UTC\n")
-    print_fields(_counts(status))
+    led = f"led by {worker_text(leader)}" if leader else "nobody leads"
+    print_fields([*_counts(status), ("maintenance", led)])
     for name, count in sorted(status.unknown.items()):
         click.echo(f"\nNo live worker knows {name}: {count} due.", nl=False)
     click.echo()
@@ -43,6 +45,11 @@ def _counts(status: StatusView) -> list[tuple[str, object]]:
         ("waiting", status.ready),
         ("next due", status.next_due),
     ]
+
+
+def _leader(leases: list[LeaseView]) -> str | None:
+    """Who keeps the database in order. Without the lease, nobody in particular."""
+    return next((lease.holder for lease in leases if lease.held and lease.name == MAINTENANCE), None)
 
 
 def _print_workers(workers: list[WorkerView]) -> None:

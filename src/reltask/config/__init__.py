@@ -18,9 +18,11 @@ ignored costs somebody a night. Passwords are refused where others can read them
 from reltask.config.describe import describe_settings, render_settings
 from reltask.config.load import Loaded, load_settings
 from reltask.config.settings import (
+    LEASE_TTL,
     DatabaseSettings,
     LimitSettings,
     LogSettings,
+    MaintenanceSettings,
     SampleSettings,
     Settings,
     WorkerSettings,
@@ -28,10 +30,12 @@ from reltask.config.settings import (
 from reltask.connection_url import safe_url
 
 __all__ = [
+    "LEASE_TTL",
     "DatabaseSettings",
     "LimitSettings",
     "Loaded",
     "LogSettings",
+    "MaintenanceSettings",
     "SampleSettings",
     "Settings",
     "WorkerSettings",

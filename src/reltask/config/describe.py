@@ -100,6 +100,8 @@ def _together() -> str:
         waits=waits,
         failures=settings.database.breaker_failures,
         reset=format_duration(settings.database.breaker_reset),
+        keep_runs=format_duration(settings.maintenance.keep_runs),
+        keep_count=settings.maintenance.keep_runs_count,
     )
 
 
@@ -130,7 +132,7 @@ How to write them:
 - A duration is a text with a unit: `"500ms"`, `"10s"`, `"5m"`, `"2h"`, `"3d"`, `"1m30s"`. A number alone is an error,
   because nobody remembers what it counts. Only the .NET names take numbers: their last word is the unit, and
   `Milliseconds`, `Seconds`, `Minutes`, `Hours` and `Days` can stand for one another.
-- `auto` means that a duration follows from the lock timeout.
+- `auto` means that a duration follows from the lock timeout; that of the lease, from the database.
 - A list in a variable has commas: `RELTASK_WORKER_QUEUES=default,mail`. So has a table:
   `RELTASK_WORKER_QUEUE_CONCURRENCY=mail=2,reports=1`.
 - A name that is not known is an error that suggests the right one. In a `reltask.toml`, and among variables that begin
@@ -160,6 +162,7 @@ _TOGETHER = """\
 - At SIGTERM or Ctrl+C bodies have {shutdown} to finish; then they are stopped and their jobs released.
 - A statement that certainly was not applied is sent again after {waits} s, each wait lengthened by chance.
 - After {failures} failures in a row nothing is sent for {reset}. Heartbeats never wait for that.
+- One worker at a time keeps the database in order. The ledger keeps a run for {keep_runs}, and {keep_count:,} of them.
 """
 
 _EXAMPLES = """\

@@ -6,10 +6,13 @@ from datetime import timedelta
 from typing import Annotated, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reltask.connection_url import safe_url
 from reltask.errors import SettingsError
 from reltask.lease import Pace
+
+LEASE_TTL = timedelta(seconds=10)
 
 
 class About(Struct, frozen=True):
@@ -150,6 +153,60 @@ class DatabaseSettings(Struct, frozen=True, kw_only=True):
         return f"DatabaseSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
+class MaintenanceSettings(Struct, frozen=True, kw_only=True):
+    """Keeping the database in order: what workers do beside running jobs, and how they share it out."""
+
+    coordination: Annotated[
+        Literal["lease", "everyone", "advisory", "stealing", "off"],
+        About(
+            "Who does it: the holder of a lease, every worker, the holder of an advisory lock, or all of them in "
+            "batches. Off: this worker takes no part."
+        ),
+    ] = "lease"
+    lease_ttl: Annotated[
+        timedelta | None,
+        About("How long the lease lasts without a heartbeat. Auto: 10s; on SQLite, where each beat wakes all, 1m."),
+    ] = None
+    rotate_after: Annotated[
+        timedelta, About("How long one worker holds the lease at most, then another; 0s: no limit.", least=0)
+    ] = timedelta(0)
+    max_stall: Annotated[
+        timedelta, About("A holder that has finished nothing of what was due for so long gives the lease back.")
+    ] = timedelta(minutes=1)
+    reclaim: Annotated[
+        timedelta, About("How often ended locks are looked for. Workers do so by themselves, too, as locks end.")
+    ] = timedelta(seconds=30)
+    dead_workers: Annotated[timedelta, About("How often workers that have fallen silent are marked as dead.")] = (
+        timedelta(seconds=30)
+    )
+    roll_up: Annotated[timedelta, About("How often the runs of the last minutes are counted, minute by minute.")] = (
+        timedelta(seconds=60)
+    )
+    prune: Annotated[timedelta, About("How often what need not be kept any longer is removed.")] = timedelta(seconds=60)
+    keep_runs: Annotated[timedelta, About("How long the ledger keeps a run; an hour at least.")] = timedelta(days=7)
+    keep_runs_count: Annotated[int, About("How many runs the ledger keeps; those of the last hour in any case.")] = (
+        1_000_000
+    )
+    keep_metrics: Annotated[timedelta, About("How long the counts by minute and task are kept.")] = timedelta(days=30)
+    keep_workers: Annotated[timedelta, About("How long workers that have ended stay in the list.")] = timedelta(days=1)
+
+    def on(self, url: str) -> MaintenanceSettings:
+        """These settings for this database, with nothing left to `auto`; SettingsError for what it cannot offer."""
+        is_sqlite = url.startswith("sqlite:")
+        if is_sqlite and self.coordination == "advisory":
+            raise SettingsError(
+                "maintenance.coordination is advisory, but SQLite has no advisory locks.",
+                remedy="On SQLite write lease (the default), everyone, stealing or off.",
+            )
+        ttl = self.lease_ttl or (timedelta(minutes=1) if is_sqlite else LEASE_TTL)
+        return replace(self, lease_ttl=ttl)
+
+    @property
+    def shortest(self) -> timedelta:
+        """The shortest of the intervals."""
+        return min(self.reclaim, self.dead_workers, self.roll_up, self.prune)
+
+
 class LimitSettings(Struct, frozen=True, kw_only=True):
     """How much one job may store."""
 
@@ -184,6 +241,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     database: DatabaseSettings = DatabaseSettings()
     worker: WorkerSettings = WorkerSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
     sample: SampleSettings = SampleSettings()

@@ -29,6 +29,7 @@ from reltask.engine.transaction import (
     wait_for,
 )
 from reltask.errors import UsageError
+from reltask.leadership import Term
 
 
 class ContextServices(Struct, frozen=True, kw_only=True):
@@ -168,6 +169,10 @@ class SyncTransaction:
     def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
         """Run a query and return its rows."""
         return self._block.wait_for(self._block.fetch(sql, *args, **named))
+
+    def guard_lease(self, term: Term) -> bool:
+        """Keep anybody from taking over this lease until the commit: what `lease.guard_sync(tx)` asks."""
+        return self._block.wait_for(self._block.guard_lease(term))
 
 
 def _refuse_inside(call: str) -> None:

@@ -7,6 +7,7 @@ apart, and a dead worker's slot is taken over when its lock ends, not a poll lat
 Idle cost is arithmetic. An idle worker sends one statement per poll: the claim, which also carries its sign of life
 and says when the next lock ends, so that a reclaim is sent only when there is something to reclaim. With the default
 poll of 60 s, 200 idle workers send 200 / 60 = 3.3 statements a second, and none of them grows with the number of jobs.
+Every WARN_INTERVAL each asks for tasks that nobody knows: 200 / 600 = 0.3 more. For the rest see `maintenance.py`.
 
 A job whose last run was lost may be what killed its worker. It is claimed alone: an idle worker takes it at once, a
 busy one only after ISOLATION_PATIENCE, and neither claims anything beside it until it has ended or has lived for one
@@ -26,10 +27,11 @@ from reltask import events
 from reltask.clock import Clock, DatabaseTime
 from reltask.engine.beater import Beater
 from reltask.engine.places import Places, Wish
+from reltask.engine.reclaim import reclaim
 from reltask.engine.run import Run
 from reltask.engine.service import Service
 from reltask.errors import AmbiguousError, ReltaskError
-from reltask.job import ClaimAnswer, ClaimRequest, Reclaimed
+from reltask.job import ClaimAnswer, ClaimRequest
 from reltask.lease import Pace
 from reltask.store import BATCH, Store
 from reltask.tasks import Registry
@@ -120,23 +122,8 @@ class Poller(Service):
         now = self._clock.monotonic()
         if now < self._reclaim_at:
             return
-        reclaimed = await self._store.reclaim_jobs()
-        self._reclaim_at = now + (self._poll if len(reclaimed) < BATCH else 0.0)
-        for lost in reclaimed:
-            self._emit(self._reclaimed(lost))
-        if len(reclaimed) > 1:
-            await self._store.signal()  # each of them is claimed alone: this worker is not enough
-
-    def _reclaimed(self, lost: Reclaimed) -> events.JobReclaimed:
-        return events.JobReclaimed(
-            worker=self._worker,
-            task=lost.task,
-            job_id=lost.job_id,
-            slot_no=lost.slot_no,
-            fence=lost.fence,
-            owner=lost.worker,
-            dead=lost.dead,
-        )
+        reclaimed = await reclaim(self._store, worker=self._worker, emit=self._emit)
+        self._reclaim_at = now + (self._poll if reclaimed < BATCH else 0.0)
 
     # Claiming
 

@@ -15,6 +15,9 @@ from abc import ABC, abstractmethod
 MISTAKE_PAUSE = 1.0
 """After an error that nobody foresaw, a service goes on after so many seconds."""
 
+MOMENT = 1e-6
+"""No pause is shorter: a loop fires a timer that is nearer than its clock's resolution before its time has come."""
+
 
 class Service(ABC):
     """Something that runs until it is stopped."""
@@ -66,9 +69,13 @@ class Service(ABC):
         if pause is not None and pause <= 0:
             await asyncio.sleep(0)
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._woken.wait()
+        loop = asyncio.get_running_loop()
+        timer = None if pause is None else loop.call_later(max(pause, MOMENT), self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
 
 class Host(ABC):

@@ -35,6 +35,7 @@ from reltask.engine.outcome import returned
 from reltask.engine.run import Run, StopReason
 from reltask.errors import AmbiguousError, DatabaseError, LockLost, UsageError
 from reltask.job import Completion, NewJob, Outcome
+from reltask.leadership import Term
 from reltask.store import Store, Transaction
 
 T = TypeVar("T")
@@ -111,6 +112,10 @@ class TaskTransaction:
         """Insert jobs inside this transaction: what `task.enqueue` does while the block is open."""
         self.enqueued = True
         return await self._inner.enqueue_jobs(jobs)
+
+    async def guard_lease(self, term: Term) -> bool:
+        """Keep anybody from taking over this lease until the commit: what `lease.guard(tx)` asks."""
+        return await self._inner.guard_lease(term)
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something of this transaction's from synchronous code, and wait for it."""

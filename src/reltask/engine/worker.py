@@ -1,10 +1,12 @@
 """A worker: composes the services and, above all, ends them in the right order.
 
-    start   open store ─► declare schedules ─► register ─► beater ─► settler ─► poller
-    stop    poller ─► wait for bodies (beating on) ─► stop bodies ─► release ─► settler ─► beater ─► say goodbye
+    start   open store ─► declare schedules ─► register ─► beater ─► settler ─► poller ─► maintenance
+    stop    maintenance (resigns) ─► poller ─► wait for bodies (beating on) ─► stop bodies ─► release ─► settler
+            ─► beater ─► say goodbye
 
-While bodies finish within the grace, the beater goes on: a shutdown that stops beating would hand a running slot to
-somebody else. Claims are released only after their bodies have ended.
+Maintenance ends first, so that somebody else has it at once, however long bodies go on. While bodies finish within the
+grace, the beater goes on: a shutdown that stops beating would hand a running slot to somebody else. Claims are released
+only after their bodies have ended.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -22,13 +25,14 @@ from uuid import UUID
 
 from reltask import events
 from reltask.clock import Clock
-from reltask.config import LimitSettings, WorkerSettings
+from reltask.config import LimitSettings, MaintenanceSettings, WorkerSettings
 from reltask.engine.beater import Beater
 from reltask.engine.bodies import AsyncBody, ThreadBody
 from reltask.engine.context import Context, ContextServices, SyncContext
 from reltask.engine.declare import declare
 from reltask.engine.execute import Executor
 from reltask.engine.heartbeat import Abandon
+from reltask.engine.maintenance import Maintenance
 from reltask.engine.places import Places
 from reltask.engine.poller import Poller
 from reltask.engine.process import ProcessBody
@@ -44,6 +48,8 @@ from reltask.store import Store
 from reltask.tasks import Kind, Registry
 from reltask.version import __version__
 
+MAINTENANCE_PATIENCE = 1.0
+"""A step of the maintenance that takes longer to end than this is cut off: it is tried again by somebody else."""
 PROGRESS_INTERVAL = 1.0
 """A run's progress is written at most once in this many seconds."""
 
@@ -72,7 +78,9 @@ class Worker:
         state: Any = None,
         beater_host: Callable[[Service], Host] = ThreadHost,
         identity: str | None = None,
+        maintenance: MaintenanceSettings | None = None,
     ) -> None:
+        """`maintenance` None: this worker takes no part in it."""
         self.id = identity or worker_id(settings.name, rng)
         self.store = store
         self.started = False
@@ -101,7 +109,10 @@ class Worker:
         self._services = self._make_services(state)
         self._executor = self._make_executor()
         self._poller = self._make_poller()
+        self._maintenance = self._make_maintenance(maintenance)
         self._hosts: list[Host] = [beater_host(self._beater), LoopHost(self._settler), LoopHost(self._poller)]
+        if self._maintenance is not None:
+            self._hosts.append(LoopHost(self._maintenance))
 
     def _make_beater(self, pace: Pace) -> Beater:
         return Beater(
@@ -151,6 +162,19 @@ class Worker:
             emit=self._emit,
         )
 
+    def _make_maintenance(self, settings: MaintenanceSettings | None) -> Maintenance | None:
+        if settings is None or settings.coordination == "off":
+            return None
+        return Maintenance(
+            self.store,
+            settings,
+            worker=self.id,
+            clock=self._clock,
+            rng=self._rng,
+            emit=self._emit,
+            reclaimed=self._poller.wake,
+        )
+
     @property
     def running(self) -> int:
         """How many runs this worker holds now."""
@@ -183,13 +207,20 @@ class Worker:
         await self.store.open()
         await declare(self.store, self._schedules)
         await self.store.register_worker(self._record())
-        await self._listening.enter_async_context(self.store.listen(self._poller.signalled))
+        await self._listening.enter_async_context(self._listen())
+
+    def _listen(self) -> AbstractAsyncContextManager[bool]:
+        if self._maintenance is None:
+            return self.store.listen(self._poller.signalled)
+        return self.store.listen(self._poller.signalled, lease=self._maintenance.hint)
 
     async def stop(self, *, grace: timedelta | None = None) -> None:
         """Claim no more, let bodies finish within the grace, stop the rest, release, and say goodbye."""
         grace = self._settings.shutdown_grace if grace is None else grace
-        beater, settler, poller = self._hosts
+        beater, settler, poller, *maintenance = self._hosts
         self._emit(events.WorkerStopping(worker=self.id, running=self.running, grace=grace.total_seconds()))
+        for host in maintenance:
+            await _stop_soon(host)
         await self._listening.aclose()
         await poller.stop()
         await self._finish_bodies(grace)
@@ -317,3 +348,10 @@ class Worker:
             concurrency=self._settings.concurrency,
             alive_for=self._alive_for,
         )
+
+
+async def _stop_soon(host: Host) -> None:
+    """Stop a service, but cut off what takes too long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(MAINTENANCE_PATIENCE):
+            await host.stop()

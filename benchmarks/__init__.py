@@ -1,0 +1,1 @@
+"""Programs that measure. Each writes its numbers to `results`, from where the documentation quotes them."""

@@ -1,0 +1,206 @@
+"""Statements per second at the database, for 1, 10, 50 and 200 idle workers, by each coordination of maintenance.
+
+    make bench-coordination             about a quarter of an hour
+    QUICK=1 make bench-coordination     four minutes; rough numbers, nothing is kept
+
+**What is counted.** `pg_stat_statements` counts every statement that a client sends, where it arrives: no proxy and
+nothing of reltask's in between, and BEGIN, LISTEN and NOTIFY count like everything else. Each number of workers has a
+database of its own, so that the four can be measured at the same time; the observer's queries run in another one.
+
+**When.** All settings are the defaults, with a poll of 60 s. After the start the workers have SETTLE seconds to settle:
+each looks once for unknown tasks in its first minute, and those that wait for the lease find their turns. The window is
+a multiple of a minute, so that each poll and each step of the maintenance falls into it as often as it should.
+
+**With what.** A worker is a real `Worker` with its own store and connections. To have 200 on a small machine, up to 50
+of them share a process; they share nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+
+import asyncpg
+
+from benchmarks.plot import Series, plot
+from reltask import App
+from reltask.stores.postgres.schema import migrate_postgres
+from tests.postgres_server import PostgresServer
+
+COORDINATIONS = ["everyone", "advisory", "stealing", "lease"]
+WORKERS = [1, 10, 50, 200]
+PER_PROCESS = 50
+SETTLE, WINDOW = 120, 60
+"""Seconds."""
+QUICK_SETTLE, QUICK_WINDOW = 20, 30
+RESULTS = Path(__file__).parent / "results"
+STARTED = "started"
+
+Counts = dict[str, float]
+"""Calls by statement."""
+
+
+# ── A process full of workers ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def crew(url: str, coordination: str, count: int) -> None:
+    """So many workers on this loop, until standard input ends."""
+    async with AsyncExitStack() as workers:
+        for _ in range(count):
+            await workers.enter_async_context(make_app(url, coordination).worker())
+        print(STARTED, flush=True)  # noqa: T201 - the parent waits for it
+        await asyncio.to_thread(sys.stdin.read)
+
+
+def make_app(url: str, coordination: str) -> App:
+    """An app with a task that is never due."""
+    app = App(url, settings={"maintenance.coordination": coordination})
+
+    @app.task
+    async def never() -> None: ...
+
+    return app
+
+
+@contextmanager
+def workers(url: str, coordination: str, count: int) -> Iterator[None]:
+    """So many workers in as few processes as PER_PROCESS allows."""
+    sizes = [min(PER_PROCESS, count - begun) for begun in range(0, count, PER_PROCESS)]
+    command = [sys.executable, "-m", "benchmarks.coordination", "--crew", url, "--coordination", coordination]
+    crews = [
+        subprocess.Popen([*command, "--count", str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
+        for size in sizes
+    ]
+    try:
+        for process in crews:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == STARTED
+        yield
+    finally:
+        for process in crews:
+            process.communicate()
+
+
+# ── Measuring ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def read_counts(connection: asyncpg.Connection, database: str) -> Counts:
+    """How often each statement has been sent to this database so far."""
+    rows = await connection.fetch(
+        """select statement.query, statement.calls
+           from pg_stat_statements as statement
+           join pg_database as database on database.oid = statement.dbid
+           where database.datname = $1 and statement.toplevel""",
+        database,
+    )
+    counts: Counts = {}
+    for row in rows:
+        counts[row["query"]] = counts.get(row["query"], 0) + row["calls"]
+    return counts
+
+
+def measure(server: PostgresServer, coordination: str, *, settle: float, window: float) -> dict[int, Counts]:
+    """Statements per second, by statement, for each number of workers."""
+    names = {count: f"{coordination}_{count}" for count in WORKERS}
+    with ExitStack() as running:
+        for count, name in names.items():
+            url = server.create_database(name)
+            asyncio.run(migrate_postgres(url))
+            running.enter_context(workers(url, coordination, count))
+        time.sleep(settle)
+        before, began = asyncio.run(snapshots(server, names)), time.monotonic()
+        time.sleep(window)
+        after, seconds = asyncio.run(snapshots(server, names)), time.monotonic() - began
+    for name in names.values():
+        server.drop_database(name)
+    return {count: _rates(before[count], after[count], seconds) for count in WORKERS}
+
+
+async def snapshots(server: PostgresServer, names: dict[int, str]) -> dict[int, Counts]:
+    """The counts of each database, by its number of workers."""
+    connection = await asyncpg.connect(server.url())
+    try:
+        return {count: await read_counts(connection, name) for count, name in names.items()}
+    finally:
+        await connection.close()
+
+
+def prepared(server: PostgresServer) -> None:
+    """Have the server count statements, and take this many connections."""
+    server.execute(
+        "alter system set shared_preload_libraries = 'pg_stat_statements'",
+        "alter system set max_connections = 600",
+    )
+    server.restart()
+    server.execute("create extension pg_stat_statements")
+
+
+def _rates(before: Counts, after: Counts, seconds: float) -> Counts:
+    rates = {query: (calls - before.get(query, 0)) / seconds for query, calls in after.items()}
+    return {query: rate for query, rate in rates.items() if rate > 0}
+
+
+# ── Telling ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tell(coordination: str, rates: dict[int, Counts]) -> None:
+    """The totals, and for the most workers what they consist of."""
+    totals = ", ".join(f"{count}: {sum(by_query.values()):.2f}" for count, by_query in rates.items())
+    print(f"{coordination}: {totals} statements per second", flush=True)  # noqa: T201 - a program's output
+    most = rates[max(rates)]
+    for query, rate in sorted(most.items(), key=lambda pair: -pair[1]):
+        print(f"    {rate:8.3f}  {_short(query)}", flush=True)  # noqa: T201
+
+
+def _short(query: str) -> str:
+    """Enough of a statement to know it: its first line that says something, and the table that it writes to."""
+    code = " ".join(line for line in query.splitlines() if not line.startswith("--"))
+    words = " ".join(code.split())
+    tables = dict.fromkeys(re.findall(r"reltask\.\w+|pg_\w+|reltask_leases", words))
+    return f"{words[:40]} … {', '.join(tables)}"
+
+
+def write(results: dict[str, dict[str, float]]) -> None:
+    """The numbers as JSON, and as curves."""
+    (RESULTS / "coordination.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    curves = [
+        Series(name, [(int(count), rate) for count, rate in by_workers.items()]) for name, by_workers in results.items()
+    ]
+    picture = plot(curves, title="Statements per second at the database", x="idle workers")
+    (RESULTS / "coordination.svg").write_text(picture, encoding="utf-8")
+
+
+def main() -> None:
+    """Measure everything, or be a crew."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--crew", metavar="URL")
+    parser.add_argument("--coordination", choices=COORDINATIONS)
+    parser.add_argument("--count", type=int, default=1)
+    given = parser.parse_args()
+    if given.crew:
+        asyncio.run(crew(given.crew, given.coordination, given.count))
+        return
+    quick = bool(os.environ.get("QUICK"))
+    settle, window = (QUICK_SETTLE, QUICK_WINDOW) if quick else (SETTLE, WINDOW)
+    results: dict[str, dict[str, float]] = {}
+    with PostgresServer() as server:
+        prepared(server)
+        for coordination in [given.coordination] if given.coordination else COORDINATIONS:
+            rates = measure(server, coordination, settle=settle, window=window)
+            tell(coordination, rates)
+            results[coordination] = {str(count): round(sum(found.values()), 2) for count, found in rates.items()}
+    if not quick and not given.coordination:
+        write(results)
+
+
+if __name__ == "__main__":
+    main()

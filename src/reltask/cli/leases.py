@@ -1,0 +1,138 @@
+"""`reltask leases`: who leads what."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+import msgspec
+
+from reltask.app import App
+from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
+from reltask.cli.target import about_all, about_some
+from reltask.duration import format_duration, parse_duration
+from reltask.errors import UsageError
+from reltask.leadership import MAINTENANCE, LeaseView, Term
+from reltask.runner import EXIT_ERROR, EXIT_OK
+
+COLUMNS = ["LEASE", "HOLDER", "TERM", "HELD FOR", "LAST BEAT", "LEFT", "LAST RUN (UTC)", "ITEMS", "ERRORS", "WAITING"]
+
+
+class _ListByDefault(click.Group):
+    """`reltask leases` and `reltask leases app:app` mean `reltask leases list …`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if named else ["list", *args])
+
+
+@click.group(name="leases", cls=_ListByDefault)
+def command() -> None:
+    """Who leads what, and is it getting on; take a lease away.
+
+    Without a command: list.
+    """
+
+
+@command.command(name="list")
+@about_all
+@click.option(
+    "--stuck", is_flag=True, help="Only those held, but without finished work. Exits with 1 if there are any."
+)
+@click.option("--for", "long", metavar="DURATION", default="5m", show_default=True, help="How long --stuck means.")
+def list_(app: App, *, stuck: bool, long: str, as_json: bool) -> int:
+    """Who holds which lease, since when, and what came of it, by the database's clock.
+
+    A holder that does what it has the lease for publishes when it last did, how much, and how many errors there were.
+    """
+    leases = [lease for lease in app.leases_sync() if not stuck or is_stuck(lease, _length(long))]
+    if as_json:
+        print_json([{**msgspec.structs.asdict(lease), "metadata": metadata(lease)} for lease in leases])
+    else:
+        nothing = "No holder is stuck." if stuck else "Nobody has ever asked for a lease."
+        print_table(COLUMNS, [_row(lease) for lease in leases], nothing=nothing)
+    return EXIT_ERROR if stuck and leases else EXIT_OK
+
+
+@command.command()
+@about_some
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def release(app: App, *, name: str, yes: bool, as_json: bool) -> None:
+    """Take a lease away from its holder, so that another can have it at once.
+
+    Only the term that is shown is ended, not one that begins meanwhile. The holder notices at its next beat; what it
+    writes under the old term is refused.
+    """
+    lease = _held(app, name)
+    if not as_json:
+        print_fields(list(zip((column.lower() for column in COLUMNS), _row(lease), strict=True)))
+    if not yes:
+        click.confirm(f"Take {name} away from {lease.holder}?", abort=True, err=True)
+    if not app.release_lease_sync(Term(name, lease.term)):
+        raise UsageError(f"{name} has changed hands meanwhile; nothing was changed.", remedy="See: reltask leases")
+    if as_json:
+        print_json({"lease": name, "term": lease.term, "released": True})
+    else:
+        click.echo(f"{name}: term {lease.term} was ended.")
+
+
+def _held(app: App, name: str) -> LeaseView:
+    leases = {lease.name: lease for lease in app.leases_sync() if lease.held}
+    if name not in leases:
+        raise UsageError(f"Nobody holds a lease {name!r}.", remedy=f"Held are: {', '.join(leases) or 'none'}.")
+    return leases[name]
+
+
+def is_stuck(lease: LeaseView, long: timedelta) -> bool:
+    """Whether a lease is renewed and renewed, but its holder has finished nothing for so long.
+
+    A holder that never tells what it finishes cannot be judged; the maintenance always does.
+    """
+    tells = lease.name == MAINTENANCE or "last_run" in metadata(lease)
+    return lease.held and tells and lease.now - (last_run(lease) or lease.acquired_at) >= long
+
+
+def metadata(lease: LeaseView) -> dict[str, Any]:
+    """What its holder has published."""
+    try:
+        return msgspec.json.decode(lease.metadata, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}
+
+
+def last_run(lease: LeaseView) -> datetime | None:
+    """When its holder last finished something, by its own account."""
+    try:
+        return msgspec.convert(metadata(lease).get("last_run"), datetime | None)
+    except msgspec.ValidationError:
+        return None
+
+
+def _row(lease: LeaseView) -> list[object]:
+    published = metadata(lease)
+    if not lease.held:
+        gone = [None, text(lease.heartbeat_at), "ended" if lease.holder else "given back"]
+    else:
+        gone = [
+            _ago(lease.acquired_at, lease.now),
+            _ago(lease.heartbeat_at, lease.now),
+            _ago(lease.now, lease.expires_at),
+        ]
+    counts = [published.get("items"), published.get("errors"), lease.waiting]
+    return [lease.name, worker_text(lease.holder), lease.term, *gone, last_run(lease), *counts]
+
+
+def _ago(earlier: datetime, later: datetime) -> str:
+    """A length to the second; under a minute to a tenth."""
+    length = max(later - earlier, timedelta(0))
+    unit = timedelta(seconds=0.1 if length < timedelta(minutes=1) else 1)
+    return format_duration(length // unit * unit)
+
+
+def _length(duration: str) -> timedelta:
+    try:
+        return parse_duration(duration, name="--for")
+    except (ValueError, OverflowError) as error:
+        raise UsageError(str(error)) from None

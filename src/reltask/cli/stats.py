@@ -1,0 +1,52 @@
+"""`reltask stats`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import click
+import msgspec
+
+from reltask.app import App
+from reltask.cli.show import print_json, print_table
+from reltask.cli.target import about_all
+from reltask.duration import parse_duration
+from reltask.errors import UsageError
+from reltask.metrics import TaskStats
+
+COLUMNS = ["TASK", "RUNS", "FAILED", "SHARE", "SECONDS", "MAX", "LATE", "MAX LATE"]
+NOTHING = "No run has been counted in that time. A worker counts them once a minute."
+
+
+@click.command(name="stats")
+@about_all
+@click.option("--minutes", type=click.IntRange(1), help="The last so many minutes.  [default: 60]")
+@click.option("--since", metavar="DURATION", help="The same as a duration: 90m, 24h, 7d.")
+@click.option("--task", metavar="NAME", help="Only this task.")
+def command(app: App, *, minutes: int | None, since: str | None, task: str | None, as_json: bool) -> None:
+    """How each task has been doing: runs, failures, and in seconds mean and longest duration and lateness.
+
+    Read from counts by minute and task that workers keep, so that it is quick however long the history is. A run that
+    has ended in the last minute may not be counted yet.
+    """
+    stats = app.stats_sync(since=_length(minutes, since), task=task)
+    if as_json:
+        print_json([{**msgspec.structs.asdict(one), "failed_share": one.failed_share} for one in stats])
+    else:
+        print_table(COLUMNS, [_row(one) for one in stats], nothing=NOTHING)
+
+
+def _length(minutes: int | None, since: str | None) -> timedelta:
+    if minutes is not None and since is not None:
+        raise UsageError("--minutes and --since say the same thing.", remedy="Write one of them.")
+    if since is None:
+        return timedelta(minutes=minutes or 60)
+    try:
+        return parse_duration(since, name="--since")
+    except (ValueError, OverflowError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _row(one: TaskStats) -> list[object]:
+    lengths = (one.seconds_mean, one.seconds_most, one.late_mean, one.late_most)
+    return [one.task, one.runs, one.failed, f"{one.failed_share:.1%}", *(f"{length:.3f}" for length in lengths)]

@@ -1,0 +1,85 @@
+"""Leaders that die, leave, freeze or are cut off: real processes, TTL 1 s, on PostgreSQL and SQLite."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from reltask import App
+from tests.cluster.cluster import eventually, figures
+from tests.cluster.lease_crew import TTL, Crew, crew
+from tests.faults.proxy import Proxy
+from tests.postgres_server import PostgresServer
+
+pytestmark = pytest.mark.slow
+
+TAKEOVER = TTL + timedelta(seconds=1)
+"""After a leader was killed, the next term begins within this time."""
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def candidates(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crew]:
+    """Three processes that want to lead; one of them does."""
+    sqlite = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path}/leases.db" if sqlite else request.getfixturevalue("postgres_url")
+    with crew(url, tmp_path, 3) as found:
+        yield found
+
+
+def test_a_killed_leader_is_followed(candidates: Crew) -> None:
+    """Within TTL + 1 s, under the next term; rows of an old term never come after rows of a newer one."""
+    for _ in range(2):
+        lease = candidates.led()
+        took = candidates.fell(lease, signal.SIGKILL)
+        figures.info("taken over %.3f s after SIGKILL", took.total_seconds())
+        assert took <= TAKEOVER
+        after = candidates.led(after=lease.term)
+        assert (after.term, after.holder != lease.holder) == (lease.term + 1, True)
+        candidates.has_written(after.term)
+
+
+def test_a_leader_that_is_stopped_hands_over(candidates: Crew) -> None:
+    """SIGTERM leaves the block, which resigns: nobody waits for the end of the lease."""
+    lease = candidates.led()
+    candidates.has_written(lease.term)
+    leaving = candidates.leader(lease)
+    took = candidates.fell(lease, signal.SIGTERM)
+    figures.info("handed over %.3f s after SIGTERM", took.total_seconds())
+    assert candidates.led().term == lease.term + 1
+    assert leaving.process.returncode == 0, leaving.output()
+
+
+def test_a_paused_leader_s_late_write_is_refused(candidates: Crew) -> None:
+    """SIGSTOP past the TTL: somebody else leads, and what the old leader writes when it wakes is not accepted."""
+    lease = candidates.led()
+    candidates.has_written(lease.term)
+    paused = candidates.leader(lease)
+    paused.signal(signal.SIGSTOP)
+    following = candidates.led(after=lease.term)
+    candidates.gate(candidates.processes.index(paused)).touch()
+    paused.signal(signal.SIGCONT)
+    (late,) = eventually(lambda: paused.events("late"), what="the paused leader tries to write", seen=paused.output)
+    assert (late["term"], late["accepted"], late["held"]) == (lease.term, False, False)
+    assert following.term == lease.term + 1
+    candidates.has_written(following.term)
+
+
+def test_a_leader_in_a_black_hole_stops_trusting_itself(postgres_url: str, postgres_server: PostgresServer) -> None:
+    """Nothing arrives and nobody is told: it announces its loss before the database lets anybody else in."""
+    direct = App(postgres_url)
+    with Proxy(postgres_server.port) as proxy:
+        cut_off = App(proxy.url(postgres_url))
+        with cut_off.lease_sync("reports", ttl="1s") as lease:
+            proxy.black_hole()
+            assert lease.lost.wait(10) == "it could not be renewed in time"
+            (view,) = direct.leases_sync()
+            figures.info("announced %.3f s before the end", (view.expires_at - view.now).total_seconds())
+            assert (view.held, view.term) == (True, lease.term)
+            assert not lease.held
+        proxy.heal()
+        cut_off.close()
+    direct.close()

@@ -1,0 +1,253 @@
+"""`app.lease(…)` in real time: threads, loops, processes, and the user's own transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from reltask import App, Context, Lease, LeaseLost, LeaseTaken, SyncContext
+from reltask.errors import ReltaskError, UsageError
+from reltask.leadership import Term
+from reltask.leases import make_wish
+from reltask.testing import drain
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    """An app on a fresh file, closed afterwards."""
+    app = App(f"sqlite:///{tmp_path}/reltask.db", settings={"maintenance.coordination": "off"})
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def rival(tmp_path: Path) -> Iterator[App]:
+    """Another process, as far as leases are concerned."""
+    app = App(f"sqlite:///{tmp_path}/reltask.db")
+    yield app
+    app.close()
+
+
+def test_synchronous_code(app: App, rival: App) -> None:
+    """Held by one thread of one process; the other one gets it when the block is left, also by an error."""
+    leases: list[Lease] = []
+
+    def lead() -> None:
+        with app.lease_sync("reports") as lease:
+            leases.append(lease)
+            assert (lease.held, lease.term, lease.name, lease.lost.wait(0)) == (True, 1, "reports", None)
+            with pytest.raises(LeaseTaken), rival.lease_sync("reports", wait=False):
+                pass
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        lead()
+    (left,) = leases
+    assert (left.held, left.lost.wait(0), left.lost.is_set()) == (False, "resigned", True)
+    with rival.lease_sync("reports", wait=False) as lease:
+        assert lease.term == 2
+
+
+async def test_code_that_blocks_its_loop_keeps_its_lease(app: App, rival: App) -> None:
+    """Beats are sent from the private loop, so a blocked one costs nothing: well past the TTL nobody else gets in."""
+    async with app.lease("reports", ttl="500ms") as lease:
+        time.sleep(1.2)  # noqa: ASYNC251 - the loop is blocked on purpose
+        assert lease.held
+        with pytest.raises(LeaseTaken):
+            async with rival.lease("reports", wait=False):
+                pass
+
+
+async def test_a_lease_that_is_given_back_is_taken_at_once(app: App, rival: App) -> None:
+    """Whoever waits hears of it: long before the TTL of a minute has passed."""
+    waiting = asyncio.Event()
+
+    async def wait() -> int:
+        waiting.set()
+        async with rival.lease("reports", ttl="1m") as lease:
+            return lease.term
+
+    async with app.lease("reports", ttl="1m"):
+        task = asyncio.create_task(wait())
+        await waiting.wait()
+        while (await app.leases())[0].waiting == 0:  # noqa: ASYNC110 - what is waited for happens in the database
+            await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        assert await task == 2
+
+
+def test_the_loss_is_heard_in_every_thread_and_loop(app: App) -> None:
+    """One announcement, whoever waits for it, and however."""
+    heard: list[str | None] = []
+
+    async def listen() -> None:
+        heard.append(await lease.lost)
+
+    with app.lease_sync("reports", ttl="500ms") as lease:
+        threads = [threading.Thread(target=lambda: heard.append(lease.lost.wait(30))) for _ in range(2)]
+        threads += [threading.Thread(target=lambda: asyncio.run(listen())) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        assert app.release_lease_sync(Term("reports", lease.term))
+        for thread in threads:
+            thread.join()
+        asyncio.run(listen())
+    assert heard == ["the database says that this term is over"] * 5
+
+
+async def test_blocks_of_the_wrong_kind(app: App) -> None:
+    """The synchronous form would block the loop."""
+    with pytest.raises(UsageError, match="await lease"), app.lease_sync("reports"):
+        pass
+
+
+def test_closing_the_app_gives_back(app: App, rival: App) -> None:
+    """What is held, and what is waited for; the block that is left afterwards has nothing to do."""
+    errors: list[ReltaskError] = []
+
+    def wait() -> None:
+        try:
+            with app.lease_sync("reports", ttl="1m"):
+                pass
+        except ReltaskError as error:
+            errors.append(error)
+
+    with app.lease_sync("reports", ttl="1m") as lease:
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        while rival.leases_sync()[0].waiting == 0:
+            time.sleep(0.01)
+        app.close()
+        waiter.join()
+        assert lease.lost.reason == "resigned"
+        with rival.lease_sync("reports", wait=False) as following:
+            assert following.term == 2
+    assert [type(error) for error in errors] == [UsageError]
+
+
+async def test_who_has_left_before_it_began_takes_nothing(app: App) -> None:
+    """Ctrl+C can come at any moment, also before the private loop has begun to try."""
+    await app.status()
+    host = app._lease_host
+    holding = host._holding(make_wish("reports", ttl="1m", wait=True, rotate_after=None, max_stall=None))
+    await asyncio.wrap_future(host._give_back_privately(holding))
+    with pytest.raises(UsageError, match="given up"):
+        await app._client.run_private(holding.take, name="lease")
+    assert await app.leases() == []
+
+
+FORK = """
+import os, sys, traceback
+from reltask import App
+from reltask.errors import UsageError
+
+app = App("sqlite:///reltask.db")
+parent, status = os.getpid(), 1
+try:
+    with app.lease_sync("reports") as lease:
+        child = os.fork()
+        if child == 0:
+            assert not lease.held
+            try:
+                lease.guard_sync(None)
+            except UsageError as error:
+                assert "belongs to the process that took it" in str(error)
+        else:
+            assert os.waitpid(child, 0)[1] == 0
+            assert lease.held and app.leases_sync()[0].held, "the child has given nothing back"
+    status = 0
+except BaseException:
+    traceback.print_exc()
+finally:
+    if os.getpid() != parent:
+        os._exit(status)
+assert not app.leases_sync()[0].held
+app.close()
+sys.exit(status)
+"""
+
+
+def test_a_forked_child_does_not_hold_its_parent_s_lease(tmp_path: Path) -> None:
+    """And when it leaves the block, it gives nothing back."""
+    done = subprocess.run([sys.executable, "-c", FORK], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# The user's own writes
+
+
+def open_file(app: App) -> sqlite3.Connection:
+    connection = sqlite3.connect(app.url.removeprefix("sqlite:///"), isolation_level=None)
+    connection.execute("create table if not exists written (term integer)")
+    return connection
+
+
+def test_guard_fences_the_user_s_transaction(app: App, rival: App) -> None:
+    """While the term lasts, writes commit; once it is over the database refuses, even before anybody was told."""
+    with app.lease_sync("reports") as lease, closing(open_file(app)) as connection:
+        connection.execute("begin")
+        lease.guard_sync(connection)
+        connection.execute("insert into written values (?)", (lease.term,))
+        connection.execute("commit")
+        assert rival.release_lease_sync(Term("reports", lease.term))
+        connection.execute("begin")
+        with pytest.raises(LeaseLost, match="Term 1 of lease reports is over"):
+            lease.guard_sync(connection)
+        connection.execute("rollback")
+        assert connection.execute("select * from written").fetchall() == [(1,)]
+
+
+async def test_guard_needs_the_form_that_fits_the_connection(app: App) -> None:
+    """A synchronous connection with the coroutine, and something that is no connection, are refused in words."""
+    async with app.lease("reports") as lease:
+        with closing(open_file(app)) as connection:
+            with pytest.raises(UsageError, match=r"guard_sync"):
+                await lease.guard(connection)
+            with pytest.raises(UsageError, match="no open transaction"):
+                lease.guard_sync(connection)
+        with pytest.raises(UsageError, match="cannot use"):
+            await lease.guard(object())
+
+
+async def test_guard_after_the_announcement_asks_nobody(app: App) -> None:
+    """What was announced as lost stays lost."""
+    async with app.lease("reports") as lease:
+        pass
+    with pytest.raises(LeaseLost, match="resigned"):
+        await lease.guard(object())
+
+
+async def test_guard_in_a_task_s_transaction(app: App) -> None:
+    """A task's own block can be fenced by a lease, too: by both kinds of context."""
+    guarded: list[str] = []
+    leases: dict[str, Lease] = {}
+
+    @app.task
+    async def in_loop(ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            await leases["it"].guard(tx)
+            guarded.append("in_loop")
+
+    @app.task
+    def in_thread(ctx: SyncContext) -> None:
+        with ctx.transaction() as tx:
+            leases["it"].guard_sync(tx)
+            guarded.append("in_thread")
+
+    async with app.lease("reports", ttl="1m") as lease:
+        leases["it"] = lease
+        await in_loop.enqueue()
+        await in_thread.enqueue()
+        await drain(app)
+    assert sorted(guarded) == ["in_loop", "in_thread"]
