@@ -8,8 +8,8 @@ nothing of reltask's in between, and BEGIN, LISTEN and NOTIFY count like everyth
 database of its own, so that the four can be measured at the same time; the observer's queries run in another one.
 
 **When.** All settings are the defaults, with a poll of 60 s. After the start the workers have SETTLE seconds to settle:
-each looks once for unknown tasks in its first minute, and those that wait for the lease find their turns. The window is
-a multiple of a minute, so that each poll and each step of the maintenance falls into it as often as it should.
+those that wait for the lease find their turns. The window is a multiple of a minute, so that each poll and each step of
+the maintenance falls into it as often as it should.
 
 **With what.** A worker is a real `Worker` with its own store and connections. To have 200 on a small machine, up to 50
 of them share a process; they share nothing else.

@@ -6,6 +6,7 @@
     roll up          60 s    counts the runs of the last minutes, by minute and task
     prune runs       60 s    removes old ledger rows, a batch at a time
     prune records    60 s    removes old metrics and workers that have ended
+    unknown tasks    10 min  warns of due jobs that no living worker knows: they would wait for ever, and silently
 
 Whose turn it is, `coordination.py` decides; with the lease, all but the reclaim carry the term, and write nothing under
 an old one. Promise 3 does not hang on any of this: a worker reclaims by itself whenever a claim's answer says that a
@@ -18,13 +19,12 @@ What fails is told, and comes again at its next time.
 Idle cost is arithmetic. Of 200 idle workers with the default settings, statements a second:
 
     polls          200 / 60 s                        3.33
-    unknown tasks  200 / 600 s                       0.33
     beats          the leader, every 2 s             0.50
     tries          199 others, one every 2 s in all  0.50     (see `leader.py`)
-    maintenance    2 / 30 s + 3 / 60 s               0.12
-                                              total  4.78     at most 5, and only the first two lines grow with workers
+    maintenance    2 / 30 s + 3 / 60 s + 1 / 600 s   0.12
+                                              total  4.45     at most 5, and only the first line grows with workers
 
-With `everyone` and `stealing` the last line is 200 times as long, 23.3, and nobody beats or tries: 27.0 in all. With
+With `everyone` and `stealing` the last line is 200 times as long, 23.7, and nobody beats or tries: 27.0 in all. With
 `advisory` 199 others try every 10 s, 19.9, each over a connection made for it.
 
 On SQLite a worker looks for work whenever anybody has written to the file, and every beat is a write. So the lease
@@ -55,17 +55,30 @@ FIRST_AFTER = (1.0, 3.0)
 """A worker takes part after so many seconds, at least and at most."""
 REST = 0.05
 """Seconds between two batches, at least."""
+UNKNOWN_EVERY = timedelta(minutes=10)
+UNKNOWN_AFTER = timedelta(minutes=1)
+"""A name that nobody knows while everybody is being started is not worth a warning."""
 
 
 class Step:
     """One thing that is done again and again."""
 
-    def __init__(self, name: str, every: timedelta, work: Callable[[Turn], Awaitable[int]], batch: float = inf) -> None:
+    def __init__(
+        self,
+        name: str,
+        every: timedelta,
+        work: Callable[[Turn], Awaitable[int]],
+        *,
+        batch: float = inf,
+        after: timedelta = timedelta(0),
+    ) -> None:
         self.name = name
         self.every = every.total_seconds()
         self.work = work
         self.batch = batch
         """So many at once mean that there is more."""
+        self.after = after.total_seconds()
+        """Before the first time, at least."""
         self.due_at = inf
 
 
@@ -101,11 +114,12 @@ class Maintenance(Service):
 
     def _make_steps(self, settings: MaintenanceSettings, batch: int) -> Sequence[Step]:
         return [
-            Step("reclaim", settings.reclaim, self._reclaim, batch),
+            Step("reclaim", settings.reclaim, self._reclaim, batch=batch),
             Step("mark dead workers", settings.dead_workers, self._mark_dead_workers),
             Step("roll up", settings.roll_up, self._roll_up),
-            Step("prune runs", settings.prune, self._prune_runs, batch),
-            Step("prune records", settings.prune, self._prune_records, BATCH),
+            Step("prune runs", settings.prune, self._prune_runs, batch=batch),
+            Step("prune records", settings.prune, self._prune_records, batch=BATCH),
+            Step("look for unknown tasks", UNKNOWN_EVERY, self._warn_of_unknown_tasks, after=UNKNOWN_AFTER),
         ]
 
     async def tick(self) -> float | None:
@@ -133,7 +147,7 @@ class Maintenance(Service):
         await self._coordination.start()
         now = self._clock.monotonic()
         for step in self._steps:
-            step.due_at = now + self._coordination.stagger(step.every, first=True)
+            step.due_at = now + step.after + self._coordination.stagger(step.every, first=True)
 
     async def _take_turn(self) -> Turn | None:
         """Whose turn it is cannot be told while the database is away: nobody's."""
@@ -197,3 +211,9 @@ class Maintenance(Service):
         return await self._store.prune_records(
             workers=settings.keep_workers, metrics=settings.keep_metrics, leader=turn.leader
         )
+
+    async def _warn_of_unknown_tasks(self, _turn: Turn) -> int:
+        unknown = (await self._store.read_status()).unknown
+        if unknown:
+            self._emit(events.TasksUnknown(worker=self._worker, counts=unknown))
+        return 0

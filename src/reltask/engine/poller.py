@@ -7,7 +7,7 @@ apart, and a dead worker's slot is taken over when its lock ends, not a poll lat
 Idle cost is arithmetic. An idle worker sends one statement per poll: the claim, which also carries its sign of life
 and says when the next lock ends, so that a reclaim is sent only when there is something to reclaim. With the default
 poll of 60 s, 200 idle workers send 200 / 60 = 3.3 statements a second, and none of them grows with the number of jobs.
-Every WARN_INTERVAL each asks for tasks that nobody knows: 200 / 600 = 0.3 more. For the rest see `maintenance.py`.
+For the rest see `maintenance.py`.
 
 A job whose last run was lost may be what killed its worker. It is claimed alone: an idle worker takes it at once, a
 busy one only after ISOLATION_PATIENCE, and neither claims anything beside it until it has ended or has lived for one
@@ -17,7 +17,6 @@ lock timeout. So a poison job takes no bystander along twice.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -45,7 +44,6 @@ DUE_SPREAD = 0.004
 EXPIRY_SPREAD = 0.25
 HINT_SPREAD = (0.02, 0.5)
 """Workers that wait for the same moment spread over this many seconds; they do not stampede."""
-WARN_INTERVAL = 600.0
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -84,7 +82,6 @@ class Poller(Service):
         self._rng = rng
         self._emit = emit
         self._reclaim_at = float("-inf")
-        self._warn_at = clock.monotonic() + rng.uniform(0, WARN_INTERVAL / 10)
         self._due_at = float("inf")
         self._time: DatabaseTime | None = None
         self._hint: asyncio.TimerHandle | None = None
@@ -112,7 +109,6 @@ class Poller(Service):
         except ReltaskError as error:
             return self._outage(verb, error)
         self._database_answers()
-        await self._warn_of_unknown_tasks()
         return self._pause()
 
     # Reclaiming
@@ -187,17 +183,6 @@ class Poller(Service):
             self._beater.watch(run.hold, run.pace, sent_at=sent_at, renew_until=ends)
             runs.append(run)
         return runs
-
-    async def _warn_of_unknown_tasks(self) -> None:
-        """Now and then: is something due that no living worker knows? It would wait for ever, and silently."""
-        now = self._clock.monotonic()
-        if now < self._warn_at:
-            return
-        self._warn_at = now + WARN_INTERVAL
-        with contextlib.suppress(ReltaskError):
-            unknown = (await self._store.read_status()).unknown
-            if unknown:
-                self._emit(events.TasksUnknown(worker=self._worker, counts=unknown))
 
     # Sleeping
 
