@@ -120,6 +120,16 @@ async def test_those_that_wait_hear_their_rank(bench: Bench) -> None:
     assert (await seen(bench.store)).waiting == 3
 
 
+async def test_a_worker_that_stops_no_longer_waits(bench: Bench) -> None:
+    """Its turn would pass unused, and those behind it would come later than they need."""
+    await won(bench.store)
+    for holder in ("bob", "carl"):
+        await waits(bench.store, holder)
+    await bench.store.stop_worker("bob")
+    answer = await waits(bench.store, "carl")
+    assert (answer.rank, answer.waiting) == (0, 1)
+
+
 async def test_who_gives_up_is_no_longer_counted(bench: Bench) -> None:
     """A wait that is not renewed is over when it said; one that is goes on."""
     await won(bench.store, ttl=LONG)
