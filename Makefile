@@ -18,7 +18,7 @@ TSQL := $(VENV)/tsql
 CHECKED := src tests tools $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate simulate-mutants faults check check-tsql format lock build clean
+.PHONY: help setup demo test simulate simulate-mutants faults bench-coordination bench-prune check check-tsql format lock build clean
 MAKEFLAGS += --no-print-directory
 
 help: ## show these lines
@@ -45,6 +45,9 @@ faults: $(READY) ## kill, pause, cut off and crash real processes; renews the ta
 
 bench-coordination: $(READY) ## count what 1 to 200 idle workers send to the database; renews benchmarks/results
 	@$(BIN)/python -m benchmarks.coordination $(ARGS)
+
+bench-prune: $(READY) ## time claims while a leader prunes a million ledger rows; renews benchmarks/results
+	@$(BIN)/python -m benchmarks.prune
 
 check: $(READY) ## lint, formatting, types and layers; changes nothing
 	@$(BIN)/ruff check --quiet --output-format concise .
