@@ -96,8 +96,8 @@ async def claim_while_pruning(store: PostgresStore, url: str) -> tuple[list[floa
 
     async def watch() -> None:
         connection = await asyncpg.connect(url)
-        while await connection.fetchval(LEFT):
-            await asyncio.sleep(0.25)  # noqa: ASYNC110 - the event is in another process: only the table tells
+        while await connection.fetchval(LEFT):  # noqa: ASYNC110 - it happens in another process
+            await asyncio.sleep(0.25)
         await connection.close()
         done.set()
 
