@@ -79,7 +79,7 @@ class Faults:
             return
         self.world.faults["database clock"] += 1
         self.world.clock_jumped = True
-        self.world.offset += timedelta(seconds=self.rng.choice([-30, -3, 3, 30]))
+        self.world.start += timedelta(seconds=self.rng.choice([-30, -3, 3, 30]))
         self.world.disturbances.append(Disturbance("*", self.world.loop.time(), self.world.loop.time()))
 
     async def wall_clock(self) -> None:

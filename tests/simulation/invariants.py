@@ -47,32 +47,45 @@ class Disturbance(NamedTuple):
     ended: float
 
 
+class JobRow(NamedTuple):
+    """What the invariants need of a job's row."""
+
+    id: str
+    task: str
+    schedule: str | None
+    slot_no: int
+    next_run_time: int
+    due_at: int
+    paused_at: int | None
+    dead_at: int | None
+    locked_by: str | None
+    lock_expires_at: int | None
+    fence: int
+
+
+JOB_ROWS = """
+select id, task, schedule, slot_no, next_run_time, due_at, paused_at, dead_at, locked_by, lock_expires_at, fence
+  from reltask_jobs
+"""
+
+
 class Inspector:
     """Compares the rows before and after each statement."""
 
-    def __init__(self, path: str) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.row_factory = sqlite3.Row
-        self._seen: dict[str, tuple[int, int]] = {}
-        self._version = -1
-        self._rows: dict[str, sqlite3.Row] = {}
+    def __init__(self, query: Callable[[str], list[sqlite3.Row]], now: Callable[[], int]) -> None:
+        self.query = query
+        self._now = now
         self.counts: Counter[str] = Counter()
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._rows: dict[str, JobRow] | None = None
 
-    def close(self) -> None:
-        self._db.close()
-
-    def query(self, sql: str) -> list[sqlite3.Row]:
-        return self._db.execute(sql).fetchall()
-
-    def rows(self) -> dict[str, sqlite3.Row]:
-        """The committed rows; read again only when somebody has committed since."""
-        (version,) = self._db.execute("pragma data_version").fetchone()
-        if version != self._version:
-            self._version = version
-            self._rows = {row["id"]: row for row in self.query("select * from reltask_jobs")}
+    def rows(self) -> dict[str, JobRow]:
+        """The committed rows; read again only when a statement or a commit has changed them since."""
+        if self._rows is None:
+            self._rows = {row[0]: JobRow._make(row) for row in self.query(JOB_ROWS)}
         return self._rows
 
-    def __call__(self, verb: str, args: tuple[Any, ...], now: int) -> Callable[[Any], None]:
+    def __call__(self, verb: str, args: tuple[Any, ...]) -> Callable[[Any], None]:
         """Look at the rows before; the result looks at what the statement did to them."""
         check = {
             "claim_jobs": self._claimed,
@@ -83,65 +96,79 @@ class Inspector:
             "release_jobs": self._settled,
             "guard_job": self._settled,
         }.get(verb)
-        before = {} if check is None else self.rows()
+        before = self.rows()
+        self._rows = None  # unknown, until the statement has said what it did; an error says nothing
 
         def after(answer: Any) -> None:
             self.counts[verb] += 1
             if check is not None:
-                check(verb, args, before, answer, now)
-            if not _changed_nothing(verb, answer):
+                check(verb, args, before, answer)
+            if _changed_nothing(verb, answer):
+                self._rows = before
+            else:
                 self._monotonic()
 
         return after
 
-    def _claimed(self, _verb: str, args: tuple[Any, ...], before: dict[str, Any], answer: Any, now: int) -> None:
+    def _claimed(self, _verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
         self.counts["claims"] += len(answer.claims)
+        now = self._now()
         for claim in answer.claims:
             row = before[str(claim.job_id)]
-            if row["locked_by"] is not None:
-                raise Violation("at most one valid claim", f"{claim.task} was held by {row['locked_by']}")
-            if row["due_at"] > now or row["paused_at"] is not None or row["dead_at"] is not None:
-                raise Violation("only due jobs are claimed", f"{claim.task} at {now}, due {row['due_at']}")
-            if row["task"] not in args[0].tasks:
+            if row.locked_by is not None:
+                raise Violation("at most one valid claim", f"{claim.task} was held by {row.locked_by}")
+            if row.due_at > now or row.paused_at is not None or row.dead_at is not None:
+                raise Violation("only due jobs are claimed", f"{claim.task} at {now}, due {row.due_at}")
+            if row.task not in args[0].tasks:
                 raise Violation("unknown names are not claimed", claim.task)
 
-    def _reclaimed(self, _verb: str, _args: tuple[Any, ...], before: dict[str, Any], answer: Any, now: int) -> None:
+    def _reclaimed(self, _verb: str, _args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
         self.counts["reclaims"] += len(answer)
+        now = self._now()
         for lost in answer:
             row = before[str(lost.job_id)]
-            if row["lock_expires_at"] is None or row["lock_expires_at"] >= now:
-                raise Violation("only expired claims are reclaimed", f"{lost.task} {row['lock_expires_at']} at {now}")
+            if row.lock_expires_at is None or row.lock_expires_at >= now:
+                raise Violation("only expired claims are reclaimed", f"{lost.task} {row.lock_expires_at} at {now}")
 
-    def _renewed(self, verb: str, args: tuple[Any, ...], before: dict[str, Any], answer: Any, _now: int) -> None:
+    def _renewed(self, verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
         self._held(verb, args[0], answer.renewed, before)
 
-    def _settled(self, verb: str, args: tuple[Any, ...], before: dict[str, Any], answer: Any, _now: int) -> None:
+    def _settled(self, verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
         self.counts["settlements"] += len(answer)
         self._held(verb, args[0], [one if isinstance(one, Hold) else one.hold for one in answer], before)
 
-    def _held(self, verb: str, worker: str, holds: Iterable[Hold], before: dict[str, Any]) -> None:
+    def _held(self, verb: str, worker: str, holds: Iterable[Hold], before: dict[str, JobRow]) -> None:
         for hold in holds:
             row = before.get(str(hold.job_id))
-            if row is None or row["locked_by"] != worker or row["fence"] != hold.fence:
-                holder = None if row is None else (row["locked_by"], row["fence"])
+            if row is None or row.locked_by != worker or row.fence != hold.fence:
+                holder = None if row is None else (row.locked_by, row.fence)
                 raise Violation("only the holder writes", f"{verb} by {worker} with {hold.fence}, held by {holder}")
 
     def is_not_held(self, worker: str, event: events.RunAbandoned) -> None:
         """A worker says that its claim has passed on: then it must not be there any more."""
         row = self.rows().get(str(event.job_id))
-        if row is not None and row["locked_by"] == worker and row["fence"] == event.fence:
+        if row is not None and row.locked_by == worker and row.fence == event.fence:
             raise Violation("a lock is lost only when it is lost", f"{event.task} {event.fence}")
 
     def _monotonic(self) -> None:
         for job_id, row in self.rows().items():
             fence, slot = self._seen.get(job_id, (0, 0))
-            if row["fence"] < fence or row["slot_no"] < slot:
-                raise Violation("fences and slots only grow", f"{row['task']} {(fence, slot)} -> {tuple(row)}")
-            self._seen[job_id] = (row["fence"], row["slot_no"])
+            if row.fence < fence or row.slot_no < slot:
+                raise Violation("fences and slots only grow", f"{(fence, slot)} -> {row}")
+            self._seen[job_id] = (row.fence, row.slot_no)
 
 
 def _changed_nothing(verb: str, answer: Any) -> bool:
-    return verb.startswith(("read_", "list_")) or (verb == "claim_jobs" and not answer.claims)
+    match verb:
+        case "claim_jobs":
+            return not answer.claims
+        case "heartbeat_jobs":
+            return not answer.renewed
+        case "reclaim_jobs":
+            return not answer
+        case "register_worker" | "stop_worker":
+            return True
+    return verb.startswith(("read_", "list_"))
 
 
 class Reports:
@@ -199,11 +226,11 @@ class Auditor:
         for job_id, runs in self._runs.items():
             fences = [run["fence"] for run in runs]
             row = self._jobs.get(job_id)
-            last = row["fence"] - (row["locked_by"] is not None) if row else fences[-1]
+            last = row.fence - (row.locked_by is not None) if row else fences[-1]
             if fences != list(range(1, last + 1)):
                 raise Violation("one ledger row per fence, without gaps", f"{runs[0]['task']}: {fences}, row at {last}")
             ends = [run["slot_no"] for run in runs if Outcome(run["outcome"]) in SLOT_ENDINGS]
-            expected = list(range(1, row["slot_no"] if row else len(ends) + 1))
+            expected = list(range(1, row.slot_no if row else len(ends) + 1))
             if ends != expected:
                 raise Violation("each slot ends exactly once", f"{runs[0]['task']}: {ends}, expected {expected}")
 
@@ -212,9 +239,9 @@ class Auditor:
         for job_id, task in enqueued.items():
             ended = any(Outcome(run["outcome"]) in SLOT_ENDINGS for run in self._runs.get(str(job_id), []))
             row = self._jobs.get(str(job_id))
-            if not ended and (row is None or row["dead_at"] is None):
+            if not ended and (row is None or row.dead_at is None):
                 raise Violation("no slot is lost", f"{task} {job_id}: {tuple(row) if row else 'gone'}")
-        recurring = {job_id for job_id, row in self._jobs.items() if row["schedule"] is not None}
+        recurring = {job_id for job_id, row in self._jobs.items() if row.schedule is not None}
         doubled = {*self._jobs, *self._runs} - recurring - {str(job_id) for job_id in enqueued}
         if doubled:
             raise Violation("no job is doubled", f"{len(doubled)} that nobody asked for")
@@ -278,24 +305,24 @@ class Auditor:
         """A job that kills its worker is dead after its limit; what merely stood by is not."""
         for job_id, task in enqueued.items():
             row = self._jobs.get(str(job_id))
-            if task == "poison" and job_id not in discarded and (row is None or row["dead_at"] is None):
+            if task == "poison" and job_id not in discarded and (row is None or row.dead_at is None):
                 raise Violation("poison ends as a dead letter", str(row and tuple(row)))
-            if task in BYSTANDERS and row is not None and row["dead_at"] is not None:
+            if task in BYSTANDERS and row is not None and row.dead_at is not None:
                 outcomes = [run["outcome"] for run in self._runs[str(job_id)]]
                 raise Violation("bystanders survive", f"{task}: {outcomes}")
 
     def intervals(self) -> None:
         """The next nominal time is exactly one interval after the first start of the slot before."""
         for job_id, row in self._jobs.items():
-            interval = INTERVALS.get(row["task"])
+            interval = INTERVALS.get(row.task)
             if interval is None:
                 continue
             starts: dict[int, int] = {}
-            nominal = {row["slot_no"]: row["next_run_time"]}
+            nominal = {row.slot_no: row.next_run_time}
             for run in self._runs[job_id]:
                 starts.setdefault(run["slot_no"], run["claimed_at"])
                 nominal[run["slot_no"]] = run["nominal_time"]
             for slot, started in starts.items():
                 following = nominal.get(slot + 1)
                 if following is not None and following - started != interval * MICROS:
-                    raise Violation("next nominal - first start = interval", f"{row['task']} slot {slot}")
+                    raise Violation("next nominal - first start = interval", f"{row.task} slot {slot}")

@@ -42,6 +42,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._rng = rng
         self._seconds = 0.0
         self._ready_of: dict[str, deque[asyncio.Handle]] = {}
+        """The steps of each process that has any, in their order."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._sequence = 0
         self._paused: set[str] = set()
@@ -101,13 +102,17 @@ class SimLoop(asyncio.BaseEventLoop):
         """A cancelled timer is passed over when its time comes."""
 
     def _run_once(self) -> None:
-        self._take_due_timers()
-        process = self._pick()
-        if process is None:
+        """One step: of everything in a simulation this is done most often, so it is written for speed."""
+        runnable = [process for process in self._ready_of if process not in self._paused]
+        if not runnable:
             self._jump()
             return
-        handle = self._ready_of[process].popleft()
-        if not handle.cancelled():
+        process = runnable[0] if len(runnable) == 1 else self._rng.choice(runnable)
+        steps = self._ready_of[process]
+        handle = steps.popleft()
+        if not steps:
+            del self._ready_of[process]
+        if not handle._cancelled:
             self.steps += 1
             if self.steps > MOST_STEPS:
                 raise Spinning
@@ -115,25 +120,22 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _add(self, handle: asyncio.Handle) -> None:
         process = handle._context.get(PROCESS, "world")  # type: ignore[attr-defined]
-        if process not in self._dead:
-            self._ready_of.setdefault(process, deque()).append(handle)
-
-    def _take_due_timers(self) -> None:
-        while self._timers and (self._timers[0][0] <= self._seconds or self._timers[0][2].cancelled()):
-            _, _, timer = heapq.heappop(self._timers)
-            if not timer.cancelled():
-                self._add(timer)
-
-    def _pick(self) -> str | None:
-        runnable = [p for p, steps in self._ready_of.items() if steps and p not in self._paused]
-        if not runnable:
-            return None
-        return runnable[0] if len(runnable) == 1 else self._rng.choice(runnable)
+        if process in self._ready_of:
+            self._ready_of[process].append(handle)
+        elif process not in self._dead:
+            self._ready_of[process] = deque((handle,))
 
     def _jump(self) -> None:
+        """Nothing is ready: it is the time of the next timer now, and of those that wait for the same moment."""
+        while self._timers and self._timers[0][2]._cancelled:
+            heapq.heappop(self._timers)
         if not self._timers:
             raise Stuck
         self._seconds = max(self._seconds, self._timers[0][0])
+        while self._timers and self._timers[0][0] <= self._seconds:
+            timer = heapq.heappop(self._timers)[2]
+            if not timer._cancelled:
+                self._add(timer)
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)

@@ -7,8 +7,8 @@ this prints names the invariant that caught each one, and how many seeds it took
 from __future__ import annotations
 
 import argparse
+import copy
 import os
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -26,9 +26,9 @@ from reltask.engine.worker import Worker
 from reltask.job import NewJob, Outcome, Release
 from reltask.stores import statement
 from reltask.stores.sqlite.session import Session
-from tests.simulation.network import OPTIONS
-from tests.simulation.run import run_seeds
-from tests.simulation.world import START, Node, World
+from tests.simulation.database import OPTIONS, START, Database
+from tests.simulation.run import run_each
+from tests.simulation.world import Node, World
 
 Broken = Callable[[], Any]
 """Makes the block in which the engine is broken."""
@@ -96,14 +96,16 @@ def fail_without_owner() -> Iterator[None]:
 
 def without_ledger_keys() -> Any:
     """The ledger's key alone refuses a second end of a run, whoever writes it: take it away to see the statement."""
-    return mock.patch.object(World, "prepare", remove_ledger_keys)
+    return mock.patch.object(Database, "prepare", remove_ledger_keys)
 
 
-def remove_ledger_keys(_self: World, path: str) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("create table loose as select * from reltask_runs")
-        db.execute("drop table reltask_runs")
-        db.execute("alter table loose rename to reltask_runs")
+def remove_ledger_keys(self: Database) -> None:
+    for change in (
+        "create table loose as select * from reltask_runs",
+        "drop table reltask_runs",
+        "alter table loose rename to reltask_runs",
+    ):
+        self.session.connection().execute(change)
 
 
 def heartbeat_moves_the_start() -> Any:
@@ -146,11 +148,12 @@ def no_deadline(_watch: Watch) -> float:
 
 def wall_clock(self: World, node: Node) -> Any:
     """Each process has a session of its own, that asks its own wall clock."""
-    shared, self.session = self.session, Session(self.path, OPTIONS, lambda: self.now() + node.wall_offset)
+    shared, self.database = self.database, copy.copy(self.database)
+    self.database.session = Session(shared.path, OPTIONS, lambda: self.now() + node.wall_offset)
     try:
         return World_store(self, node)
     finally:
-        self.session = shared
+        self.database = shared
 
 
 World_store = World.store
@@ -228,11 +231,10 @@ class Catch(NamedTuple):
 def hunt(index: int, limit: int) -> Catch:
     """Run seeds against one mutant until one breaks a promise."""
     mutant = MUTANTS[index]
-    for seed in range(limit):
-        with mutant.broken():
-            (verdict,) = run_seeds([seed])
-        if verdict.broken is not None:
-            return Catch(mutant.name, verdict.broken, seed + 1)
+    with mutant.broken(), closing(run_each(range(limit))) as verdicts:
+        for number, verdict in enumerate(verdicts, start=1):
+            if verdict.broken is not None:
+                return Catch(mutant.name, verdict.broken, number)
     return Catch(mutant.name, None, limit)
 
 

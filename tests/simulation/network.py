@@ -15,7 +15,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -23,12 +23,14 @@ from reltask.clock import Clock
 from reltask.errors import AmbiguousError, TransientError
 from reltask.store import Wake
 from reltask.stores.sqlite.adapter import SqliteStore
-from reltask.stores.sqlite.session import Session, SqliteOptions
+from reltask.stores.sqlite.transaction import transaction
+from tests.simulation.database import OPTIONS, Database
 
+Inspect = Callable[[str, tuple[Any, ...]], Callable[[Any], None]]
+"""Looks at the rows before a statement; what it returns looks at what the statement did to them."""
 LATENCY = 0.004
 LATEST = 25.0
 """How many seconds late a request may land: longer than a lock lives."""
-OPTIONS = SqliteOptions(command_timeout=timedelta(0), synchronous="normal", watch=None)
 READS = frozenset({"read_declared", "read_holds", "read_outcomes", "read_status", "read_job", "list_jobs", "read_now"})
 
 
@@ -73,22 +75,18 @@ class SimStore:
 
     def __init__(
         self,
-        path: str,
+        database: Database,
         *,
-        session: Session,
         line: Line,
         clock: Clock,
-        now: Callable[[], datetime],
-        inspect: Callable[[str, tuple[Any, ...], SqliteStore], Callable[[Any], None]],
+        inspect: Inspect,
         timeout: float,
         land: Callable[[Any], object],
     ) -> None:
-        self._path, self._session, self._line, self._clock, self._now = path, session, line, clock, now
+        self._database, self._line, self._clock = database, line, clock
         self._inspect, self._timeout, self._land = inspect, timeout, land
-        self.inner = SqliteStore(path, options=OPTIONS, now=now, inline=True, clock=clock)
-        # A verb is one transaction without an await inside, so all processes can share one connection for them:
-        # statements are prepared once per history. Only a task's own transaction spans awaits, and has its own.
-        self.inner._session = session
+        self.inner = SqliteStore(database.path, options=OPTIONS, now=database.read_clock, inline=True, clock=clock)
+        self.inner._session = database.session
 
     def __getattr__(self, verb: str) -> Any:
         async def call(*args: Any, **options: Any) -> Any:
@@ -104,11 +102,9 @@ class SimStore:
 
     def dedicated(self, *, timeout: timedelta) -> SimStore:
         return SimStore(
-            self._path,
-            session=self._session,
+            self._database,
             line=self._line,
             clock=self._clock,
-            now=self._now,
             inspect=self._inspect,
             timeout=timeout.total_seconds(),
             land=self._land,
@@ -118,7 +114,7 @@ class SimStore:
         """SQLite sends none."""
 
     @asynccontextmanager
-    async def listen(self, wake: Wake) -> AsyncIterator[bool]:  # noqa: ARG002 - there is nothing to hear
+    async def listen(self, wake: Wake, lease: object = None) -> AsyncIterator[bool]:  # noqa: ARG002 - nothing to hear
         yield False
 
     @asynccontextmanager
@@ -128,11 +124,15 @@ class SimStore:
         if self._line.strikes() in (Trouble.REFUSED, Trouble.BUSY, Trouble.REQUEST_LOST, Trouble.REQUEST_LATE):
             raise TransientError("begin: refused")
         lost = False
-        async with self.inner.transaction(timeout=timedelta(0)) as inner:
+        async with transaction(self._database.lend(), inline=True) as inner:
             self._line.open_transactions.append(inner)
-            yield SimTransaction(inner, self._inspect, self.inner)
-            self._line.open_transactions.remove(inner)
+            try:
+                yield SimTransaction(inner, self._inspect)
+            finally:
+                self._line.open_transactions.remove(inner)
             lost = self._line.strikes() is Trouble.ANSWER_LOST
+            committed = self._inspect("commit", ())
+        committed(None)
         await self._travel()
         if lost:
             raise AmbiguousError("commit: the answer was lost")
@@ -161,7 +161,7 @@ class SimStore:
 
     async def _execute(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The real statement; the inspector compares the rows before and after."""
-        check = self._inspect(verb, args, self.inner)
+        check = self._inspect(verb, args)
         answer = await getattr(self.inner, verb)(*args, **options)
         check(answer)
         return answer
@@ -185,20 +185,20 @@ class SimStore:
 class SimTransaction:
     """An open transaction whose writes to jobs are inspected like any others."""
 
-    def __init__(self, inner: Any, inspect: Callable[..., Callable[[Any], None]], store: SqliteStore) -> None:
-        self._inner, self._inspect, self._store = inner, inspect, store
+    def __init__(self, inner: Any, inspect: Inspect) -> None:
+        self._inner, self._inspect = inner, inspect
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def complete_job(self, worker: str, completion: Any) -> bool:
-        check = self._inspect("complete_jobs", (worker, [completion]), self._store)
+        check = self._inspect("complete_jobs", (worker, [completion]))
         won: bool = await self._inner.complete_job(worker, completion)
         check([completion] if won else [])
         return won
 
     async def guard_job(self, worker: str, hold: Any) -> bool:
-        check = self._inspect("guard_job", (worker, [hold]), self._store)
+        check = self._inspect("guard_job", (worker, [hold]))
         won: bool = await self._inner.guard_job(worker, hold)
         check([hold] if won else [])
         return won

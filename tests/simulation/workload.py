@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from datetime import timedelta
+from functools import cached_property
 from typing import Any, Protocol
 
-from reltask import App, Cancel, Context, Retry, Snooze
+from reltask import App, Backoff, Cancel, Context, Retry, Snooze
+from reltask.job import NewJob
 
 LOCK_TIMEOUT = 10.0
 STOP_GRACE = 0.8
@@ -46,16 +50,18 @@ class Stage(Protocol):
     async def crash_here(self) -> None: ...
 
 
+STAGE: ContextVar[Stage] = ContextVar("stage")
+"""The history that a body runs in: the tasks are the same for all of them."""
+
+
 class Workload:
     """The tasks of the simulated system."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-
+    @cached_property
     def app(self) -> App:
         """All of them, registered."""
         app = App("sqlite:///unused.db")
-        patient = app.task(max_attempts=8, backoff="2s")
+        patient = app.task(max_attempts=8, backoff=Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=8)))
         for act in (self.quick, self.long, self.chooses, self.transfer, self.chunks, self.blocks, self.stubborn):
             patient(self.body(act))
         app.task(max_attempts=4, backoff="3s")(self.body(self.fails))
@@ -66,15 +72,21 @@ class Workload:
         app.task(every="14s", name="recurring_failing")(self.body(self.fails))
         return app
 
+    @cached_property
+    def declared(self) -> list[NewJob]:
+        """What every worker declares when it starts, but for the ids."""
+        return self.app.declarations()
+
     def body(self, act: Act) -> Any:
         """A task body that the stage can see, with random numbers that depend on the run alone."""
 
         async def body(ctx: Context) -> None:
-            self.stage.started(ctx)
+            stage = STAGE.get()
+            stage.started(ctx)
             try:
                 await act(ctx, random.Random(f"{ctx.task}:{ctx.job_id}:{ctx.fence}"))
             finally:
-                self.stage.ended(ctx)
+                stage.ended(ctx)
 
         body.__name__ = act.__name__
         return body
@@ -126,7 +138,7 @@ class Workload:
 
     async def blocks(self, _ctx: Context, rng: random.Random) -> None:
         """Blocks the whole event loop, as `time.sleep` in an `async def` does."""
-        self.stage.block_loop(rng.uniform(0, 2 * LOCK_TIMEOUT))
+        STAGE.get().block_loop(rng.uniform(0, 2 * LOCK_TIMEOUT))
         await asyncio.sleep(0)
 
     async def stubborn(self, _ctx: Context, rng: random.Random) -> None:
@@ -144,4 +156,7 @@ class Workload:
     async def poison(self, _ctx: Context, rng: random.Random) -> None:
         """Kills its worker."""
         await asyncio.sleep(rng.uniform(0, 2))
-        await self.stage.crash_here()
+        await STAGE.get().crash_here()
+
+
+WORKLOAD = Workload()

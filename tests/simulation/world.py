@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import random
-import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from reltask import Context, events
 from reltask.config import LimitSettings, WorkerSettings
@@ -23,17 +21,18 @@ from reltask.engine.worker import Worker
 from reltask.errors import AmbiguousError, DatabaseError, TransientError
 from reltask.handles import Call, Options
 from reltask.job import NewJob
-from reltask.stores.sqlite.adapter import SqliteStore
-from reltask.stores.sqlite.session import Session
+from reltask.stores.sqlite.values import micros
 from reltask.tasks import Registry
+from tests.simulation.database import START, Database
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Auditor, Body, Disturbance, Inspector, Reports, Violation
 from tests.simulation.loop import PROCESS, SimLoop
-from tests.simulation.network import OPTIONS, Line, SimStore, Trouble
-from tests.simulation.workload import LOCK_TIMEOUT, ONE_OFFS, Workload
+from tests.simulation.network import Line, SimStore, Trouble
+from tests.simulation.workload import LOCK_TIMEOUT, ONE_OFFS, STAGE, WORKLOAD
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 QUIET_LIMIT = 3600.0
+QUIET_LOOK = 2.0
+"""When all faults have ended, it is seen so many seconds apart whether everything due has come to its end."""
 SETTINGS = WorkerSettings(
     concurrency=4,
     poll=timedelta(seconds=20),
@@ -96,27 +95,24 @@ class Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = None if record.exc_info is None else record.exc_info[1]
         if error is not None and not isinstance(error, Violation):
-            with contextlib.suppress(Violation), self._world.remembering():
-                raise Violation("no unforeseen error", repr(error))
+            self._world.remember(Violation("no unforeseen error", repr(error)))
 
 
 class World:
     """Everything that one seed brings about."""
 
-    def __init__(self, seed: int, directory: Path, *, template: Path) -> None:
+    def __init__(self, seed: int, database: Database) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.loop = SimLoop(random.Random(self.rng.getrandbits(64)))
         self.clock = SimClock(self.loop)
-        self.path = str(directory / f"{seed}.db")
-        shutil.copy(template, self.path)
-        self.prepare(self.path)
-        self.offset = timedelta(0)
+        self.database = database
+        self.database.now = self.now
+        self.start = START
         self.clock_jumped = False
-        self.inspector = Inspector(self.path)
-        self.session = Session(self.path, OPTIONS, self.now)
+        self.inspector = Inspector(database.query, self.micros)
         self.reports = Reports()
-        self.app = Workload(self).app()
+        self.app = WORKLOAD.app
         self.nodes: list[Node] = []
         self.bodies: list[Body] = []
         self.open_bodies: dict[tuple[UUID, int], tuple[str, str, float]] = {}
@@ -131,17 +127,14 @@ class World:
         self.misfortunes = Faults(self)
         self._numbers = 0
 
-    def prepare(self, path: str) -> None:
-        """The database as the schema makes it; mutants take constraints away here."""
-
     # Time
 
     def now(self) -> datetime:
         """The database's clock."""
-        return START + timedelta(microseconds=round(self.loop.time() * 1e6)) + self.offset
+        return self.start + timedelta(seconds=self.loop.time())
 
     def micros(self) -> int:
-        return round((self.now() - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
+        return micros(self.now())
 
     # What bodies do (workload.Stage)
 
@@ -174,6 +167,7 @@ class World:
         logger = logging.getLogger("reltask")
         logger.propagate = False
         logger.addHandler(self.errors)
+        on_stage = STAGE.set(self)
         try:
             self.loop.run_until_complete(self.loop.create_task(self.history()))
             self.audit()
@@ -185,16 +179,16 @@ class World:
             for node in self.nodes:
                 self.close_connections(node)
             self.loop.close()
-            self.session.close()
-            self.inspector.close()
+            self.database.empty()
+            STAGE.reset(on_stage)
 
     async def history(self) -> None:
         await self.enqueue(self.rng.randint(6, 12))
         for _ in range(self.rng.randint(1, 4)):
             self.start_node()
-        end = self.loop.time() + self.rng.uniform(25, 55)
+        end = self.loop.time() + self.rng.uniform(20, 42)
         while self.loop.time() < end:
-            await asyncio.sleep(self.rng.expovariate(1 / 4))
+            await asyncio.sleep(self.rng.expovariate(1 / 2.6))
             await self.misfortunes.strike()
         await self.heal()
 
@@ -206,21 +200,16 @@ class World:
 
     def note(self, *what: object) -> None:
         """Everything that happened goes into the hash, so that two runs of a seed can be compared."""
-        self.notes.append((round(self.loop.time(), 9), *what))
+        self.notes.append((self.loop.time(), *what))
 
     def trace(self) -> str:
         """The hash of all that happened."""
         return hashlib.sha256(repr(self.notes).encode()).hexdigest()
 
-    @contextmanager
-    def remembering(self) -> Iterator[None]:
+    def remember(self, violation: Violation) -> None:
         """What breaks inside a worker must not vanish with the task that noticed it: it ends the history."""
-        try:
-            yield
-        except Violation as violation:
-            self.violation = self.violation or violation
-            self.loop.stop()
-            raise
+        self.violation = self.violation or violation
+        self.loop.stop()
 
     # Processes
 
@@ -249,11 +238,9 @@ class World:
 
     def store(self, node: Node) -> SimStore:
         return SimStore(
-            self.path,
-            session=self.session,
+            self.database,
             line=node.line,
             clock=self.clock,
-            now=self.now,
             inspect=self.inspect,
             timeout=2.0,
             land=lambda work: self.loop.spawn("world", work),
@@ -270,14 +257,7 @@ class World:
 
     def declarations(self) -> list[NewJob]:
         return [
-            NewJob(
-                id=UUID(int=self.rng.getrandbits(128), version=4),
-                task=job.task,
-                schedule=job.schedule,
-                max_attempts=job.max_attempts,
-                declaration=job.declaration,
-            )
-            for job in self.app.declarations()
+            msgspec.structs.replace(job, id=UUID(int=self.rng.getrandbits(128), version=4)) for job in WORKLOAD.declared
         ]
 
     async def live(self, node: Node) -> None:
@@ -290,22 +270,28 @@ class World:
             else:
                 return
 
-    def inspect(self, verb: str, args: tuple[Any, ...], _store: SqliteStore) -> Any:
-        check = self.inspector(verb, args, self.micros())
+    def inspect(self, verb: str, args: tuple[Any, ...]) -> Any:
+        check = self.inspector(verb, args)
 
         def after(answer: Any) -> None:
             self.note(verb, PROCESS.get(), len(answer) if hasattr(answer, "__len__") else 0)
-            with self.remembering():
+            try:
                 check(answer)
+            except Violation as violation:
+                self.remember(violation)
+                raise
 
         return after
 
     def heard(self, node: Node, event: events.Event) -> None:
         self.note("event", node.name, type(event).__name__)
-        with self.remembering():
+        try:
             self.reports(event)
             if isinstance(event, events.RunAbandoned) and "somebody else" in event.reason:
                 self.inspector.is_not_held(node.name, event)
+        except Violation as violation:
+            self.remember(violation)
+            raise
 
     async def crash(self, node: Node) -> None:
         """SIGKILL: no step more, connections gone, open transactions rolled back. Its requests may still land."""
@@ -375,18 +361,20 @@ class World:
         options = Options(priority=self.rng.randrange(10), delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])))
         call = Call(self.app.registry.get(task), "{}", options)
         job = call.job(lambda: UUID(int=self.rng.getrandbits(128), version=4))
-        node = Node("client", random.Random(self.rng.getrandbits(64)))
-        node.line.trouble, node.line.share = Trouble.ANSWER_LOST, 0.2
-        store = self.store(node)
         while True:
             try:
-                await store.enqueue_jobs([job])
+                await self.client.enqueue_jobs([job])
             except DatabaseError:
                 job = self.again(job)
             else:
                 break
         self.enqueued[job.id] = task
-        await store.close()
+
+    @cached_property
+    def client(self) -> SimStore:
+        node = Node("client", random.Random(self.rng.getrandbits(64)))
+        node.line.trouble, node.line.share = Trouble.ANSWER_LOST, 0.2
+        return self.store(node)
 
     def again(self, job: NewJob) -> NewJob:
         """What a client sends when it does not know whether its job arrived: the very same."""
@@ -403,7 +391,7 @@ class World:
             self.loop.resume(node.name)
             self.loop.resume(node.beat)
         await self.as_operator(self.resume_all)
-        for node in self.living()[2:]:
+        for node in self.living()[1:]:
             if node.worker.started:
                 self.loop.spawn(node.name, self.leave(node))
         self.start_node(knows_all=True)
@@ -411,7 +399,7 @@ class World:
         while self.unfinished():
             if self.loop.time() > limit:
                 raise Violation("no slot is lost", f"unfinished after {QUIET_LIMIT} s: {self.unfinished()}")
-            await asyncio.sleep(10)
+            await asyncio.sleep(QUIET_LOOK)
         for node in self.living():
             node.alive = False
             if node.worker.started:
@@ -425,7 +413,7 @@ class World:
         """Jobs that should be over, or under way, and are not."""
         now = self.micros()
         return [
-            f"{row['task']} {row['id']}"
+            f"{row.task} {row.id}"
             for row in self.inspector.rows().values()
-            if row["dead_at"] is None and (row["schedule"] is None or row["due_at"] < now - 20_000_000)
+            if row.dead_at is None and (row.schedule is None or row.due_at < now - 20_000_000)
         ]

@@ -1,0 +1,116 @@
+"""The database of the simulation: a real SQLite file, used by one history after the other.
+
+Between two histories it is emptied, not made anew, so that connections stay open and statements prepared: opening and
+preparing would cost more than most histories do. What one history leaves behind, the next one cannot see.
+
+    session   one connection for all verbs: a verb is one transaction without an await inside
+    lend()    a connection for a task's own transaction, which spans awaits and conflicts with everybody else's
+"""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from reltask.stores.sqlite.schema import ensure_schema
+from reltask.stores.sqlite.session import Session, SqliteOptions
+
+OPTIONS = SqliteOptions(command_timeout=timedelta(0), synchronous="normal", watch=None)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+EFFECTS = "create table effects (job_id text, slot_no integer, fence integer, kind text)"
+SMALL_PAGES = "pragma page_size = 1024"
+"""The rows are few, so a commit writes less."""
+CARELESS = ("pragma synchronous = off", "pragma secure_delete = off")
+"""Nobody cuts the power of this file, or looks for what was deleted from it."""
+EMPTY = """
+begin immediate;
+delete from reltask_jobs;
+delete from reltask_runs;
+delete from reltask_workers;
+delete from effects;
+commit;
+"""
+
+
+class Database:
+    """One file, its shared connection, and connections to lend."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = str(directory / "simulation.db")
+        self.now: Callable[[], datetime] = lambda: START
+        """The database's clock; each history brings its own."""
+        self._make_file()
+        self.session = Session(self.path, OPTIONS, self.read_clock)
+        ensure_schema(self.session)
+        self.session.connection().execute(EFFECTS)
+        self.prepare()
+        for pragma in CARELESS:
+            self.session.connection().execute(pragma)
+        self._histories = 0
+        self._free: list[Lent] = []
+        self._lent: list[Lent] = []
+
+    def _make_file(self) -> None:
+        with closing(sqlite3.connect(self.path)) as connection:
+            connection.execute(SMALL_PAGES)
+            connection.execute("vacuum")
+
+    def prepare(self) -> None:
+        """The tables as the schema makes them; mutants take constraints away here."""
+
+    def read_clock(self) -> datetime:
+        return self.now()
+
+    def query(self, sql: str) -> list[sqlite3.Row]:
+        """The committed rows: asked between two verbs, never inside one."""
+        return self.session.connection().execute(sql).fetchall()
+
+    def lend(self) -> Lent:
+        """A connection of one's own, until it is closed."""
+        lent = self._free.pop() if self._free else Lent(self)
+        self._lent.append(lent)
+        return lent
+
+    def take_back(self, lent: Lent) -> None:
+        """Keep it for the next one, unless it was cut off in the middle, or belongs to a history that has ended."""
+        if lent in self._lent:
+            self._lent.remove(lent)
+            if lent.is_usable():
+                self._free.append(lent)
+
+    def empty(self) -> None:
+        """End a history: cut its connections, forget its rows, and now and then what it left in memory."""
+        for lent in self._lent:
+            lent.connection().close()
+        self._lent.clear()
+        self.now = lambda: START
+        self.session.connection().executescript(EMPTY)
+        self._histories += 1
+        if self._histories % 10 == 0:
+            gc.collect()
+
+    def close(self) -> None:
+        for lent in self._free:
+            lent.connection().close()
+        self.session.close()
+
+
+class Lent(Session):
+    """A session that goes back where it came from."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database.path, OPTIONS, database.read_clock)
+        self._database = database
+
+    def close(self) -> None:
+        self._database.take_back(self)
+
+    def is_usable(self) -> bool:
+        try:
+            return not self.connection().in_transaction
+        except sqlite3.ProgrammingError:  # the connection is closed
+            return False
