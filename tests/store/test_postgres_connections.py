@@ -107,7 +107,10 @@ async def test_connection_that_died_while_idle_is_replaced_unnoticed(
 ) -> None:
     """A connection that is known to be closed is not used: no error, no retry."""
     await operator.execute(END)
-    await until(operator, SESSIONS, 0)
+    async with asyncio.timeout(30):
+        # until the loop has read that the other side has hung up
+        while not all(connection.is_closed() for connection in store._connections._idle):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     assert (await store.read_status()).due == 0
 
 
