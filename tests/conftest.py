@@ -1,7 +1,11 @@
-"""Session-wide parts: one PostgreSQL server, and a fresh, migrated database for each test that asks."""
+"""Session-wide parts: one PostgreSQL server, and a fresh, migrated database for each test that asks.
+
+Where `RELTASK_TEST_MSSQL` names a TDS server, suites run on it too, and the run says how many tests did.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import signal
 from collections.abc import Iterator
@@ -9,6 +13,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests import mssql_server
+from tests.mssql_server import MssqlServer
 from tests.postgres_server import PostgresServer, run_in_thread
 
 # A shared machine may take its time over an example; what counts is what it found.
@@ -18,6 +24,30 @@ hypothesis.settings.load_profile("reltask")
 # A suite started in the background inherits an ignored Ctrl+C, and so would every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mssql_server.allow_time(items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what the simulations covered: a test that proves a promise by trying has to say how hard it tried."""
+    mssql_server.summarise(terminalreporter)
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    coverages = [
+        (report.nodeid, text)
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, text in report.user_properties
+        if name == "coverage"
+    ]
+    if coverages:
+        terminalreporter.section("what the simulations covered")
+    for nodeid, text in sorted(coverages):
+        terminalreporter.line(nodeid)
+        for line in str(text).splitlines():
+            terminalreporter.line(f"  {line}")
+
 
 TEMPLATE = "reltask_template"
 _numbers = itertools.count(1)
@@ -54,3 +84,28 @@ def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
     yield postgres_server.create_database(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def tds_server() -> Iterator[MssqlServer]:
+    """The server that the environment names."""
+    with mssql_server.mssql_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mssql_database(tds_server: MssqlServer) -> str:
+    """A migrated database for the whole session: on some servers a new one takes longer than all the tests."""
+    from reltask.stores.mssql.schema import migrate_mssql  # noqa: PLC0415 - tests without SQL Server need no driver
+
+    url = tds_server.create_database()
+    run_in_thread(lambda: migrate_mssql(url))
+    return url
+
+
+@pytest.fixture
+def mssql_url(mssql_database: str) -> str:
+    """The session's database with reltask's tables, empty."""
+    with contextlib.closing(mssql_server.open_connection(mssql_database)) as connection:
+        mssql_server.clear(connection)
+    return mssql_database

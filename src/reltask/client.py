@@ -114,6 +114,26 @@ class Client:
         """The operation on the private loop, for the caller to wait for in its own way."""
         return self._connected().submit(operation)
 
+    def run_apart(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
+        """The operation on a store of its own that is not opened: for a database that may be in any state."""
+        _refuse_inside_transaction(name)
+        return asyncio.to_thread(self._apart, operation)
+
+    def run_apart_sync(self, operation: Operation[T], *, name: str) -> T:
+        """`run_apart`, waited for."""
+        refuse_running_loop(name)
+        return self._apart(operation)
+
+    def _apart(self, operation: Operation[T]) -> T:
+        async def ask() -> T:
+            store = self._make_store()
+            try:
+                return await operation(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(ask())
+
     def lend(self, store: Store) -> None:
         """Use this open store for calls from the running loop: a worker shares its own."""
         self._own[asyncio.get_running_loop()] = store

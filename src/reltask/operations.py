@@ -9,6 +9,7 @@ from uuid import UUID
 
 from reltask.audit import DEFAULT_LOCK_TIMEOUT, KEPT_FOR, Report
 from reltask.client import Client
+from reltask.doctor import Facts
 from reltask.errors import UnknownJob, UsageError
 from reltask.job import JobView, RunView, State, StatusView, WorkerView
 from reltask.leadership import LeaseView, Term
@@ -111,6 +112,14 @@ class Operations:
     def audit_sync(self, *, task: str | None = None, lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT) -> Report:
         """`audit` for synchronous code."""
         return self._client.run_sync(lambda store: _audit(store, task, lock_timeout), name="audit")
+
+    def examine(self) -> Coroutine[Any, Any, Facts]:
+        """What a doctor wants to know about the database, in whatever state it is."""
+        return self._client.run_apart(lambda store: store.examine(), name="examine")
+
+    def examine_sync(self) -> Facts:
+        """`examine` for synchronous code."""
+        return self._client.run_apart_sync(lambda store: store.examine(), name="examine")
 
     def notify(self) -> Coroutine[Any, Any, None]:
         """Wake the workers: after the commit of what was enqueued with `connection=`, so that it starts at once."""

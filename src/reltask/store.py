@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from reltask.audit import Break, Loss, TaskCount, Wait
+from reltask.doctor import Facts
 from reltask.job import (
     BeatAnswer,
     ClaimAnswer,
@@ -339,4 +340,8 @@ class Store(LeaseStore, Maintainable, Protocol):
 
     async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[Loss]:
         """Count the runs that lost their lock by task, outcome and worker, latest first."""
+        ...
+
+    async def examine(self) -> Facts:
+        """What a doctor wants to know. Needs no open store, and no tables."""
         ...

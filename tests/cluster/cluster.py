@@ -29,6 +29,7 @@ from reltask.job import JobView, RunView, State
 from tests.cluster import checker
 from tests.cluster.effects import Effect, Effects
 from tests.cluster.workload import make_app
+from tests.mssql_server import VARIABLE
 
 T = TypeVar("T")
 
@@ -39,10 +40,17 @@ ROOT = Path(__file__).parents[2]
 WORKER = ("reltask.cli", "worker", "tests.cluster.workload:app")
 EVERYTHING = 100_000
 """More rows than any test makes."""
-PATIENCE = 30.0
+SLOWNESS = int(os.environ.get("RELTASK_TEST_SLOWNESS", "10"))
+"""How many times longer things may take on a TDS server: it may be an emulator, on a machine that is busy."""
+PATIENCE = 30.0 * (SLOWNESS if os.environ.get(VARIABLE) else 1)
 """Seconds that a condition may take on a machine that is busy with other things."""
 LOCK_TIMEOUT = 2.0
 """Seconds. Heartbeats follow: every 0.5 s."""
+
+
+def slowness(url: str) -> int:
+    """How many times longer everything takes on this database."""
+    return SLOWNESS if url.startswith("mssql") else 1
 
 
 def eventually(
@@ -117,15 +125,21 @@ class Cluster:
         self.effects = Effects(directory / "effects.log")
         self.workers: list[WorkerProcess] = []
         self.enqueued: list[UUID] = []
+        self.lock_timeout = LOCK_TIMEOUT * slowness(url)
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("RELTASK_")},
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
             "RELTASK_DATABASE_URL": url,
             "RELTASK_LOG_FORMAT": "json",
             "RELTASK_TEST_EFFECTS": str(self.effects.path),
-            **self._variables({"lock_timeout": f"{LOCK_TIMEOUT}s", **settings}),
+            **self._variables({**self._pace(), **settings}),
         }
         self.app: App = make_app(url)
+
+    def _pace(self) -> dict[str, str]:
+        """How long locks and statements last; where nothing signals that there is work, how often workers look."""
+        slow = {"poll": "500ms", "RELTASK_DATABASE_COMMAND_TIMEOUT": "5m"} if self.url.startswith("mssql") else {}
+        return {"lock_timeout": f"{self.lock_timeout}s", **slow}
 
     @staticmethod
     def _variables(settings: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Each cluster test runs on SQLite and on PostgreSQL, with a database and a directory of its own."""
+"""Each cluster test runs on every database, with tables and a directory of its own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster, running
+from tests.mssql_server import databases
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=databases())
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database with reltask's tables, or a file that does not exist yet: SQLite makes its own."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'cluster.db'}"
-    found: str = request.getfixturevalue("postgres_url")
+    found: str = request.getfixturevalue(f"{request.param}_url")
     return found
 
 

@@ -9,11 +9,17 @@ from uuid import UUID
 
 import asyncpg
 
+from tests import mssql_server
 from tests.postgres_server import run_in_thread
 
 CREATE = "create table if not exists written (job text not null, slot bigint not null, fence bigint not null)"
 INSERT = "insert into written (job, slot, fence) values (:job, :slot, :fence)"
 SELECT = "select job from written"
+ON_MSSQL = {
+    CREATE: "DROP TABLE IF EXISTS written;"
+    " CREATE TABLE written (job nvarchar(36) NOT NULL, slot bigint NOT NULL, fence bigint NOT NULL)"
+}
+"""What is said otherwise there; the database is the session's, and has the table of the test before."""
 
 
 def create(url: str) -> None:
@@ -27,6 +33,9 @@ def read(url: str) -> list[UUID]:
 
 
 def _run(url: str, statement: str) -> list[Any]:
+    if url.startswith("mssql"):
+        with closing(mssql_server.open_connection(url)) as connection:
+            return mssql_server.run(connection, ON_MSSQL.get(statement, statement))
     return _on_sqlite(url, statement) if url.startswith("sqlite") else _on_postgres(url, statement)
 
 

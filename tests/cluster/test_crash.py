@@ -14,7 +14,7 @@ import pytest
 from reltask.errors import UnknownJob
 from reltask.job import JobView, Outcome, RunView, State
 from tests.cluster import table
-from tests.cluster.cluster import LOCK_TIMEOUT, Cluster, eventually, figures
+from tests.cluster.cluster import Cluster, eventually, figures, slowness
 from tests.cluster.workload import POISONED, SCHEDULES
 
 pytestmark = pytest.mark.slow
@@ -35,13 +35,13 @@ def holder(job: JobView) -> int:
     return int(job.locked_by.split("_")[-2])
 
 
-def assert_taken_over_in_time(left: JobView, following: RunView) -> None:
+def assert_taken_over_in_time(cluster: Cluster, left: JobView, following: RunView) -> None:
     """Not before the lock has ended, and soon after."""
     assert left.lock_expires_at is not None
     assert following.claimed_at is not None
     late = following.claimed_at - left.lock_expires_at
-    figures.info("taken over %.3f s after the lock of %g s had ended", late.total_seconds(), LOCK_TIMEOUT)
-    assert timedelta(0) <= late <= TAKEOVER
+    figures.info("taken over %.3f s after the lock had ended", late.total_seconds())
+    assert timedelta(0) <= late <= TAKEOVER * slowness(cluster.url)
 
 
 def test_a_killed_worker_s_slot_is_taken_over(cluster: Cluster) -> None:
@@ -59,7 +59,7 @@ def test_a_killed_worker_s_slot_is_taken_over(cluster: Cluster) -> None:
     lost, done = cluster.finished(job.id)
     assert [(run.outcome, run.fence, run.slot_no) for run in (lost, done)] == [("lost", 1, 1), ("succeeded", 2, 1)]
     assert lost.worker == job.locked_by != done.worker
-    assert_taken_over_in_time(left, done)
+    assert_taken_over_in_time(cluster, left, done)
     after = cluster.job(job.id)
     assert (after.slot_no, after.locked_by, after.next_run_time - job.locked_at) == (2, None, timedelta(hours=1))  # type: ignore[operator]  # claimed above
     cluster.stop()
@@ -104,7 +104,7 @@ def test_the_child_of_a_killed_worker_ends_itself(cluster: Cluster) -> None:
     gate.touch()
     lost, done = cluster.finished(job)
     assert (lost.outcome, done.slot_no, done.fence) == (Outcome.LOST, 1, 2)
-    assert_taken_over_in_time(left, done)
+    assert_taken_over_in_time(cluster, left, done)
     assert cluster.report().faults == {}
 
 
@@ -130,7 +130,7 @@ def test_a_poison_job_ends_dead_and_takes_nobody_along(cluster: Cluster) -> None
         jobs = cluster.jobs()
         return [job.state for job in jobs] == [State.DEAD]
 
-    eventually(settled, within=60, what="only the dead letter is left")
+    eventually(settled, within=60 * slowness(cluster.url), what="only the dead letter is left")
     runs = cluster.runs(poison)
     assert [(run.outcome, run.attempt, run.slot_no) for run in runs] == [("lost", n, 1) for n in (1, 2, 3)]
     ends = [worker.process.returncode for worker in cluster.workers if not worker.alive]
@@ -156,7 +156,7 @@ def test_workers_killed_at_random_lose_and_double_nothing(cluster: Cluster) -> N
         victim.kill()
         assert victim.process.returncode == -signal.SIGKILL
         cluster.start(1, settings, wait=False)
-    eventually(lambda: not cluster.jobs(), within=60, what="all jobs are done")
+    eventually(lambda: not cluster.jobs(), within=60 * slowness(cluster.url), what="all jobs are done")
     cluster.stop()
     report = cluster.report()
     assert (report.faults, report.overlapping, report.once) == ({}, [], len(jobs))

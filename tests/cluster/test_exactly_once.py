@@ -10,8 +10,9 @@ from statistics import median
 
 import pytest
 
+from reltask.duration import format_duration
 from reltask.job import Outcome, RunView
-from tests.cluster.cluster import WORKER, Cluster, eventually, figures, running
+from tests.cluster.cluster import WORKER, Cluster, eventually, figures, running, slowness
 from tests.cluster.workload import SCHEDULES, VERSION
 
 pytestmark = pytest.mark.slow
@@ -23,11 +24,12 @@ LONG = timedelta(milliseconds=1500)
 """With bodies of 0.8 s: longer than a heartbeat, which comes every 0.5 s."""
 
 
-def schedules() -> str:
-    """One job on a grid, twelve short ones, two whose bodies outlast a heartbeat."""
-    short = [{"key": f"short-{n}", "every": "400ms", "arguments": {"seconds": 0.05}} for n in range(12)]
-    long = [{"key": f"long-{n}", "every": "1500ms", "arguments": {"seconds": 0.8}} for n in range(2)]
-    return json.dumps([{"key": "grid", "every": "35ms", "align": True}, *short, *long])
+def schedules(times: int) -> str:
+    """One job on a grid, twelve short ones, two whose bodies outlast a heartbeat; all so many times slower."""
+    grid, short, long = (format_duration(interval * times) for interval in (GRID, SHORT, LONG))
+    shorts = [{"key": f"short-{n}", "every": short, "arguments": {"seconds": 0.05}} for n in range(12)]
+    longs = [{"key": f"long-{n}", "every": long, "arguments": {"seconds": 0.8 * times}} for n in range(2)]
+    return json.dumps([{"key": "grid", "every": grid, "align": True}, *shorts, *longs])
 
 
 def by_key(runs: list[RunView]) -> dict[str, list[RunView]]:
@@ -44,13 +46,14 @@ def lateness(run: RunView) -> float:
 
 def test_each_slot_runs_once_and_at_its_time(cluster: Cluster) -> None:
     """Three workers, 200 slots on a grid and as many others: each once, none missing, and no schedule drifts."""
-    cluster.start(3, {SCHEDULES: schedules()})
+    times = slowness(cluster.url)
+    cluster.start(3, {SCHEDULES: schedules(times)})
 
     def enough() -> bool:
         jobs = {job.key: job.slot_no for job in cluster.jobs()}
         return jobs["grid"] > SLOTS and sum(n - 1 for key, n in jobs.items() if key != "grid") >= SLOTS
 
-    eventually(enough, within=60, what=f"{SLOTS} slots of each kind")
+    eventually(enough, within=60 * times, what=f"{SLOTS} slots of each kind")
     cluster.stop()
     report = cluster.report()
     assert report.faults == {}
@@ -59,22 +62,22 @@ def test_each_slot_runs_once_and_at_its_time(cluster: Cluster) -> None:
     assert set(report.bodies.values()) == {1}
     assert report.once == sum(job.slot_no - 1 for job in cluster.jobs())
     assert len({effect.worker for effect in cluster.effects.read()}) == 3
-    check_rhythm(by_key(cluster.runs()))
+    check_rhythm(by_key(cluster.runs()), times)
 
 
-def check_rhythm(ledger: dict[str, list[RunView]]) -> None:
+def check_rhythm(ledger: dict[str, list[RunView]], times: int) -> None:
     """`every` counts from the start exactly; a grid's points are exact, and its lateness does not add up."""
     grid = ledger.pop("grid")
     for key, runs in ledger.items():
-        interval = LONG if key.startswith("long") else SHORT
+        interval = times * (LONG if key.startswith("long") else SHORT)
         for before, after in pairwise(runs):
             assert before.claimed_at is not None
             assert after.nominal_time - before.claimed_at == interval
-    steps = {(after.nominal_time - before.nominal_time) % GRID for before, after in pairwise(grid)}
+    steps = {(after.nominal_time - before.nominal_time) % (times * GRID) for before, after in pairwise(grid)}
     assert steps == {timedelta(0)}
     late = [lateness(run) for run in grid[:SLOTS]]
     quarter = SLOTS // 4
-    assert median(late[-quarter:]) < GRID.total_seconds()
+    assert median(late[-quarter:]) < times * GRID.total_seconds()
     early, last = median(late[:quarter]), median(late[-quarter:])
     figures.info("%s slots on a grid and %s others", len(grid), sum(map(len, ledger.values())))
     figures.info("median lateness %.4f s in the first quarter, %.4f s in the last", early, last)

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from reltask.job import Outcome, State
-from tests.cluster.cluster import LOCK_TIMEOUT, Cluster, WorkerProcess, eventually
+from tests.cluster.cluster import Cluster, WorkerProcess, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -76,10 +76,10 @@ def test_a_worker_that_was_paused_past_its_lock_is_too_late(cluster: Cluster) ->
 def test_a_task_that_blocks_the_event_loop_keeps_its_lock(cluster: Cluster) -> None:
     """Heartbeats have a thread of their own: three workers leave a blocked one's slot alone, well past its lock."""
     cluster.start(3)
-    job = cluster.enqueue("block_loop", seconds=1.4 * LOCK_TIMEOUT)
+    job = cluster.enqueue("block_loop", seconds=1.4 * cluster.lock_timeout)
     (run,) = cluster.finished(job)
     assert (run.outcome, run.fence, run.attempt) == (Outcome.SUCCEEDED, 1, 1)
     assert run.claimed_at is not None
-    assert (run.finished_at - run.claimed_at).total_seconds() > 1.3 * LOCK_TIMEOUT
+    assert (run.finished_at - run.claimed_at).total_seconds() > 1.3 * cluster.lock_timeout
     report = cluster.report()
     assert (report.faults, report.once, list(report.bodies.values())) == ({}, 1, [1])

@@ -101,7 +101,8 @@ class Oracle:
         return False
 
     def _rows_skipped_by(self, index: int) -> Iterator[Held]:
-        return holdable(self.pair[1 - index]) if self.pair[index].never_waits else iter(())
+        skips = self.pair[index].never_waits and self.driver.first.skips
+        return holdable(self.pair[1 - index]) if skips else iter(())
 
     async def _once(self, find: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         key = (find.__name__, repr(arguments))

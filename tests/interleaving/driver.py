@@ -59,6 +59,8 @@ class Session(Protocol):
 
     now: datetime
     """The database's time, for the statements of this session."""
+    skips: bool
+    """Whether rows that somebody holds are skipped by what never waits; otherwise it waits for them after all."""
 
     @property
     def worker(self) -> str:

@@ -32,8 +32,9 @@ ran: Counter[str] = Counter()
 class Suite:
     """Databases that take turns with the interleavings, and one that knows the serial orders."""
 
-    def __init__(self, oracle: Driver, stages: list[Driver]) -> None:
-        """The oracle's statements are always as shipped; mutants go on the stages."""
+    def __init__(self, oracle: Driver, stages: list[Driver], *, brief: bool = False) -> None:
+        """The oracle's statements are always as shipped; mutants go on the stages. `brief`: a few orders of each."""
+        self._brief = brief
         self.stages = stages
         self._oracle = oracle
         self._saved: set[str] = set()
@@ -42,7 +43,7 @@ class Suite:
     async def explore(self, scene: Scene, pair: Pair) -> Counter[str]:
         """Every order; where only one of the two ever acts, a few of each kind. How many of which kind were run."""
         oracle = await self._consult(scene, pair)
-        planned = list(runs(pair, thorough=oracle.both_act))
+        planned = list(runs(pair, thorough=oracle.both_act and not self._brief))
         todo = deque(planned)
         ends = await asyncio.gather(*(_work(stage, oracle, todo) for stage in self.stages), return_exceptions=True)
         for end in ends:

@@ -133,6 +133,7 @@ class PostgresSession:
         self, connection: asyncpg.Connection, monitor: asyncpg.Connection, statements: Statements, worker: str
     ) -> None:
         self.worker = worker
+        self.skips = True
         self.now = datetime.min.replace(tzinfo=UTC)
         self.store = _BoundStore(self)
         self.transaction = _BoundTransaction(self, connection)

@@ -7,6 +7,7 @@ import pytest
 from tests.interleaving.driver import Violation
 from tests.interleaving.explore import Suite
 from tests.interleaving.lease_scenes import LEASE_SCENES
+from tests.interleaving.postgres import PostgresDriver
 from tests.interleaving.postgres_mutants import MUTANTS, Check, Mutant
 from tests.interleaving.scenes import SCENES
 from tests.interleaving.stories import STORIES
@@ -31,5 +32,7 @@ async def run(suite: Suite, check: Check) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 async def test_a_mutant_is_caught(suite: Suite, mutant: Mutant) -> None:
     """A check that no mistake can fail guards nothing."""
+    if not isinstance(suite.stages[0], PostgresDriver):
+        pytest.skip("the mutants are PostgreSQL's statements")
     with suite.mutated(mutant.verb, *mutant.changes), pytest.raises(Violation):
         await run(suite, mutant.caught_by)

@@ -30,6 +30,7 @@ from reltask.job import (
 from reltask.store import Store
 from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.stores.sqlite.session import SqliteOptions
+from tests import mssql_server
 
 START = datetime(2025, 3, 30, 0, 59, 59, 123456, tzinfo=UTC)
 """Has microseconds, so that a store that rounds is found out."""
@@ -40,7 +41,7 @@ ALIVE = timedelta(seconds=90)
 EVERY = '{"every":"10m"}'
 
 Snapshot = dict[str, list[Any]]
-TABLES = ("jobs", "runs", "workers")
+TABLES = ("jobs", "runs", "workers", "leases", "lease_waiters", "metrics")
 
 
 class Now:
@@ -144,6 +145,47 @@ class PostgresBackend:
             yield connection
         finally:
             await connection.close()
+
+
+class MssqlBackend:
+    """A migrated database, emptied before each test; one connection serves the suite's own statements."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection: Any = None
+
+    def store(self, now: Callable[[], datetime] | None) -> Store:
+        from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - the driver is an extra
+        from reltask.stores.mssql.connections import Options  # noqa: PLC0415
+
+        # Babelfish takes seconds to read a batch that is new to a connection.
+        return MssqlStore(self.url, now=now, options=Options(command_timeout=120))
+
+    async def clear(self) -> None:
+        mssql_server.clear(self.connection)
+
+    async def snapshot(self) -> Snapshot:
+        return {
+            table: mssql_server.run(self.connection, f"SELECT * FROM reltask.{name} ORDER BY 1, 2")
+            for table, name in zip(TABLES, mssql_server.TABLES, strict=True)
+        }
+
+    async def forge_success(self, claim: Claim) -> None:
+        mssql_server.run(
+            self.connection,
+            "INSERT INTO reltask.Runs (JobId, Fence, SlotNo, JobName, Queue, Attempt, NominalTime, DueAt, FinishedAt,"
+            " Outcome) SELECT ?, -1, ?, N'greet', N'default', 1, now, now, now, N'succeeded'"
+            " FROM (SELECT SYSUTCDATETIME() AS now) AS clock",
+            str(claim.job_id),
+            claim.slot_no,
+        )
+
+    @property
+    def connection(self) -> Any:
+        """Made when it is first needed."""
+        if self._connection is None:
+            self._connection = mssql_server.open_connection(self.url)
+        return self._connection
 
 
 def new_job(**fields: Any) -> NewJob:

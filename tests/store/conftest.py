@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from reltask.store import Store
+from tests.mssql_server import databases
 from tests.postgres_server import PostgresServer
-from tests.store.bench import Backend, Bench, Now, PostgresBackend, SqliteBackend
+from tests.store.bench import Backend, Bench, MssqlBackend, Now, PostgresBackend, SqliteBackend
 
 
 @pytest.fixture(scope="session")
@@ -19,11 +20,20 @@ def postgres_conformance(postgres_server: PostgresServer, postgres_template: str
     postgres_server.drop_database("conformance")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(scope="session")
+def mssql_conformance(mssql_database: str) -> MssqlBackend:
+    """One database for the whole suite, emptied before each test."""
+    return MssqlBackend(mssql_database)
+
+
+@pytest.fixture(params=databases())
 def unclean(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """A database that may hold what the last test left."""
     if request.param == "sqlite":
         return SqliteBackend(str(tmp_path / "reltask.db"))
+    if request.param == "mssql":
+        backend: Backend = request.getfixturevalue("mssql_conformance")
+        return backend
     return PostgresBackend(request.getfixturevalue("postgres_conformance"))
 
 

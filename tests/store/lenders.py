@@ -9,6 +9,7 @@ users do; Django would refuse anything else.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, closing
@@ -26,6 +27,7 @@ from sqlalchemy.ext import asyncio as sa_async
 
 from reltask import Job
 from reltask.engine.transaction import run_here
+from tests.mssql_server import VARIABLE
 
 T = TypeVar("T")
 INSERT = "insert into effects (note) values ('{}')"
@@ -46,6 +48,10 @@ class Lender:
 
     connect: Any
     """connect(url): a new connection, closed when the block ends."""
+
+    def can_tell(self, url: str) -> bool:  # noqa: ARG002 - for those that have to ask
+        """Whether one of its connections can be asked if a transaction is open."""
+        return True
 
     @asynccontextmanager
     async def transaction(self, connection: Any) -> AsyncIterator[None]:
@@ -306,17 +312,19 @@ class DjangoSqlite(Django):
     pass
 
 
-def declare_in_django(url: str) -> str:
+def declare_in_django(url: str, declared: dict[str, Any] | None = None) -> str:
     """Put a database into Django's settings, as a project would, and name its alias."""
     if not django_settings.configured:
         django_settings.configure(USE_TZ=True, DATABASES={"default": {"ENGINE": "django.db.backends.dummy"}})
         django.setup()
     database: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": url.removeprefix("sqlite:///")}
-    if not url.startswith("sqlite"):
+    if url in django_connections.settings:
+        return url
+    if not url.startswith("sqlite") and declared is None:
         parts = sa.make_url(url)
         database = {"ENGINE": "django.db.backends.postgresql", "NAME": parts.database, "USER": parts.username}
         database |= {"PASSWORD": parts.password or "", "HOST": parts.host, "PORT": parts.port, "OPTIONS": parts.query}
-    configured = django_connections.configure_settings({"default": {}, url: database})
+    configured = django_connections.configure_settings({"default": {}, url: declared or database})
     django_connections.settings[url] = configured[url]
     return url
 
@@ -343,3 +351,15 @@ ON_POSTGRES: list[Lender] = [
     AlchemyAsyncPsycopg(),
     Django(),
 ]
+
+
+def on_mssql() -> list[Lender]:
+    """Those of SQL Server, where there is one to try them on."""
+    if not os.environ.get(VARIABLE):
+        return []
+    from tests.store.mssql_lenders import lenders  # noqa: PLC0415 - it needs the driver
+
+    return lenders()
+
+
+ON_MSSQL = on_mssql()

@@ -23,7 +23,7 @@ class Shop:
     def __init__(self, url: str, lender: Lender) -> None:
         self.url = url
         self.lender = lender
-        self.app = App(url, settings={"worker.shutdown_grace": "0s"})
+        self.app = App(url, settings={"worker.shutdown_grace": "0s", "maintenance.coordination": "off"})
         self.done: list[int] = []
 
         @self.app.task

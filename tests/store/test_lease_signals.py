@@ -12,7 +12,7 @@ import pytest
 from reltask.errors import UsageError
 from reltask.store import Store
 from reltask.stores.postgres.adapter import PostgresStore
-from tests.store.bench import Backend, Bench, Now, SqliteBackend
+from tests.store.bench import Backend, Bench, MssqlBackend, Now, SqliteBackend
 from tests.store.test_leases import won
 
 END = """
@@ -35,9 +35,30 @@ class Ears:
                 queue.get_nowait()
 
 
-async def test_those_that_wait_hear_of_a_resignation(bench: Bench, rival: Store) -> None:
-    """By its name where the database can say it, and otherwise that something has changed."""
+@pytest.fixture
+def vocal(bench: Bench) -> Bench:
+    """A database with signals of some kind; SQL Server has none."""
+    if isinstance(bench.backend, MssqlBackend):
+        pytest.skip("SQL Server has no signals")
+    return bench
+
+
+async def test_without_signals_nobody_is_called(bench: Bench, rival: Store) -> None:
+    """A database that cannot signal says so, so that its workers poll; signalling is no error."""
+    if not isinstance(bench.backend, MssqlBackend):
+        pytest.skip("this database has signals")
     ears = Ears()
+    async with bench.store.listen(ears.woken.put_nowait, ears.leases.put_nowait) as listening:
+        assert not listening
+        await rival.signal()
+        await rival.signal_lease("reports")
+    assert ears.woken.empty()
+    assert ears.leases.empty()
+
+
+async def test_those_that_wait_hear_of_a_resignation(vocal: Bench, rival: Store) -> None:
+    """By its name where the database can say it, and otherwise that something has changed."""
+    bench, ears = vocal, Ears()
     grant = await won(rival)
     async with bench.store.listen(ears.woken.put_nowait, ears.leases.put_nowait) as listening:
         assert listening
@@ -48,10 +69,10 @@ async def test_those_that_wait_hear_of_a_resignation(bench: Bench, rival: Store)
     assert heard == (None if isinstance(bench.backend, SqliteBackend) else "reports")
 
 
-async def test_who_listens_for_jobs_alone_hears_of_no_leases(bench: Bench, rival: Store) -> None:
+async def test_who_listens_for_jobs_alone_hears_of_no_leases(vocal: Bench, rival: Store) -> None:
     """Without `lease` nobody is called, and nothing breaks."""
     ears = Ears()
-    async with bench.store.listen(ears.woken.put_nowait):
+    async with vocal.store.listen(ears.woken.put_nowait):
         await rival.signal_lease("reports")
         await rival.stop_worker("nobody")
         await won(rival)

@@ -16,7 +16,15 @@ from reltask.leadership import Grant, Term
 from reltask.store import Store
 from reltask.stores.migration import Dialect, schema_scripts
 from reltask.stores.statement import split
-from tests.store.bench import Backend, PostgresBackend, SqliteBackend, new_job, request, worker_record
+from tests.store.bench import (
+    Backend,
+    MssqlBackend,
+    PostgresBackend,
+    SqliteBackend,
+    new_job,
+    request,
+    worker_record,
+)
 from tests.store.test_leases import asked
 
 LEADERS, STUCK, ORPHANED, DEAD, TASKS = range(5)
@@ -45,12 +53,19 @@ MINUTES = timedelta(minutes=10)
 
 async def ask(backend: Backend, question: int) -> list[dict[str, Any]]:
     """The rows that one of the questions answers."""
-    dialect: Dialect = "sqlite" if isinstance(backend, SqliteBackend) else "postgres"
+    dialects: dict[type[Backend], Dialect] = {SqliteBackend: "sqlite", MssqlBackend: "mssql"}
+    dialect = dialects.get(type(backend), "postgres")
     text = split(dict(schema_scripts(dialect))["monitoring.sql"])[question]
     if isinstance(backend, SqliteBackend):
         with closing(sqlite3.connect(backend.path)) as connection:
             connection.row_factory = sqlite3.Row
             return [dict(row) for row in connection.execute(text)]
+    if isinstance(backend, MssqlBackend):
+        with closing(backend.connection.cursor()) as cursor:
+            cursor.execute(text)
+            return [
+                dict(zip([column[0] for column in cursor.description], row, strict=True)) for row in cursor.fetchall()
+            ]
     assert isinstance(backend, PostgresBackend)
     postgres = await asyncpg.connect(backend.url)
     try:

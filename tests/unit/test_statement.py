@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reltask.stores.statement import Statement, Style, compile_statement, split, tokens
 
-STYLES: list[Style] = ["named", "numbered", "pyformat", "qmark"]
+STYLES: list[Style] = ["named", "numbered", "pyformat", "qmark", "format"]
 
 OPAQUE = [
     "':name'",
@@ -74,6 +74,7 @@ def test_each_style_says_the_same(parts: list[tuple[str, bool]]) -> None:
         ("numbered", "select $1, $2::text, $1", ("a", "b")),
         ("pyformat", "select %(a)s, %(b)s::text, %(a)s", ("a", "b")),
         ("qmark", "select ?, ?::text, ?", ("a", "b", "a")),
+        ("format", "select %s, %s::text, %s", ("a", "b", "a")),
     ],
 )
 def test_styles(style: Style, text: str, names: tuple[str, ...]) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "leases": ("leases", "Who leads what, and is it getting on; take a lease away."),
     "stats": ("stats", "How each task has been doing: runs, failures, durations, lateness."),
     "audit": ("audit", "Check the ledger: each slot once, none lost."),
+    "doctor": ("doctor", "Look at the database: can it be reached, is it the right one, what stands in the way."),
     "dead": ("dead", "List and show dead letters; retry or discard them."),
     "migrate": ("migrate", "Bring the database's tables to this version."),
     "sql": ("sql", "Print the SQL that reltask runs."),

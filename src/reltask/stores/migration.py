@@ -3,12 +3,13 @@
     001-create-tables.sql       a migration: its number is the schema version that it leads to
     002-seed-sample-job.sql     not one: a sample to run by hand
     003-reclamation-query.sql   not one: what reclaims do, for a DBA's eyes
-    004-alter-….sql             the next migration would be called like this
+    004-create-leases.sql       a migration; the number is the version, so 2 and 3 do not exist
 
-The rule is in the name: `NNN-create-…` and `NNN-alter-…` are migrations. Each is additive, can be run again without
-harm, and writes its own number into the `meta` table as its last statement, so that a DBA who runs the files by hand
-ends with the same database. Each runs in one transaction, under a lock, after another look at the version: of two
-migrators the second finds nothing left to do. A schema newer than this version of reltask is never touched.
+The rule is in the name: `NNN-create-…` and `NNN-alter-…` are migrations; `database/mssql` spells them the way its
+people do, `NNN-Create….sql` and `NNN-Alter….sql`. Each is additive, can be run again without harm, and writes its own
+number into the `meta` table as its last statement, so that a DBA who runs the files by hand ends with the same
+database. Each runs in one transaction, under a lock, after another look at the version: of two migrators the second
+finds nothing left to do. A schema newer than this version of reltask is never touched.
 
 In an installed wheel the files lie inside the package, in a checkout beside `src`.
 """
@@ -24,9 +25,9 @@ from typing import Literal, NamedTuple
 
 from reltask.errors import SchemaError
 
-Dialect = Literal["postgres", "sqlite"]
+Dialect = Literal["postgres", "sqlite", "mssql"]
 
-_MIGRATION = re.compile(r"(\d{3})-(?:create|alter)-.*\.sql")
+_MIGRATION = re.compile(r"(\d{3})-(?:(?:create|alter)-|(?:Create|Alter)[A-Z]).*\.sql")
 
 
 class Migration(NamedTuple):

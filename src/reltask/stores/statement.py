@@ -2,8 +2,8 @@
 
 The files name their parameters `:like_this`, so that a person can read them and any SQL tool can run them. Each
 driver has its own way of saying the same: asyncpg wants `$1`, psycopg `%(name)s`, sqlite3 takes the names as they
-are, ODBC wants `?`. A small tokenizer finds the parameters, and leaves alone what only looks like one: a cast
-(`x::text`), a string, a quoted name, a comment, a dollar-quoted body.
+are, ODBC wants `?`, and Django in front of ODBC `%s`. A small tokenizer finds the parameters, and leaves alone what
+only looks like one: a cast (`x::text`), a string, a quoted name, a comment, a dollar-quoted body.
 
     select :now::timestamptz, ':not' -- :nor this        select $1::timestamptz, ':not' -- :nor this
            ▲                                       ──►          ▲
@@ -18,7 +18,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
 
-Style = Literal["named", "numbered", "pyformat", "qmark"]
+Style = Literal["named", "numbered", "pyformat", "qmark", "format"]
+BY_POSITION = frozenset({"numbered", "qmark", "format"})
+"""Styles whose values travel as a list."""
 
 _TOKEN = re.compile(
     r"""
@@ -74,18 +76,25 @@ def compile_statement(sql: str, style: Style) -> Statement:
     pieces: list[str] = []
     for kind, text in tokens(sql):
         if kind != "parameter":
-            # psycopg looks for its placeholders everywhere, in strings and comments too.
-            pieces.append(text.replace("%", "%%") if style == "pyformat" else text)
+            # psycopg and Django look for their placeholders everywhere, in strings and comments too.
+            pieces.append(text.replace("%", "%%") if style in ("pyformat", "format") else text)
             continue
         name = text[1:]
-        if style == "qmark" or name not in names:
+        if style in ("qmark", "format") or name not in names:
             names.append(name)
         pieces.append(_placeholder(name, names.index(name) + 1, style))
     return Statement("".join(pieces), tuple(names))
 
 
 def _placeholder(name: str, number: int, style: Style) -> str:
-    return {"named": f":{name}", "numbered": f"${number}", "pyformat": f"%({name})s", "qmark": "?"}[style]
+    placeholders: dict[Style, str] = {
+        "named": f":{name}",
+        "numbered": f"${number}",
+        "pyformat": f"%({name})s",
+        "qmark": "?",
+        "format": "%s",
+    }
+    return placeholders[style]
 
 
 def read_sql(store: str, verb: str) -> str:
@@ -97,3 +106,9 @@ def read_sql(store: str, verb: str) -> str:
 def load(store: str, verb: str, style: Style) -> tuple[Statement, ...]:
     """The statements of a verb's file, compiled once per process."""
     return tuple(compile_statement(statement, style) for statement in split(read_sql(store, verb)))
+
+
+@cache
+def load_batch(store: str, verb: str, style: Style) -> Statement:
+    """The whole of a verb's file as one text, for a server that takes several statements at once."""
+    return compile_statement(read_sql(store, verb), style)

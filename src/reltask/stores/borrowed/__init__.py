@@ -1,8 +1,9 @@
 """The user's own connections: reltask's shipped statements on a connection that somebody else opened.
 
     asyncpg · psycopg · sqlite3       ┐                              ┌ postgres/borrowed.py ┐
-    SQLAlchemy connection or session  ├─► a Link: run, begin, end ──►┤                      ├─► a store's Transaction
-    Django's connection               ┘   (one per library)          └ sqlite/borrowed.py   ┘   (one per database)
+    pyodbc · mssql-python             ├─► a Link: run, begin, end ──►┤ sqlite/borrowed.py   ├─► a store's Transaction
+    SQLAlchemy connection or session  │   (one per library)          └ mssql/borrowed.py    ┘   (one per database)
+    Django's connection               ┘
 
 A connection is recognised by the name of its class, so that no library is imported that the user does not use. What a
 link runs belongs to the transaction that is open on the connection. `enqueue` never begins and never ends one that the
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reltask.errors import UsageError
-from reltask.stores.borrowed.drivers import AsyncpgLink, AsyncPsycopgLink, PsycopgLink, SqliteLink
+from reltask.stores.borrowed.drivers import AsyncpgLink, AsyncPsycopgLink, OdbcLink, PsycopgLink, SqliteLink
 from reltask.stores.borrowed.frameworks import AlchemyLink, AsyncAlchemyLink, DjangoLink
 from reltask.stores.borrowed.link import Link
 
@@ -26,6 +27,8 @@ _KINDS: dict[str, Callable[[object], Link]] = {
     "psycopg.Connection": PsycopgLink,
     "psycopg.AsyncConnection": AsyncPsycopgLink,
     "sqlite3.Connection": SqliteLink,
+    "pyodbc.Connection": OdbcLink,
+    "mssql_python.connection.Connection": OdbcLink,
     "sqlalchemy.engine.base.Connection": AlchemyLink,
     "sqlalchemy.orm.session.Session": AlchemyLink,
     "sqlalchemy.orm.scoping.scoped_session": AlchemyLink,
@@ -36,10 +39,10 @@ _KINDS: dict[str, Callable[[object], Link]] = {
     "django.db.backends.base.base.BaseDatabaseWrapper": DjangoLink,
 }
 _ACCEPTED = (
-    "a connection of asyncpg, psycopg (3) or sqlite3, an SQLAlchemy Connection, Session, AsyncConnection or"
-    " AsyncSession, or Django's connection"
+    "a connection of asyncpg, psycopg (3), sqlite3, pyodbc or mssql-python, an SQLAlchemy Connection, Session,"
+    " AsyncConnection or AsyncSession, or Django's connection"
 )
-_NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
+_NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "mssql": "SQL Server"}
 
 
 def recognise(connection: object, dialect: str) -> Link:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from reltask.stores.borrowed.link import BEGIN_SQLITE, Answer, Values, read
+from reltask.stores.borrowed.link import BEGIN_SQLITE, Answer, Values, read, read_batch
 from reltask.stores.statement import Style
 
 _IDLE = 0
@@ -131,6 +131,53 @@ class SqliteLink:
         except BaseException:
             self.connection.rollback()
             raise
+
+
+class OdbcLink:
+    """pyodbc and mssql-python: a transaction begins by itself at the first statement, unless told not to."""
+
+    dialect = "mssql"
+    style: Style = "qmark"
+    is_async = False
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def is_open(self) -> bool:
+        ((count,),) = self._run("SELECT @@TRANCOUNT", None).rows
+        return bool(count)
+
+    async def join(self) -> bool:
+        return not self.connection.autocommit or self.is_open()
+
+    async def run(self, text: str, values: Values) -> Answer:
+        return self._run(text, values)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        by_hand = bool(self.connection.autocommit)
+        if by_hand:
+            self._run("BEGIN TRANSACTION", None)
+        try:
+            yield
+            if by_hand:
+                self._run("COMMIT TRANSACTION", None)
+            else:
+                self.connection.commit()
+        except BaseException:
+            self._run("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION", None)
+            raise
+
+    def _run(self, text: str, values: Values) -> Answer:
+        cursor = self.connection.cursor()
+        try:
+            if values:
+                cursor.execute(text, list(values))
+            else:
+                cursor.execute(text)
+            return read_batch(cursor)
+        finally:
+            cursor.close()
 
 
 def commits_at_once(connection: Any) -> bool:

@@ -17,7 +17,7 @@ from reltask.stores.borrowed.link import BEGIN_SQLITE, Answer, Values
 from reltask.stores.borrowed.link import read as read_cursor
 from reltask.stores.statement import Style
 
-_DIALECTS = {"postgresql": "postgres", "sqlite": "sqlite"}
+_DIALECTS = {"postgresql": "postgres", "sqlite": "sqlite", "mssql": "mssql", "microsoft": "mssql"}
 _STYLES: dict[str, Style] = {
     "asyncpg": "numbered",
     "psycopg": "pyformat",
@@ -25,6 +25,9 @@ _STYLES: dict[str, Style] = {
     "psycopg2": "pyformat",
     "pysqlite": "named",
     "aiosqlite": "named",
+    "pyodbc": "qmark",
+    "aioodbc": "qmark",
+    "mssqlpython": "qmark",
 }
 
 
@@ -132,12 +135,12 @@ def _text(value: object) -> object:
 class DjangoLink:
     """`django.db.connection`, or one of `django.db.connections`."""
 
-    style: Style = "pyformat"
     is_async = False
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.dialect = _DIALECTS.get(connection.vendor, connection.vendor)
+        self.style: Style = "format" if self.dialect == "mssql" else "pyformat"  # names do not reach ODBC
 
     def is_open(self) -> bool:
         return bool(self.connection.in_atomic_block or not self.connection.get_autocommit())

@@ -13,6 +13,8 @@ BEGIN_SQLITE = "begin immediate"
 """As every writer of reltask begins: it waits for other writers now, instead of failing later."""
 
 _CONNECTION_ENDS = ("08", "57P01", "57P02")
+_MISSING = ("no such table: reltask_", "Invalid object name 'reltask.", 'relation "reltask.')
+"""What SQLite, SQL Server and Babelfish say about a table that is not there."""
 
 
 class Answer(NamedTuple):
@@ -59,6 +61,14 @@ def read(cursor: Any) -> Answer:
     return Answer([column[0] for column in cursor.description], cursor.fetchall())
 
 
+def read_batch(cursor: Any) -> Answer:
+    """The answer of several statements sent at once: the first that has columns. An error may come behind it."""
+    answer = read(cursor)
+    while cursor.nextset():
+        answer = answer if answer.columns else read(cursor)
+    return answer
+
+
 def is_ambiguous(error: BaseException) -> bool:
     """Whether a commit that ended so may have been applied: the server did not answer, or is going away."""
     for one in _layers(error):
@@ -74,7 +84,7 @@ def is_ambiguous(error: BaseException) -> bool:
 def is_missing_table(error: BaseException) -> bool:
     """Whether reltask's tables are not there."""
     states = {getattr(one, "sqlstate", None) or getattr(one, "pgcode", None) for one in _layers(error)}
-    return bool(states & {"42P01", "3F000"}) or "no such table: reltask_" in str(error)
+    return bool(states & {"42P01", "3F000"}) or any(words in str(error) for words in _MISSING)
 
 
 def _layers(error: BaseException) -> list[BaseException]:

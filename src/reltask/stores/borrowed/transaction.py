@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from reltask.errors import AmbiguousError, SchemaError, UsageError
 from reltask.stores.borrowed.link import Answer, Link, is_ambiguous, is_missing_table
-from reltask.stores.statement import Statement, compile_statement
+from reltask.stores.statement import BY_POSITION, Statement, compile_statement
 
 
 class BorrowedConnection(ABC):
@@ -76,10 +76,10 @@ class BorrowedConnection(ABC):
             return await self._link.run(sql, args or None)
         return await self._send(compile_statement(sql, self._link.style), named)
 
-    async def _own(self, statement: Statement, values: dict[str, object]) -> list[Any]:
+    async def _own(self, statement: Statement, values: dict[str, object]) -> Answer:
         """One of reltask's own statements."""
         try:
-            return (await self._send(statement, values)).rows
+            return await self._send(statement, values)
         except Exception as error:
             if is_missing_table(error):
                 raise SchemaError(
@@ -89,7 +89,7 @@ class BorrowedConnection(ABC):
             raise
 
     async def _send(self, statement: Statement, values: dict[str, object]) -> Answer:
-        if self._link.style == "numbered":
+        if self._link.style in BY_POSITION:
             return await self._link.run(statement.text, statement.arguments(values))
         return await self._link.run(statement.text, {name: values[name] for name in statement.names})
 

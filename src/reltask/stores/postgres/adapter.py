@@ -21,6 +21,7 @@ from uuid import UUID
 import msgspec
 
 from reltask.audit import Break, Loss, TaskCount, Wait
+from reltask.doctor import Facts
 from reltask.errors import AmbiguousError, ConflictError, ReltaskError, TransientError
 from reltask.job import (
     BeatAnswer,
@@ -50,6 +51,7 @@ from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
 from reltask.stores.postgres.connections import Connections, Options
 from reltask.stores.postgres.errors import quotable, statement_failed
+from reltask.stores.postgres.examine import examine
 from reltask.stores.postgres.schema import check
 from reltask.stores.postgres.signals import Signals, to_payload
 from reltask.stores.postgres.transaction import PostgresTransaction, transaction
@@ -272,6 +274,9 @@ class PostgresStore(Upkeep):
 
     async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[Loss]:
         return [values.loss(row) for row in await self._ask("read", "audit_losses", task=task, limit=limit)]
+
+    async def examine(self) -> Facts:
+        return await examine(lambda verb: self._ask("read", verb))
 
     # Sending
 

@@ -25,6 +25,7 @@ import msgspec
 
 from reltask.audit import Break, Loss, TaskCount, Wait
 from reltask.clock import Clock, SystemClock
+from reltask.doctor import Facts
 from reltask.errors import ConflictError, UsageError
 from reltask.job import (
     BeatAnswer,
@@ -53,6 +54,7 @@ from reltask.stores.borrowed import recognise
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
 from reltask.stores.sqlite.claim import claim_jobs
+from reltask.stores.sqlite.examine import examine
 from reltask.stores.sqlite.reclaim import Reclaimer
 from reltask.stores.sqlite.schema import ensure_schema
 from reltask.stores.sqlite.session import MEMORY, Session, SqliteOptions, Transaction, database_path
@@ -290,6 +292,9 @@ class SqliteStore(Upkeep):
     async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[Loss]:
         (rows,) = await self._read("audit_losses", task=task, limit=limit)
         return [values.loss(row) for row in rows]
+
+    async def examine(self) -> Facts:
+        return await self._call("examine", lambda: examine(self._session))
 
     # Getting there
 

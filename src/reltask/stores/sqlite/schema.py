@@ -41,10 +41,10 @@ def pending_names(session: Session) -> list[str]:
 
 
 def _pending(connection: sqlite3.Connection) -> list[Migration]:
-    return pending("sqlite", _read_version(connection))
+    return pending("sqlite", read_version(connection))
 
 
-def _read_version(connection: sqlite3.Connection) -> int:
+def read_version(connection: sqlite3.Connection) -> int:
     """The version that the file says it has; 0 where there are no tables."""
     (statement,) = load("sqlite", "read_schema", "named")
     try:

@@ -3,12 +3,16 @@
 -- Lock order    no locks.
 
 with
+-- By the catalogue: whoever may not use the schema could not even ask for a table by its name.
 allowed as (
-    select name,
-           case when to_regclass('reltask.' || name) is not null
-                then has_schema_privilege('reltask', 'usage') else false end as visible,
-           to_regclass('reltask.' || name)::oid as id
-    from unnest(array['jobs', 'runs', 'workers', 'leases', 'lease_waiters', 'metrics']) as name
+    select wanted.name, place.id,
+           place.id is not null and has_schema_privilege(place.schema, 'usage') as visible
+    from unnest(array['jobs', 'runs', 'workers', 'leases', 'lease_waiters', 'metrics']) as wanted (name)
+    left join (
+        select relation.relname, relation.oid as id, relation.relnamespace as schema
+        from pg_class as relation
+        join pg_namespace as namespace on namespace.oid = relation.relnamespace and namespace.nspname = 'reltask'
+    ) as place on place.relname = wanted.name
 ),
 
 others as (
@@ -25,10 +29,9 @@ select coalesce(:now::timestamptz, clock_timestamp()) as now,
        current_user::text as username,
        pg_is_in_recovery() as in_recovery,
        current_setting('transaction_read_only')::boolean as read_only,
-       (select bool_and(visible and has_table_privilege(id, 'select, insert')
+       (select bool_and(visible and has_table_privilege(id, 'select') and has_table_privilege(id, 'insert')
                         and (name = 'runs' or has_table_privilege(id, 'update')))
-        from allowed
-        where name <> 'lease_waiters') as may_run,
+        from allowed) as may_run,
        (select bool_and(visible and has_any_column_privilege(id, 'insert')) from allowed where name = 'jobs')
            as may_enqueue,
        (select bool_and(visible and has_table_privilege(id, 'select')) from allowed) as may_read,

@@ -1,0 +1,61 @@
+"""`reltask doctor`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import click
+
+from reltask.app import App
+from reltask.cli.errors import REMEDIES
+from reltask.cli.show import print_json
+from reltask.cli.target import about_schema, require_file
+from reltask.config import safe_url
+from reltask.doctor import Facts, Finding, Level, diagnose, is_sound, unreachable
+from reltask.errors import ReltaskError
+from reltask.runner import EXIT_ERROR, EXIT_OK
+
+_MARKS = {Level.OK: "ok", Level.NOTE: "note", Level.PROBLEM: "PROBLEM"}
+
+
+@click.command(name="doctor")
+@about_schema
+def command(app: App, *, as_json: bool) -> int:
+    """Look at the database, change nothing, and say what stands in the way and what to do about it.
+
+    Exits with 1 if there is a problem. Notes are worth knowing, and do not count.
+    """
+    findings = _findings(app)
+    sound = is_sound(findings)
+    if as_json:
+        print_json({"database": safe_url(app.url), "sound": sound, "findings": findings})
+    else:
+        _print(findings, where=safe_url(app.url))
+    return EXIT_OK if sound else EXIT_ERROR
+
+
+def _findings(app: App) -> list[Finding]:
+    try:
+        require_file(app.url)
+        facts, skew = _examined(app)
+    except ReltaskError as error:
+        return [unreachable(error.message, error.remedy or REMEDIES.get(error.code, ""))]
+    return diagnose(facts, skew=skew)
+
+
+def _examined(app: App) -> tuple[Facts, timedelta]:
+    """The facts, and by how much the database's clock is ahead: what the time in between cannot explain."""
+    before = datetime.now(UTC)
+    facts = app.examine_sync()
+    after = datetime.now(UTC)
+    ahead, behind = facts.now - after, before - facts.now
+    return facts, max(ahead, timedelta(0)) - max(behind, timedelta(0))
+
+
+def _print(findings: list[Finding], *, where: str) -> None:
+    click.echo(f"{where}\n")
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        click.echo(f"{_MARKS[finding.level]:<7}  {finding.check:<{width}}  {finding.text}")
+        if finding.remedy:
+            click.echo(f"{'':<7}  {'':<{width}}  → {finding.remedy}")

@@ -1,0 +1,251 @@
+"""What a doctor finds: facts about a database, and what follows from them.
+
+    the store's verb `examine` ──► Facts ──► diagnose ──► Finding, Finding, …
+
+A store only says what is so. What is good and what is not, and what to do about it, is said here, for all databases in
+one place. A finding is ok, a note (it works; somebody should know), or a problem (something will not work, or a promise
+would not hold). What a user is not allowed to see is None, and nothing is said about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from msgspec import Struct
+
+LONG = timedelta(minutes=10)
+"""A transaction that is open for longer than this is in somebody's way."""
+SKEW = timedelta(seconds=2)
+"""Clocks may differ by this much before anybody is told."""
+CROWDED, FULL = 0.8, 0.95
+"""Shares of a limit from which on it is worth a note, and a problem."""
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+class Finding(Struct, frozen=True):
+    """One thing that was looked at."""
+
+    check: str
+    level: Level
+    text: str
+    remedy: str = ""
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What a database says about itself. Asked without an open store: the tables may be missing."""
+
+    database: str
+    """sqlite, postgres or mssql."""
+    server: str
+    user: str | None
+    now: datetime
+    primary: bool = True
+    writable: bool = True
+    schema_version: int
+    """0: there are no tables."""
+    spoken_version: int
+    """What this reltask needs."""
+    may: frozenset[str]
+    """Which of run, enqueue and read this user is allowed to."""
+    connections: int | None = None
+    connection_limit: int | None = None
+    oldest_transaction: timedelta | None = None
+    """For how long the oldest open transaction, of others, has been open."""
+    oldest_owner: str | None = None
+    settings: dict[str, str] = {}
+    """Further facts of this kind of database, by the names that it gives them."""
+
+
+Check = Callable[[Facts], Iterator[Finding]]
+
+
+def diagnose(facts: Facts, *, skew: timedelta) -> list[Finding]:
+    """All findings. `skew`: by how much the database's clock is ahead, at least, of the one who asks."""
+    checks: list[Check] = [_server, _writable, _schema, _permissions]
+    after: list[Check] = [_transactions, _connections, *_BY_DATABASE.get(facts.database, [])]
+    found = [finding for check in checks for finding in check(facts)]
+    return [*found, *_clock(skew), *(finding for check in after for finding in check(facts))]
+
+
+def is_sound(findings: list[Finding]) -> bool:
+    """Whether nothing is a problem."""
+    return all(finding.level is not Level.PROBLEM for finding in findings)
+
+
+def unreachable(text: str, remedy: str) -> Finding:
+    """The database did not answer, or refused to."""
+    return Finding("server", Level.PROBLEM, text, remedy)
+
+
+# On every database
+
+
+def _server(facts: Facts) -> Iterator[Finding]:
+    yield _ok("server", f"{facts.server}{f', as user {facts.user}' if facts.user else ''}")
+
+
+def _writable(facts: Facts) -> Iterator[Finding]:
+    if not facts.primary:
+        yield _problem("primary", "this is a read-only replica.", "Let the URL name the primary.")
+    elif not facts.writable:
+        yield _problem("primary", "this database takes no writes from this user.", _WRITABLE[facts.database])
+    else:
+        yield _ok("primary", "takes writes")
+
+
+_WRITABLE = {
+    "postgres": "See default_transaction_read_only, of the user and of the database.",
+    "mssql": "See: SELECT DATABASEPROPERTYEX(DB_NAME(), 'Updateability'); leave application_intent out of the URL.",
+    "sqlite": "Give this user write permission on the file and on its directory.",
+}
+
+
+def _schema(facts: Facts) -> Iterator[Finding]:
+    found, spoken = facts.schema_version, facts.spoken_version
+    if found == spoken:
+        yield _ok("schema", f"version {found}")
+    elif found == 0:
+        yield _problem("schema", "there are no reltask tables, or this user cannot see them.", "Run: reltask migrate")
+    elif found < spoken:
+        yield _problem("schema", f"version {found}; this reltask needs {spoken}.", "Run: reltask migrate")
+    else:
+        yield _problem("schema", f"version {found}; this reltask knows {spoken}.", "Upgrade reltask here.")
+
+
+def _permissions(facts: Facts) -> Iterator[Finding]:
+    if facts.schema_version == 0:
+        return
+    if "run" in facts.may:
+        yield _ok("permissions", "workers can run as this user")
+    elif facts.may:
+        only = " and ".join(sorted(facts.may))
+        yield Finding("permissions", Level.NOTE, f"this user may {only} only; a worker needs more.", _ROLES)
+    else:
+        yield _problem("permissions", "this user may neither run, enqueue nor read.", _ROLES)
+
+
+_ROLES = "Give it a role of permissions.sql (reltask sql --all): reltask_run, reltask_enqueue or reltask_read."
+
+
+def _clock(skew: timedelta) -> Iterator[Finding]:
+    if abs(skew) <= SKEW:
+        yield _ok("clock", "the database's clock and this machine's agree")
+        return
+    where = "ahead of" if skew > timedelta(0) else "behind"
+    text = f"the database's clock is {abs(skew).total_seconds():,.0f} s {where} this machine's; only the former counts."
+    yield Finding("clock", Level.NOTE, text, "Let both keep time by NTP, so that logs can be compared.")
+
+
+def _transactions(facts: Facts) -> Iterator[Finding]:
+    oldest = facts.oldest_transaction
+    if oldest is None:
+        return
+    if oldest < LONG:
+        yield _ok("transactions", f"none is open for longer than {_minutes(LONG)}")
+        return
+    owner = facts.oldest_owner or "somebody"
+    text = f"a transaction of {owner} has been open for {_minutes(oldest)}; it keeps its locks, and old rows, alive."
+    yield Finding("transactions", Level.NOTE, text, "Find out what it waits for, and end it.")
+
+
+def _connections(facts: Facts) -> Iterator[Finding]:
+    if facts.connections is not None and facts.connection_limit:
+        share = facts.connections / facts.connection_limit
+        yield _of_limit("connections", f"{facts.connections} of {facts.connection_limit}", share)
+
+
+def _of_limit(check: str, text: str, share: float) -> Finding:
+    level = Level.PROBLEM if share >= FULL else Level.NOTE if share >= CROWDED else Level.OK
+    remedy = "Lower database.pool_size, run fewer workers, or raise the limit." if level is not Level.OK else ""
+    return Finding(check, level, text, remedy)
+
+
+# On one kind
+
+
+def _sqlite_journal(facts: Facts) -> Iterator[Finding]:
+    if facts.settings["journal_mode"] == "wal":
+        yield _ok("journal", "write-ahead log")
+    else:
+        text = f"the file is in journal mode {facts.settings['journal_mode']}: readers and writers block each other."
+        yield _problem("journal", text, "Put the file on a local disk that can map shared memory.")
+
+
+def _sqlite_place(facts: Facts) -> Iterator[Finding]:
+    place = facts.settings.get("filesystem")
+    if place in _NETWORK:
+        text = f"the file lies on a network filesystem ({place}), whose locks SQLite cannot rely on."
+        yield _problem("filesystem", text, "Move it to a local disk, or use PostgreSQL or SQL Server.")
+
+
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "glusterfs", "ceph", "afs"})
+
+
+def _postgres_durability(facts: Facts) -> Iterator[Finding]:
+    if facts.settings["fsync"] != "on":
+        text = "fsync is off: a power cut can damage the whole database."
+        yield _problem("durability", text, "Set fsync = on, unless nobody would miss the data.")
+    elif facts.settings["synchronous_commit"] == "off":
+        text = "synchronous_commit is off: after a crash the last completions may be gone, and their slots run again."
+        yield Finding("durability", Level.NOTE, text, "Set synchronous_commit = on for reltask's user.")
+    else:
+        yield _ok("durability", "a commit is on the disk before its answer")
+
+
+def _mssql_snapshot(facts: Facts) -> Iterator[Finding]:
+    if facts.settings.get("read_committed_snapshot") == "1":
+        yield _ok("snapshot", "READ_COMMITTED_SNAPSHOT is on")
+    else:
+        text = "READ_COMMITTED_SNAPSHOT is off: who reads waits for who writes, and an audit may see a job on the move."
+        remedy = "ALTER DATABASE CURRENT SET READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE;"
+        yield Finding("snapshot", Level.NOTE, text, remedy)
+
+
+def _mssql_locking(facts: Facts) -> Iterator[Finding]:
+    if optimized := facts.settings.get("optimized_locking"):
+        yield _ok("locking", f"optimized locking is {'on' if optimized == '1' else 'off'}")
+    if facts.settings.get("lock_escalation", "DISABLE") != "DISABLE":
+        text = "the locks of a batch can become a lock on the whole table reltask.Jobs."
+        yield Finding("escalation", Level.NOTE, text, "ALTER TABLE reltask.Jobs SET (LOCK_ESCALATION = DISABLE);")
+
+
+def _mssql_tier(facts: Facts) -> Iterator[Finding]:
+    if tier := facts.settings.get("service_objective"):
+        yield _ok("tier", f"{tier}{_TIERS.get(tier, '')}")
+    for name, noun in _USAGE.items():
+        if (percent := facts.settings.get(name)) is not None:
+            yield _of_limit("tier", f"{noun}: at most {float(percent):.0f} % in the last hour", float(percent) / 100)
+
+
+_TIERS = {
+    "Basic": ": 30 requests at once and 300 sessions for all processes; keep database.pool_size at 2",
+    "S0": ": 60 requests at once and 600 sessions for all processes; keep database.pool_size low",
+}
+_USAGE = {"worker_percent": "requests at once", "session_percent": "sessions", "cpu_percent": "processor"}
+
+_BY_DATABASE: dict[str, list[Check]] = {
+    "sqlite": [_sqlite_journal, _sqlite_place],
+    "postgres": [_postgres_durability],
+    "mssql": [_mssql_snapshot, _mssql_locking, _mssql_tier],
+}
+
+
+def _ok(check: str, text: str) -> Finding:
+    return Finding(check, Level.OK, text)
+
+
+def _problem(check: str, text: str, remedy: str) -> Finding:
+    return Finding(check, Level.PROBLEM, text, remedy)
+
+
+def _minutes(length: timedelta) -> str:
+    return f"{length.total_seconds() / 60:,.0f} min"

@@ -1,0 +1,47 @@
+"""A lock that ends with its connection.
+
+The server gives it up when the connection ends, however that happens; who held it must notice too, because its process
+may live on. So it has a connection of its own, and can be asked whether that still answers and still has the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+from reltask.errors import ReltaskError
+from reltask.stores.mssql.connections import Connections, Line, cause, failed, fetch
+from reltask.stores.mssql.values import Row
+from reltask.stores.statement import load_batch
+
+
+@asynccontextmanager
+async def advisory_lock(connections: Connections, name: str) -> AsyncIterator[Callable[[], Awaitable[bool]] | None]:
+    """Try for the lock; None: somebody has it. Otherwise a question: is it still ours?"""
+    patience = connections.patience
+
+    async def is_alive() -> bool:
+        try:
+            return bool((await _ask(line, "advisory_lock_held", name, patience))[0]["held"])
+        except ReltaskError:
+            return False
+
+    try:
+        async with connections.take() as line:
+            locked = (await _ask(line, "advisory_lock", name, patience))[0]["granted"] >= 0
+            try:
+                yield is_alive if locked else None
+            finally:
+                # Where the driver keeps a pool, closing would not end the session.
+                with suppress(ReltaskError):
+                    await _ask(line, "advisory_unlock", name, patience)
+    finally:
+        await connections.close()
+
+
+async def _ask(line: Line, verb: str, name: str, patience: float) -> list[Row]:
+    statement = load_batch("mssql", verb, "qmark")
+    try:
+        return await line.call(lambda connection: fetch(connection, statement, {"name": name}), patience)
+    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+        raise failed(error, verb=verb, writes=False) from cause(error)

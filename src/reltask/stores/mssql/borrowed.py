@@ -1,0 +1,71 @@
+"""A user's connection to SQL Server.
+
+reltask's batches catch their errors on the server and answer with a number, so that is how they fail here too, whatever
+the library. The user's own statements fail as the library has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import cache
+from uuid import UUID
+
+from reltask.job import Completion, Hold
+from reltask.stores.borrowed.link import Link
+from reltask.stores.borrowed.transaction import BorrowedConnection
+from reltask.stores.mssql.errors import answered
+from reltask.stores.mssql.transaction import Verbs
+from reltask.stores.mssql.values import Row, aware, moment
+from reltask.stores.statement import Statement, Style, compile_statement, read_sql
+
+_READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+"""Whatever the connection's level was: a lower one would read claims that are not so, a higher one would hold up
+heartbeats, and with a snapshot the first heartbeat would make the completion fail. It stays with the connection."""
+
+
+class BorrowedMssql(Verbs, BorrowedConnection):
+    """reltask's verbs on it."""
+
+    def __init__(self, link: Link, now: Callable[[], datetime] | None) -> None:
+        super().__init__(link)
+        self._now = now
+
+    async def _begun(self, timeout: timedelta) -> None:  # noqa: ARG002 - how long to wait is the connection's own setting
+        await self._link.run(_READ_COMMITTED, None)
+
+    async def guard_job(self, worker: str, hold: Hold) -> bool:
+        self._refuse_ended()
+        return await super().guard_job(worker, hold)
+
+    async def complete_job(self, worker: str, completion: Completion) -> bool:
+        self._refuse_ended()
+        return await super().complete_job(worker, completion)
+
+    async def verb(self, name: str, **columns: object) -> list[Row]:
+        given = {**columns, "now": None if self._now is None else moment(self._now())}
+        nothing = frozenset(column for column, value in given.items() if value is None)
+        rows = (await self._own(_batch(name, self._link.style, nothing), given)).dicts()
+        if rows and "error_number" in rows[0]:
+            # Nothing of an open transaction is applied yet, whatever it was.
+            raise answered(rows[0]["error_number"], rows[0]["error_message"] or "", verb=name, writes=False)
+        return [{column: _value(column, value) for column, value in row.items()} for row in rows]
+
+
+@cache
+def _batch(verb: str, style: Style, nothing: frozenset[str]) -> Statement:
+    """A verb's batch in which NULL is spelt out.
+
+    A driver that is given None asks the server for the parameter's type. The server cannot tell, and on some that error
+    ends the open transaction: the user's own writes would be gone, in silence.
+    """
+    sql = read_sql("mssql", verb)
+    for name in nothing:
+        sql = re.sub(rf":{name}\b", "NULL", sql)
+    return compile_statement(sql, style)
+
+
+def _value(column: str, value: object) -> object:
+    """A time is in UTC and says so; pyodbc gives ids as text."""
+    return UUID(value) if column == "id" and isinstance(value, str) else aware(value)

@@ -1,0 +1,46 @@
+"""What SQL Server says to a doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from reltask.doctor import Facts
+from reltask.errors import PermanentError, SchemaError
+from reltask.stores.migration import schema_version
+from reltask.stores.mssql.values import Row
+
+Ask = Callable[[str], Awaitable[list[Row]]]
+
+_AZURE = {5: "Azure SQL Database", 8: "Azure SQL Managed Instance"}
+"""By SERVERPROPERTY('EngineEdition'); all others are servers of one's own."""
+_SETTINGS = ("read_committed_snapshot", "optimized_locking", "lock_escalation", "service_objective")
+_USAGE = ("worker_percent", "session_percent", "cpu_percent")
+
+
+async def examine(ask: Ask) -> Facts:
+    """Facts from a server that may have no tables yet."""
+    (row,) = await ask("examine")
+    seconds = row["oldest_transaction"]
+    return Facts(
+        database="mssql",
+        server=f"{_AZURE.get(row['engine_edition'], 'SQL Server')} {row['version']}",
+        user=row["username"],
+        now=row["now"],
+        writable=row["updateability"] != "READ_ONLY",
+        schema_version=await _version(ask),
+        spoken_version=schema_version("mssql"),
+        may=frozenset(what for what in ("run", "enqueue", "read") if row[f"may_{what}"]),
+        connections=row["connections"],
+        connection_limit=row["connection_limit"],
+        oldest_transaction=None if seconds is None else timedelta(seconds=seconds),
+        oldest_owner=row["oldest_owner"],
+        settings={name: str(row[name]) for name in (*_SETTINGS, *_USAGE) if row[name] is not None},
+    )
+
+
+async def _version(ask: Ask) -> int:
+    try:
+        return int((await ask("read_schema"))[0]["schema_version"])
+    except (SchemaError, PermanentError):  # no tables, or none that this user may read
+        return 0

@@ -1,0 +1,116 @@
+"""The tables in a SQL Server database: are they ours, and bring them up to date under a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from reltask.errors import SchemaError, TransientError
+from reltask.stores.entra import Credential, Tokens
+from reltask.stores.migration import Migration, check_version, migrations, pending
+from reltask.stores.mssql.connect import read_url
+from reltask.stores.mssql.connections import Connections, Line, Options, cause, execute, failed, fetch
+from reltask.stores.mssql.errors import read_only
+from reltask.stores.mssql.transaction import send
+from reltask.stores.mssql.values import Row
+from reltask.stores.statement import load_batch
+
+T = TypeVar("T")
+
+_PATIENCE = 600.0
+"""Seconds: a migration may build an index."""
+_TRIES = 10
+"""Under load a migration may lose a deadlock against other statements: it is rolled back whole, and run again."""
+
+
+def check(row: Row) -> None:
+    """Refuse a server that takes no writes, and tables that this version does not speak to."""
+    if row["read_only"]:
+        raise read_only()
+    check_version("mssql", row["schema_version"])
+
+
+async def pending_mssql(url: str, credential: Credential | None = None) -> list[str]:
+    """The names of the migrations that this database still needs."""
+
+    async def look(line: Line) -> list[str]:
+        return [migration.name for migration in pending("mssql", await _version(line))]
+
+    return await _connected(url, credential, look)
+
+
+async def migrate_mssql(url: str, credential: Credential | None = None) -> list[str]:
+    """Run what is missing, each migration in a transaction of its own; the names of what was run."""
+
+    async def migrate(line: Line) -> list[str]:
+        return [migration.name for migration in migrations("mssql") if await _apply(line, migration)]
+
+    return await _connected(url, credential, migrate)
+
+
+async def _connected(url: str, credential: Credential | None, work: Callable[[Line], Awaitable[T]]) -> T:
+    target = read_url(url)
+    tokens = Tokens(credential, client_id=target.client_id)
+    connections = Connections(target, tokens, Options(command_timeout=_PATIENCE, pool_size=1))
+    try:
+        async with connections.take() as line:
+            return await work(line)
+    finally:
+        await connections.close()
+
+
+async def _apply(line: Line, migration: Migration) -> bool:
+    for _ in range(_TRIES - 1):
+        try:
+            return await _try(line, migration)
+        except TransientError:
+            await send(line, "rollback_transaction", _PATIENCE, writes=False)
+    return await _try(line, migration)
+
+
+async def _try(line: Line, migration: Migration) -> bool:
+    """Run one migration unless somebody has done so before we got the lock. Its own transaction is one inside ours."""
+    await send(line, "begin_transaction", _PATIENCE, writes=False)
+    try:
+        await _lock(line)
+        missing = migration in pending("mssql", await _version(line))
+        if missing:
+            await _run(line, migration)
+    except BaseException:
+        await send(line, "rollback_transaction", _PATIENCE, writes=False)
+        raise
+    await send(line, "commit_transaction", _PATIENCE, writes=True)
+    return missing
+
+
+async def _lock(line: Line) -> None:
+    (lock,) = await _ask(line, "lock_schema")
+    if lock["granted"] < 0:
+        raise TransientError("another migration is under way.", remedy="Wait for its end, then run it again.")
+
+
+async def _run(line: Line, migration: Migration) -> None:
+    """The script as a person would run it: one batch, whose errors the driver reports."""
+    try:
+        await line.call(lambda connection: execute(connection, migration.sql), _PATIENCE)
+    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+        raise failed(error, verb="migrate", writes=False) from cause(error)
+
+
+async def _version(line: Line) -> int:
+    """The version that the database says it has; 0 where there are no tables."""
+    if not (await _ask(line, "find_schema"))[0]["found"]:
+        return 0
+    return int((await _ask(line, "read_schema"))[0]["schema_version"])
+
+
+async def _ask(line: Line, verb: str) -> list[Row]:
+    def ask(connection: Any) -> list[Row]:
+        return fetch(connection, load_batch("mssql", verb, "qmark"), {})
+
+    try:
+        return await line.call(ask, _PATIENCE)
+    except SchemaError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+        raise failed(error, verb=verb, writes=False) from cause(error)

@@ -1,0 +1,98 @@
+-- Purpose       take a lease that nobody holds any more, with the next term; or say who comes before this one.
+-- Precondition  never held, given back, or past its end by the database's clock. The same acquisition again, whose
+--               answer was lost, finds what it has won: same term, renewed.
+-- Lock order    the lease's guard, exclusive and without waiting (see guard_lease.sql); then its row, then rows of
+--               waiters. A try never waits for a leader's open transaction: that holds the guard in share mode, and
+--               then the lease is not free yet. Of two that would make the row, one has the guard.
+--
+-- A try that finds the lease held ends with a look, which locks nothing. What the look has seen is asked again by the
+-- UPDATE: a beat in between moves ExpiresAt beyond @now.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @lease nvarchar(128) = :lease,
+        @holder nvarchar(256) = :holder,
+        @acquisition uniqueidentifier = :acquisition,
+        @ttl_ms bigint = :ttl_ms,
+        @waits bigint = :waits;
+DECLARE @guard nvarchar(255) = N'reltask.lease ' + @lease,
+        @locked int = -1,
+        @expires_at datetime2(6) = DATEADD(MILLISECOND, @ttl_ms % 1000, DATEADD(SECOND, @ttl_ms / 1000, @now)),
+        @waits_until datetime2(6) = DATEADD(MICROSECOND, @waits % 1000000, DATEADD(SECOND, @waits / 1000000, @now)),
+        @lasts_until datetime2(6) = DATEADD(MICROSECOND, @waits / 2 % 1000000, DATEADD(SECOND, @waits / 2000000, @now));
+DECLARE @won TABLE (Term bigint NOT NULL, ExpiresAt datetime2(6) NOT NULL);
+
+BEGIN TRY
+    IF NOT EXISTS (
+        SELECT 1
+        FROM reltask.Leases
+        WHERE Name = @lease AND Holder IS NOT NULL AND ExpiresAt > @now AND Acquisition <> @acquisition
+    )
+    BEGIN
+        BEGIN TRANSACTION;
+
+        EXEC @locked = sp_getapplock
+            @Resource = @guard, @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 0;
+
+        IF @locked >= 0
+        BEGIN
+            UPDATE reltask.Leases WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+            SET Term = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now THEN Term ELSE Term + 1 END,
+                AcquiredAt = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now THEN AcquiredAt ELSE @now END,
+                Metadata = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now THEN Metadata ELSE N'{}' END,
+                Holder = @holder,
+                Acquisition = @acquisition,
+                HeartbeatAt = @now,
+                TtlMs = @ttl_ms,
+                ExpiresAt = @expires_at
+            OUTPUT inserted.Term, inserted.ExpiresAt INTO @won (Term, ExpiresAt)
+            WHERE Name = @lease AND (Holder IS NULL OR ExpiresAt <= @now OR Acquisition = @acquisition);
+
+            INSERT INTO reltask.Leases (Name, Holder, Acquisition, Term, AcquiredAt, HeartbeatAt, TtlMs, ExpiresAt)
+            OUTPUT inserted.Term, inserted.ExpiresAt INTO @won (Term, ExpiresAt)
+            SELECT @lease, @holder, @acquisition, 1, @now, @now, @ttl_ms, @expires_at
+            WHERE NOT EXISTS (SELECT 1 FROM reltask.Leases WHERE Name = @lease);
+
+            -- Who has it does not wait for it; and those that gave up are forgotten.
+            IF EXISTS (SELECT 1 FROM @won)
+                DELETE FROM reltask.LeaseWaiters WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                WHERE Name = @lease AND (Holder = @holder OR WaitingUntil <= @now);
+        END;
+
+        COMMIT TRANSACTION;
+    END;
+
+    -- Refused: this one waits, if it means to. A row that says so for long enough is left alone.
+    IF @waits IS NOT NULL AND NOT EXISTS (SELECT 1 FROM @won) AND NOT EXISTS (
+        SELECT 1
+        FROM reltask.LeaseWaiters
+        WHERE Name = @lease AND Holder = @holder AND WaitingUntil >= @lasts_until
+    )
+    BEGIN
+        UPDATE reltask.LeaseWaiters SET WaitingUntil = @waits_until WHERE Name = @lease AND Holder = @holder;
+
+        INSERT INTO reltask.LeaseWaiters (Name, Holder, WaitingUntil)
+        SELECT @lease, @holder, @waits_until
+        WHERE NOT EXISTS (
+            SELECT 1 FROM reltask.LeaseWaiters WITH (UPDLOCK, HOLDLOCK) WHERE Name = @lease AND Holder = @holder);
+    END;
+
+    SELECT won.Term AS term,
+           @now AS now,
+           COALESCE(won.ExpiresAt, seen.ExpiresAt, @now) AS expires_at,
+           CASE WHEN won.Term IS NULL THEN others.Before ELSE 0 END AS rank,
+           CASE WHEN won.Term IS NULL THEN others.Waiting + 1 ELSE 1 END AS waiting
+    FROM (
+        SELECT COUNT(*) AS Waiting, COUNT(CASE WHEN Holder < @holder THEN 1 END) AS Before
+        FROM reltask.LeaseWaiters
+        WHERE Name = @lease AND Holder <> @holder AND WaitingUntil > @now
+    ) AS others
+    LEFT JOIN @won AS won ON 1 = 1
+    LEFT JOIN reltask.Leases AS seen ON seen.Name = @lease;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,42 @@
+-- Purpose       runs that lost their lock, by task, outcome and worker, with the reason of the last one.
+-- Precondition  none; reads only, and looks at every ledger row.
+-- Lock order    no locks.
+-- Parameters    :task null for all tasks; :limit.
+--
+-- lost        the lock ended and somebody else took the claim away
+-- abandoned   the worker itself found that it had lost the lock, or was about to, and gave up
+-- returned    of these, the runs whose worker was seen alive afterwards: it was paused or cut off, not dead. What it
+--             still wrote for them was refused. A refused write leaves no row, so nobody can count those.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @task nvarchar(256) = :task,
+        @limit int = :limit;
+
+BEGIN TRY
+    WITH ranked AS (
+        SELECT run.JobName, run.Outcome, run.Worker, run.FinishedAt, run.Error,
+               COUNT(*) OVER (PARTITION BY run.JobName, run.Outcome, run.Worker) AS Runs,
+               SUM(CASE WHEN worker.HeartbeatAt > run.FinishedAt THEN 1 ELSE 0 END)
+                   OVER (PARTITION BY run.JobName, run.Outcome, run.Worker) AS Returned,
+               ROW_NUMBER() OVER (
+                   PARTITION BY run.JobName, run.Outcome, run.Worker
+                   ORDER BY run.FinishedAt DESC, run.Fence DESC) AS Nth
+        FROM reltask.Runs AS run
+        LEFT JOIN reltask.Workers AS worker ON worker.Id = run.Worker
+        WHERE run.Outcome IN (N'lost', N'abandoned')
+          AND (@task IS NULL OR run.JobName = @task)
+    )
+
+    SELECT TOP (@limit)
+           JobName AS task, Outcome AS outcome, Worker AS worker, Runs AS runs, Returned AS returned,
+           FinishedAt AS last_at, Error AS reason
+    FROM ranked
+    WHERE Nth = 1
+    ORDER BY FinishedAt DESC, JobName, Worker, Outcome;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

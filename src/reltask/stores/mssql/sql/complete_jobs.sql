@@ -1,0 +1,121 @@
+-- Purpose       end slots: one ledger row each, one-offs removed, recurring jobs moved to their next slot.
+-- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
+-- Lock order    by id; waits for a row held by another statement and checks it again afterwards. It is the first UPDATE
+--               that locks and looks: what comes after it sees rows that nobody else can change.
+--
+-- A slot that was passed over (skipped) gets a ledger row too. It takes the next slot number and the next fence, so the
+-- job's row moves on by as many. The unique index UX_Runs_SlotEndsOnce refuses a second end of any slot.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @worker nvarchar(256) = :worker,
+        @completions nvarchar(max) = :completions;
+DECLARE @given TABLE (
+    Id           uniqueidentifier NOT NULL,
+    Fence        bigint           NOT NULL,
+    Outcome      nvarchar(16)     NOT NULL,
+    Result       nvarchar(max)    NULL,
+    Error        nvarchar(max)    NULL,
+    NextRunTime  datetime2(6)     NULL,
+    Skipped      nvarchar(max)    NULL,
+    SkippedCount int              NOT NULL,
+    PRIMARY KEY (Id, Fence)
+);
+DECLARE @held TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY, Fence bigint NOT NULL);
+
+BEGIN TRY
+    INSERT INTO @given (Id, Fence, Outcome, Result, Error, NextRunTime, Skipped, SkippedCount)
+    SELECT one.id, one.fence, one.outcome, one.result, one.error, one.next_run_time, one.skipped, one.skipped_count
+    FROM OPENJSON(@completions) WITH (
+        id            uniqueidentifier '$.id',
+        fence         bigint           '$.fence',
+        outcome       nvarchar(16)     '$.outcome',
+        result        nvarchar(max)    '$.result',
+        error         nvarchar(max)    '$.error',
+        next_run_time datetime2(6)     '$.next_run_time',
+        skipped       nvarchar(max)    '$.skipped' AS JSON,
+        skipped_count int              '$.skipped_count'
+    ) AS one;
+
+    -- Babelfish leaves the escapes of JSON where they are.
+    IF SERVERPROPERTY('Babelfish') IS NOT NULL
+        UPDATE @given
+        SET Result = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Result, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Error = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+
+    BEGIN TRANSACTION;
+
+    UPDATE reltask.Jobs
+    SET ClaimToken = NULL
+    WHERE LockedBy = @worker
+      AND EXISTS (SELECT 1 FROM @given AS given WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence);
+
+    INSERT INTO @held (Id, Fence)
+    SELECT job.Id, job.Fence
+    FROM @given AS given
+    JOIN reltask.Jobs AS job ON job.Id = given.Id AND job.Fence = given.Fence
+    WHERE job.LockedBy = @worker;
+
+    INSERT INTO reltask.Runs (
+        JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
+        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error, Result)
+    SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, @worker, job.Attempt,
+           job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error, given.Result
+    FROM @held AS held
+    JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
+    JOIN reltask.Jobs AS job ON job.Id = held.Id;
+
+    INSERT INTO reltask.Runs (
+        JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
+        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome)
+    SELECT job.Id, job.Fence + 1 + passed.Nth, job.SlotNo + 1 + passed.Nth, job.JobName, job.JobKey, job.Queue, NULL, 0,
+           passed.NominalTime, passed.NominalTime, NULL, @now, N'skipped'
+    FROM @held AS held
+    JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence AND given.SkippedCount > 0
+    JOIN reltask.Jobs AS job ON job.Id = held.Id
+    CROSS APPLY (
+        SELECT CAST([key] AS int) AS Nth, CAST(value AS datetime2(6)) AS NominalTime FROM OPENJSON(given.Skipped)
+    ) AS passed;
+
+    DELETE FROM reltask.Jobs
+    WHERE LockedBy = @worker
+      AND EXISTS (
+          SELECT 1
+          FROM @held AS held
+          JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
+          WHERE held.Id = Jobs.Id AND given.NextRunTime IS NULL);
+
+    -- The next nominal time is strictly later than the last, whatever the clocks did.
+    UPDATE reltask.Jobs
+    SET SlotNo = SlotNo + 1 + given.SkippedCount,
+        Fence = Jobs.Fence + given.SkippedCount,
+        NextRunTime = CASE WHEN given.NextRunTime > Jobs.NextRunTime THEN given.NextRunTime
+                           ELSE DATEADD(MICROSECOND, 1, Jobs.NextRunTime) END,
+        NotBefore = NULL,
+        Attempt = 0,
+        SlotStartedAt = NULL,
+        LastRunTime = @now,
+        Isolated = 0,
+        LockedBy = NULL,
+        LockedAt = NULL,
+        HeartbeatAt = NULL,
+        ClaimTimeoutMs = NULL,
+        LockExpiresAt = NULL,
+        ClaimToken = NULL,
+        Progress = NULL
+    FROM @given AS given
+    WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence AND Jobs.LockedBy = @worker
+      AND given.NextRunTime IS NOT NULL;
+
+    COMMIT TRANSACTION;
+
+    SELECT Id AS id, Fence AS fence, CAST(0 AS bit) AS dead FROM @held;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

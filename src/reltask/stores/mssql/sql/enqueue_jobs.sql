@@ -1,0 +1,124 @@
+-- Purpose       insert jobs, and say which ids are in the database: inserted now, or known from before.
+-- Precondition  neither the table nor the ledger knows the id, and no row has its (task, key); others are left out.
+-- Lock order    the rows that are inserted. Who brings the same (task, key) at the same time waits for the first to commit
+--               and is then refused by the index: so the INSERT is tried again, and leaves that row out.
+--
+-- One statement inserts, so nothing is half done; XACT_ABORT is off around it, because being refused must not cost a
+-- caller's own transaction. The ids are the client's. When an answer was lost the same batch is sent again: it inserts
+-- nothing twice, and "known from before" then means that the first sending had worked.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @jobs nvarchar(max) = :jobs;
+DECLARE @tries int = 0,
+        @done bit = 0;
+DECLARE @given TABLE (
+    Id            uniqueidentifier NOT NULL,
+    JobName       nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    JobKey        nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
+    Queue         nvarchar(128) NOT NULL,
+    Priority      smallint      NOT NULL,
+    Args          nvarchar(max) NOT NULL,
+    Schedule      nvarchar(max) NULL,
+    Declaration   nvarchar(128) NULL,
+    AppVersion    nvarchar(128) NULL,
+    MaxAttempts   int           NULL,
+    LockTimeoutMs bigint        NULL,
+    NextRunTime   datetime2(6)  NOT NULL,
+    Nth           int           NOT NULL
+);
+DECLARE @inserted TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY);
+
+BEGIN TRY
+    -- Of two that cannot both be inserted the first counts.
+    INSERT INTO @given
+    SELECT job.id, job.task, job.[key], job.queue, job.priority, job.args, job.schedule, job.declaration,
+           job.app_version, job.max_attempts, job.lock_timeout_ms,
+           COALESCE(job.run_at, DATEADD(MICROSECOND, COALESCE(job.delay, 0) % 1000000,
+                                        DATEADD(SECOND, COALESCE(job.delay, 0) / 1000000, @now))),
+           ROW_NUMBER() OVER (
+               PARTITION BY job.task COLLATE Latin1_General_100_BIN2,
+                            COALESCE(job.[key] COLLATE Latin1_General_100_BIN2, N''),
+                            CASE WHEN job.[key] IS NULL AND job.schedule IS NULL THEN job.nth ELSE -1 END
+               ORDER BY job.nth)
+    FROM OPENJSON(@jobs) WITH (
+        nth             int              '$.nth',
+        id              uniqueidentifier '$.id',
+        task            nvarchar(256)    '$.task',
+        [key]           nvarchar(256)    '$.key',
+        queue           nvarchar(128)    '$.queue',
+        priority        smallint         '$.priority',
+        args            nvarchar(max)    '$.args',
+        schedule        nvarchar(max)    '$.schedule',
+        declaration     nvarchar(128)    '$.declaration',
+        app_version     nvarchar(128)    '$.app_version',
+        max_attempts    int              '$.max_attempts',
+        lock_timeout_ms bigint           '$.lock_timeout_ms',
+        run_at          datetime2(6)     '$.run_at',
+        delay           bigint           '$.delay'
+    ) AS job;
+
+    -- Babelfish leaves the escapes of JSON where they are.
+    IF SERVERPROPERTY('Babelfish') IS NOT NULL
+        UPDATE @given
+        SET JobName = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            JobKey = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Queue = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Queue, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Args = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Args, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Schedule = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Schedule, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Declaration = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Declaration, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            AppVersion = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(AppVersion, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+
+    SET XACT_ABORT OFF;
+    WHILE @done = 0
+    BEGIN
+        BEGIN TRY
+            INSERT INTO reltask.Jobs (
+                Id, JobName, JobKey, Queue, Priority, Args, Recurring, Schedule, IntervalMinutes, Declaration,
+                AppVersion, MaxAttempts, LockTimeoutMs, LockTimeoutMinutes, CreatedAt, NextRunTime)
+            OUTPUT inserted.Id INTO @inserted (Id)
+            SELECT given.Id, given.JobName, given.JobKey, given.Queue, given.Priority, given.Args,
+                   CASE WHEN given.Schedule IS NULL THEN 0 ELSE 1 END, given.Schedule, 0, given.Declaration,
+                   given.AppVersion, given.MaxAttempts, given.LockTimeoutMs, 0, @now, given.NextRunTime
+            FROM @given AS given
+            WHERE given.Nth = 1
+              AND NOT EXISTS (SELECT 1 FROM reltask.Jobs AS job WHERE job.Id = given.Id)
+              AND NOT EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = given.Id)
+              AND NOT EXISTS (
+                  SELECT 1 FROM reltask.Jobs AS job WHERE job.JobName = given.JobName AND job.JobKey = given.JobKey)
+              AND NOT EXISTS (
+                  SELECT 1
+                  FROM reltask.Jobs AS job
+                  WHERE job.JobName = given.JobName AND job.JobKey IS NULL AND job.Recurring = 1
+                    AND given.JobKey IS NULL AND given.Schedule IS NOT NULL)
+            ORDER BY given.JobName, given.JobKey, given.Id;
+            SET @done = 1;
+        END TRY
+        BEGIN CATCH
+            SET @tries = @tries + 1;
+            IF ERROR_NUMBER() NOT IN (2601, 2627) OR XACT_STATE() = -1 OR @tries >= 10 THROW;
+            DELETE FROM @inserted;
+        END CATCH;
+    END;
+    SET XACT_ABORT ON;
+
+    SELECT given.Id AS id,
+           CAST(CASE WHEN EXISTS (SELECT 1 FROM @inserted AS inserted WHERE inserted.Id = given.Id) THEN 1 ELSE 0 END AS bit)
+               AS inserted
+    FROM @given AS given
+    WHERE EXISTS (SELECT 1 FROM reltask.Jobs AS job WHERE job.Id = given.Id)
+       OR EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = given.Id);
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,81 @@
+-- Purpose       record failed runs: the slot stays and is tried again after its delay, or is dead at the last attempt.
+-- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
+-- Lock order    by id; waits for a row held by another statement and checks it again afterwards. It is the first UPDATE
+--               that locks and looks: what comes after it sees rows that nobody else can change.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @worker nvarchar(256) = :worker,
+        @failures nvarchar(max) = :failures;
+DECLARE @given TABLE (
+    Id       uniqueidentifier NOT NULL,
+    Fence    bigint           NOT NULL,
+    Error    nvarchar(max)    NULL,
+    RetryAt  datetime2(6)     NOT NULL,
+    PRIMARY KEY (Id, Fence)
+);
+DECLARE @held TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY, Fence bigint NOT NULL, Dead bit NOT NULL);
+
+BEGIN TRY
+    INSERT INTO @given (Id, Fence, Error, RetryAt)
+    SELECT one.id, one.fence, one.error,
+           DATEADD(MICROSECOND, one.delay % 1000000, DATEADD(SECOND, one.delay / 1000000, @now))
+    FROM OPENJSON(@failures) WITH (
+        id    uniqueidentifier '$.id',
+        fence bigint           '$.fence',
+        error nvarchar(max)    '$.error',
+        delay bigint           '$.delay'
+    ) AS one;
+
+    -- Babelfish leaves the escapes of JSON where they are.
+    IF SERVERPROPERTY('Babelfish') IS NOT NULL
+        UPDATE @given
+        SET Error = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+
+    BEGIN TRANSACTION;
+
+    UPDATE reltask.Jobs
+    SET ClaimToken = NULL
+    WHERE LockedBy = @worker
+      AND EXISTS (SELECT 1 FROM @given AS given WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence);
+
+    INSERT INTO @held (Id, Fence, Dead)
+    SELECT job.Id, job.Fence, CASE WHEN job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END
+    FROM @given AS given
+    JOIN reltask.Jobs AS job ON job.Id = given.Id AND job.Fence = given.Fence
+    WHERE job.LockedBy = @worker;
+
+    INSERT INTO reltask.Runs (
+        JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
+        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error)
+    SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, @worker, job.Attempt,
+           job.NextRunTime, job.DueAt, job.LockedAt, @now, N'failed', given.Error
+    FROM @held AS held
+    JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
+    JOIN reltask.Jobs AS job ON job.Id = held.Id;
+
+    UPDATE reltask.Jobs
+    SET NotBefore = given.RetryAt,
+        DeadAt = CASE WHEN Jobs.Attempt >= Jobs.MaxAttempts THEN @now END,
+        Isolated = 0,
+        LockedBy = NULL,
+        LockedAt = NULL,
+        HeartbeatAt = NULL,
+        ClaimTimeoutMs = NULL,
+        LockExpiresAt = NULL,
+        ClaimToken = NULL,
+        Progress = NULL
+    FROM @given AS given
+    WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence AND Jobs.LockedBy = @worker;
+
+    COMMIT TRANSACTION;
+
+    SELECT Id AS id, Fence AS fence, Dead AS dead FROM @held;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

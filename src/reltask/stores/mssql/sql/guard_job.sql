@@ -1,0 +1,23 @@
+-- Purpose       the last statement of a transaction that completes nothing: hold the claim until the commit.
+-- Precondition  id, owner and fence still match; otherwise nothing is changed, and the transaction must be rolled back.
+-- Lock order    one row, taken last in its transaction, so that heartbeats and reclaims are not kept waiting.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @worker nvarchar(256) = :worker,
+        @id uniqueidentifier = :id,
+        @fence bigint = :fence;
+
+BEGIN TRY
+    UPDATE reltask.Jobs
+    SET HeartbeatAt = @now,
+        LockExpiresAt = DATEADD(MILLISECOND, ClaimTimeoutMs % 1000, DATEADD(SECOND, ClaimTimeoutMs / 1000, @now))
+    OUTPUT inserted.Id AS id
+    WHERE Id = @id AND Fence = @fence AND LockedBy = @worker;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

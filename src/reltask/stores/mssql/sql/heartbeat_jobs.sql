@@ -1,0 +1,49 @@
+-- Purpose       renew the claims of one worker, keep its own row alive, and name rows it owns without knowing them.
+-- Precondition  id, owner and fence of each claim still match.
+-- Lock order    by id, and rows that somebody holds are skipped: a heartbeat never waits. A row missing from the answer
+--               is therefore suspect, not lost; read_holds decides.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @worker nvarchar(256) = :worker,
+        @holds nvarchar(max) = :holds,
+        @alive_for bigint = :alive_for;
+DECLARE @given TABLE (Id uniqueidentifier NOT NULL, Fence bigint NOT NULL, PRIMARY KEY (Id, Fence));
+DECLARE @renewed TABLE (Id uniqueidentifier NOT NULL, Fence bigint NOT NULL);
+
+BEGIN TRY
+    INSERT INTO @given (Id, Fence)
+    SELECT DISTINCT hold.id, hold.fence
+    FROM OPENJSON(@holds) WITH (id uniqueidentifier '$.id', fence bigint '$.fence') AS hold;
+
+    BEGIN TRANSACTION;
+
+    UPDATE reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    SET HeartbeatAt = @now,
+        LockExpiresAt = DATEADD(MILLISECOND, ClaimTimeoutMs % 1000, DATEADD(SECOND, ClaimTimeoutMs / 1000, @now))
+    OUTPUT inserted.Id, inserted.Fence INTO @renewed (Id, Fence)
+    WHERE LockedBy = @worker
+      AND EXISTS (SELECT 1 FROM @given AS given WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence);
+
+    UPDATE reltask.Workers WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    SET HeartbeatAt = @now,
+        AliveUntil = DATEADD(MICROSECOND, @alive_for % 1000000, DATEADD(SECOND, @alive_for / 1000000, @now)),
+        DeadAt = NULL
+    WHERE Id = @worker;
+
+    COMMIT TRANSACTION;
+
+    SELECT renewed.Id AS id, renewed.Fence AS fence, CAST(0 AS bit) AS stray, CAST(NULL AS uniqueidentifier) AS claim_token
+    FROM @renewed AS renewed
+    UNION ALL
+    SELECT job.Id, job.Fence, CAST(1 AS bit), job.ClaimToken
+    FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE job.LockedBy = @worker
+      AND NOT EXISTS (SELECT 1 FROM @given AS given WHERE given.Id = job.Id AND given.Fence = job.Fence);
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,24 @@
+-- Purpose       metrics, newest first.
+-- Precondition  none; reads only.
+-- Lock order    no locks.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @since bigint = :since,
+        @task nvarchar(256) = :task;
+DECLARE @after datetime2(6) =
+    DATEADD(MINUTE, -1, DATEADD(MICROSECOND, -(@since % 1000000), DATEADD(SECOND, -(@since / 1000000), @now)));
+
+BEGIN TRY
+    SELECT Minute AS minute, JobName AS task, Succeeded AS succeeded, Failed AS failed, Seconds AS seconds,
+           SecondsMost AS seconds_most, Late AS late, LateMost AS late_most
+    FROM reltask.Metrics
+    WHERE Minute > @after AND (@task IS NULL OR JobName = @task)
+    ORDER BY Minute DESC, JobName;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

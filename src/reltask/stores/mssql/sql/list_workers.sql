@@ -1,0 +1,27 @@
+-- Purpose       workers, living ones first, for people. Dead: marked so, or without a sign of life past its promise.
+-- Precondition  none; reads only.
+-- Lock order    no locks.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME());
+
+BEGIN TRY
+    SELECT worker.Id AS id, worker.Host AS host, worker.Pid AS pid, worker.Version AS version,
+           worker.AppVersion AS app_version, worker.Queues AS queues, worker.Tasks AS tasks,
+           worker.Concurrency AS concurrency,
+           (SELECT COUNT(*) FROM reltask.Jobs AS job WHERE job.LockedBy = worker.Id) AS running,
+           worker.StartedAt AS started_at, worker.HeartbeatAt AS heartbeat_at, known.state
+    FROM reltask.Workers AS worker
+    CROSS APPLY (
+        SELECT CASE WHEN worker.StoppedAt IS NOT NULL THEN N'stopped'
+                    WHEN worker.DeadAt IS NOT NULL OR worker.AliveUntil < @now THEN N'dead'
+                    ELSE N'alive' END AS state
+    ) AS known
+    ORDER BY CASE known.state WHEN N'alive' THEN 0 WHEN N'dead' THEN 1 ELSE 2 END, worker.StartedAt, worker.Id;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,44 @@
+-- Purpose       mark workers that gave no sign of life for as long as they had promised.
+-- Precondition  neither stopped nor marked yet; and, where a term is given, the lease is still held under it.
+-- Lock order    the lease's guard in share mode (see guard_lease.sql), then workers; one that shows a sign of life just
+--               now is skipped.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @lease nvarchar(128) = :lease,
+        @term bigint = :term;
+DECLARE @guard nvarchar(255) = N'reltask.lease ' + @lease,
+        @leads int = 0;
+DECLARE @marked TABLE (Id nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL);
+
+BEGIN TRY
+    BEGIN TRANSACTION;
+
+    IF @term IS NOT NULL
+    BEGIN
+        EXEC @leads = sp_getapplock
+            @Resource = @guard, @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 5000;
+        IF NOT EXISTS (
+            SELECT 1
+            FROM reltask.Leases WITH (READCOMMITTEDLOCK)
+            WHERE Name = @lease AND Term = @term AND Holder IS NOT NULL
+        )
+            SET @leads = -1;
+    END;
+
+    IF @leads >= 0
+        UPDATE reltask.Workers WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        SET DeadAt = @now
+        OUTPUT inserted.Id INTO @marked (Id)
+        WHERE StoppedAt IS NULL AND DeadAt IS NULL AND AliveUntil < @now;
+
+    COMMIT TRANSACTION;
+
+    SELECT Id AS id FROM @marked;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

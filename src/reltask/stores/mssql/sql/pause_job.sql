@@ -1,0 +1,21 @@
+-- Purpose       keep a job from being claimed; a claim under way goes on.
+-- Precondition  not paused, not dead.
+-- Lock order    one row.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @id uniqueidentifier = :id;
+
+BEGIN TRY
+    UPDATE reltask.Jobs
+    SET PausedAt = @now
+    WHERE Id = @id AND PausedAt IS NULL AND DeadAt IS NULL;
+
+    SELECT @id AS id WHERE @@ROWCOUNT > 0;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,49 @@
+-- Purpose       what the rows with these (task, key) names say about their definitions, and the database's time.
+-- Precondition  none; reads only.
+-- Lock order    no locks.
+--
+-- A row that was made by hand may say its interval in columns: it is told as the schedule that it means.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @names nvarchar(max) = :names;
+DECLARE @given TABLE (
+    JobName nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    JobKey  nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL
+);
+
+BEGIN TRY
+    INSERT INTO @given (JobName, JobKey)
+    SELECT name.task, name.[key]
+    FROM OPENJSON(@names) WITH (task nvarchar(256) '$.task', [key] nvarchar(256) '$.key') AS name;
+
+    -- Babelfish leaves the escapes of JSON where they are.
+    IF SERVERPROPERTY('Babelfish') IS NOT NULL
+        UPDATE @given
+        SET JobName = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            JobKey = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+
+    SELECT job.Id AS id,
+           job.JobName AS task,
+           job.JobKey AS [key],
+           CASE WHEN job.Recurring = 0 THEN NULL
+                WHEN job.Schedule IS NOT NULL THEN job.Schedule
+                WHEN job.IntervalMs IS NOT NULL THEN N'{"every":"' + CAST(job.IntervalMs AS nvarchar(20)) + N'ms"}'
+                ELSE N'{"every":"' + CAST(job.IntervalMinutes AS nvarchar(20)) + N'm"}'
+           END AS schedule,
+           job.Declaration AS declaration,
+           job.AppVersion AS app_version,
+           job.NextRunTime AS next_run_time,
+           @now AS now
+    FROM @given AS given
+    JOIN reltask.Jobs AS job ON job.JobName = given.JobName AND COALESCE(job.JobKey, N'') = COALESCE(given.JobKey, N'')
+    WHERE job.Recurring = 1 OR job.JobKey IS NOT NULL;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

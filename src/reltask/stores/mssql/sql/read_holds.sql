@@ -1,0 +1,20 @@
+-- Purpose       which of these claims the committed rows still show as this worker's.
+-- Precondition  none; reads only.
+-- Lock order    no locks where READ_COMMITTED_SNAPSHOT is on; otherwise it waits for a row that is being written.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @worker nvarchar(256) = :worker,
+        @holds nvarchar(max) = :holds;
+
+BEGIN TRY
+    SELECT job.Id AS id, job.Fence AS fence
+    FROM OPENJSON(@holds) WITH (id uniqueidentifier '$.id', fence bigint '$.fence') AS hold
+    JOIN reltask.Jobs AS job ON job.Id = hold.id AND job.Fence = hold.fence
+    WHERE job.LockedBy = @worker;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

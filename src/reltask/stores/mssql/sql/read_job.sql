@@ -1,0 +1,29 @@
+-- Purpose       one job, for people.
+-- Precondition  none; reads only.
+-- Lock order    no locks.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @id uniqueidentifier = :id;
+
+BEGIN TRY
+    SELECT Id AS id, JobName AS task, JobKey AS [key], Queue AS queue, Priority AS priority,
+           CASE WHEN DeadAt IS NOT NULL THEN N'dead'
+                WHEN LockedBy IS NOT NULL THEN N'claimed'
+                WHEN PausedAt IS NOT NULL THEN N'paused'
+                ELSE N'ready' END AS state,
+           CASE WHEN Recurring = 0 OR Schedule IS NOT NULL THEN Schedule
+                WHEN IntervalMs IS NOT NULL THEN CONCAT(N'{"every":"', IntervalMs, N'ms"}')
+                ELSE CONCAT(N'{"every":"', IntervalMinutes, N'm"}') END AS schedule,
+           SlotNo AS slot_no, NextRunTime AS next_run_time, DueAt AS due_at, LastRunTime AS last_run_time,
+           Attempt AS attempt, MaxAttempts AS max_attempts, Fence AS fence,
+           LockedBy AS locked_by, LockedAt AS locked_at, HeartbeatAt AS heartbeat_at, LockExpiresAt AS lock_expires_at,
+           Progress AS progress, Isolated AS isolated, CreatedAt AS created_at
+    FROM reltask.Jobs
+    WHERE Id = @id;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,18 @@
+-- Purpose       what the ledger says about these runs: how a lost answer is settled.
+-- Precondition  none; reads only.
+-- Lock order    no locks where READ_COMMITTED_SNAPSHOT is on; otherwise it waits for a row that is being written.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @holds nvarchar(max) = :holds;
+
+BEGIN TRY
+    SELECT run.JobId AS id, run.Fence AS fence, run.Outcome AS outcome
+    FROM OPENJSON(@holds) WITH (id uniqueidentifier '$.id', fence bigint '$.fence') AS hold
+    JOIN reltask.Runs AS run ON run.JobId = hold.id AND run.Fence = hold.fence;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,78 @@
+-- Purpose       take expired claims away from their owners; the slot stays and is next claimed alone, or is dead.
+-- Precondition  claimed, and HeartbeatAt plus the lock timeout copied at the claim lies in the past.
+-- Lock order    rows held by somebody else are skipped. The first UPDATE locks, and asks again for what its SELECT has
+--               seen: every renewal and every new claim moves LockExpiresAt beyond @now. What comes after it sees rows
+--               that nobody else can change.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @limit int = :limit;
+DECLARE @locked TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY);
+DECLARE @expired TABLE (
+    Id          uniqueidentifier NOT NULL PRIMARY KEY,
+    Fence       bigint           NOT NULL,
+    SlotNo      bigint           NOT NULL,
+    JobName     nvarchar(256)    NOT NULL,
+    Worker      nvarchar(256)    NOT NULL,
+    Dead        bit              NOT NULL
+);
+
+BEGIN TRY
+    IF EXISTS (
+        SELECT 1
+        FROM reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        WHERE LockedBy IS NOT NULL AND LockExpiresAt < @now
+    )
+    BEGIN
+        BEGIN TRANSACTION;
+
+        UPDATE reltask.Jobs
+        SET ClaimToken = NULL
+        OUTPUT inserted.Id INTO @locked (Id)
+        WHERE Id IN (
+            SELECT TOP (@limit) job.Id
+            FROM reltask.Jobs AS job WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+            WHERE job.LockedBy IS NOT NULL AND job.LockExpiresAt < @now
+            ORDER BY job.LockExpiresAt)
+          AND LockedBy IS NOT NULL AND LockExpiresAt < @now;
+
+        INSERT INTO @expired (Id, Fence, SlotNo, JobName, Worker, Dead)
+        SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.LockedBy,
+               CASE WHEN job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END
+        FROM @locked AS locked
+        JOIN reltask.Jobs AS job ON job.Id = locked.Id;
+
+        -- A run that the ledger knows already must not keep the others from being freed.
+        INSERT INTO reltask.Runs (
+            JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
+            NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error)
+        SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, job.LockedBy, job.Attempt,
+               job.NextRunTime, job.DueAt, job.LockedAt, @now, N'lost',
+               N'no heartbeat since ' + CONVERT(nvarchar(23), job.HeartbeatAt, 126) + N'Z'
+        FROM @expired AS expired
+        JOIN reltask.Jobs AS job ON job.Id = expired.Id
+        WHERE NOT EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = job.Id AND run.Fence = job.Fence);
+
+        UPDATE reltask.Jobs
+        SET DeadAt = CASE WHEN Jobs.Attempt >= Jobs.MaxAttempts THEN @now END,
+            Isolated = 1,
+            LockedBy = NULL,
+            LockedAt = NULL,
+            HeartbeatAt = NULL,
+            ClaimTimeoutMs = NULL,
+            LockExpiresAt = NULL,
+            ClaimToken = NULL,
+            Progress = NULL
+        WHERE Id IN (SELECT Id FROM @expired) AND LockedBy IS NOT NULL;
+
+        COMMIT TRANSACTION;
+    END;
+
+    SELECT Id AS id, Fence AS fence, JobName AS task, SlotNo AS slot_no, Worker AS worker, Dead AS dead FROM @expired;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,22 @@
+-- Purpose       write how far a run has come, for people to see.
+-- Precondition  id, owner and fence still match.
+-- Lock order    one row.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @worker nvarchar(256) = :worker,
+        @id uniqueidentifier = :id,
+        @fence bigint = :fence,
+        @progress nvarchar(max) = :progress;
+
+BEGIN TRY
+    UPDATE reltask.Jobs
+    SET Progress = @progress
+    OUTPUT inserted.Id AS id
+    WHERE Id = @id AND Fence = @fence AND LockedBy = @worker;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,47 @@
+-- Purpose       introduce a worker, or introduce it again after an interruption: it began when it first did.
+-- Precondition  none.
+-- Lock order    one row.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @id nvarchar(256) = :id,
+        @host nvarchar(256) = :host,
+        @pid int = :pid,
+        @version nvarchar(128) = :version,
+        @app_version nvarchar(128) = :app_version,
+        @queues nvarchar(max) = :queues,
+        @tasks nvarchar(max) = :tasks,
+        @concurrency int = :concurrency,
+        @alive_for bigint = :alive_for;
+DECLARE @alive_until datetime2(6) = DATEADD(MICROSECOND, @alive_for % 1000000, DATEADD(SECOND, @alive_for / 1000000, @now));
+
+BEGIN TRY
+    BEGIN TRANSACTION;
+
+    UPDATE reltask.Workers WITH (UPDLOCK, HOLDLOCK)
+    SET Host = @host,
+        Pid = @pid,
+        Version = @version,
+        AppVersion = @app_version,
+        Queues = @queues,
+        Tasks = @tasks,
+        Concurrency = @concurrency,
+        HeartbeatAt = @now,
+        AliveUntil = @alive_until,
+        StoppedAt = NULL,
+        DeadAt = NULL
+    WHERE Id = @id;
+
+    IF @@ROWCOUNT = 0
+        INSERT INTO reltask.Workers (
+            Id, Host, Pid, Version, AppVersion, Queues, Tasks, Concurrency, StartedAt, HeartbeatAt, AliveUntil)
+        VALUES (@id, @host, @pid, @version, @app_version, @queues, @tasks, @concurrency, @now, @now, @alive_until);
+
+    COMMIT TRANSACTION;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,83 @@
+-- Purpose       give claims back unfinished: the slot stays, the attempt is returned.
+-- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
+-- Lock order    by id; waits for a row held by another statement and checks it again afterwards. It is the first UPDATE
+--               that locks and looks: what comes after it sees rows that nobody else can change.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @worker nvarchar(256) = :worker,
+        @releases nvarchar(max) = :releases;
+DECLARE @given TABLE (
+    Id       uniqueidentifier NOT NULL,
+    Fence    bigint           NOT NULL,
+    Outcome  nvarchar(16)     NOT NULL,
+    Error    nvarchar(max)    NULL,
+    RetryAt  datetime2(6)     NULL,
+    PRIMARY KEY (Id, Fence)
+);
+DECLARE @held TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY, Fence bigint NOT NULL);
+
+BEGIN TRY
+    INSERT INTO @given (Id, Fence, Outcome, Error, RetryAt)
+    SELECT one.id, one.fence, one.outcome, one.error,
+           DATEADD(MICROSECOND, one.delay % 1000000, DATEADD(SECOND, one.delay / 1000000, @now))
+    FROM OPENJSON(@releases) WITH (
+        id      uniqueidentifier '$.id',
+        fence   bigint           '$.fence',
+        outcome nvarchar(16)     '$.outcome',
+        error   nvarchar(max)    '$.error',
+        delay   bigint           '$.delay'
+    ) AS one;
+
+    -- Babelfish leaves the escapes of JSON where they are.
+    IF SERVERPROPERTY('Babelfish') IS NOT NULL
+        UPDATE @given
+        SET Error = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+
+    BEGIN TRANSACTION;
+
+    UPDATE reltask.Jobs
+    SET ClaimToken = NULL
+    WHERE LockedBy = @worker
+      AND EXISTS (SELECT 1 FROM @given AS given WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence);
+
+    INSERT INTO @held (Id, Fence)
+    SELECT job.Id, job.Fence
+    FROM @given AS given
+    JOIN reltask.Jobs AS job ON job.Id = given.Id AND job.Fence = given.Fence
+    WHERE job.LockedBy = @worker;
+
+    INSERT INTO reltask.Runs (
+        JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
+        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error)
+    SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, @worker, job.Attempt,
+           job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error
+    FROM @held AS held
+    JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
+    JOIN reltask.Jobs AS job ON job.Id = held.Id;
+
+    UPDATE reltask.Jobs
+    SET NotBefore = COALESCE(given.RetryAt, Jobs.NotBefore),
+        Attempt = CASE WHEN Jobs.Attempt > 0 THEN Jobs.Attempt - 1 ELSE 0 END,
+        Isolated = 0,
+        LockedBy = NULL,
+        LockedAt = NULL,
+        HeartbeatAt = NULL,
+        ClaimTimeoutMs = NULL,
+        LockExpiresAt = NULL,
+        ClaimToken = NULL,
+        Progress = NULL
+    FROM @given AS given
+    WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence AND Jobs.LockedBy = @worker;
+
+    COMMIT TRANSACTION;
+
+    SELECT Id AS id, Fence AS fence, CAST(0 AS bit) AS dead FROM @held;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,25 @@
+-- Purpose       give a lease back; the row stays, so that the next term is a higher one.
+-- Precondition  term and acquisition still match.
+-- Lock order    one row.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @lease nvarchar(128) = :lease,
+        @term bigint = :term,
+        @acquisition uniqueidentifier = :acquisition;
+
+BEGIN TRY
+    UPDATE reltask.Leases
+    SET Holder = NULL,
+        Acquisition = NULL,
+        ExpiresAt = CASE WHEN ExpiresAt < @now THEN ExpiresAt ELSE @now END
+    WHERE Name = @lease AND Term = @term AND Acquisition = @acquisition;
+
+    SELECT @lease AS name WHERE @@ROWCOUNT > 0;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,21 @@
+-- Purpose       make a job due at once; its nominal time stays, and a job that is already due keeps its place.
+-- Precondition  unclaimed, not dead.
+-- Lock order    one row.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+        @id uniqueidentifier = :id;
+
+BEGIN TRY
+    UPDATE reltask.Jobs
+    SET NotBefore = CASE WHEN DueAt < @now THEN DueAt ELSE @now END
+    WHERE Id = @id AND LockedBy IS NULL AND DeadAt IS NULL;
+
+    SELECT @id AS id WHERE @@ROWCOUNT > 0;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;

@@ -1,0 +1,201 @@
+"""A task's own transaction: its writes, then the fenced completion, then COMMIT.
+
+It runs on a connection of its own, in READ COMMITTED, with the server's usual settings. An error in the user's own SQL
+is the driver's, untouched. But SQL Server ends a whole transaction for some errors, a deadlock among them, and takes
+what is sent afterwards as statements of their own, each committed at once:
+
+    BEGIN ── write ── error ──► is it still open? ── yes: the user may go on
+                                                  └─ no:  every further statement is refused with TransientError
+
+A connection that breaks is a TransientError too: the server has undone what was written. How long a statement may take,
+and how long it may wait for a lock, is bounded; how long a transaction may idle is not, because SQL Server has no such
+setting. Its locks end with its connection.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+from reltask.errors import ReltaskError, TransientError
+from reltask.job import Completion, Hold, NewJob
+from reltask.leadership import Term
+from reltask.stores.mssql import values
+from reltask.stores.mssql.connections import (
+    LOCK_SHARE,
+    OVERTIME,
+    Connections,
+    Line,
+    cause,
+    execute,
+    failed,
+    fetch,
+    limit_locks,
+    results,
+)
+from reltask.stores.mssql.driver import mssql_python
+from reltask.stores.mssql.values import Row
+from reltask.stores.statement import Statement, compile_statement, load_batch
+
+T = TypeVar("T")
+
+
+class Verbs(ABC):
+    """The few verbs that a transaction has, on whichever connection it runs."""
+
+    @abstractmethod
+    async def verb(self, name: str, **columns: object) -> list[Row]:
+        """One of reltask's own statements, inside this transaction."""
+
+    async def read_now(self) -> datetime:
+        (row,) = await self.verb("read_now")
+        return cast("datetime", row["now"])
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        rows = await self.verb("enqueue_jobs", jobs=values.new_jobs(jobs))
+        return {row["id"] for row in rows if row["inserted"]}
+
+    async def holds_job(self, worker: str, hold: Hold) -> bool:
+        return bool(await self.verb("read_holds", worker=worker, holds=values.holds([hold])))
+
+    async def guard_job(self, worker: str, hold: Hold) -> bool:
+        return bool(await self.verb("guard_job", worker=worker, **values.hold(hold)))
+
+    async def complete_job(self, worker: str, completion: Completion) -> bool:
+        completions = values.batch([values.completion(completion)])
+        return bool(await self.verb("complete_jobs", worker=worker, completions=completions))
+
+    async def guard_lease(self, term: Term) -> bool:
+        return bool(await self.verb("guard_lease", **values.leader(term)))
+
+
+class MssqlTransaction(Verbs):
+    """What happens between BEGIN and COMMIT."""
+
+    def __init__(self, line: Line, connection: Any, patience: float, now: Callable[[], datetime] | None) -> None:
+        self.connection = connection
+        self._line = line
+        self._patience = patience
+        self._now = now
+        self._ended = False
+
+    async def execute(self, sql: str, /, *args: object, **named: object) -> None:
+        await self.fetch(sql, *args, **named)
+
+    async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
+        statement, given = _bound(sql, args, named)
+        self._refuse_ended()
+        try:
+            return await self._line.call(lambda connection: _run(connection, statement, given), self._patience)
+        except TimeoutError as error:
+            self._ended = True
+            raise failed(error, verb="transaction", writes=False) from error
+        except (mssql_python.Error, RuntimeError) as error:
+            if await self._answers():
+                raise
+            raise failed(error, verb="transaction", writes=False) from cause(error)
+
+    async def verb(self, name: str, **columns: object) -> list[Row]:
+        self._refuse_ended()
+        statement = load_batch("mssql", name, "qmark")
+        given = {**columns, "now": values.moment(self._now()) if self._now else None}
+        try:
+            return await self._line.call(lambda connection: fetch(connection, statement, given), self._patience)
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+            self._ended = True
+            # Nothing of an open transaction is applied yet, whatever became of the answer.
+            raise failed(error, verb=name, writes=False) from cause(error)
+
+    async def commit(self) -> None:
+        self._refuse_ended()
+        await send(self._line, "commit_transaction", self._patience, writes=True)
+
+    async def roll_back(self) -> None:
+        """Undo what was written; a connection that is gone has undone it already."""
+        with suppress(ReltaskError):
+            await send(self._line, "rollback_transaction", self._patience, writes=False)
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise TransientError("the transaction was rolled back by the server; nothing of it was applied.")
+
+    async def _answers(self) -> bool:
+        """After an error: whether the connection lives; and remember whether the transaction does."""
+        self._ended = True
+        question = load_batch("mssql", "read_transaction", "qmark")
+        try:
+            (row,) = await self._line.call(lambda connection: fetch(connection, question, {}), self._patience)
+        except (mssql_python.Error, RuntimeError, OSError):
+            return False
+        self._ended = row["state"] != 1
+        return True
+
+
+@asynccontextmanager
+async def transaction(
+    connections: Connections, *, timeout: timedelta, now: Callable[[], datetime] | None
+) -> AsyncIterator[MssqlTransaction]:
+    """A transaction that is committed when the block ends, and rolled back when it raises."""
+    seconds = timeout.total_seconds()
+    async with connections.take() as line:
+        connection = await _begin(line, seconds)
+        inner = MssqlTransaction(line, connection, seconds + OVERTIME, now)
+        try:
+            yield inner
+        except BaseException:
+            await inner.roll_back()
+            raise
+        await inner.commit()
+
+
+async def send(line: Line, verb: str, patience: float, *, writes: bool) -> None:
+    """A file that is one batch without parameters."""
+    (text, _) = load_batch("mssql", verb, "qmark")
+    try:
+        await line.call(lambda connection: execute(connection, text), patience)
+    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+        raise failed(error, verb=verb, writes=writes) from cause(error)
+
+
+async def _begin(line: Line, seconds: float) -> Any:
+    """Begin, with this transaction's own limits; they stay with the connection, and the next one sets its own."""
+
+    def begin(connection: Any) -> Any:
+        connection.timeout = max(1, round(seconds))
+        limit_locks(connection, seconds * LOCK_SHARE)
+        execute(connection, load_batch("mssql", "begin_transaction", "qmark").text)
+        return connection
+
+    try:
+        return await line.call(begin, seconds + OVERTIME)
+    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+        raise failed(error, verb="begin", writes=False) from cause(error)
+
+
+def _run(connection: Any, statement: str, given: Sequence[object]) -> list[dict[str, Any]]:
+    """A statement of the user's: values as the driver gives them."""
+    cursor = connection.cursor()
+    try:
+        if given:
+            cursor.execute(statement, list(given))
+        else:
+            cursor.execute(statement)
+        answers = list(results(cursor))
+        return answers[-1] if answers else []
+    finally:
+        with suppress(mssql_python.Error, RuntimeError):
+            cursor.close()
+
+
+def _bound(sql: str, args: tuple[object, ...], named: dict[str, object]) -> tuple[str, Sequence[object]]:
+    """The driver's own `?` style as it is; `:name` style compiled for it."""
+    if not named:
+        return sql, args
+    if args:
+        raise TypeError("Pass values by position (?) or by name (:name), not both.")
+    statement: Statement = compile_statement(sql, "qmark")
+    return statement.text, statement.arguments(named)

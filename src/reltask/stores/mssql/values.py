@@ -1,0 +1,344 @@
+"""Values on their way into SQL Server's types, and back; and what every file of `sql/` can rely on.
+
+    times       datetime2(6) in UTC: without a zone on the wire, aware in Python
+    lengths     bigint microseconds (:delay, :alive_for, :older_than, …); those named …_ms, and the columns of that
+                name, bigint milliseconds. DATEADD takes no bigint, so a length is added in two steps:
+                DATEADD(MICROSECOND, @delay % 1000000, DATEADD(SECOND, @delay / 1000000, @now))
+    ids         uniqueidentifier, sent as text
+    booleans    bit
+    a batch     one JSON text with an array of objects, at most 1 000: OPENJSON(@batch) WITH (fence bigint '$.fence', …)
+                claims are {"id", "fence"} objects; a list of names is an array of strings, OPENJSON(@names) its rows
+    names       two columns compare only if their collations agree, so names out of JSON go into table variables that
+                are declared COLLATE Latin1_General_100_BIN2, as the tables are
+    an answer   the only result set that has columns, read by their names; these, and the parameters', are the names
+                that the other stores use (:id for one job; :holds, :completions, … for a batch)
+
+A file is one batch. It begins with SET NOCOUNT ON; SET XACT_ABORT ON; and puts each parameter into a variable of its
+own type, once, because the driver numbers them and guesses their types from their values:
+
+    DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
+            @worker nvarchar(256) = :worker;
+
+Its work stands in BEGIN TRY, because the driver hides the numbers of errors; more than one write also in BEGIN
+TRANSACTION … COMMIT TRANSACTION, and the answer is selected after that. It ends with
+
+    END TRY
+    BEGIN CATCH
+        IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+        SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+    END CATCH;
+
+which also ends a transaction that was open before: with XACT_ABORT it was lost anyway. Whatever is left to do with such
+a connection, the error has been told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from reltask.audit import Break, Kind, Loss, TaskCount, Wait
+from reltask.errors import UsageError
+from reltask.job import (
+    BeatAnswer,
+    Claim,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Declared,
+    Failure,
+    Hold,
+    JobView,
+    NewJob,
+    Outcome,
+    Reclaimed,
+    Release,
+    RunView,
+    Settled,
+    State,
+    StatusView,
+    Stray,
+    WorkerRecord,
+    WorkerView,
+)
+from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, MetricView, Term
+
+Row = dict[str, Any]
+Columns = dict[str, object]
+
+_MICROSECOND = timedelta(microseconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def moment(value: datetime | None) -> datetime | None:
+    """A time as datetime2 takes it: UTC, without saying so."""
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise UsageError(f"{value!r} has no time zone.", remedy="Pass an aware datetime, for example in UTC.")
+    return value.astimezone(UTC).replace(tzinfo=None)
+
+
+def written(value: datetime | None) -> str | None:
+    """The same inside a batch."""
+    plain = moment(value)
+    return None if plain is None else plain.isoformat(timespec="microseconds")
+
+
+def aware(value: object) -> object:
+    """A value as it comes back: a time is in UTC, and says so."""
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+
+
+def length(value: timedelta | None) -> int | None:
+    """A length of time in microseconds."""
+    return None if value is None else value // _MICROSECOND
+
+
+def milliseconds(value: timedelta | None) -> int | None:
+    """Whole milliseconds, rounded up: a lock never ends earlier than was asked for."""
+    return None if value is None else max(1, -(-value // _MILLISECOND))
+
+
+def text(value: str | None) -> str | None:
+    """A traceback may hold what no database stores as text; it is kept in a readable form rather than refused."""
+    if value is None:
+        return None
+    return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def batch(items: Iterable[Any]) -> str:
+    """One JSON parameter."""
+    return msgspec.json.encode(list(items)).decode()
+
+
+# What verbs take
+
+
+def hold(given: Hold) -> Columns:
+    """What a run presents with every write."""
+    return {"id": str(given.job_id), "fence": given.fence}
+
+
+def holds(given: Iterable[Hold]) -> str:
+    """The same for several runs."""
+    return batch(map(hold, given))
+
+
+def new_job(job: NewJob) -> Columns:
+    """A single job, for a statement that takes plain parameters."""
+    return {
+        "id": str(job.id),
+        "task": job.task,
+        "key": job.key,
+        "queue": job.queue,
+        "priority": job.priority,
+        "args": job.args,
+        "schedule": job.schedule,
+        "declaration": job.declaration,
+        "app_version": job.app_version,
+        "max_attempts": job.max_attempts,
+        "lock_timeout_ms": milliseconds(job.lock_timeout),
+        "run_at": moment(job.run_at),
+        "delay": length(job.delay),
+    }
+
+
+def new_jobs(given: Sequence[NewJob]) -> str:
+    """A batch of jobs, numbered: the first of two that cannot both be inserted is the one."""
+    return batch({**new_job(job), "run_at": written(job.run_at), "nth": nth} for nth, job in enumerate(given))
+
+
+def request(asked: ClaimRequest) -> Columns:
+    """What a claim asks for."""
+    return {
+        "worker": asked.worker,
+        "token": str(asked.token),
+        "queues": batch(asked.queues),
+        "tasks": batch(asked.tasks),
+        "limit": asked.limit,
+        "lock_timeout_ms": milliseconds(asked.lock_timeout),
+        "isolated_after": length(asked.isolated_after),
+        "alive_for": length(asked.alive_for),
+    }
+
+
+def completion(given: Completion) -> Columns:
+    """As complete_jobs.sql wants it."""
+    return {
+        **hold(given.hold),
+        "outcome": given.outcome,
+        "result": given.result,
+        "error": text(given.error),
+        "next_run_time": written(given.next_run_time),
+        "skipped": [written(nominal) for nominal in given.skipped],
+        "skipped_count": len(given.skipped),
+    }
+
+
+def failure(given: Failure) -> Columns:
+    """As fail_jobs.sql wants it."""
+    return {**hold(given.hold), "error": text(given.error), "delay": length(given.delay)}
+
+
+def release(given: Release) -> Columns:
+    """As release_jobs.sql wants it."""
+    return {
+        **hold(given.hold),
+        "outcome": given.outcome,
+        "error": text(given.error),
+        "delay": length(given.delay),
+    }
+
+
+def worker_record(record: WorkerRecord) -> Columns:
+    """A worker's row."""
+    return {
+        **msgspec.structs.asdict(record),
+        "queues": batch(record.queues),
+        "tasks": batch(record.tasks),
+        "alive_for": length(record.alive_for),
+    }
+
+
+def leader(term: Term | None) -> Columns:
+    """What a leader's write presents; without one, nobody is asked."""
+    return {"lease": None if term is None else term.lease, "term": None if term is None else term.number}
+
+
+def grant(given: Grant) -> Columns:
+    """What a holder's beat and resignation present."""
+    return {**leader(given.term), "acquisition": str(given.acquisition)}
+
+
+def lease_request(asked: LeaseRequest) -> Columns:
+    """What a try for a lease asks for."""
+    return {
+        "lease": asked.name,
+        "holder": asked.holder,
+        "acquisition": str(asked.acquisition),
+        "ttl_ms": milliseconds(asked.ttl),
+        "waits": length(asked.waits),
+    }
+
+
+# What rows say
+
+
+def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
+    """The first columns are the same in each row; a single row without a job says that nothing was claimed."""
+    first = rows[0]
+    return ClaimAnswer(
+        claims=[] if first["id"] is None else [claim(row) for row in rows],
+        now=first["now"],
+        next_due=first["next_due"],
+        next_expiry=first["next_expiry"],
+    )
+
+
+def claim(row: Row) -> Claim:
+    """One claimed slot."""
+    same = {name: row[name] for name in Claim.__struct_fields__ if name in row}
+    return Claim(
+        **same,
+        job_id=row["id"],
+        nominal=row["next_run_time"],
+        lock_timeout=row["claim_timeout_ms"] * _MILLISECOND,
+    )
+
+
+def beat_answer(rows: Sequence[Row]) -> BeatAnswer:
+    """What was renewed, and what the worker did not know of."""
+    return BeatAnswer(
+        renewed=frozenset(held(row) for row in rows if not row["stray"]),
+        strays=[Stray(*held(row), row["claim_token"]) for row in rows if row["stray"]],
+    )
+
+
+def held(row: Row) -> Hold:
+    """The job and the fence."""
+    return Hold(row["id"], row["fence"])
+
+
+def settled(row: Row) -> Settled:
+    """A settlement that was accepted."""
+    return Settled(row["id"], row["fence"], dead=row["dead"])
+
+
+def reclaimed(row: Row) -> Reclaimed:
+    """One claim that was taken away."""
+    return Reclaimed(
+        job_id=row["id"],
+        fence=row["fence"],
+        task=row["task"],
+        slot_no=row["slot_no"],
+        worker=row["worker"],
+        dead=row["dead"],
+    )
+
+
+def declared(row: Row) -> Declared:
+    """A recurring job's definition."""
+    return Declared(**row)
+
+
+def job_view(row: Row) -> JobView:
+    """A job, for people."""
+    return JobView(**{**row, "state": State(row["state"])})
+
+
+def run_view(row: Row) -> RunView:
+    """A ledger row, for people."""
+    return RunView(**{**row, "outcome": Outcome(row["outcome"])})
+
+
+def worker_view(row: Row) -> WorkerView:
+    """A worker, for people."""
+    names = {name: msgspec.json.decode(row[name], type=list[str]) for name in ("queues", "tasks")}
+    return WorkerView(**{**row, **names})
+
+
+def status_view(row: Row) -> StatusView:
+    """The counts."""
+    unknown = msgspec.json.decode(row["unknown"] or "[]", type=list[dict[str, Any]])
+    return StatusView(**{**row, "unknown": {one["task"]: one["jobs"] for one in unknown}})
+
+
+def task_count(row: Row) -> TaskCount:
+    """A task's line of the audit."""
+    return TaskCount(**row)
+
+
+def found_break(row: Row) -> Break:
+    """A break in a job's history."""
+    return Break(**{**row, "kind": Kind(row["kind"])})
+
+
+def found_wait(row: Row) -> Wait:
+    """Jobs that wait too long."""
+    return Wait(**{**row, "kind": Kind(row["kind"])})
+
+
+def loss(row: Row) -> Loss:
+    """Runs that lost their lock."""
+    return Loss(**{**row, "outcome": Outcome(row["outcome"])})
+
+
+def lease_answer(rows: Sequence[Row]) -> LeaseAnswer:
+    """The answer to a try."""
+    (row,) = rows
+    return LeaseAnswer(**row)
+
+
+def lease_view(row: Row) -> LeaseView:
+    """A lease, for people."""
+    same = {name: value for name, value in row.items() if name != "ttl_ms"}
+    return LeaseView(**{**same, "ttl": row["ttl_ms"] * _MILLISECOND, "held": bool(row["held"])})
+
+
+def metric_view(row: Row) -> MetricView:
+    """One task in one minute."""
+    return MetricView(**row)

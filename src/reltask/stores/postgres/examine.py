@@ -1,0 +1,40 @@
+"""What PostgreSQL says to a doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from reltask.doctor import Facts
+from reltask.errors import PermanentError, SchemaError
+from reltask.stores.migration import schema_version
+
+Ask = Callable[[str], Awaitable[list[Any]]]
+
+
+async def examine(ask: Ask) -> Facts:
+    """Facts from a server that may have no tables yet."""
+    (row,) = await ask("examine")
+    return Facts(
+        database="postgres",
+        server=f"PostgreSQL {row['version']}",
+        user=row["username"],
+        now=row["now"],
+        primary=not row["in_recovery"],
+        writable=not row["read_only"],
+        schema_version=await _version(ask),
+        spoken_version=schema_version("postgres"),
+        may=frozenset(what for what in ("run", "enqueue", "read") if row[f"may_{what}"]),
+        connections=row["connections"],
+        connection_limit=row["connection_limit"],
+        oldest_transaction=row["oldest_transaction"],
+        oldest_owner=row["oldest_owner"],
+        settings={name: row[name] for name in ("fsync", "synchronous_commit")},
+    )
+
+
+async def _version(ask: Ask) -> int:
+    try:
+        return int((await ask("read_schema"))[0]["schema_version"])
+    except (SchemaError, PermanentError):  # no tables, or none that this user may read
+        return 0

@@ -1,0 +1,45 @@
+"""What an SQLite file says to a doctor."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from reltask.doctor import Facts
+from reltask.stores.migration import schema_version
+from reltask.stores.sqlite.schema import read_version
+from reltask.stores.sqlite.session import Session
+from reltask.stores.sqlite.values import moment
+from reltask.stores.statement import load
+
+
+def examine(session: Session) -> Facts:
+    """Facts about a file that may have no tables yet."""
+    connection = session.connection()
+    (version,), (journal,) = (
+        connection.execute(statement.text).fetchone() for statement in load("sqlite", "examine", "named")
+    )
+    place = Path(session.path)
+    writable = os.access(place, os.W_OK) and os.access(place.parent, os.W_OK)
+    return Facts(
+        database="sqlite",
+        server=f"SQLite {version}",
+        user=None,
+        now=moment(session.read_now(connection)),
+        writable=writable,
+        schema_version=read_version(connection),
+        spoken_version=schema_version("sqlite"),
+        may=frozenset({"run", "enqueue", "read"} if writable else {"read"}),
+        settings={"journal_mode": journal, "filesystem": _filesystem(place)},
+    )
+
+
+def _filesystem(place: Path) -> str:
+    """The kind of filesystem that a file lies on, where Linux says so."""
+    found = {}
+    with suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+            _, mounted, kind, *_ = line.split(" ")
+            found[Path(mounted)] = kind
+    return next((found[folder] for folder in place.parents if folder in found), "")

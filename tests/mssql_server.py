@@ -1,0 +1,121 @@
+"""The TDS server that `RELTASK_TEST_MSSQL` names: SQL Server, or something that speaks its language.
+
+    RELTASK_TEST_MSSQL=mssql://user:password@host:1433/master?encrypt=no pytest tests/store
+
+The login must be allowed to create databases: each session of tests works in its own, and drops them at its end. Where
+the variable is not set, none of these tests exist, and the run says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import pytest
+
+VARIABLE = "RELTASK_TEST_MSSQL"
+TABLES = ("Jobs", "Runs", "Workers", "Leases", "LeaseWaiters", "Metrics")
+
+
+def databases() -> list[str]:
+    """The databases that a suite runs on: SQL Server only where there is one."""
+    return ["sqlite", "postgres", *(["mssql"] if os.environ.get(VARIABLE) else [])]
+
+
+def open_connection(url: str) -> Any:
+    """The driver's own connection; each statement is committed at once."""
+    from reltask.stores.mssql.connect import connect, read_url  # noqa: PLC0415 - the driver is an extra
+
+    return connect(read_url(url), None, connect_timeout=30, command_timeout=120)
+
+
+def run(connection: Any, sql: str, *arguments: object) -> list[Any]:
+    """Run a batch, and return the rows of its answer, if it has one."""
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(sql, list(arguments)) if arguments else cursor.execute(sql)
+        rows: list[Any] = []
+        while True:
+            if cursor.description:
+                rows = [tuple(row) for row in cursor.fetchall()]
+            if not cursor.nextset():
+                return rows
+
+
+def spell(sql: str) -> str:
+    """A statement of the other databases' tables, with the names that these columns have here."""
+    names = {"task": "JobName", "key": "JobKey"}
+
+    def spelt(word: re.Match[str]) -> str:
+        prefix, name = word.groups()
+        if not prefix and "_" not in name and name not in names:
+            return name
+        return ("reltask." if prefix else "") + names.get(name, name.title().replace("_", ""))
+
+    return re.sub(r"(@?)\b([a-z][a-z_]*)\b(?!')", spelt, sql)
+
+
+def clear(connection: Any) -> None:
+    """Empty the tables."""
+    run(connection, "; ".join(f"DELETE FROM reltask.{table}" for table in TABLES))
+
+
+class MssqlServer:
+    """A server that belongs to somebody else, and the databases that this session makes on it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._made: list[str] = []
+
+    def create_database(self) -> str:
+        """A new, empty database; its URL."""
+        name = f"reltask_{uuid4().hex[:12]}"
+        self._on_server(f"CREATE DATABASE {name}")
+        self._made.append(name)
+        return urlunsplit(urlsplit(self._url)._replace(path=f"/{name}"))
+
+    def drop_databases(self) -> None:
+        """Those that nobody uses any more; what is left is left to the server's owner."""
+        for name in self._made:
+            with suppress(Exception):
+                self._on_server(f"DROP DATABASE {name}")
+
+    def _on_server(self, statement: str) -> None:
+        with closing(open_connection(urlunsplit(urlsplit(self._url)._replace(path="/master")))) as connection:
+            run(connection, statement)
+
+
+def allow_time(items: list[pytest.Item]) -> None:
+    """A TDS server may be an emulator, and take its time over what it has not heard before."""
+    for item in items:
+        if "mssql" in item.nodeid.rpartition("[")[2]:
+            item.add_marker(pytest.mark.timeout(1_800))
+
+
+ON_IT = re.compile("mssql|odbc", re.IGNORECASE)
+"""In the names of the tests that ask the server: of the store, and of those that lend it a connection."""
+
+
+def summarise(reporter: pytest.TerminalReporter) -> None:
+    """Say how many tests the server has seen."""
+    if not os.environ.get(VARIABLE):
+        return
+    passed, failed = (
+        len([report for report in reporter.getreports(outcome) if ON_IT.search(report.nodeid)])
+        for outcome in ("passed", "failed")
+    )
+    reporter.write_line(f"on the TDS server of {VARIABLE}: {passed} passed, {failed} failed")
+
+
+@contextmanager
+def mssql_server() -> Iterator[MssqlServer]:
+    """The server that the environment names."""
+    server = MssqlServer(os.environ[VARIABLE])
+    try:
+        yield server
+    finally:
+        server.drop_databases()

@@ -1,0 +1,81 @@
+"""What only SQL Server does to a transaction: it may end one in the middle, and take what follows one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reltask.errors import TransientError
+from reltask.job import NewJob
+from tests.mssql_server import VARIABLE
+from tests.store.bench import MssqlBackend, new_job
+
+if TYPE_CHECKING:
+    from reltask.stores.mssql.adapter import MssqlStore
+
+pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=f"{VARIABLE} names no server")
+PATIENCE = timedelta(minutes=2)
+ADD = "INSERT INTO reltask.LeaseWaiters (Name, Holder, WaitingUntil) VALUES (:name, N'me', SYSUTCDATETIME())"
+READ = "SELECT Name FROM reltask.LeaseWaiters ORDER BY Name"
+
+
+@pytest.fixture
+async def store(mssql_conformance: MssqlBackend) -> AsyncIterator[MssqlStore]:
+    from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - the driver is an extra
+
+    await mssql_conformance.clear()
+    made = MssqlStore(mssql_conformance.url)
+    yield made
+    await made.close()
+
+
+async def names(store: MssqlStore) -> list[str]:
+    async with store.transaction(timeout=PATIENCE) as looking:
+        return [row["Name"] for row in await looking.fetch(READ)]
+
+
+async def test_values_by_position_or_by_name(store: MssqlStore) -> None:
+    """In the driver's own style, or in that of every other database."""
+    async with store.transaction(timeout=PATIENCE) as writing:
+        await writing.execute(ADD, name="a")
+        await writing.execute(ADD.replace(":name", "?"), "b")
+        with pytest.raises(TypeError, match="not both"):
+            await writing.execute(ADD, "c", name="c")
+    assert await names(store) == ["a", "b"]
+
+
+async def test_after_an_error_that_leaves_it_open_a_transaction_goes_on(store: MssqlStore) -> None:
+    """A duplicate is the driver's own error, and the user may have expected it."""
+    async with store.transaction(timeout=PATIENCE) as writing:
+        await writing.execute(ADD, name="a")
+        with pytest.raises(Exception, match=r"(?i)duplicate"):
+            await writing.execute(ADD, name="a")
+        await writing.execute(ADD, name="b")
+    assert await names(store) == ["a", "b"]
+
+
+async def deadlocked(store: MssqlStore, after: NewJob | str | None = None) -> None:
+    """A transaction that the server ends in the middle; the user swallows the error, and perhaps goes on."""
+    async with store.transaction(timeout=PATIENCE) as writing:
+        await writing.execute(ADD, name="a")
+        with pytest.raises(Exception, match="as by a deadlock"):
+            await writing.execute("ROLLBACK TRANSACTION; THROW 50000, N'as by a deadlock', 1;")
+        if isinstance(after, str):
+            await writing.execute(ADD, name=after)
+        elif after is not None:
+            await writing.enqueue_jobs([after])
+
+
+@pytest.mark.parametrize("after", [None, "b", new_job()], ids=["nothing", "statement", "verb"])
+async def test_nothing_is_written_once_the_server_has_ended_the_transaction(
+    store: MssqlStore, after: NewJob | str | None
+) -> None:
+    """Otherwise the rest would be committed at once, statement by statement, without the completion."""
+    with pytest.raises(TransientError, match="rolled back"):
+        await deadlocked(store, after)
+    assert await names(store) == []
+    assert await store.list_jobs() == []
