@@ -18,7 +18,7 @@ TSQL := $(VENV)/tsql
 CHECKED := src tests tools $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate simulate-mutants faults bench-coordination bench-prune check check-tsql format lock build clean
+.PHONY: help setup demo test simulate simulate-mutants faults bench bench-coordination bench-prune check check-tsql format lock build clean
 MAKEFLAGS += --no-print-directory
 
 help: ## show these lines
@@ -43,6 +43,9 @@ simulate-mutants: $(READY) ## see the simulation catch deliberately broken varia
 faults: $(READY) ## kill, pause, cut off and crash real processes; renews the table in docs/promises.md
 	@$(BIN)/python -m tests.faults $(ARGS)
 
+bench: $(READY) ## measure against the floor and the peers, which get environments of their own; QUICK=1 takes 5 minutes
+	@QUICK=$(QUICK) $(BIN)/python -m benchmarks $(ARGS)
+
 bench-coordination: $(READY) ## count what 1 to 200 idle workers send to the database; renews benchmarks/results
 	@$(BIN)/python -m benchmarks.coordination $(ARGS)
 
@@ -66,13 +69,14 @@ format: $(READY) ## format, and mend what the linter can mend
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, and the T-SQL parser's own
+lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, the T-SQL parser's own, and the peers' of make bench
 	@$(PIP) install uv
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --no-emit-package reltask --universal --python-version 3.11 \
 	  --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements-dev.txt
 	@printf '%s\n' cffi clr-loader dotnetcore2==3.1.23 mssql-cli==1.0.0 pycparser pythonnet | $(BIN)/uv pip compile - --no-deps \
 	  --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet \
 	  --output-file tools/requirements-tsql.txt
+	@$(BIN)/python -m benchmarks.lock
 
 build: $(READY) ## build the wheel and the source archive into dist/
 	@$(BIN)/python -m hatchling build

@@ -1,4 +1,4 @@
-"""Curves as SVG, on logarithmic axes: small enough to need no library, and text, so that a change can be read."""
+"""Curves on logarithmic axes, and bars, as SVG: they need no library, and are text, so that a change can be read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 60, 130, 50, 50
+NAMES, ROW = 120, 30
+"""Where bars begin, and how far apart they are."""
+OURS = "reltask"
 COLOURS = ["#b3452c", "#c08a1e", "#5a7d2a", "#2b5d8a"]
 
 Point = tuple[float, float]
@@ -37,16 +40,54 @@ def plot(curves: Sequence[Series], *, title: str, x: str) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+class Bar(NamedTuple):
+    """One bar, with the span of its rounds."""
+
+    name: str
+    median: float
+    least: float
+    most: float
+
+
+def bars(found: Sequence[Bar], *, title: str) -> str:
+    """The bars from the top down, on a linear axis from nought, each with its number and its span."""
+    height = TOP + len(found) * ROW + 20
+    unit = (WIDTH - NAMES - RIGHT) / max(bar.most for bar in found)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"',
+        '     font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="20" y="24" font-size="16">{title}</text>',
+    ]
+    for index, bar in enumerate(found):
+        parts += _bar(bar, TOP + index * ROW, unit)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _bar(bar: Bar, top: float, unit: float) -> list[str]:
+    colour, middle = COLOURS[3] if bar.name == OURS else "#9a9a9a", top + ROW / 2 - 4
+    least, most = NAMES + bar.least * unit, NAMES + bar.most * unit
+    value = f"{bar.median:,.0f}".replace(",", " ") if bar.median >= 100 else f"{bar.median:.3g}"  # noqa: PLR2004
+    return [
+        f'<text x="{NAMES - 8}" y="{middle + 4:.1f}" text-anchor="end">{bar.name}</text>',
+        f'<rect x="{NAMES}" y="{top:.1f}" width="{bar.median * unit:.1f}" height="{ROW - 8}" fill="{colour}"/>',
+        f'<line x1="{least:.1f}" y1="{middle:.1f}" x2="{most:.1f}" y2="{middle:.1f}" stroke="#333333"/>',
+        f'<text x="{most + 8:.1f}" y="{middle + 4:.1f}">{value}</text>',
+    ]
+
+
 class _Scale:
     """From values to places on the page."""
 
     def __init__(self, points: list[Point]) -> None:
+        self._least_x = math.log10(min(x for x, _ in points))
         self._most_x = math.log10(max(x for x, _ in points))
         self.lowest = math.floor(math.log10(min(y for _, y in points)))
-        self.highest = math.ceil(math.log10(max(y for _, y in points)))
+        self.highest = max(math.ceil(math.log10(max(y for _, y in points))), self.lowest + 1)
 
     def x(self, value: float) -> float:
-        return LEFT + math.log10(value) / self._most_x * (WIDTH - LEFT - RIGHT)
+        share = (math.log10(value) - self._least_x) / (self._most_x - self._least_x)
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
         share = (math.log10(value) - self.lowest) / (self.highest - self.lowest)

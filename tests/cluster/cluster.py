@@ -180,7 +180,7 @@ class Cluster:
                 worker.signal(signal.SIGTERM)
         for worker in self.workers:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.process.wait(5)
+                worker.process.wait(30)
             worker.kill()
 
     # Bodies under the test's control

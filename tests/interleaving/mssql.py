@@ -54,9 +54,7 @@ UPDATE reltask.Workers SET Host = Host WHERE Id IN (SELECT value FROM OPENJSON(?
 UPDATE reltask.Leases SET Metadata = Metadata WHERE Name IN (SELECT value FROM OPENJSON(?));
 """
 WAITS = "SELECT COUNT(*) FROM sys.dm_exec_requests WHERE session_id = ? AND wait_type LIKE N'LCK%'"
-WAITS_ON_BABELFISH = (
-    "SELECT COUNT(*) FROM pg_catalog.pg_locks WHERE pid = ? AND CAST(granted AS varchar(5)) IN ('f', 'false', '0')"
-)
+WAITS_ON_BABELFISH = "SELECT COUNT(*) FROM pg_catalog.pg_locks WHERE pid = ? AND CAST(granted AS varchar(5)) = 'f'"
 
 
 def snake(column: str) -> str:
