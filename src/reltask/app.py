@@ -61,8 +61,9 @@ _UNSET = msgspec.UNSET
 class App(Operations, LeaseMethods):
     """Tasks, and the database that their jobs live in.
 
-    `url` is `sqlite:///file.db` or `postgresql://host/database`; without it the settings say. `settings` holds
-    further ones by their dotted names, such as `{"worker.concurrency": 20}`; they win over environment and file.
+    `url` is `sqlite:///file.db`, `postgresql://host/database` or `mssql://server/database`; without it the settings
+    say. `settings` holds further ones by their dotted names, such as `{"worker.concurrency": 20}`; they win over
+    environment and file. `credential` logs in to `mssql://` in place of DefaultAzureCredential.
     `clock`, `rng`, `now` and `inline` are for tests: with `inline` everything runs on the caller's loop.
     """
 
@@ -75,6 +76,7 @@ class App(Operations, LeaseMethods):
         version: str | None = None,
         settings: Mapping[str, object] | None = None,
         config: str | None = None,
+        credential: Any = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         now: Callable[[], datetime] | None = None,
@@ -86,6 +88,7 @@ class App(Operations, LeaseMethods):
         self._lifespan = lifespan
         self._given = dict(settings or {}) | ({} if url is None else {"database.url": url})
         self._config = config
+        self._credential = credential
         self._cli: dict[str, object] = {}
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
@@ -145,6 +148,7 @@ class App(Operations, LeaseMethods):
             inline=inline,
             on_circuit=lambda state: self.emit(events.CircuitChanged(worker="", state=state)),
             on_retry=self._tell_of_retry,
+            credential=self._credential,
         )
 
     def _tell_of_retry(self, verb: str, error: Exception, delay: float) -> None:

@@ -12,9 +12,11 @@ import mssql_python
 import pytest
 from mssql_python.connection_string_parser import _ConnectionStringParser
 
+from reltask import App
 from reltask.connection_url import from_ado_net
-from reltask.errors import SettingsError, TransientError
+from reltask.errors import ConfigurationError, SettingsError, TransientError
 from reltask.stores.entra import Tokens
+from reltask.stores.mssql.adapter import MssqlStore
 from reltask.stores.mssql.connect import ACCESS_TOKEN, Target, connect, read_url, token_attribute
 from reltask.stores.mssql.driver import LIBRARIES
 
@@ -172,3 +174,12 @@ def test_server_that_does_not_answer() -> None:
         with pytest.raises(TransientError, match=r"no answer in time.*port 1433") as caught:
             connect(target, None, connect_timeout=1, command_timeout=1)
     assert "geheim" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+def test_credential_of_the_app() -> None:
+    """`App(credential=…)` asks that credential and no other; where nothing could use it, it is refused."""
+    store = App(AZURE, credential=Fixed())._make_store()
+    assert isinstance(store, MssqlStore)
+    assert store._tokens.fetch(1.0) == "the-token"
+    with pytest.raises(ConfigurationError, match="mssql://"):
+        App("sqlite:///x.db", credential=Fixed())._make_store()

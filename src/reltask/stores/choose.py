@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,9 +27,14 @@ def make_store(
     inline: bool = False,
     on_circuit: Callable[[str], None] | None = None,
     on_retry: Callable[[str, ReltaskError, float], None] | None = None,
+    credential: Any = None,
 ) -> Store:
     """An unopened store for this URL. `inline`: its thread may block, as a private thread may."""
     scheme = urlsplit(url).scheme.split("+")[0]
+    if credential is not None and scheme != "mssql":
+        raise ConfigurationError(
+            "App(credential=…) is for mssql:// URLs, and this one is not.", remedy="Leave it out, or check the URL."
+        )
     policy = Policy(
         clock=clock,
         rng=rng,
@@ -74,6 +80,7 @@ def make_store(
             ),
             policy=policy,
             now=now,
+            credential=credential,
         )
     raise ConfigurationError(
         f"The database URL starts with {scheme or 'nothing'}://, which this version does not speak.",
