@@ -82,7 +82,9 @@ FIRST_LOOK = {
     "register_worker": ("as parameters\n", "as parameters\nwhere {pause}\n"),
     "stop_worker": ("where id = :worker::text", "where {pause} and id = :worker::text"),
     **dict.fromkeys(["guard_job", "record_progress", "pause_job", "resume_job", "run_job_now", "retry_job"], _ROW),
-    **dict.fromkeys(["acquire_lease", "heartbeat_lease", "resign_lease", "release_lease", "guard_lease"], _LEASE),
+    # where there is no lease yet, whether a plan looks at it at all is up to the planner
+    "acquire_lease": ("as ttl\n)", "as ttl\n    where {pause}\n)"),
+    **dict.fromkeys(["heartbeat_lease", "resign_lease", "release_lease", "guard_lease"], _LEASE),
     **dict.fromkeys(["mark_dead_workers", "prune_runs", "prune_records", "roll_up_runs"], _LEASE),
 }
 """Where each statement first looks at its input: after its snapshot, before its first lock."""
