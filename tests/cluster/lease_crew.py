@@ -75,12 +75,17 @@ class Crew:
         return eventually(found, what=f"somebody leads after term {after}", seen=self.lease)
 
     def _knows(self, lease: LeaseView) -> bool:
-        return any(event["term"] == lease.term for event in self.leader(lease).events("leads"))
+        """Whether its holder has said so. One of an earlier crew, whose lease has not ended yet, never will."""
+        return any(event["term"] == lease.term for process in self._holders(lease) for event in process.events("leads"))
+
+    def _holders(self, lease: LeaseView) -> list[WorkerProcess]:
+        pid = int(str(lease.holder).split("_")[-2])
+        return [process for process in self.processes if process.pid == pid]
 
     def leader(self, lease: LeaseView) -> WorkerProcess:
         """The process that holds the lease."""
-        pid = int(str(lease.holder).split("_")[-2])
-        return next(process for process in self.processes if process.pid == pid)
+        (leader,) = self._holders(lease)
+        return leader
 
     def fell(self, lease: LeaseView, number: signal.Signals) -> timedelta:
         """Send a signal to the leader; how long until the next term begins, by the database's clock."""
