@@ -16,6 +16,9 @@ from reltask.errors import ConfigurationError, ReltaskError
 from reltask.resilience import Policy
 from reltask.store import Store
 
+Now = Callable[[], datetime]
+"""The database's clock, replaced in tests."""
+
 
 def make_store(
     url: str,
@@ -23,7 +26,7 @@ def make_store(
     *,
     clock: Clock,
     rng: random.Random,
-    now: Callable[[], datetime] | None = None,
+    now: Now | None = None,
     inline: bool = False,
     on_circuit: Callable[[str], None] | None = None,
     on_retry: Callable[[str, ReltaskError, float], None] | None = None,
@@ -46,43 +49,47 @@ def make_store(
         on_retry=on_retry,
     )
     if scheme == "sqlite":
-        from reltask.stores.sqlite.adapter import SqliteStore  # noqa: PLC0415 - one driver per process
-        from reltask.stores.sqlite.session import SqliteOptions  # noqa: PLC0415
-
-        options = SqliteOptions(command_timeout=settings.command_timeout)
-        if inline:
-            options = msgspec.structs.replace(options, watch=None)
-        return SqliteStore(url, options=options, policy=policy, now=now, inline=inline, clock=clock)
+        return _sqlite(url, settings, policy, now, inline=inline, clock=clock)
     if scheme in ("postgresql", "postgres"):
-        from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415 - one driver per process
-        from reltask.stores.postgres.connections import Options  # noqa: PLC0415
-
-        return PostgresStore(
-            url,
-            options=Options(
-                connect_timeout=settings.connect_timeout.total_seconds(),
-                command_timeout=settings.command_timeout.total_seconds(),
-                pool_size=settings.pool_size,
-            ),
-            policy=policy,
-            now=now,
-        )
+        return _postgres(url, settings, policy, now)
     if scheme == "mssql":
-        from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - one driver per process
-        from reltask.stores.mssql.connections import Options as MssqlOptions  # noqa: PLC0415
-
-        return MssqlStore(
-            url,
-            options=MssqlOptions(
-                connect_timeout=settings.connect_timeout.total_seconds(),
-                command_timeout=settings.command_timeout.total_seconds(),
-                pool_size=settings.pool_size,
-            ),
-            policy=policy,
-            now=now,
-            credential=credential,
-        )
+        return _mssql(url, settings, policy, now, credential)
     raise ConfigurationError(
         f"The database URL starts with {scheme or 'nothing'}://, which this version does not speak.",
         remedy="Use sqlite:///file.db, postgresql://host/database or mssql://server/database.",
     )
+
+
+def _sqlite(
+    url: str, settings: DatabaseSettings, policy: Policy, now: Now | None, *, inline: bool, clock: Clock
+) -> Store:
+    from reltask.stores.sqlite.adapter import SqliteStore  # noqa: PLC0415 - one driver per process
+    from reltask.stores.sqlite.session import SqliteOptions  # noqa: PLC0415
+
+    options = SqliteOptions(command_timeout=settings.command_timeout)
+    if inline:
+        options = msgspec.structs.replace(options, watch=None)
+    return SqliteStore(url, options=options, policy=policy, now=now, inline=inline, clock=clock)
+
+
+def _postgres(url: str, settings: DatabaseSettings, policy: Policy, now: Now | None) -> Store:
+    from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415 - one driver per process
+    from reltask.stores.postgres.connections import Options  # noqa: PLC0415
+
+    return PostgresStore(url, options=Options(**_lengths(settings)), policy=policy, now=now)
+
+
+def _mssql(url: str, settings: DatabaseSettings, policy: Policy, now: Now | None, credential: Any) -> Store:
+    from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - one driver per process
+    from reltask.stores.mssql.connections import Options  # noqa: PLC0415
+
+    return MssqlStore(url, options=Options(**_lengths(settings)), policy=policy, now=now, credential=credential)
+
+
+def _lengths(settings: DatabaseSettings) -> dict[str, Any]:
+    """How patiently a server is asked, in seconds, and over how many connections."""
+    return {
+        "connect_timeout": settings.connect_timeout.total_seconds(),
+        "command_timeout": settings.command_timeout.total_seconds(),
+        "pool_size": settings.pool_size,
+    }

@@ -18,14 +18,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
-from typing import TypeVar, cast
+from typing import cast
 from uuid import UUID
 
 import msgspec
 
 from reltask.audit import Break, Loss, TaskCount, Wait
 from reltask.doctor import Facts
-from reltask.errors import AmbiguousError, ConflictError, TransientError
+from reltask.errors import TransientError
 from reltask.job import (
     BeatAnswer,
     ClaimAnswer,
@@ -47,7 +47,7 @@ from reltask.job import (
     WorkerView,
 )
 from reltask.resilience import Policy
-from reltask.store import BATCH, SENT_ONCE, LeaseWake, Wake
+from reltask.store import BATCH, LeaseWake, Wake
 from reltask.stores.borrowed import recognise
 from reltask.stores.entra import Credential, Tokens
 from reltask.stores.mssql import values
@@ -57,11 +57,9 @@ from reltask.stores.mssql.connections import Connections, Options, cause, failed
 from reltask.stores.mssql.examine import examine
 from reltask.stores.mssql.schema import check
 from reltask.stores.mssql.transaction import MssqlTransaction, transaction
-from reltask.stores.mssql.upkeep import Kind, Upkeep
+from reltask.stores.mssql.upkeep import Upkeep
 from reltask.stores.mssql.values import Row
 from reltask.stores.statement import load_batch
-
-T = TypeVar("T")
 
 
 class MssqlStore(Upkeep):
@@ -106,23 +104,8 @@ class MssqlStore(Upkeep):
         if not jobs:
             return set()
         columns: values.Columns = {"jobs": values.new_jobs(jobs)}
-        doubtful = False
-
-        async def insert() -> set[UUID]:
-            """After a lost answer, an id that is known already was inserted by the sending before."""
-            nonlocal doubtful
-            try:
-                rows = await (
-                    self._enqueue_again(columns) if doubtful else self._send("enqueue_jobs", columns, writes=True)
-                )
-            except AmbiguousError:
-                doubtful = True
-                raise
-            return {row["id"] for row in rows if row["inserted"] or doubtful}
-
-        if self._policy is None:
-            return await insert()
-        return await self._policy.call("enqueue_jobs", insert, resend_ambiguous=True)
+        rows, doubtful = await self._insert("enqueue_jobs", columns, self._enqueue_again)
+        return {row["id"] for row in rows if row["inserted"] or doubtful}
 
     async def _enqueue_again(self, columns: values.Columns) -> list[Row]:
         """The same, and another look at the ledger: the first sending's job may have ended while this one looked."""
@@ -154,13 +137,16 @@ class MssqlStore(Upkeep):
         return {values.held(row) for row in rows}
 
     async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
-        return await self._settle("complete_jobs", worker, "completions", list(map(values.completion, completions)))
+        rows = await self._settle("complete_jobs", worker, completions, values.completions)
+        return [values.settled(row) for row in rows]
 
     async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
-        return await self._settle("fail_jobs", worker, "failures", list(map(values.failure, failures)))
+        rows = await self._settle("fail_jobs", worker, failures, values.failures)
+        return [values.settled(row) for row in rows]
 
     async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
-        return await self._settle("release_jobs", worker, "releases", list(map(values.release, releases)))
+        rows = await self._settle("release_jobs", worker, releases, values.releases)
+        return [values.settled(row) for row in rows]
 
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
         return [values.reclaimed(row) for row in await self._ask("repeatable", "reclaim_jobs", limit=limit)]
@@ -172,19 +158,6 @@ class MssqlStore(Upkeep):
     async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
         columns = {**values.hold(hold), "worker": worker, "progress": progress}
         return bool(await self._ask("repeatable", "record_progress", **columns))
-
-    async def _settle(self, verb: str, worker: str, name: str, batch: list[values.Columns]) -> list[Settled]:
-        """Settle a batch whole. If a constraint refuses it, row by row, so that one bad row harms no other."""
-        if not batch:
-            return []
-        try:
-            rows = await self._ask("once", verb, worker=worker, **{name: values.batch(batch)})
-        except ConflictError:
-            if len(batch) == 1:
-                return []
-            alone = [await self._settle(verb, worker, name, [one]) for one in batch]
-            return [settled for settlements in alone for settled in settlements]
-        return [values.settled(row) for row in rows]
 
     def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[MssqlTransaction]:
         return transaction(self._tasks_connections, timeout=timeout, now=self._now)
@@ -278,18 +251,6 @@ class MssqlStore(Upkeep):
         return await examine(lambda verb: self._ask("read", verb))
 
     # Sending
-
-    async def _ask(self, kind: Kind, verb: str, **columns: object) -> list[Row]:
-        """Send a verb's batch, through the policy if there is one."""
-        writes = kind != "read"
-        if self._policy is None:
-            return await self._send(verb, columns, writes=writes)
-        return await self._policy.call(
-            verb,
-            lambda: self._send(verb, columns, writes=writes),
-            resend_ambiguous=kind != "once",
-            retry=verb not in SENT_ONCE,
-        )
 
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> list[Row]:
         """Send once. Until the connection is there, nothing can have been applied."""

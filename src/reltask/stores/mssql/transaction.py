@@ -66,8 +66,7 @@ class Verbs(ABC):
         return bool(await self.verb("guard_job", worker=worker, **values.hold(hold)))
 
     async def complete_job(self, worker: str, completion: Completion) -> bool:
-        completions = values.batch([values.completion(completion)])
-        return bool(await self.verb("complete_jobs", worker=worker, completions=completions))
+        return bool(await self.verb("complete_jobs", worker=worker, **values.completions([completion])))
 
     async def guard_lease(self, term: Term) -> bool:
         return bool(await self.verb("guard_lease", **values.leader(term)))

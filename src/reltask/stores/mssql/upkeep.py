@@ -8,32 +8,25 @@ term is not found any more. See guard_lease.sql.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import Literal
 
 from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, MetricView, Term
 from reltask.store import BATCH
+from reltask.stores.asking import Asking, Rows
 from reltask.stores.mssql import values
 from reltask.stores.mssql.advisory import advisory_lock
 from reltask.stores.mssql.connections import Connections
-from reltask.stores.mssql.values import Row
 from reltask.stores.surplus import Surplus
 
-Kind = Literal["read", "repeatable", "once"]
-"""What a lost answer means: nothing; send it again; or only the caller can tell."""
 
-
-class Upkeep(ABC):
+class Upkeep(Asking):
     """The verbs that leaders and maintenance need."""
 
     def __init__(self) -> None:
         self._surplus: Surplus[datetime] = Surplus(lambda: asyncio.get_running_loop().time())
-
-    @abstractmethod
-    async def _ask(self, kind: Kind, verb: str, **columns: object) -> list[Row]: ...
 
     @abstractmethod
     def _single(self) -> Connections:
@@ -85,7 +78,7 @@ class Upkeep(ABC):
         return advisory_lock(self._single(), name)
 
 
-def _number(rows: list[Row]) -> int:
+def _number(rows: Rows) -> int:
     """The only number of the only row."""
     ((number,),) = (row.values() for row in rows)
     return int(number)

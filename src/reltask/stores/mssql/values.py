@@ -166,8 +166,23 @@ def request(asked: ClaimRequest) -> Columns:
     }
 
 
-def completion(given: Completion) -> Columns:
-    """As complete_jobs.sql wants it."""
+def completions(given: Iterable[Completion]) -> Columns:
+    """As complete_jobs.sql wants them."""
+    return {"completions": batch(map(_completion, given))}
+
+
+def failures(given: Iterable[Failure]) -> Columns:
+    """As fail_jobs.sql wants them."""
+    rows = [{**hold(one.hold), "error": text(one.error), "delay": length(one.delay)} for one in given]
+    return {"failures": batch(rows)}
+
+
+def releases(given: Iterable[Release]) -> Columns:
+    """As release_jobs.sql wants them."""
+    return {"releases": batch(map(_release, given))}
+
+
+def _completion(given: Completion) -> Columns:
     return {
         **hold(given.hold),
         "outcome": given.outcome,
@@ -179,13 +194,7 @@ def completion(given: Completion) -> Columns:
     }
 
 
-def failure(given: Failure) -> Columns:
-    """As fail_jobs.sql wants it."""
-    return {**hold(given.hold), "error": text(given.error), "delay": length(given.delay)}
-
-
-def release(given: Release) -> Columns:
-    """As release_jobs.sql wants it."""
+def _release(given: Release) -> Columns:
     return {
         **hold(given.hold),
         "outcome": given.outcome,

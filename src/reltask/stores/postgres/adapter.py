@@ -15,14 +15,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import TypeVar
 from uuid import UUID
 
 import msgspec
 
 from reltask.audit import Break, Loss, TaskCount, Wait
 from reltask.doctor import Facts
-from reltask.errors import AmbiguousError, ConflictError, ReltaskError, TransientError
+from reltask.errors import ReltaskError, TransientError
 from reltask.job import (
     BeatAnswer,
     ClaimAnswer,
@@ -45,7 +44,8 @@ from reltask.job import (
     WorkerView,
 )
 from reltask.resilience import Policy
-from reltask.store import BATCH, SENT_ONCE, LeaseWake, Wake
+from reltask.store import BATCH, LeaseWake, Wake
+from reltask.stores.asking import Rows
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
@@ -55,10 +55,8 @@ from reltask.stores.postgres.examine import examine
 from reltask.stores.postgres.schema import check
 from reltask.stores.postgres.signals import Signals, to_payload
 from reltask.stores.postgres.transaction import PostgresTransaction, transaction
-from reltask.stores.postgres.upkeep import Kind, Rows, Upkeep
+from reltask.stores.postgres.upkeep import Upkeep
 from reltask.stores.statement import load
-
-T = TypeVar("T")
 
 
 class PostgresStore(Upkeep):
@@ -102,23 +100,8 @@ class PostgresStore(Upkeep):
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         if not jobs:
             return set()
-        columns, doubtful = values.new_jobs(jobs), False
-
-        async def insert() -> set[UUID]:
-            """After a lost answer, an id that is known already was inserted by the sending before."""
-            nonlocal doubtful
-            try:
-                rows = await (
-                    self._enqueue_again(columns) if doubtful else self._send("enqueue_jobs", columns, writes=True)
-                )
-            except AmbiguousError:
-                doubtful = True
-                raise
-            return {job_id for job_id, inserted in rows if inserted or doubtful}
-
-        if self._policy is None:
-            return await insert()
-        return await self._policy.call("enqueue_jobs", insert, resend_ambiguous=True)
+        rows, doubtful = await self._insert("enqueue_jobs", values.new_jobs(jobs), self._enqueue_again)
+        return {job_id for job_id, inserted in rows if inserted or doubtful}
 
     async def _enqueue_again(self, columns: values.Columns) -> Rows:
         """The same, and another look at the ledger: the first sending's job may have ended while this one began."""
@@ -153,13 +136,13 @@ class PostgresStore(Upkeep):
         return {Hold(job_id, fence) for job_id, fence in rows}
 
     async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
-        return await self._settle("complete_jobs", worker, completions, values.completions)
+        return _settled(await self._settle("complete_jobs", worker, completions, values.completions))
 
     async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
-        return await self._settle("fail_jobs", worker, failures, values.failures)
+        return _settled(await self._settle("fail_jobs", worker, failures, values.failures))
 
     async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
-        return await self._settle("release_jobs", worker, releases, values.releases)
+        return _settled(await self._settle("release_jobs", worker, releases, values.releases))
 
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
         return [values.reclaimed(row) for row in await self._ask("repeatable", "reclaim_jobs", limit=limit)]
@@ -171,21 +154,6 @@ class PostgresStore(Upkeep):
     async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
         columns = {"worker": worker, "id": hold.job_id, "fence": hold.fence, "progress": progress}
         return bool(await self._ask("repeatable", "record_progress", **columns))
-
-    async def _settle(
-        self, verb: str, worker: str, batch: Sequence[T], columns: Callable[[Sequence[T]], values.Columns]
-    ) -> list[Settled]:
-        """Settle a batch whole. If a constraint refuses it, row by row, so that one bad row harms no other."""
-        if not batch:
-            return []
-        try:
-            rows = await self._ask("once", verb, worker=worker, **columns(batch))
-        except ConflictError:
-            if len(batch) == 1:
-                return []
-            alone = [await self._settle(verb, worker, [one], columns) for one in batch]
-            return [settled for settlements in alone for settled in settlements]
-        return [Settled(job_id, fence, dead) for job_id, fence, dead in rows]
 
     def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[PostgresTransaction]:
         return transaction(self._tasks_connections, timeout=timeout, now=self._now)
@@ -280,18 +248,6 @@ class PostgresStore(Upkeep):
 
     # Sending
 
-    async def _ask(self, kind: Kind, verb: str, **columns: object) -> Rows:
-        """Send a verb's statement, through the policy if there is one."""
-        writes = kind != "read"
-        if self._policy is None:
-            return await self._send(verb, columns, writes=writes)
-        return await self._policy.call(
-            verb,
-            lambda: self._send(verb, columns, writes=writes),
-            resend_ambiguous=kind != "once",
-            retry=verb not in SENT_ONCE,
-        )
-
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> Rows:
         """Send once. Until the connection is there, nothing can have been applied."""
         (statement,) = load("postgres", verb, "numbered")
@@ -313,3 +269,7 @@ class PostgresStore(Upkeep):
         """How long the statement may take, after what connecting has cost."""
         limit = self._options.call_timeout
         return self._options.command_timeout if limit is None else max(0.001, limit - spent)
+
+
+def _settled(rows: Rows) -> list[Settled]:
+    return [Settled(job_id, fence, dead) for job_id, fence, dead in rows]

@@ -12,25 +12,20 @@ So nobody can take the lease over before the write is committed; and once somebo
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
-from typing import Any, Literal
 
 from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, MetricView, Term
 from reltask.store import BATCH
+from reltask.stores.asking import Asking, Rows
 from reltask.stores.postgres import values
 from reltask.stores.postgres.advisory import advisory_lock
 from reltask.stores.postgres.connections import Options
 from reltask.stores.surplus import Surplus
 
-Rows = list[Any]
-Kind = Literal["read", "repeatable", "once"]
-"""What a lost answer means: nothing; send it again; or only the caller can tell."""
 
-
-class Upkeep(ABC):
+class Upkeep(Asking):
     """The verbs that leaders and maintenance need."""
 
     _url: str
@@ -38,9 +33,6 @@ class Upkeep(ABC):
 
     def __init__(self) -> None:
         self._surplus: Surplus[datetime] = Surplus(lambda: asyncio.get_running_loop().time())
-
-    @abstractmethod
-    async def _ask(self, kind: Kind, verb: str, **columns: object) -> Rows: ...
 
     # Leases
 

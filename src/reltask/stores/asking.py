@@ -1,0 +1,77 @@
+"""How a server is asked. Each store sends in its own way; what is sent again, and when, is the same for all of them.
+
+_ask ──► policy: retry, breaker ──► _send
+             ▲                        │ TransientError: again        certainly not applied
+             └────────────────────────┴ AmbiguousError: by its kind  perhaps applied
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+from reltask.errors import AmbiguousError, ConflictError
+from reltask.resilience import Policy
+from reltask.store import SENT_ONCE
+
+T = TypeVar("T")
+Rows = list[Any]
+Columns = dict[str, object]
+Kind = Literal["read", "repeatable", "once"]
+"""What a lost answer means: nothing; send it again; or only the caller can tell."""
+
+
+class Asking(ABC):
+    """A store that sends verbs to a server."""
+
+    _policy: Policy | None
+
+    @abstractmethod
+    async def _send(self, verb: str, columns: Columns, *, writes: bool) -> Rows:
+        """Send once."""
+
+    async def _ask(self, kind: Kind, verb: str, **columns: object) -> Rows:
+        """Send a verb, through the policy if there is one."""
+        writes = kind != "read"
+        if self._policy is None:
+            return await self._send(verb, columns, writes=writes)
+        return await self._policy.call(
+            verb,
+            lambda: self._send(verb, columns, writes=writes),
+            resend_ambiguous=kind != "once",
+            retry=verb not in SENT_ONCE,
+        )
+
+    async def _insert(
+        self, verb: str, columns: Columns, again: Callable[[Columns], Awaitable[Rows]]
+    ) -> tuple[Rows, bool]:
+        """The rows, and whether an earlier sending may have inserted what they show: then `again` has sent the last."""
+        doubtful = False
+
+        async def insert() -> Rows:
+            nonlocal doubtful
+            try:
+                return await (again(columns) if doubtful else self._send(verb, columns, writes=True))
+            except AmbiguousError:
+                doubtful = True
+                raise
+
+        if self._policy is None:
+            return await insert(), doubtful
+        rows = await self._policy.call(verb, insert, resend_ambiguous=True)
+        return rows, doubtful
+
+    async def _settle(
+        self, verb: str, worker: str, batch: Sequence[T], columns: Callable[[Sequence[T]], Columns]
+    ) -> Rows:
+        """Settle a batch whole. If a constraint refuses it, row by row, so that one bad row harms no other."""
+        if not batch:
+            return []
+        try:
+            return await self._ask("once", verb, worker=worker, **columns(batch))
+        except ConflictError:
+            if len(batch) == 1:
+                return []
+            alone = [await self._settle(verb, worker, [one], columns) for one in batch]
+            return [row for rows in alone for row in rows]
