@@ -30,7 +30,7 @@ demo: $(READY) ## three workers, one killed, one stopped: watch the others take 
 	@$(BIN)/reltask demo $(ARGS)
 
 test: $(READY) ## run every test, on SQLite and on a real PostgreSQL
-	@$(BIN)/python -m pytest -q --numprocesses 2 --dist loadscope $(ARGS)
+	@$(BIN)/python -m pytest -q --numprocesses 3 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 simulate: $(READY) ## run SEEDS simulated histories with faults, from seed FROM on
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --from $(FROM)
