@@ -217,23 +217,11 @@ class ClaimAnswer(Struct, frozen=True, kw_only=True):
     """Earliest time at which somebody's lock ends."""
 
 
-class Stray(Struct, frozen=True):
-    """A row that this worker owns in the database although it does not know the claim."""
-
-    job_id: UUID
-    fence: int
-    token: UUID | None
-
-    @property
-    def hold(self) -> Hold:
-        return Hold(self.job_id, self.fence)
-
-
 class BeatAnswer(Struct, frozen=True, kw_only=True):
-    """Which claims were renewed, and which rows this worker owns without knowing them."""
+    """Which claims were renewed, and which rows were claimed for this worker without its knowing."""
 
     renewed: frozenset[Hold]
-    strays: list[Stray]
+    strays: list[Hold]
 
 
 class Completion(Struct, frozen=True, kw_only=True):

@@ -201,8 +201,10 @@ class Store(LeaseStore, Maintainable, Protocol):
         """Take up to `limit` due jobs that are unclaimed, not paused, not dead, and known to this worker."""
         ...
 
-    async def heartbeat_jobs(self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta) -> BeatAnswer:
-        """Renew these claims without ever waiting for a row, and name the rows this worker owns unknowingly."""
+    async def heartbeat_jobs(
+        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+    ) -> BeatAnswer:
+        """Renew these claims without ever waiting for a row, and name the rows of claims whose answer was lost."""
         ...
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:

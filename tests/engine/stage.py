@@ -83,9 +83,13 @@ class Faults:
         self.slow: dict[str, float] = {}
         """Seconds that a verb's answer takes on its way back."""
         self.calls: Counter[str] = Counter()
+        self.claims: list[ClaimRequest] = []
+        """Every claim that was asked for, answered or not."""
 
-    async def before(self, verb: str) -> None:
+    async def before(self, verb: str, *args: Any) -> None:
         self.calls[verb] += 1
+        if verb == "claim_jobs":
+            self.claims += args
         if {verb, "*"} & self.hanging:
             await asyncio.get_running_loop().create_future()
         if self.error is not None and (self.verbs is None or verb in self.verbs):
@@ -119,7 +123,7 @@ class FaultyStore:
         call = getattr(self._store, verb)
 
         async def sent(*args: Any, **kwargs: Any) -> Any:
-            await self._faults.before(verb)
+            await self._faults.before(verb, *args)
             answer = await call(*args, **kwargs)
             await self._faults.after(verb)
             return answer

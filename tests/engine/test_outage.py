@@ -172,8 +172,9 @@ def test_claim_that_lands_late_is_found_too(stage: Stage) -> None:
             app.faults.error, app.faults.verbs = lambda: AmbiguousError("lost"), {"claim_jobs"}
             await job.enqueue()
             await app.log.wait(events.DatabaseUnavailable, verb="claim")
+            lost = app.faults.claims[-1]
             await asyncio.sleep(40)
-            await stage.claim_as(worker.id, app)
+            await stage.claim_as(worker.id, app, token=lost.token)
             app.faults.error = None
             await app.log.wait(events.StrayReleased)
             await app.log.wait(events.RunSucceeded)

@@ -74,7 +74,7 @@ def said(answer: Any) -> Any:
         case ClaimAnswer(claims=claims):
             return sorted(claims, key=lambda claim: claim.job_id)
         case BeatAnswer(renewed=renewed, strays=strays):
-            return sorted(renewed), sorted((stray.job_id, stray.fence) for stray in strays)
+            return sorted(renewed), sorted(strays)
         case LeaseAnswer(term=term):
             return term
         case [str(), *_]:

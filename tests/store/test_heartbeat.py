@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import uuid4
 
-from reltask.job import Hold, Outcome, Release, Stray
+from reltask.job import Hold, Outcome, Release
 from tests.store.bench import LOCK, START, Bench, new_job, worker_record
 
 SECOND = timedelta(seconds=1)
@@ -54,30 +54,33 @@ async def test_expired_claim_not_yet_reclaimed_can_be_renewed(bench: Bench) -> N
     assert await bench.store.reclaim_jobs() == []
 
 
-async def test_strays_are_rows_that_the_worker_does_not_name(bench: Bench) -> None:
-    """A claim whose answer was lost is found by the next beat: job, fence and token. Others' rows are not strays."""
-    known = await bench.claimed()
+async def test_strays_are_rows_of_a_claim_whose_answer_was_lost(bench: Bench) -> None:
+    """They are found by the claim's token. Other claims, named or not, the worker's own or others', are no strays."""
+    known, _unnamed = await bench.claimed(), await bench.claimed()
+    token = uuid4()
+    await bench.add(new_job(), new_job())
+    lost = [claim.hold for claim in (await bench.claim(token=token)).claims]
+    await bench.claimed(worker="bob")
+    answer = await bench.store.heartbeat_jobs("alice", [known.hold], alive_for=LOCK, tokens=[uuid4(), token])
+    assert (set(answer.renewed), sorted(answer.strays)) == ({known.hold}, sorted(lost))
+
+
+async def test_token_of_another_worker_finds_nothing(bench: Bench) -> None:
+    """A token alone is no owner: what somebody else holds is never taken for a stray."""
     token = uuid4()
     await bench.add(new_job())
-    lost = await bench.claim_one(token=token)
-    await bench.claimed(worker="bob")
-    answer = await bench.store.heartbeat_jobs("alice", [known.hold], alive_for=LOCK)
-    assert answer.strays == [Stray(lost.job_id, lost.fence, token)]
-
-
-async def test_stray_is_known_by_its_fence(bench: Bench) -> None:
-    """The right job under an old fence is a stray too."""
-    claim = await bench.claimed()
-    answer = await bench.store.heartbeat_jobs("alice", [Hold(claim.job_id, claim.fence - 1)], alive_for=LOCK)
-    assert (answer.renewed, [stray.hold for stray in answer.strays]) == (frozenset(), [claim.hold])
+    await bench.claim_one("bob", token=token)
+    assert (await bench.store.heartbeat_jobs("alice", [], alive_for=LOCK, tokens=[token])).strays == []
 
 
 async def test_stray_can_be_released(bench: Bench) -> None:
     """And then it is due again, with its attempt returned."""
-    await bench.claimed()
-    (stray,) = (await bench.store.heartbeat_jobs("alice", [], alive_for=LOCK)).strays
-    release = Release(hold=stray.hold, outcome=Outcome.RELEASED)
-    assert [settled.hold for settled in await bench.store.release_jobs("alice", [release])] == [stray.hold]
+    token = uuid4()
+    await bench.add(new_job())
+    await bench.claim(token=token)
+    (stray,) = (await bench.store.heartbeat_jobs("alice", [], alive_for=LOCK, tokens=[token])).strays
+    release = Release(hold=stray, outcome=Outcome.RELEASED)
+    assert [settled.hold for settled in await bench.store.release_jobs("alice", [release])] == [stray]
     again = await bench.claim_one("bob")
     assert (again.job_id, again.fence, again.attempt) == (stray.job_id, 2, 1)
 

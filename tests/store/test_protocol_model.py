@@ -73,6 +73,7 @@ class Protocol(RuleBasedStateMachine):
         self.rows: dict[UUID, Row] = {}
         self.ledger: dict[Hold, tuple[int, Outcome]] = {}
         self.claims: list[Claim] = []
+        self.tokens: dict[Hold, UUID] = {}
         self.numbers = itertools.count(1)
         self.do(self.store.open())
 
@@ -107,7 +108,8 @@ class Protocol(RuleBasedStateMachine):
     def claim(self, worker: str, limit: int) -> None:
         due = {id_ for id_, row in self.rows.items() if row.state is State.READY and row.due <= self.now()}
         alone = {id_ for id_ in due if self.rows[id_].isolated}
-        answer = self.do(self.store.claim_jobs(request(worker, limit=limit, isolated_after=timedelta(0))))
+        token = UUID(int=next(self.numbers))
+        answer = self.do(self.store.claim_jobs(request(worker, token=token, limit=limit, isolated_after=timedelta(0))))
         got = {claim.job_id for claim in answer.claims}
         expected = min(limit, 1) if alone else min(limit, len(due))
         assert len(got) == len(answer.claims) == expected
@@ -118,6 +120,7 @@ class Protocol(RuleBasedStateMachine):
             row.fence, row.attempt = row.fence + 1, row.attempt + 1
             assert (claim.fence, claim.attempt, claim.slot_no) == (row.fence, row.attempt, row.slot_no)
             self.claims.append(claim)
+            self.tokens[claim.hold] = token
 
     def held(self, worker: str, claim: Claim) -> Row | None:
         """The row, if this worker's write under this fence must be accepted."""
@@ -128,15 +131,16 @@ class Protocol(RuleBasedStateMachine):
     @rule(data=st.data(), worker=WORKERS)
     def heartbeat(self, data: st.DataObject, worker: str) -> None:
         claims = data.draw(st.lists(st.sampled_from(self.claims), unique_by=lambda claim: claim.hold))
-        answer = self.do(self.store.heartbeat_jobs(worker, [claim.hold for claim in claims], alive_for=LOCK))
+        lost = sorted({self.tokens[claim.hold] for claim in data.draw(st.lists(st.sampled_from(self.claims)))})
+        holds = [claim.hold for claim in claims]
+        answer = self.do(self.store.heartbeat_jobs(worker, holds, alive_for=LOCK, tokens=lost))
         for claim in claims:
             row = self.held(worker, claim)
             assert (claim.hold in answer.renewed) == (row is not None)
             if row is not None:
                 row.expires = self.now() + LOCK
-        known = {claim.hold for claim in claims}
-        mine = {Hold(id_, row.fence) for id_, row in self.rows.items() if row.owner == worker}
-        assert {stray.hold for stray in answer.strays} == mine - known
+        strays = [claim.hold for claim in self.claims if self.tokens[claim.hold] in lost and self.held(worker, claim)]
+        assert sorted(answer.strays) == sorted(strays)
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), worker=WORKERS, ahead=st.sampled_from([-60, 0, 60]), passed=st.integers(0, 2))

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reltask.engine.heartbeat import Abandon, Action, Beat, Falter, GiveBack, Heartbeats, Verify
-from reltask.job import BeatAnswer, Hold, Stray
+from reltask.job import BeatAnswer, Hold
 from reltask.lease import Pace
+from reltask.store import BATCH
 
 PACE = Pace(lock_timeout=120.0, heartbeat=30.0, beat_timeout=5.0, stop_grace=10.0)
 TOKEN = UUID(int=77)
@@ -212,41 +213,28 @@ def test_forgotten_suspect_is_nobodys_business() -> None:
 # Strays
 
 
-def stray(number: int, token: UUID | None = TOKEN) -> Stray:
-    return Stray(UUID(int=number), 1, token)
-
-
 def test_stray_is_released() -> None:
     """A row that is ours without our knowing goes back."""
     beats = watching()
-    assert beats.answered(Beat(()), BeatAnswer(renewed=frozenset(), strays=[stray(9)]), sent_at=0.0) == [
-        GiveBack((hold(9),))
-    ]
+    answer = BeatAnswer(renewed=frozenset(), strays=[hold(9)])
+    assert beats.answered(Beat((), (TOKEN,)), answer, sent_at=0.0) == [GiveBack((hold(9),))]
 
 
-def test_row_of_a_pending_claim_is_no_stray() -> None:
-    """While a claim is under way, rows that carry its token are expected."""
-    beats = watching()
-    beats.claiming(TOKEN)
-    answer = BeatAnswer(renewed=frozenset(), strays=[stray(9)])
-    assert beats.answered(Beat(()), answer, sent_at=0.0) == []
-    beats.claimed(TOKEN)
-    assert beats.answered(Beat(()), answer, sent_at=0.0) == [GiveBack((hold(9),))]
-
-
-def test_watched_row_is_no_stray() -> None:
-    """A claim that was answered while the beat was on its way is known by now."""
-    beats = watching(hold(9))
-    assert beats.answered(Beat(()), BeatAnswer(renewed=frozenset(), strays=[stray(9)]), sent_at=0.0) == []
+def test_nobody_is_looked_for_without_need() -> None:
+    """Only a claim whose answer was lost is worth a look, and one of the beats of a round carries it."""
+    many = [hold(number) for number in range(BATCH + 1)]
+    beats = watching(*many)
+    assert [beat.tokens for beat in beats.tick(30.0) if isinstance(beat, Beat)] == [(), ()]
+    beats.claim_unanswered(TOKEN, now=31.0, lock_timeout=120.0)
+    assert [beat.tokens for beat in beats.tick(31.0) if isinstance(beat, Beat)] == [(TOKEN,), ()]
 
 
 def test_lost_claim_is_looked_for_until_its_locks_end() -> None:
     """A claim whose answer was lost may land late: look at once, then each interval, until its locks would end."""
     beats = watching()
-    beats.claiming(TOKEN)
     beats.claim_unanswered(TOKEN, now=10.0, lock_timeout=120.0)
     done = drive(beats, 10_000.0)
-    assert done == [(10.0 + 30.0 * n, Beat(())) for n in range(5)]
+    assert done == [(10.0 + 30.0 * n, Beat((), (TOKEN,))) for n in range(5)]
     assert beats.next_at(10_000.0) is None
 
 

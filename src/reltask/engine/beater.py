@@ -7,9 +7,8 @@ busy worker, a blocked event loop or an open circuit cannot keep a beat from bei
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from uuid import UUID
 
@@ -74,17 +73,6 @@ class Beater(Service):
         with self._lock:
             self._heartbeats.forget(hold)
 
-    @contextlib.contextmanager
-    def claiming(self, token: UUID) -> Iterator[None]:
-        """Rows that carry this token are expected while the block is open."""
-        with self._lock:
-            self._heartbeats.claiming(token)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._heartbeats.claimed(token)
-
     def claim_unanswered(self, token: UUID, *, lock_timeout: float) -> None:
         """A claim's answer was lost: look for its rows until they would have expired."""
         with self._lock:
@@ -141,8 +129,8 @@ class Beater(Service):
 
     async def _ask(self, action: Action) -> list[Action]:
         match action:
-            case Beat(holds):
-                return await self._beat(action, holds)
+            case Beat():
+                return await self._beat(action)
             case Verify(holds):
                 sent_at = self._clock.monotonic()
                 ours = await self._store.read_holds(self._worker, holds)
@@ -152,10 +140,12 @@ class Beater(Service):
                 await self._give_back(holds)
         return []
 
-    async def _beat(self, beat: Beat, holds: tuple[Hold, ...]) -> list[Action]:
+    async def _beat(self, beat: Beat) -> list[Action]:
         sent_at = self._clock.monotonic()
         try:
-            answer = await self._store.heartbeat_jobs(self._worker, holds, alive_for=self._alive_for)
+            answer = await self._store.heartbeat_jobs(
+                self._worker, beat.holds, alive_for=self._alive_for, tokens=beat.tokens
+            )
         except TransientError as error:
             self._last_error = str(error)
             with self._lock:

@@ -30,9 +30,10 @@ RETRY_SHARE = 6
 
 
 class Beat(Struct, frozen=True):
-    """Renew these claims now. An empty one only looks for strays."""
+    """Renew these claims now, and look for the rows of claims whose answer was lost."""
 
     holds: tuple[Hold, ...]
+    tokens: tuple[UUID, ...] = ()
 
 
 class Verify(Struct, frozen=True):
@@ -107,9 +108,9 @@ class Heartbeats:
 
     def __init__(self, *, sweep_interval: float) -> None:
         self._watches: dict[Hold, Watch] = {}
-        self._tokens: set[UUID] = set()
+        self._unanswered: dict[UUID, float] = {}
+        """Until when to look for the rows of a claim with this token: its answer was lost."""
         self._sweep_interval = sweep_interval
-        self._sweep_until = float("-inf")
         self._next_sweep: float | None = None
         self._failures = 0
 
@@ -131,18 +132,9 @@ class Heartbeats:
         """The run is over."""
         self._watches.pop(hold, None)
 
-    def claiming(self, token: UUID) -> None:
-        """A claim with this token is under way: rows that carry it are not strays."""
-        self._tokens.add(token)
-
-    def claimed(self, token: UUID) -> None:
-        """The claim with this token has been answered, and its rows are watched."""
-        self._tokens.discard(token)
-
     def claim_unanswered(self, token: UUID, *, now: float, lock_timeout: float) -> None:
         """The claim's answer was lost: it may land at any time, so look for strays until its locks would have ended."""
-        self._tokens.discard(token)
-        self._sweep_until = max(self._sweep_until, now + lock_timeout)
+        self._unanswered[token] = now + lock_timeout
         self._next_sweep = now
 
     # What is to be done
@@ -182,7 +174,7 @@ class Heartbeats:
                 watch.acknowledged = max(watch.acknowledged, sent_at)
                 watch.next_beat = watch.acknowledged + watch.pace.heartbeat
         suspects = tuple(h for h in beat.holds if h not in answer.renewed and self._is_open(h))
-        strays = tuple(s.hold for s in answer.strays if s.hold not in self._watches and s.token not in self._tokens)
+        strays = tuple(answer.strays)
         return [*([Verify(suspects)] if suspects else []), *([GiveBack(strays)] if strays else [])]
 
     def refused(self, beat: Beat) -> list[Action]:
@@ -202,10 +194,16 @@ class Heartbeats:
     def _beat(self, watches: list[Watch], now: float) -> list[Action]:
         for watch in watches:
             watch.next_beat = now + watch.pace.heartbeat / RETRY_SHARE
-        if self._next_sweep is not None:
-            self._next_sweep = now + self._sweep_interval if now < self._sweep_until else None
         holds = [watch.hold for watch in watches]
-        return [Beat(tuple(holds[i : i + BATCH])) for i in range(0, max(len(holds), 1), BATCH)]
+        first = Beat(tuple(holds[:BATCH]), self._sweep(now))
+        return [first, *(Beat(tuple(holds[i : i + BATCH])) for i in range(BATCH, len(holds), BATCH))]
+
+    def _sweep(self, now: float) -> tuple[UUID, ...]:
+        """The claims to look for now. The last look at each is not before its locks would have ended."""
+        tokens = tuple(self._unanswered)
+        self._unanswered = {token: until for token, until in self._unanswered.items() if now < until}
+        self._next_sweep = now + self._sweep_interval if self._unanswered else None
+        return tokens
 
     def _sweep_due(self, now: float) -> bool:
         return self._next_sweep is not None and now >= self._next_sweep

@@ -144,13 +144,12 @@ class Poller(Service):
         """Make one claim and dispatch what it got. A claim whose answer is lost is looked for by the beater."""
         token = UUID(int=self._rng.getrandbits(128), version=4)
         sent_at = self._clock.monotonic()
-        with self._beater.claiming(token):
-            try:
-                answer = await self._store.claim_jobs(self._request(wish, token))
-            except AmbiguousError:
-                self._beater.claim_unanswered(token, lock_timeout=self._lock_timeout.total_seconds())
-                raise
-            runs = self._watch(answer, sent_at)
+        try:
+            answer = await self._store.claim_jobs(self._request(wish, token))
+        except AmbiguousError:
+            self._beater.claim_unanswered(token, lock_timeout=self._lock_timeout.total_seconds())
+            raise
+        runs = self._watch(answer, sent_at)
         self._plan(answer, wish, len(runs))
         if runs:
             self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=wish.limit))

@@ -128,8 +128,11 @@ class MssqlStore(Upkeep):
     async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
         return values.claim_answer(await self._ask("once", "claim_jobs", **values.request(request)))
 
-    async def heartbeat_jobs(self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta) -> BeatAnswer:
-        columns = {"worker": worker, "holds": values.holds(holds), "alive_for": values.length(alive_for)}
+    async def heartbeat_jobs(
+        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+    ) -> BeatAnswer:
+        lists = {"holds": values.holds(holds), "tokens": values.batch(map(str, tokens))}
+        columns = {**lists, "worker": worker, "alive_for": values.length(alive_for)}
         return values.beat_answer(await self._ask("repeatable", "heartbeat_jobs", **columns))
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:

@@ -60,7 +60,6 @@ from reltask.job import (
     Settled,
     State,
     StatusView,
-    Stray,
     WorkerRecord,
     WorkerView,
 )
@@ -260,10 +259,10 @@ def claim(row: Row) -> Claim:
 
 
 def beat_answer(rows: Sequence[Row]) -> BeatAnswer:
-    """What was renewed, and what the worker did not know of."""
+    """What was renewed, and what the worker had lost sight of."""
     return BeatAnswer(
         renewed=frozenset(held(row) for row in rows if not row["stray"]),
-        strays=[Stray(*held(row), row["claim_token"]) for row in rows if row["stray"]],
+        strays=[held(row) for row in rows if row["stray"]],
     )
 
 

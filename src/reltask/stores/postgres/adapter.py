@@ -39,7 +39,6 @@ from reltask.job import (
     Settled,
     State,
     StatusView,
-    Stray,
     WorkerRecord,
     WorkerView,
 )
@@ -123,12 +122,14 @@ class PostgresStore(Upkeep):
     async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
         return values.claim_answer(await self._ask("once", "claim_jobs", **values.request(request)))
 
-    async def heartbeat_jobs(self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta) -> BeatAnswer:
-        columns = values.holds(holds)
-        rows = await self._ask("repeatable", "heartbeat_jobs", worker=worker, alive_for=alive_for, **columns)
+    async def heartbeat_jobs(
+        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+    ) -> BeatAnswer:
+        columns = {**values.holds(holds), "worker": worker, "alive_for": alive_for, "tokens": list(tokens)}
+        rows = await self._ask("repeatable", "heartbeat_jobs", **columns)
         return BeatAnswer(
-            renewed=frozenset(Hold(job_id, fence) for job_id, fence, stray, _ in rows if not stray),
-            strays=[Stray(job_id, fence, token) for job_id, fence, stray, token in rows if stray],
+            renewed=frozenset(Hold(job_id, fence) for job_id, fence, stray in rows if not stray),
+            strays=[Hold(job_id, fence) for job_id, fence, stray in rows if stray],
         )
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:

@@ -44,7 +44,6 @@ from reltask.job import (
     Settled,
     State,
     StatusView,
-    Stray,
     WorkerRecord,
     WorkerView,
 )
@@ -153,11 +152,17 @@ class SqliteStore(Upkeep):
     async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
         return await self._call("claim_jobs", lambda: claim_jobs(self._session, request))
 
-    async def heartbeat_jobs(self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta) -> BeatAnswer:
+    async def heartbeat_jobs(
+        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+    ) -> BeatAnswer:
         renewed, _, strays = await self._write(
-            "heartbeat_jobs", worker=worker, holds=values.holds(holds), alive_for=values.length(alive_for)
+            "heartbeat_jobs",
+            worker=worker,
+            holds=values.holds(holds),
+            tokens=values.batch(map(str, tokens)),
+            alive_for=values.length(alive_for),
         )
-        return BeatAnswer(renewed=frozenset(map(values.hold, renewed)), strays=[_stray(row) for row in strays])
+        return BeatAnswer(renewed=frozenset(map(values.hold, renewed)), strays=list(map(values.hold, strays)))
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
         (rows,) = await self._read("read_holds", worker=worker, holds=values.holds(holds))
@@ -341,7 +346,3 @@ async def _here(work: Callable[[], T]) -> T:
 @asynccontextmanager
 async def _silence() -> AsyncIterator[bool]:
     yield False
-
-
-def _stray(row: Any) -> Stray:
-    return Stray(UUID(row["id"]), row["fence"], None if row["claim_token"] is None else UUID(row["claim_token"]))

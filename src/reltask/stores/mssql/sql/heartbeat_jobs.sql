@@ -1,4 +1,4 @@
--- Purpose       renew the claims of one worker, keep its own row alive, and name rows it owns without knowing them.
+-- Purpose       renew the claims of one worker, keep its own row alive, and name the rows of claims that it lost sight of.
 -- Precondition  id, owner and fence of each claim still match.
 -- Lock order    by id, and rows that somebody holds are skipped: a heartbeat never waits. A row missing from the answer
 --               is therefore suspect, not lost; read_holds decides.
@@ -9,6 +9,7 @@ SET XACT_ABORT ON;
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
         @holds nvarchar(max) = :holds,
+        @tokens nvarchar(max) = :tokens,
         @alive_for bigint = :alive_for;
 DECLARE @given TABLE (Id uniqueidentifier NOT NULL, Fence bigint NOT NULL, PRIMARY KEY (Id, Fence));
 DECLARE @renewed TABLE (Id uniqueidentifier NOT NULL, Fence bigint NOT NULL);
@@ -35,13 +36,13 @@ BEGIN TRY
 
     COMMIT TRANSACTION;
 
-    SELECT renewed.Id AS id, renewed.Fence AS fence, CAST(0 AS bit) AS stray, CAST(NULL AS uniqueidentifier) AS claim_token
+    SELECT renewed.Id AS id, renewed.Fence AS fence, CAST(0 AS bit) AS stray
     FROM @renewed AS renewed
     UNION ALL
-    SELECT job.Id, job.Fence, CAST(1 AS bit), job.ClaimToken
+    SELECT job.Id, job.Fence, CAST(1 AS bit)
     FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE job.LockedBy = @worker
-      AND NOT EXISTS (SELECT 1 FROM @given AS given WHERE given.Id = job.Id AND given.Fence = job.Fence);
+      AND job.ClaimToken IN (SELECT CAST(unanswered.value AS uniqueidentifier) FROM OPENJSON(@tokens) AS unanswered);
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -1,4 +1,4 @@
--- Purpose       renew the claims of one worker, keep its own row alive, and name rows it owns without knowing them.
+-- Purpose       renew the claims of one worker, keep its own row alive, and name the rows of claims that it lost sight of.
 -- Precondition  id, owner and fence of each claim still match.
 -- Lock order    ids ascending, and rows that somebody holds are skipped: a heartbeat never waits. A row missing from
 --               the answer is therefore suspect, not lost; read_holds decides.
@@ -42,10 +42,9 @@ alive as (
     where worker.id = (select me.id from reltask.workers as me where me.id = :worker::text for update skip locked)
 )
 
-select renewed.id, renewed.fence, false as stray, null::uuid as claim_token
+select renewed.id, renewed.fence, false as stray
 from renewed
 union all
-select job.id, job.fence, true, job.claim_token
-from reltask.jobs as job
-where job.locked_by = :worker::text
-  and not exists (select from given where given.id = job.id and given.fence = job.fence);
+select job.id, job.fence, true
+from unnest(:tokens::uuid[]) as unanswered (token)
+join reltask.jobs as job on job.locked_by = :worker::text and job.claim_token = unanswered.token;

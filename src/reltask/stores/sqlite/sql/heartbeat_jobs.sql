@@ -1,4 +1,4 @@
--- Purpose       renew a worker's claims, and its own sign of life; name the rows that it owns unknowingly.
+-- Purpose       renew a worker's claims, and its own sign of life; name the rows of claims that it lost sight of.
 -- Precondition  id, owner and fence. A row that is missing from the answer is suspect, not lost.
 -- Lock order    the whole file: one short write transaction.
 --               The plus before locked_by keeps SQLite to the primary key: one seek per row of the batch.
@@ -19,8 +19,10 @@ update reltask_workers
    set heartbeat_at = :now, alive_until = :now + :alive_for, dead_at = null
  where id = :worker;
 
--- Strays: rows of this worker that it did not name. The answer to their claim was lost.
-select id, fence, claim_token
-  from reltask_jobs
- where locked_by = :worker
-   and (id, fence) not in (select json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(:holds));
+-- Strays: the answers to the claims with these tokens were lost. There are hardly ever any: the cross join looks at no job
+-- then.
+select job.id, job.fence
+  from json_each(:tokens) as unanswered
+ cross join reltask_jobs as job
+ where job.locked_by = :worker
+   and job.claim_token = unanswered.value;
