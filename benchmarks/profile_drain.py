@@ -33,6 +33,7 @@ from benchmarks.contestants.reltask import make_app
 from benchmarks.stage import Place, open_stage
 from reltask import App
 from reltask.engine import execute, poller, settle, worker
+from reltask.runner import calm_collector
 from reltask.stores.postgres import adapter, values
 
 AREAS = {
@@ -105,7 +106,7 @@ def stages(watch: Stopwatch) -> Iterator[None]:
         (values, "claim_answer", "rows to claims", watch.around),
         (values, "completions", "completions to columns", watch.around),
         (poller.Poller, "_watch", "take up claims", watch.around),
-        (worker.Worker, "_dispatch", "dispatch", watch.around),
+        (execute.Executor, "start", "start", watch.around),
         (worker.Worker, "_make_body", "decode", watch.around),
         (execute, "returned", "encode result", watch.around),
         (execute.Executor, "_settlement", "outcome", watch.around),
@@ -131,6 +132,7 @@ async def drain(place: Place, jobs: int, concurrency: int) -> None:
         if next(left) == 0:
             done.set()
 
+    calm_collector()
     app, _ = make_app(place.url, ran, concurrency)
     async with app.worker() as running:
         await done.wait()

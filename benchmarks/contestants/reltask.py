@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.contestants.process import Producer, Ran, main
 from reltask import App
 from reltask.handles import Task
+from reltask.runner import calm_collector
 from reltask.stores.postgres.schema import migrate_postgres
 
 
@@ -36,6 +37,7 @@ class Reltask:
         await asyncio.to_thread(app.close)
 
     async def work(self, url: str, ran: Ran, concurrency: int) -> None:
+        calm_collector()  # as `reltask worker` does
         app, _ = make_app(url, ran, concurrency)
         async with app.worker():
             await asyncio.Event().wait()

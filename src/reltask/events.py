@@ -12,7 +12,7 @@ from uuid import UUID
 from msgspec import Struct
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class Event(Struct, frozen=True, kw_only=True, gc=False):
     """The root: every event names the worker that it happened in."""
 
     worker: str

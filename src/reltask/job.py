@@ -113,7 +113,7 @@ class Hold(NamedTuple):
     fence: int
 
 
-class NewJob(Struct, frozen=True, kw_only=True):
+class NewJob(Struct, frozen=True, kw_only=True, gc=False):
     """A job to insert. The id is the client's, so that an insert can be repeated without doubling it."""
 
     id: UUID
@@ -170,7 +170,7 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     """How long the worker's own row counts as alive after this statement."""
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class Claim(Struct, frozen=True, kw_only=True, gc=False):
     """One claimed slot: all that a worker needs to run it and to settle it."""
 
     job_id: UUID
@@ -224,7 +224,7 @@ class BeatAnswer(Struct, frozen=True, kw_only=True):
     strays: list[Hold]
 
 
-class Completion(Struct, frozen=True, kw_only=True):
+class Completion(Struct, frozen=True, kw_only=True, gc=False):
     """The end of a slot: succeeded, cancelled or skipped."""
 
     hold: Hold
@@ -238,7 +238,7 @@ class Completion(Struct, frozen=True, kw_only=True):
     """Nominal times of slots passed over between this one and the next; each becomes a ledger row."""
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class Failure(Struct, frozen=True, kw_only=True, gc=False):
     """A run that raised: the slot stays and is tried again after `delay`, or is dead at its last attempt."""
 
     hold: Hold
@@ -246,7 +246,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     delay: timedelta
 
 
-class Release(Struct, frozen=True, kw_only=True):
+class Release(Struct, frozen=True, kw_only=True, gc=False):
     """A run given back unfinished: the slot stays, the attempt is returned."""
 
     hold: Hold
@@ -259,7 +259,7 @@ Settlement = Completion | Failure | Release
 """How a run gives its claim back; each names the claim in `hold`."""
 
 
-class Settled(Struct, frozen=True):
+class Settled(Struct, frozen=True, gc=False):
     """A settlement that the database accepted."""
 
     job_id: UUID

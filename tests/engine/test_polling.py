@@ -174,6 +174,26 @@ def test_concurrency_is_a_limit_per_worker(stage: Stage) -> None:
     assert 4.0 <= stage.seconds() < 4.5
 
 
+def test_next_body_does_not_wait_for_the_last_outcome(stage: Stage) -> None:
+    """A body that has ended makes room while its outcome is on its way; but no more is claimed than twice the places."""
+    app = stage.app(settings={"worker.concurrency": 2})
+    began = []
+
+    @app.task
+    async def job() -> None:
+        began.append(round(stage.seconds()))
+
+    app.faults.slow["complete_jobs"] = 10.0
+
+    async def scenario() -> list[str]:
+        await app.enqueue_many(job.call() for _ in range(8))
+        await app.drain()
+        return await app.outcomes()
+
+    assert stage.run(scenario()) == ["succeeded"] * 8
+    assert began == [0, 0, 0, 0, 10, 10, 20, 20]
+
+
 def test_concurrency_is_a_limit_per_queue(stage: Stage) -> None:
     """A queue with a limit of its own never takes more places, and drained() still waits for all its jobs."""
     app = stage.app(settings={"worker.concurrency": 10, "worker.queue_concurrency": {"mail": 2}})

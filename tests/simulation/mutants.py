@@ -171,7 +171,7 @@ Heartbeats_answered = Heartbeats.answered
 def release_at_once(self: Worker, abandon: Abandon) -> None:
     Worker_abandon(self, abandon)
     early = Release(hold=abandon.hold, outcome=Outcome.ABANDONED, error="released before its body ended")
-    self._settler.settle(early, START)
+    self._settler.settle(early, START, lambda _: None)
 
 
 Worker_abandon = Worker._abandon

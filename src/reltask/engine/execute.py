@@ -5,6 +5,9 @@
                                   └─► stop ─► grace ─► kill ──────┘
                                                  └─► will not end: stuck. Its place stays taken, its lock expires.
 
+Each arrow is a plain call, made by whatever brought the run there: the claim's answer, the end of the body's future,
+the answer to the settlement. So a run costs the loop one task, its body's own.
+
 A claim is released only after its body has ended. A body that cannot be stopped keeps its place in this worker, and
 is no longer renewed, so that the database gives its slot to somebody else.
 """
@@ -12,9 +15,11 @@ is no longer renewed, so that the database gives its slot to somebody else.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from reltask import events, schedule
@@ -48,68 +53,84 @@ class Executor:
         settler: Settler,
         beater: Beater,
         make_body: BodyFactory,
+        vacated: Callable[[Run], None],
+        over: Callable[[Run], None],
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
         limits: LimitSettings,
     ) -> None:
+        """`vacated` is told that a body has ended, `over` that the run's end is on record."""
         self._worker = worker
         self._settler = settler
         self._beater = beater
         self._make_body = make_body
+        self._vacated = vacated
+        self._tell_over = over
         self._clock = clock
         self._rng = rng
         self._emit = emit
         self._limits = limits
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
-    async def execute(self, run: Run) -> None:
-        """Run one claimed slot to its recorded end."""
-        started = self._clock.monotonic()
-        self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
+    def start(self, run: Run) -> None:
+        """Begin one claimed slot. The rest follows by itself."""
+        self._step(run, self._start, run)
+
+    def close(self) -> None:
+        """Nobody waits any more for what is still under way."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _step(self, run: Run, step: Callable[..., None], *args: Any) -> None:
+        """One arrow. Whatever goes wrong: a claim that nobody will settle must be able to expire."""
         try:
-            ended = await self._end(run)
-            self._beater.settling(run.hold)
-            if run.completion is None:
-                await self._settle(run, ended, started)
-            else:
-                self._completed_already(run, run.completion, ended, seconds=self._clock.monotonic() - started)
-        finally:
-            self._beater.forget(run.hold)  # whatever went wrong: a claim that nobody will settle must be able to expire
+            step(*args)
+        except Exception:
+            logging.getLogger("reltask").exception("A run of %s is given up", run.claim.task)
+            self._beater.forget(run.hold)
 
     # Running
 
-    async def _end(self, run: Run) -> Ended:
-        """How this run ended: skipped, not even decoded, or as its body did."""
+    def _start(self, run: Run) -> None:
+        run.started_at = self._clock.monotonic()
+        self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
+        body = self._prepare(run)
+        if isinstance(body, Ended):
+            self._ended(run, body)
+        else:
+            self._supervise(run, body)
+
+    def _prepare(self, run: Run) -> Body | Ended:
+        """The body; or how this run has ended without one: stopped, skipped or not even decoded."""
         if run.stop_reason is not None:
             return stopped(run)
         try:
             if _is_missed(run):
                 return Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed")
-            body = self._make_body(run)
+            return self._make_body(run)
         except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
             return raised(error, run, limit=self._limits.traceback)
-        return await self._supervise(run, body)
 
-    async def _supervise(self, run: Run, body: Body) -> Ended:
-        """Wait for the body to end by itself, or because its time is up or somebody asked for it."""
+    def _supervise(self, run: Run, body: Body) -> None:
+        """Let the body end by itself, or because its time is up or somebody asked for it."""
         loop = asyncio.get_running_loop()
         ending = body.start()
+        timer = self._start_timer(run, loop)
         enforcing: list[asyncio.Task[None]] = []
 
         def stopping() -> None:
             if not enforcing and not ending.done():  # a body that has ended only waits for its outcome to be written
-                enforcing.append(loop.create_task(self._enforce(run, body)))
+                enforcing.append(self._spawn(self._enforce(run, body)))
+
+        def ended(_: asyncio.Future[Any]) -> None:
+            if timer is not None:
+                timer.cancel()
+            self._end_enforcing(run, enforcing)
+            self._step(run, self._body_ended, run, ending)
 
         run.attach(body, lambda: loop.call_soon_threadsafe(stopping))
-        timer = self._start_timer(run, loop)
-        await asyncio.wait([ending])
-        if timer is not None:
-            timer.cancel()
-        self._end_enforcing(run, enforcing)
-        error = asyncio.CancelledError() if ending.cancelled() else ending.exception()
-        if error is not None:
-            return raised(error, run, limit=self._limits.traceback)
-        return returned(ending.result(), limit=self._limits.result)
+        ending.add_done_callback(ended)
 
     def _start_timer(self, run: Run, loop: asyncio.AbstractEventLoop) -> asyncio.TimerHandle | None:
         timeout = run.task.options.timeout
@@ -131,18 +152,47 @@ class Executor:
             if not task.cancel():
                 self._tell(run, events.BodyEndedLate)
 
+    def _body_ended(self, run: Run, ending: asyncio.Future[Any]) -> None:
+        error = asyncio.CancelledError() if ending.cancelled() else ending.exception()
+        if error is not None:
+            self._ended(run, raised(error, run, limit=self._limits.traceback))
+        else:
+            self._ended(run, returned(ending.result(), limit=self._limits.result))
+
     # Settling
 
-    async def _settle(self, run: Run, ended: Ended, started: float) -> None:
+    def _ended(self, run: Run, ended: Ended) -> None:
+        self._beater.settling(run.hold)
+        self._vacated(run)
         now = self._clock.monotonic()
-        written = self._settlement(run, ended, finished=run.now(now))
-        settled = await self._settler.settle(written, run.now(now))
+        if run.completion is not None:
+            self._completed_already(run, run.completion, ended, seconds=now - run.started_at)
+            self._over(run)
+            return
+        finished = run.now(now)
+        written = self._settlement(run, ended, finished=finished)
+        answered = partial(self._step, run, self._answered, run, ended, written, now - run.started_at)
+        self._settler.settle(written, finished, answered)
+
+    def _answered(self, run: Run, ended: Ended, written: Settlement, seconds: float, settled: Settled | None) -> None:
+        """The database has accepted the outcome, or refused it."""
         if settled is None:
-            await self._refused(run, ended, seconds=now - started)
+            self._spawn(self._refused(run, ended, seconds=seconds))
             return
         if ended.not_stored is not None:
             self._tell(run, events.ResultNotStored, reason=ended.not_stored)
-        self._report(run, ended, written, settled, seconds=now - started)
+        self._report(run, ended, written, settled, seconds=seconds)
+        self._over(run)
+
+    def _over(self, run: Run) -> None:
+        self._beater.forget(run.hold)
+        self._tell_over(run)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
 
     def _settlement(self, run: Run, ended: Ended, *, finished: datetime) -> Settlement:
         """What to write. A stored schedule that this version cannot read, or that has no next time, is a failure."""
@@ -173,6 +223,7 @@ class Executor:
             self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=None)
         else:
             self._tell(run, events.LateWriteRefused, outcome=ended.outcome)
+        self._over(run)
 
     def _completed_already(self, run: Run, completion: Completion, ended: Ended, *, seconds: float) -> None:
         """The body's own transaction has completed the slot; what it raised afterwards changes nothing."""

@@ -67,7 +67,7 @@ class Falter(Struct, frozen=True):
 Action = Beat | Verify | Abandon | GiveBack | Falter
 
 
-class Watch(Struct):
+class Watch(Struct, gc=False):
     """One claim under watch."""
 
     hold: Hold

@@ -31,7 +31,7 @@ _ENGINE = str(Path(__file__).parent)
 read_schedule = lru_cache(maxsize=1024)(schedule.decode)
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class Ended(Struct, frozen=True, kw_only=True, gc=False):
     """How a body ended."""
 
     outcome: Outcome

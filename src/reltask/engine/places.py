@@ -1,9 +1,13 @@
-"""The places of a worker: what runs in it now, and how much more it may take."""
+"""The places of a worker: what runs in it now, and how much more it may take.
+
+A body that has ended makes room at once, while its outcome is still on its way: so the next claim and the last
+settlement travel together. A worker holds at most twice as many claims as it runs bodies.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from reltask.engine.run import Run
@@ -26,6 +30,8 @@ class Places:
         self._unlimited = [queue for queue in queues if queue not in per_queue]
         self._limited = [queue for queue in queues if queue in per_queue]
         self._runs: dict[Hold, Run] = {}
+        self._bodies: dict[Hold, Run] = {}
+        self._isolated: dict[Hold, Run] = {}
         self._in_queue: Counter[str] = Counter()
         self._turn = 0
 
@@ -37,22 +43,31 @@ class Places:
 
     @property
     def free(self) -> int:
-        return self._concurrency - len(self._runs)
+        return min(self._concurrency - len(self._bodies), 2 * self._concurrency - len(self._runs))
 
     def get(self, hold: Hold) -> Run | None:
         return self._runs.get(hold)
 
     def take(self, run: Run) -> None:
-        self._runs[run.hold] = run
+        """It is claimed, and its body begins."""
+        self._runs[run.hold] = self._bodies[run.hold] = run
         self._in_queue[run.claim.queue] += 1
+        if run.claim.isolated:
+            self._isolated[run.hold] = run
 
-    def give_back(self, run: Run) -> None:
-        del self._runs[run.hold]
+    def vacate(self, run: Run) -> None:
+        """Its body has ended."""
+        del self._bodies[run.hold]
         self._in_queue[run.claim.queue] -= 1
 
-    def isolated(self) -> list[Run]:
+    def give_back(self, run: Run) -> None:
+        """Its end is on record."""
+        del self._runs[run.hold]
+        self._isolated.pop(run.hold, None)
+
+    def isolated(self) -> Iterable[Run]:
         """Runs whose last run was lost: they are given the worker to themselves."""
-        return [run for run in self._runs.values() if run.claim.isolated]
+        return self._isolated.values()
 
     def wishes(self) -> Iterator[Wish]:
         """The claims worth making now. Queues with limits of their own take turns in being asked first."""

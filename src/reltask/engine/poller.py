@@ -96,6 +96,11 @@ class Poller(Service):
         self.idle = False
         super().wake()
 
+    def vacated(self) -> None:
+        """A body has ended: look, if the last look may have left something for want of room."""
+        if self._due_at <= self._clock.monotonic():
+            self.wake()
+
     async def closed(self) -> None:
         if self._hint is not None:
             self._hint.cancel()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from reltask.clock import DatabaseTime
 from reltask.errors import LockLost, Stopped
-from reltask.job import Claim, Completion, Hold
+from reltask.job import Claim, Completion
 from reltask.lease import Pace
 from reltask.tasks import TaskDefinition
 
@@ -60,14 +60,14 @@ class Run:
         self.stop_detail = ""
         self.completion: Completion | None = None
         """What the body's own transaction has committed."""
+        self.hold = claim.hold
+        """What it presents with every write."""
+        self.started_at = time.at
+        """Monotonic."""
         self.progress_at = float("-inf")
         self._body: Body | None = None
         self._stopping: Callable[[], object] | None = None
         self._lock = threading.Lock()
-
-    @property
-    def hold(self) -> Hold:
-        return self.claim.hold
 
     def now(self, monotonic: float) -> datetime:
         """The database's time, as far as this worker can tell."""

@@ -24,6 +24,7 @@ class Service(ABC):
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._woken = asyncio.Event()
         self._stopping = False
 
@@ -36,7 +37,9 @@ class Service(ABC):
 
     def wake(self) -> None:
         """Tick now. From any thread; after the end it does nothing."""
-        if self._loop is not None:
+        if threading.get_ident() == self._thread:
+            self._woken.set()  # as often as wanted: waking a loop from outside costs a system call
+        elif self._loop is not None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._woken.set)
 
@@ -47,7 +50,7 @@ class Service(ABC):
 
     async def run(self) -> None:
         """Tick until asked to finish."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         try:
             while not self._stopping:
                 self._woken.clear()

@@ -13,7 +13,6 @@ shuts down gives up on a database that is away: the locks of what it could not w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +27,7 @@ from reltask.job import Completion, Failure, Hold, Outcome, Release, Settled, Se
 from reltask.store import BATCH, Store
 
 S = TypeVar("S", Completion, Failure, Release)
+Verb = Callable[[str, Sequence[S]], Awaitable[list[Settled]]]
 UNWRITABLE_PAUSE = timedelta(minutes=1)
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -38,7 +38,8 @@ class Waiting(NamedTuple):
     settlement: Settlement
     now: datetime
     """The database's time when the body ended."""
-    future: asyncio.Future[Settled | None]
+    answered: Callable[[Settled | None], None]
+    """Is told how the outcome was accepted; None: the claim had passed on."""
 
     @property
     def due_at(self) -> datetime | None:
@@ -59,17 +60,10 @@ class Settler(Service):
         self._emit = emit
         self._waiting: list[Waiting] = []
 
-    @property
-    def pending(self) -> int:
-        """Outcomes that no flush has taken up yet."""
-        return len(self._waiting)
-
-    def settle(self, settlement: Settlement, now: datetime) -> asyncio.Future[Settled | None]:
-        """Write this outcome; the future says how it was accepted, or None if the claim had passed on."""
-        future: asyncio.Future[Settled | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(settlement, now, future))
+    def settle(self, settlement: Settlement, now: datetime, answered: Callable[[Settled | None], None]) -> None:
+        """Write this outcome, and tell how it was accepted, or None if the claim had passed on."""
+        self._waiting.append(Waiting(settlement, now, answered))
         self._woken.set()
-        return future
 
     async def recorded(self, hold: Hold) -> Outcome | None:
         """What the ledger says about a run, as soon as the database answers."""
@@ -86,16 +80,20 @@ class Settler(Service):
         batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
         if not batch:
             return None
-        accepted: dict[Hold, Settled] = {}
-        settlements = [waiting.settlement for waiting in batch]
-        accepted |= await self._write([s for s in settlements if isinstance(s, Completion)], self._store.complete_jobs)
-        accepted |= await self._write([s for s in settlements if isinstance(s, Failure)], self._store.fail_jobs)
-        accepted |= await self._write([s for s in settlements if isinstance(s, Release)], self._store.release_jobs)
-        for waiting in batch:
-            if not waiting.future.done():
-                waiting.future.set_result(accepted.get(waiting.settlement.hold))
-        await self._tell_others([w.due_at for w in batch if w.due_at is not None and w.settlement.hold in accepted])
+        await self._flush(batch, Completion, self._store.complete_jobs)
+        await self._flush(batch, Failure, self._store.fail_jobs)
+        await self._flush(batch, Release, self._store.release_jobs)
         return 0.0 if self._waiting else None
+
+    async def _flush(self, batch: list[Waiting], kind: type[S], verb: Verb[S]) -> None:
+        """Write the outcomes of one kind, and tell what became of each."""
+        group = [waiting for waiting in batch if isinstance(waiting.settlement, kind)]
+        accepted = await self._write([w.settlement for w in group if isinstance(w.settlement, kind)], verb)
+        if accepted is None:
+            return
+        for waiting in group:
+            waiting.answered(accepted.get(waiting.settlement.hold))
+        await self._tell_others([w.due_at for w in group if w.due_at is not None and w.settlement.hold in accepted])
 
     async def _tell_others(self, due: list[datetime]) -> None:
         """These slots are due again. Sleeping workers do not know: they saw them claimed, and this one may die."""
@@ -103,10 +101,11 @@ class Settler(Service):
             with contextlib.suppress(DatabaseError):
                 await self._store.signal(min(due))
 
-    async def _write(
-        self, settlements: list[S], verb: Callable[[str, Sequence[S]], Awaitable[list[Settled]]]
-    ) -> dict[Hold, Settled]:
-        """Send until answered. Once an answer was lost, what no longer matches is looked up in the ledger."""
+    async def _write(self, settlements: list[S], verb: Verb[S]) -> dict[Hold, Settled] | None:
+        """Send until answered. Once an answer was lost, what no longer matches is looked up in the ledger.
+
+        None: given up. Nobody waits any more, and the locks will expire.
+        """
         if not settlements:
             return {}
         doubtful, tries = False, 0
@@ -116,7 +115,7 @@ class Settler(Service):
                 return answer if not doubtful else answer | await self._recorded(settlements, answer)
             except (TransientError, AmbiguousError) as error:
                 if self._stopping:
-                    return {}  # nobody waits any more: the locks will expire
+                    return None
                 doubtful = doubtful or isinstance(error, AmbiguousError)
                 await self._wait_for_database(error, tries)
                 tries += 1
@@ -128,9 +127,7 @@ class Settler(Service):
         recorded = await self._store.read_outcomes(missing) if missing else {}
         return {s.hold: Settled(*s.hold) for s in settlements if recorded.get(s.hold) == _outcome(s)}
 
-    async def _one_by_one(
-        self, settlements: list[S], verb: Callable[[str, Sequence[S]], Awaitable[list[Settled]]], error: Exception
-    ) -> dict[Hold, Settled]:
+    async def _one_by_one(self, settlements: list[S], verb: Verb[S], error: Exception) -> dict[Hold, Settled]:
         """The database refuses the batch for good: one bad row must not take the others along."""
         if len(settlements) == 1:
             self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=0.0))
@@ -138,7 +135,7 @@ class Settler(Service):
             return {}
         accepted: dict[Hold, Settled] = {}
         for settlement in settlements:
-            accepted |= await self._write([settlement], verb)
+            accepted |= await self._write([settlement], verb) or {}
         return accepted
 
     async def _fail_instead(self, settlement: Settlement, error: Exception) -> None:

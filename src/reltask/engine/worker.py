@@ -93,7 +93,6 @@ class Worker:
         self._schedules = schedules
         self._app_version = app_version
         self._pool = ThreadPool()
-        self._tasks: dict[asyncio.Task[None], None] = {}
         self._listening = contextlib.AsyncExitStack()
         self._freed = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -139,6 +138,8 @@ class Worker:
             settler=self._settler,
             beater=self._beater,
             make_body=self._make_body,
+            vacated=self._vacated,
+            over=self._over,
             clock=self._clock,
             rng=self._rng,
             emit=self._emit,
@@ -156,7 +157,7 @@ class Worker:
             lock_timeout=self._settings.lock_timeout,
             alive_for=self._alive_for,
             pace_of=self._pace_of,
-            dispatch=self._dispatch,
+            dispatch=self._executor.start,
             clock=self._clock,
             rng=self._rng,
             emit=self._emit,
@@ -251,36 +252,38 @@ class Worker:
 
     async def _finish_bodies(self, grace: timedelta) -> None:
         """Wait for the bodies; those that outlast the grace are stopped, and get their own grace to end."""
-        if self._tasks:
-            await self._wait_for_bodies(grace)
+        await self._wait_for_bodies(grace)
         for run in self._places:
             run.stop(StopReason.SHUTDOWN, "the worker is shutting down")
-        if self._tasks:
-            longest = max((run.pace.stop_grace for run in self._places), default=0.0)
-            await asyncio.wait(self._tasks, timeout=longest + 2.0)
-        for task in self._tasks:
-            task.cancel()
+        longest = max((run.pace.stop_grace for run in self._places), default=0.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest + 2.0):
+                await self._emptied()
+        self._executor.close()
 
     async def _wait_for_bodies(self, grace: timedelta) -> None:
-        hurried = self._loop.create_task(self._hurried.wait())
-        finished = self._loop.create_task(asyncio.wait(list(self._tasks)))
-        await asyncio.wait([hurried, finished], timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
-        finished.cancel()
+        waits = [self._loop.create_task(self._hurried.wait()), self._loop.create_task(self._emptied())]
+        await asyncio.wait(waits, timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    async def _emptied(self) -> None:
+        """Wait until every run's end is on record."""
+        while self.running:
+            self._freed.clear()
+            await self._freed.wait()
 
     # Runs
 
-    def _dispatch(self, run: Run) -> None:
-        task = self._loop.create_task(self._execute(run))
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+    def _vacated(self, run: Run) -> None:
+        self._places.vacate(run)
+        self._poller.vacated()
 
-    async def _execute(self, run: Run) -> None:
-        """Run it, then free its place. A run that a shutdown cut off keeps its place: it counts as unsettled."""
-        await self._executor.execute(run)
+    def _over(self, run: Run) -> None:
+        """Free its place. A run that a shutdown cut off keeps it, and counts as unsettled."""
         self._places.give_back(run)
         self._freed.set()
-        self._poller.wake()  # what ran may have enqueued more: only the next look can tell
+        self._poller.wake()  # what ran may have enqueued more, and is due again: only the next look can tell
 
     def _abandon(self, abandon: Abandon) -> None:
         """Stop a body whose claim is no longer to be trusted. Called on the beater's thread."""
