@@ -175,7 +175,7 @@ def test_concurrency_is_a_limit_per_worker(stage: Stage) -> None:
 
 
 def test_next_body_does_not_wait_for_the_last_outcome(stage: Stage) -> None:
-    """A body that has ended makes room while its outcome is on its way; but no more is claimed than twice the places."""
+    """A body that has ended makes room while its outcome is on its way; at most twice the places are claimed."""
     app = stage.app(settings={"worker.concurrency": 2})
     began = []
 
