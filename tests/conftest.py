@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The simulations come first: they need a core for a minute, and others can wait for their processes beside them."""
+    """The simulations come first: they need a core for a minute, and other tests can wait for processes beside them."""
     items.sort(key=lambda item: "simulation" not in item.nodeid)
     mssql_server.allow_time(items)
 

@@ -29,7 +29,7 @@ def test_a_worker_that_stops_lets_bodies_finish_and_claims_no_more(cluster: Clus
     """After SIGTERM, and after Ctrl+C, the body goes on under its renewed lock; a new job waits for somebody else."""
     for number in (signal.SIGTERM, signal.SIGINT):
         gate = cluster.gate(number.name)
-        (worker,) = cluster.start(1, {"shutdown_grace": "30s"})
+        (worker,) = cluster.start(1, {"shutdown_grace": "30s", **LONG_LOCK})
         job = cluster.enqueue("hold", gate=str(gate))
         cluster.begun(job)
         stopping(worker, number)
