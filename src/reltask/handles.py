@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import random
@@ -31,6 +32,8 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 _LONGEST_NAME = 400
+AT_ONCE = 2
+"""Batches that a bulk insert has under way: the server works on one while the next is made ready."""
 RESENDS = 3
 """How often an insert whose answer was lost is sent again."""
 
@@ -310,16 +313,17 @@ class ProducerHost:
     async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
         """Insert jobs in as few statements as possible, and signal once."""
         jobs = await self._placed([call.job(self.new_id) for call in calls], store)
-        inserted = await self._insert(jobs, lambda batch: self._insert_surely(batch, store))
+        inserted = await self._insert(jobs, lambda batch: self._insert_surely(batch, store), at_once=AT_ONCE)
         await self.signal(store)
         return inserted
 
     async def _insert(
-        self, jobs: list[NewJob], enqueue: Callable[[list[NewJob]], Coroutine[Any, Any, set[UUID]]]
+        self, jobs: list[NewJob], enqueue: Callable[[list[NewJob]], Coroutine[Any, Any, set[UUID]]], at_once: int = 1
     ) -> list[Job]:
         created: set[UUID] = set()
-        for start in range(0, len(jobs), BATCH):
-            created |= await enqueue(jobs[start : start + BATCH])
+        batches = [jobs[start : start + BATCH] for start in range(0, len(jobs), BATCH)]
+        for first in range(0, len(batches), at_once):
+            created.update(*await _together([enqueue(batch) for batch in batches[first : first + at_once]]))
         return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
 
     async def _placed(self, jobs: list[NewJob], store: Store | Transaction | TaskTransaction) -> list[NewJob]:
@@ -340,6 +344,15 @@ class ProducerHost:
             else:
                 return created | {job.id for job in jobs if lost and await _is_known(job.id, store)}
         return await store.enqueue_jobs(jobs)
+
+
+async def _together(inserting: list[Coroutine[Any, Any, set[UUID]]]) -> list[set[UUID]]:
+    """All of them at the same time; none is left under way when one fails."""
+    answers = await asyncio.gather(*inserting, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 
 async def _first(inserting: Coroutine[Any, Any, list[Job]]) -> Job:
