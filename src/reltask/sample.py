@@ -1,6 +1,7 @@
 """The sample task: `reltask worker reltask.sample:app`, in as many terminals as you like.
 
-It pretends to work for `sample.task_duration`, and says who does it. Replace its body with something useful.
+It pretends to work for `sample.task_duration`, and says who does it. Replace its body with something useful. The seed
+scripts of `database/` make a job of it by hand, which a worker takes over as its own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from reltask.app import App
 from reltask.duration import Duration
 from reltask.engine.context import Context
 
+TASK = "SampleTask"
+"""Its name in the database, which the seed scripts know."""
 STEPS = 4
 """How often it tells of its progress."""
 
@@ -20,15 +23,15 @@ def create_app(*, every: Duration = "10m", settings: Mapping[str, object] | None
     """An app with the sample task; the database comes from the settings."""
     app = App(settings=settings)
 
-    @app.task(every=every)
+    @app.task(name=TASK, every=every)
     async def sample_task(ctx: Context) -> None:
         duration = app.settings.sample.task_duration.total_seconds()
-        ctx.logger.info("sample_task begins: slot of %s on %s", f"{ctx.nominal_time:%Y-%m-%d %H:%M:%S} UTC", ctx.worker)
+        ctx.logger.info("%s begins: slot of %s on %s", TASK, f"{ctx.nominal_time:%Y-%m-%d %H:%M:%S} UTC", ctx.worker)
         for step in range(1, STEPS + 1):
             await asyncio.sleep(duration / STEPS)
             await ctx.progress(f"{step} of {STEPS}")
-            ctx.logger.info("sample_task: %d of %d done", step, STEPS)
-        ctx.logger.info("sample_task ends after %.1f s on %s", duration, ctx.worker)
+            ctx.logger.info("%s: %d of %d done", TASK, step, STEPS)
+        ctx.logger.info("%s ends after %.1f s on %s", TASK, duration, ctx.worker)
 
     return app
 

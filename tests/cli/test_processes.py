@@ -78,8 +78,8 @@ def test_the_sample(project: Project) -> None:
         TaskExecution__TaskDurationSeconds="0.02",
     )
     assert result.code == 0
-    told = [line for line in result.err.splitlines() if "sample_task" in line and "worker=web_" in line]
-    for part in ("sample_task begins: slot of", "1 of 4 done", "4 of 4 done", "sample_task ends after 0.0 s on web_"):
+    told = [line for line in result.err.splitlines() if "SampleTask" in line and "worker=web_" in line]
+    for part in ("SampleTask begins: slot of", "1 of 4 done", "4 of 4 done", "SampleTask ends after 0.0 s on web_"):
         assert any(part in line for line in told)
 
 

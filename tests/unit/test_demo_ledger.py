@@ -24,7 +24,7 @@ def run(
         job_id=JOB,
         fence=fence,
         slot_no=slot,
-        task="sample_task",
+        task="SampleTask",
         key=None,
         queue="default",
         worker=worker,
@@ -45,7 +45,7 @@ def job(slot: int) -> JobView:
     )
     return JobView(
         id=JOB,
-        task="sample_task",
+        task="SampleTask",
         queue="default",
         priority=5,
         state=State.READY,

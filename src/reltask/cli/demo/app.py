@@ -9,7 +9,6 @@ from reltask.app import App
 from reltask.posix import end_at_once
 from reltask.sample import create_app as create_sample
 
-TASK = "sample_task"
 SETTINGS = {
     "sample.task_duration": "800ms",
     "worker.poll": "5s",
