@@ -44,6 +44,28 @@ def test_defaults() -> None:
     assert settings == Settings()
 
 
+@pytest.mark.parametrize("url", ["mssql://server/db", "MSSQL://server/db", "Server=tcp:server;Database=db"])
+def test_polls_are_closer_where_there_are_no_signals(url: str) -> None:
+    """SQL Server cannot tell a worker of a new job, so its default poll is shorter; the origin says why."""
+    loaded = load({"RELTASK_DATABASE_URL": url})
+    assert loaded.settings.worker.poll == timedelta(seconds=5)
+    assert loaded.origins["worker.poll"] == "default, follows from database.url"
+    assert loaded.settings.worker == msgspec.structs.replace(Settings().worker, poll=timedelta(seconds=5))
+    elsewhere = load({"RELTASK_DATABASE_URL": url}, arguments={"database.url": "postgresql://host/mssql"})
+    assert elsewhere.settings.worker == Settings().worker
+    assert elsewhere.origins["worker.poll"] == "default"
+
+
+@pytest.mark.parametrize("place", ["environ", "arguments", "cli"])
+def test_a_poll_that_somebody_chose_wins(place: str) -> None:
+    """Also one that is the default of other databases: given is given, wherever."""
+    chosen = {"RELTASK_WORKER_POLL" if place == "environ" else "worker.poll": "60s"}
+    url = {"RELTASK_DATABASE_URL": "mssql://server/db"}
+    loaded = load(url | chosen) if place == "environ" else load(url, **{place: chosen})
+    assert loaded.settings.worker.poll == timedelta(seconds=60)
+    assert loaded.origins["worker.poll"] != "default, follows from database.url"
+
+
 def test_settings_are_frozen() -> None:
     """Settings do not change under a running worker."""
     with pytest.raises(AttributeError):

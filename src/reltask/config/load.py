@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 
 from reltask.config.fields import fields, nearest, sections
-from reltask.config.settings import Settings
+from reltask.config.settings import ON_SQL_SERVER, Settings
 from reltask.config.sources import (
     Written,
     from_environment,
@@ -196,16 +196,25 @@ def _where(written: Written) -> str:
 
 
 def _assemble(given: Mapping[str, Given]) -> Loaded:
+    chosen = {**_defaults_of_the_database(given), **given}
     by_section: dict[str, dict[str, Any]] = {section: {} for section in sections()}
-    for key, choice in given.items():
+    for key, choice in chosen.items():
         section, name = key.split(".")
         by_section[section][name] = choice.value
     built: dict[str, Any] = {section: cls(**by_section[section]) for section, cls in sections().items()}
     settings = Settings(**built)
-    origins = {key: given[key].origin if key in given else DEFAULT for key in fields()}
+    origins = {key: chosen[key].origin if key in chosen else DEFAULT for key in fields()}
     _check_pace(settings, origins)
     _check_queues(settings, given)
     return Loaded(settings, origins)
+
+
+def _defaults_of_the_database(given: Mapping[str, Given]) -> dict[str, Given]:
+    """What is not written anywhere, and follows from which database it is."""
+    url = given.get("database.url")
+    if url is None or re.split("[+:]", url.value)[0].lower() != "mssql":
+        return {}
+    return {key: Given(value, f"{DEFAULT}, follows from database.url", rank=-1) for key, value in ON_SQL_SERVER.items()}
 
 
 def _check_pace(settings: Settings, origins: Mapping[str, str]) -> None:
