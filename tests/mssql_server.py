@@ -4,12 +4,17 @@
 
 The login must be allowed to create databases: each session of tests works in its own, and drops them at its end. Where
 the variable is not set, none of these tests exist, and the run says so.
+
+    python -m tests.mssql_server        says which server it is, or that it does not answer yet
+    RELTASK_TEST_MSSQL_SNAPSHOT=on      these databases have READ_COMMITTED_SNAPSHOT on, or `off`; otherwise they are as
+                                        the server makes them: on Azure on, elsewhere off
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any
@@ -18,7 +23,10 @@ from uuid import uuid4
 
 import pytest
 
+from reltask.errors import ReltaskError
+
 VARIABLE = "RELTASK_TEST_MSSQL"
+SNAPSHOT = "RELTASK_TEST_MSSQL_SNAPSHOT"
 TABLES = ("Jobs", "Runs", "Workers", "Leases", "LeaseWaiters", "Metrics")
 
 
@@ -76,6 +84,9 @@ class MssqlServer:
         name = f"reltask_{uuid4().hex[:12]}"
         self._on_server(f"CREATE DATABASE {name}")
         self._made.append(name)
+        if SNAPSHOT in os.environ:
+            chosen = {"on": "ON", "off": "OFF"}[os.environ[SNAPSHOT]]
+            self._on_server(f"ALTER DATABASE {name} SET READ_COMMITTED_SNAPSHOT {chosen} WITH ROLLBACK IMMEDIATE")
         return urlunsplit(urlsplit(self._url)._replace(path=f"/{name}"))
 
     def drop_databases(self) -> None:
@@ -108,7 +119,16 @@ def summarise(reporter: pytest.TerminalReporter) -> None:
         len([report for report in reporter.getreports(outcome) if ON_IT.search(report.nodeid)])
         for outcome in ("passed", "failed")
     )
-    reporter.write_line(f"on the TDS server of {VARIABLE}: {passed} passed, {failed} failed")
+    snapshot = os.environ.get(SNAPSHOT, "as the server has it")
+    reporter.write_line(
+        f"on the TDS server of {VARIABLE}, READ_COMMITTED_SNAPSHOT {snapshot}: {passed} passed, {failed} failed"
+    )
+
+
+def version() -> str:
+    """What the server says of itself."""
+    with closing(open_connection(os.environ[VARIABLE])) as connection:
+        return str(run(connection, "SELECT @@VERSION")[0][0]).partition("\n")[0]
 
 
 @contextmanager
@@ -119,3 +139,10 @@ def mssql_server() -> Iterator[MssqlServer]:
         yield server
     finally:
         server.drop_databases()
+
+
+if __name__ == "__main__":
+    try:
+        print(version())  # noqa: T201 - for whoever waits for a server to answer
+    except ReltaskError as error:
+        sys.exit(str(error))

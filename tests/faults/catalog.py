@@ -126,3 +126,5 @@ QUICK = {
     "answer-cut": ("postgres",),
 }
 """A selection for `make test`, one trial each."""
+ON_MSSQL = ("kill-mid-body", "kill-before-completion", "kill-with-child", "pause")
+"""Played, one trial each, where there is a TDS server: what happens to a worker, not to its network or its server."""

@@ -24,13 +24,14 @@ from uuid import UUID
 
 from reltask.job import JobView, Outcome, RunView, State
 from reltask.stores.postgres.schema import migrate_postgres
+from tests import mssql_server
 from tests.cluster import table
-from tests.cluster.cluster import Cluster, WorkerProcess, eventually
+from tests.cluster.cluster import Cluster, WorkerProcess, eventually, slowness
 from tests.faults.proxy import Proxy
 from tests.faults.workload import NEW, make_app, reached
 from tests.postgres_server import PostgresServer, run_in_thread
 
-Database = Literal["postgres", "sqlite"]
+Database = Literal["postgres", "sqlite", "mssql"]
 LOCK_TIMEOUT = 1.5
 PACE = {
     "lock_timeout": f"{LOCK_TIMEOUT}s",
@@ -156,7 +157,8 @@ class Stage:
         def left() -> list[JobView]:
             return [job for job in self.cluster.jobs() if job.state is not State.DEAD]
 
-        eventually(lambda: not left(), within=PATIENCE, what="everything ends", seen=lambda: (left(), self._tails()))
+        patience = PATIENCE * slowness(self.cluster.url)
+        eventually(lambda: not left(), within=patience, what="everything ends", seen=lambda: (left(), self._tails()))
 
     def _tails(self) -> list[str]:
         return [worker.output()[-1500:] for worker in self.cluster.workers[-3:]]
@@ -201,11 +203,14 @@ def opened(
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         if database == "sqlite":
             url = f"sqlite:///{(disk or scratch) / 'faults.db'}"
+        elif database == "mssql":
+            url = stack.enter_context(_mssql())
         else:
             assert server is not None
             url = stack.enter_context(_postgres(server, disk))
         bridge = stack.enter_context(Proxy(server.port)) if proxy and server is not None else None
-        cluster = Cluster(bridge.url(url) if bridge else url, scratch, **PACE)
+        pace = {} if database == "mssql" else PACE  # a TDS server may be slow: as long as its cluster tests take
+        cluster = Cluster(bridge.url(url) if bridge else url, scratch, **pace)
         stack.callback(cluster.stop)
         cluster.app.close()
         cluster.app = make_app(url)
@@ -213,6 +218,16 @@ def opened(
         cluster.app.status_sync()  # SQLite makes its tables when it is opened
         table.create(url)
         yield Stage(database, cluster, proxy=bridge, server=server, disk=disk)
+
+
+@contextlib.contextmanager
+def _mssql() -> Iterator[str]:
+    from reltask.stores.mssql.schema import migrate_mssql  # noqa: PLC0415 - tests without SQL Server need no driver
+
+    with mssql_server.mssql_server() as server:
+        url = server.create_database()
+        run_in_thread(lambda: migrate_mssql(url))
+        yield url
 
 
 @contextlib.contextmanager

@@ -8,13 +8,15 @@ import pytest
 
 from tests.cluster import table
 from tests.faults.__main__ import play
-from tests.faults.catalog import QUICK, ROWS
+from tests.faults.catalog import ON_MSSQL, QUICK, ROWS
 from tests.faults.stage import Database, Stage, opened
+from tests.mssql_server import databases
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
 
-CHOSEN = [(name, database) for name, databases in QUICK.items() for database in databases]
+CHOSEN: list[tuple[str, Database]] = [(name, database) for name, chosen in QUICK.items() for database in chosen]
+CHOSEN += [(name, "mssql") for name in ON_MSSQL if "mssql" in databases()]
 
 
 @pytest.mark.parametrize(("name", "database"), CHOSEN)
