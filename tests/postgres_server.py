@@ -243,6 +243,12 @@ class PostgresServer:
 
         run_in_thread(run)
 
+    def demand_password(self, user: str) -> None:
+        """From now on this user has to send a password, in clear text as tokens are sent; others need none."""
+        access = self._data / "pg_hba.conf"
+        access.write_text(f"host all {user} 127.0.0.1/32 password\n{access.read_text()}")
+        self.execute("select pg_reload_conf()")
+
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """A new database, and where it is."""
         self.execute(f'create database "{name}" template "{template}"')

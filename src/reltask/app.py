@@ -63,7 +63,7 @@ class App(Operations, LeaseMethods):
 
     `url` is `sqlite:///file.db`, `postgresql://host/database` or `mssql://server/database`; without it the settings
     say. `settings` holds further ones by their dotted names, such as `{"worker.concurrency": 20}`; they win over
-    environment and file. `credential` logs in to `mssql://` in place of DefaultAzureCredential.
+    environment and file. `credential` logs in to `mssql://` or `postgresql://` in place of DefaultAzureCredential.
     `clock`, `rng`, `now` and `inline` are for tests: with `inline` everything runs on the caller's loop.
     """
 
@@ -88,7 +88,7 @@ class App(Operations, LeaseMethods):
         self._lifespan = lifespan
         self._given = dict(settings or {}) | ({} if url is None else {"database.url": url})
         self._config = config
-        self._credential = credential
+        self.credential = credential
         self._cli: dict[str, object] = {}
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
@@ -148,7 +148,7 @@ class App(Operations, LeaseMethods):
             inline=inline,
             on_circuit=lambda state: self.emit(events.CircuitChanged(worker="", state=state)),
             on_retry=self._tell_of_retry,
-            credential=self._credential,
+            credential=self.credential,
         )
 
     def _tell_of_retry(self, verb: str, error: Exception, delay: float) -> None:

@@ -29,6 +29,7 @@ _PLAIN_VALUE = r"(?a)[\w.,:/\\%+ -]*"
 
 _PLAIN_OPTION = r"""(?ix)
     application_?name | (connect_?)?timeout | host | port                                                  # all
+    | auth | pgbouncer                                                                                     # ours
     | gssencmode | passfile | service | sslcert | sslkey | sslmode | sslrootcert | target_?session_?attrs  # PostgreSQL
     | application_?intent | authentication | encrypt | instance | trust_?server_?certificate               # SQL Server
     | cache | immutable | mode | vfs                                                                       # SQLite

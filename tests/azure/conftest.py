@@ -35,6 +35,8 @@ class Endpoint:
     """The query of each request, with the secret header beside it."""
     released: threading.Event = field(default_factory=threading.Event)
     """Ends every hanging request."""
+    only_token: str | None = None
+    """The token of every answer, whoever asks; None: each has its own."""
 
     def say(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -44,7 +46,7 @@ class Endpoint:
 
     def token(self, number: int) -> str:
         """The token of the endpoint's n-th answer."""
-        return f"secret-token-{number}"
+        return self.only_token or f"secret-token-{number}"
 
 
 def handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:

@@ -181,5 +181,5 @@ def test_credential_of_the_app() -> None:
     store = App(AZURE, credential=Fixed())._make_store()
     assert isinstance(store, MssqlStore)
     assert store._tokens.fetch(1.0) == "the-token"
-    with pytest.raises(ConfigurationError, match="mssql://"):
+    with pytest.raises(ConfigurationError, match="mssql:// and postgresql://"):
         App("sqlite:///x.db", credential=Fixed())._make_store()

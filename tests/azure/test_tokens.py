@@ -13,7 +13,7 @@ import pytest
 from azure.identity import DefaultAzureCredential, ManagedIdentityCredential
 
 from reltask.errors import MissingExtra, PermanentError, TransientError, UsageError
-from reltask.stores.entra import POSTGRES_SCOPE, SQL_SCOPE, Tokens, default_credential, postgres_password
+from reltask.stores.entra import POSTGRES_SCOPE, SQL_SCOPE, Tokens, default_credential, postgres_tokens
 from tests.azure.conftest import Answer, Endpoint
 
 ALMOST_OVER = Answer(life=200)
@@ -137,6 +137,8 @@ def test_time_out_does_not_hurt_a_token_that_is_good(endpoint: Endpoint, credent
     first = tokens.fetch()
     assert tokens.fetch(patience=0.01) == first
     assert tokens.fetch(patience=0.01) == first
+    endpoint.released.set()
+    assert tokens.fetch() == endpoint.token(2)
     assert len(endpoint.asked) == 2
 
 
@@ -211,8 +213,7 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         default_credential()
 
 
-async def test_postgres_password(endpoint: Endpoint, credential: ManagedIdentityCredential) -> None:
-    """Azure Database for PostgreSQL takes a token as its password; asyncpg asks for it at each connection."""
-    password = postgres_password(credential)
-    assert await password() == endpoint.token(1)
+async def test_tokens_for_postgres(endpoint: Endpoint, credential: ManagedIdentityCredential) -> None:
+    """Azure Database for PostgreSQL has a scope of its own; an event loop goes on while it waits."""
+    assert await postgres_tokens(credential).fetch_async() == endpoint.token(1)
     assert endpoint.asked[0]["resource"] == POSTGRES_SCOPE.removesuffix("/.default")

@@ -98,7 +98,7 @@ async def test_seed_can_be_run_twice_and_drop_removes_all(postgres_url: str) -> 
     try:
         for name in ("002-seed-sample-job.sql", "003-reclamation-query.sql") * 2:
             await connection.execute(scripts[name])
-        assert await connection.fetchval("select count(*) from reltask.jobs where task = 'sample_task'") == 1
+        assert await connection.fetchval("select count(*) from reltask.jobs where task = 'SampleTask'") == 1
         for _ in range(2):
             await connection.execute(scripts["drop.sql"])
         assert await connection.fetchval("select to_regnamespace('reltask')") is None

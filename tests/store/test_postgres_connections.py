@@ -19,9 +19,10 @@ from reltask.errors import AmbiguousError, PermanentError, ReltaskError, Setting
 from reltask.job import ClaimRequest, Completion, Hold, NewJob
 from reltask.resilience import Policy
 from reltask.stores.postgres.adapter import PostgresStore
-from reltask.stores.postgres.connections import Options, read_url
+from reltask.stores.postgres.connections import Options
 from reltask.stores.postgres.schema import check
 from reltask.stores.postgres.signals import Signals, from_payload, to_payload
+from reltask.stores.postgres.target import read_url
 from tests.postgres_server import PostgresServer
 
 MINUTE = timedelta(minutes=1)
@@ -319,7 +320,10 @@ async def test_pgbouncer_gets_no_session_state(postgres_url: str, operator: asyn
         ("postgresql://u@127.0.0.1:5432/d", False),
         ("postgresql://u@[::1]:5432/d", False),
         ("postgresql:///d?host=/var/run/postgresql", False),
+        ("postgresql://u@%2Fvar%2Frun%2Fpostgresql/d", False),
         ("postgresql://u@db.example.com/d", True),
+        ("postgresql:///d?host=db.example.com", True),
+        ("postgresql://u@db.example.com/d?host=localhost", True),
         ("postgresql://u@10.0.0.7:5432/d", True),
         ("postgresql://u@localhost,db.example.com/d", True),
         ("postgresql://u@db.example.com/d?sslmode=disable", False),

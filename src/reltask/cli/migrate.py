@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -27,7 +28,7 @@ def command(app: App, *, check: bool, as_json: bool) -> int:
     PostgreSQL and SQL Server need this once per version, by a user who may create tables. SQLite files are also
     migrated by whoever opens them first. A schema newer than this reltask is refused.
     """
-    names = (_pending if check else _migrate)(app.url)
+    names = (_pending if check else _migrate)(app.url, app.credential)
     if as_json:
         print_json({"database": safe_url(app.url), "pending" if check else "done": names})
     else:
@@ -49,15 +50,15 @@ def dialect_of(url: str) -> Dialect:
     )
 
 
-def _migrate(url: str) -> list[str]:
+def _migrate(url: str, credential: Any) -> list[str]:
     if dialect_of(url) == "postgres":
         from reltask.stores.postgres.schema import migrate_postgres  # noqa: PLC0415 - the driver is an extra
 
-        return asyncio.run(migrate_postgres(url))
+        return asyncio.run(migrate_postgres(url, credential))
     if dialect_of(url) == "mssql":
         from reltask.stores.mssql.schema import migrate_mssql  # noqa: PLC0415 - the driver is an extra
 
-        return asyncio.run(migrate_mssql(url))
+        return asyncio.run(migrate_mssql(url, credential))
     session = Session(database_path(url), SqliteOptions(), None)
     try:
         return ensure_schema(session)
@@ -65,15 +66,15 @@ def _migrate(url: str) -> list[str]:
         session.close()
 
 
-def _pending(url: str) -> list[str]:
+def _pending(url: str, credential: Any) -> list[str]:
     if dialect_of(url) == "postgres":
         from reltask.stores.postgres.schema import pending_postgres  # noqa: PLC0415 - the driver is an extra
 
-        return asyncio.run(pending_postgres(url))
+        return asyncio.run(pending_postgres(url, credential))
     if dialect_of(url) == "mssql":
         from reltask.stores.mssql.schema import pending_mssql  # noqa: PLC0415 - the driver is an extra
 
-        return asyncio.run(pending_mssql(url))
+        return asyncio.run(pending_mssql(url, credential))
     if not Path(database_path(url)).exists():
         return [migration.name for migration in migrations("sqlite")]
     session = Session(database_path(url), SqliteOptions(), None)

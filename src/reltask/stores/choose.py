@@ -34,9 +34,10 @@ def make_store(
 ) -> Store:
     """An unopened store for this URL. `inline`: its thread may block, as a private thread may."""
     scheme = urlsplit(url).scheme.split("+")[0]
-    if credential is not None and scheme != "mssql":
+    if credential is not None and scheme == "sqlite":
         raise ConfigurationError(
-            "App(credential=…) is for mssql:// URLs, and this one is not.", remedy="Leave it out, or check the URL."
+            "App(credential=…) is for mssql:// and postgresql:// URLs, and this one is neither.",
+            remedy="Leave it out, or check the URL.",
         )
     policy = Policy(
         clock=clock,
@@ -51,7 +52,7 @@ def make_store(
     if scheme == "sqlite":
         return _sqlite(url, settings, policy, now, inline=inline, clock=clock)
     if scheme in ("postgresql", "postgres"):
-        return _postgres(url, settings, policy, now)
+        return _postgres(url, settings, policy, now, credential)
     if scheme == "mssql":
         return _mssql(url, settings, policy, now, credential)
     raise ConfigurationError(
@@ -72,11 +73,15 @@ def _sqlite(
     return SqliteStore(url, options=options, policy=policy, now=now, inline=inline, clock=clock)
 
 
-def _postgres(url: str, settings: DatabaseSettings, policy: Policy, now: Now | None) -> Store:
-    from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415 - one driver per process
+def _postgres(url: str, settings: DatabaseSettings, policy: Policy, now: Now | None, credential: Any) -> Store:
+    from reltask.stores.entra import postgres_tokens  # noqa: PLC0415 - one driver per process
+    from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415
     from reltask.stores.postgres.connections import Options  # noqa: PLC0415
+    from reltask.stores.postgres.target import read_url  # noqa: PLC0415
 
-    return PostgresStore(url, options=Options(**_lengths(settings)), policy=policy, now=now)
+    target = read_url(url, entra=credential is not None)
+    tokens = postgres_tokens(credential) if target.entra else None
+    return PostgresStore(url, options=Options(**_lengths(settings), tokens=tokens), policy=policy, now=now)
 
 
 def _mssql(url: str, settings: DatabaseSettings, policy: Policy, now: Now | None, credential: Any) -> Store:

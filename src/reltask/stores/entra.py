@@ -12,7 +12,7 @@ So an endpoint that is down, slow or out of patience hurts nobody whose token is
 open do not notice at all: the database asks for a token only at the login.
 
 A token opens the database to whoever has it. It is in no log line, no error and no repr, and it leaves this process
-over encrypted connections alone: see `stores/mssql/connect.py`.
+over encrypted connections alone: see `stores/mssql/connect.py` and `stores/postgres/target.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
@@ -115,9 +115,9 @@ class Tokens:
         except Exception as error:  # noqa: BLE001 - a credential may be anybody's, and raise anything
             return self._fall_back(self._refused(error), error)
 
-    async def fetch_async(self) -> str:
+    async def fetch_async(self, patience: float = PATIENCE) -> str:
         """The same for an event loop, which goes on meanwhile."""
-        return await asyncio.to_thread(self.fetch)
+        return await asyncio.to_thread(self.fetch, patience)
 
     def _ask(self) -> _Question:
         """The question that is under way, or a new one."""
@@ -175,9 +175,9 @@ class Tokens:
         return self._last
 
 
-def postgres_password(credential: Credential | None = None) -> Callable[[], Awaitable[str]]:
-    """What asyncpg takes as `password=` on Azure Database for PostgreSQL: it is called at each physical connection."""
-    return Tokens(credential, scope=POSTGRES_SCOPE).fetch_async
+def postgres_tokens(credential: Credential | None = None) -> Tokens:
+    """Tokens for Azure Database for PostgreSQL, which takes them as passwords."""
+    return Tokens(credential, scope=POSTGRES_SCOPE)
 
 
 def _first_line(error: Exception) -> str:

@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from reltask.errors import UsageError
-from reltask.stores.postgres.connections import Options, connect, read_url
+from reltask.stores.postgres.connections import Options, connect
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import quotable, statement_failed
+from reltask.stores.postgres.target import read_url
 from reltask.stores.statement import load
 
 _BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)

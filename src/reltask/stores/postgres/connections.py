@@ -17,25 +17,27 @@ none of this: `?pgbouncer=true` in the URL leaves it out, and with it prepared s
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from ipaddress import ip_address
+from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 
 from reltask.errors import SettingsError, TransientError
 from reltask.store import LeaseWake, Wake
+from reltask.stores.entra import Tokens, postgres_tokens
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
 from reltask.stores.postgres.signals import from_payload
+from reltask.stores.postgres.target import read_url
 
 CHANNEL = "reltask"
 LEASES_CHANNEL = "reltask_leases"
 SERVER_SHARE = 0.8
 """The server gives up after this share of the client's patience."""
+TOKEN_SHARE = 0.5
+"""A token may take this share of the time for connecting; then the last good one is tried."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -47,50 +49,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """For connecting and the statement together; None: each has its own."""
     pool_size: int = 4
     application_name: str = "reltask"
-
-
-class Target(Struct, frozen=True):
-    """Where a URL leads, as the driver wants to hear it."""
-
-    dsn: str
-    tls: bool
-    """Whether TLS must be demanded, because the URL leaves this machine and does not choose for itself."""
-    pgbouncer: bool
-
-
-def read_url(url: str) -> Target:
-    """Take reltask's own options out of a URL, and decide about TLS."""
-    try:
-        parts = urlsplit(url)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        hosts = query.get("host") or parts.netloc.rpartition("@")[2]
-    except ValueError:
-        raise SettingsError(
-            "the database URL cannot be read.",
-            remedy="Write postgresql://user@host:5432/database; escape / @ : # ? with %.",
-        ) from None
-    pgbouncer = query.pop("pgbouncer", "false").lower() in {"1", "true", "yes", "on"}
-    tls = "sslmode" not in query and not all(_is_local(host) for host in hosts.split(","))
-    return Target(urlunsplit(parts._replace(query=urlencode(query))), tls, pgbouncer)
-
-
-def _is_local(host: str) -> bool:
-    """Whether a host, with or without its port, is this machine."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if name in {"", "localhost"} or name.startswith("/"):
-        return True
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def _encrypted() -> ssl.SSLContext:
-    """TLS as `sslmode=require` means it: encrypted, without asking who answers."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+    tokens: Tokens | None = None
+    """Where passwords come from, if tokens take their place; None: from the URL, which may ask for tokens, too."""
 
 
 def _session(options: Options) -> dict[str, str]:
@@ -112,12 +72,15 @@ async def connect(
     url: str, options: Options, *, plain: bool = False, settings: Mapping[str, str] | None = None
 ) -> asyncpg.Connection:
     """A new connection, or one of reltask's errors; `settings` are more of the server's."""
-    target = read_url(url)
+    target = read_url(url, entra=options.tokens is not None)
     session = {"application_name": options.application_name} if plain else _session(options)
     session.update(settings or {})
     arguments: dict[str, Any] = {"statement_cache_size": 0} if target.pgbouncer else {"server_settings": session}
     if target.tls:
-        arguments["ssl"] = _encrypted()
+        arguments["ssl"] = target.tls_context()
+    if target.entra:
+        tokens = options.tokens or postgres_tokens()
+        arguments["password"] = partial(tokens.fetch_async, options.connect_timeout * TOKEN_SHARE)
     try:
         return await asyncpg.connect(
             target.dsn,
@@ -126,12 +89,12 @@ async def connect(
             max_cached_statement_lifetime=0,
             **arguments,
         )
+    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        raise connection_failed(error, token=target.entra) from error
     except (ValueError, asyncpg.InterfaceError):
         raise SettingsError(
             "the database URL cannot be read.", remedy="Write postgresql://user@host:5432/database."
         ) from None
-    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
-        raise connection_failed(error) from error
 
 
 class Listener(NamedTuple):

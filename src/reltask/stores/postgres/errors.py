@@ -14,6 +14,8 @@ Messages name the condition and what to do. They never carry arguments or passwo
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Mapping
 
 from reltask.errors import (
     AmbiguousError,
@@ -50,6 +52,11 @@ _REMEDIES = {
     "53100": "The disk is full: nothing is lost, and work goes on when there is space.",
     "42501": "Grant this user one of the roles of database/postgres/permissions.sql (reltask sql prints it).",
 }
+_NO_ROLE = (
+    "The user in the URL must be the role of the identity that the token is for; an administrator makes it one by "
+    "pgaadauth_create_principal."
+)
+_TOKEN_REMEDIES = _REMEDIES | {"28P01": _NO_ROLE, "28000": _NO_ROLE}
 
 _MISSING = frozenset({"42P01", "42703", "3F000"})
 """A table, a column or the schema is not there."""
@@ -62,20 +69,34 @@ def missing_schema() -> SchemaError:
     return SchemaError("the database has no reltask tables, or older ones than this version needs.", remedy=MIGRATE)
 
 
-def connection_failed(error: BaseException) -> ReltaskError:
-    """An attempt to connect that came to nothing: certainly nothing was applied."""
+def connection_failed(error: BaseException, *, token: bool = False) -> ReltaskError:
+    """An attempt to connect that came to nothing: certainly nothing was applied. `token`: one was the password."""
     if isinstance(error, asyncpg.PostgresError):
-        return _answered(error, writes=False)
+        return _answered(error, writes=False, remedies=_TOKEN_REMEDIES if token else _REMEDIES)
     if isinstance(error, TimeoutError | asyncio.CancelledError):
         return TransientError("the database did not answer in time while connecting.")
     if "rejected SSL upgrade" in str(error):
+        return _without_tls(token=token)
+    if isinstance(error, ssl.SSLCertVerificationError):
         return PermanentError(
-            "the database server does not offer TLS, which is required off this machine.",
-            remedy="Turn TLS on at the server, or add ?sslmode=disable to the URL to send everything in clear text.",
+            f"the certificate of the database server cannot be verified: {error.verify_message}.",
+            remedy="Install its authority here, or name a file that holds it: sslrootcert=…",
         )
     if isinstance(error, OSError):
         return TransientError(f"the database cannot be reached: {_reason(error)}.")
     return PermanentError(f"the database cannot be reached: {type(error).__name__}.")
+
+
+def _without_tls(*, token: bool) -> PermanentError:
+    if token:
+        return PermanentError(
+            "the database server does not offer TLS, and a token of Microsoft Entra ID is never sent unencrypted.",
+            remedy="Turn TLS on at the server.",
+        )
+    return PermanentError(
+        "the database server does not offer TLS, which is required off this machine.",
+        remedy="Turn TLS on at the server, or add ?sslmode=disable to the URL to send everything in clear text.",
+    )
 
 
 def statement_failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
@@ -105,14 +126,14 @@ def _lost(verb: str, *, writes: bool) -> ReltaskError:
     return TransientError(f"{verb}: the connection was lost before the answer.")
 
 
-def _answered(error: asyncpg.PostgresError, *, writes: bool) -> ReltaskError:
+def _answered(error: asyncpg.PostgresError, *, writes: bool, remedies: Mapping[str, str] = _REMEDIES) -> ReltaskError:
     state = error.sqlstate or ""
     if state in _MISSING:
         return missing_schema()
     if state.startswith("22"):
         return PermanentError(f"PostgreSQL refuses a value ({type(error).__name__}, {state}).")
     text = f"PostgreSQL says: {error.args[0] if error.args else type(error).__name__} ({state})."
-    return _kind(state, writes=writes)(text, remedy=_REMEDIES.get(state, ""))
+    return _kind(state, writes=writes)(text, remedy=remedies.get(state, ""))
 
 
 def _kind(state: str, *, writes: bool) -> type[ReltaskError]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 
 from reltask.errors import PermanentError
+from reltask.stores.entra import Credential, postgres_tokens
 from reltask.stores.migration import Migration, check_version, migrations, pending
 from reltask.stores.postgres.connections import Options, connect
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import statement_failed
 from reltask.stores.statement import load
 
-_PATIENCE = Options(command_timeout=600.0)
-"""A migration may build an index."""
+_PATIENCE = 600.0
+"""Seconds: a migration may build an index."""
 _TRIES = 10
 """Under load a migration may lose a deadlock against other statements: it is rolled back whole, and run again."""
 
@@ -31,9 +32,9 @@ def check(row: asyncpg.Record) -> None:
     check_version("postgres", row["schema_version"])
 
 
-async def pending_postgres(url: str) -> list[str]:
+async def pending_postgres(url: str, credential: Credential | None = None) -> list[str]:
     """The names of the migrations that this database still needs."""
-    connection = await connect(url, _PATIENCE)
+    connection = await _connect(url, credential)
     try:
         return [migration.name for migration in pending("postgres", await _version(connection))]
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -42,15 +43,20 @@ async def pending_postgres(url: str) -> list[str]:
         await connection.close()
 
 
-async def migrate_postgres(url: str) -> list[str]:
+async def migrate_postgres(url: str, credential: Credential | None = None) -> list[str]:
     """Run what is missing, each migration in a transaction of its own; the names of what was run."""
-    connection = await connect(url, _PATIENCE)
+    connection = await _connect(url, credential)
     try:
         return [migration.name for migration in migrations("postgres") if await _apply(connection, migration)]
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise statement_failed(error, verb="migrate", writes=True) from error
     finally:
         await connection.close()
+
+
+async def _connect(url: str, credential: Credential | None) -> asyncpg.Connection:
+    tokens = None if credential is None else postgres_tokens(credential)
+    return await connect(url, Options(command_timeout=_PATIENCE, tokens=tokens))
 
 
 async def _apply(connection: asyncpg.Connection, migration: Migration) -> bool:

@@ -1,0 +1,134 @@
+"""Where a URL of PostgreSQL leads: reltask's own options taken out of it, and how much TLS there has to be.
+
+    postgresql://user@host:5432/database?sslmode=verify-full&pgbouncer=true&auth=entra
+                                         └ the driver's      └ reltask's own
+
+                    a password                     a token: auth=entra, or App(url, credential=…)
+    this machine    as the URL says                TLS, certificate and name checked; sslmode=require takes any
+    elsewhere       TLS, unless the URL chooses    TLS, certificate and name checked
+
+A token opens the database to whoever has it. So no option can change these rules: it is never sent unencrypted, which
+rules out socket files, nor off this machine to a server that has not proved who it is: by a certificate from one of the
+system's authorities, or from one in the file that `sslrootcert` names.
+"""
+
+from __future__ import annotations
+
+import ssl
+from ipaddress import ip_address
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from msgspec import Struct
+
+from reltask.errors import SettingsError
+
+_YES = frozenset({"1", "true", "yes", "on"})
+_ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
+"""What `sslmode` may be where a token is sent."""
+
+
+class Target(Struct, frozen=True):
+    """Where a URL leads, as the driver wants to hear it."""
+
+    dsn: str
+    pgbouncer: bool
+    tls: bool
+    """Whether reltask demands TLS: the URL leaves this machine and does not choose for itself, or a token is sent."""
+    entra: bool = False
+    """Whether a token of Microsoft Entra ID takes the place of a password."""
+    verified: bool = False
+    """Whether the server has to prove who it is."""
+    authorities: str | None = None
+    """A file with the authorities that it may prove it by; None: the system's own."""
+
+    def tls_context(self) -> ssl.SSLContext:
+        """TLS as it is demanded here; without proof it is what `sslmode=require` means."""
+        try:
+            context = ssl.create_default_context(cafile=self.authorities)
+        except OSError:
+            raise SettingsError(
+                "the file that sslrootcert names in the database URL cannot be read, or holds no certificate.",
+                remedy="Name a file in PEM format, or leave sslrootcert out.",
+            ) from None
+        if not self.verified:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def read_url(url: str, *, entra: bool = False) -> Target:
+    """Read a `postgresql://` URL, or say what is wrong with it without quoting it. `entra`: there are tokens."""
+    try:
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        hosts = _hosts(parts, query)
+    except ValueError:
+        raise SettingsError(
+            "the database URL cannot be read.",
+            remedy="Write postgresql://user@host:5432/database; escape / @ : # ? with %.",
+        ) from None
+    pgbouncer = query.pop("pgbouncer", "false").lower() in _YES
+    entra = _asks_for_token(query.pop("auth", None)) or entra
+    dsn = urlunsplit(parts._replace(query=urlencode(query)))
+    local = all(_is_local(host) for host in hosts)
+    if not entra:
+        return Target(dsn, pgbouncer, tls="sslmode" not in query and not local)
+    _check_login(parts, query)
+    _check_encryption(hosts, query)
+    verified = not (local and query.get("sslmode") == "require")
+    authorities = query.get("sslrootcert", "system")
+    named = None if authorities == "system" else authorities
+    return Target(dsn, pgbouncer, tls=True, entra=True, verified=verified, authorities=named)
+
+
+def _hosts(parts: SplitResult, query: dict[str, str]) -> list[str]:
+    """The names that the driver will connect to, without their ports; "" where the URL has none."""
+    user_info, _, places = parts.netloc.rpartition("@")
+    if "@" in user_info:
+        raise ValueError  # the driver would look for the host behind the first @
+    written = places or query.get("host", "")
+    return [_without_port(unquote(host)) for host in written.split(",")]
+
+
+def _without_port(host: str) -> str:
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+def _is_local(host: str) -> bool:
+    if host in {"", "localhost"} or host.startswith("/"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _asks_for_token(auth: str | None) -> bool:
+    if auth not in {None, "entra"}:
+        raise SettingsError(
+            "auth in the database URL is not a login that reltask knows.",
+            remedy="Write auth=entra for Microsoft Entra ID, or leave it out to log in with a password.",
+        )
+    return auth is not None
+
+
+def _check_login(parts: SplitResult, query: dict[str, str]) -> None:
+    if parts.password or "password" in query:
+        raise SettingsError(
+            "the database URL has a password, and a token of Microsoft Entra ID would take its place.",
+            remedy="Take the password out of the URL; or log in with it, without auth=entra and credential=…",
+        )
+
+
+def _check_encryption(hosts: list[str], query: dict[str, str]) -> None:
+    mode = query.get("sslmode", "verify-full")
+    if mode not in _ENCRYPTED:
+        raise SettingsError(
+            f"a token of Microsoft Entra ID is never sent unencrypted, and the database URL says sslmode={mode}.",
+            remedy="Take sslmode out of the URL: verify-full. On a server without TLS log in with a password.",
+        )
+    if any(not host or host.startswith("/") for host in hosts):
+        raise SettingsError(
+            "a token of Microsoft Entra ID is never sent unencrypted, and the database URL names no server.",
+            remedy="Write postgresql://user@server.postgres.database.azure.com/database?auth=entra.",
+        )

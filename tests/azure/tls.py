@@ -1,0 +1,163 @@
+"""TLS in front of a PostgreSQL that may have been built without it: a client cannot tell it from Azure's own.
+
+    client ── SSLRequest ──► S ══ TLS, with a certificate for 127.0.0.1 ══► plain, on loopback ──► PostgreSQL
+                       └──► N: this server has no TLS
+
+What arrives outside of TLS is kept, so that a test can say that it was nothing but the request for TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+HOST = "127.0.0.1"
+SSL_REQUEST = bytes.fromhex("0000000804d2162f")
+
+
+class TlsFront:
+    """Takes connections on a port of its own, and hands what comes over TLS on to a server's port."""
+
+    def __init__(self, target: int, directory: Path) -> None:
+        self.authority = directory / "authority.pem"
+        """The file that `sslrootcert` would name."""
+        self.port = 0
+        self.offers_tls = True
+        self.in_clear: list[bytes] = []
+        """Everything that came without TLS."""
+        self._target = target
+        self._context = _server_context(directory, self.authority)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._serve, HOST, 0)
+        self.port = int(server.sockets[0].getsockname()[1])
+        return server
+
+    async def end(self) -> None:
+        """End every connection."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _ in range(3):
+            await asyncio.sleep(0)  # an aborted transport lets go of its socket a turn later, TLS another turn later
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        with suppress(OSError, asyncio.CancelledError):
+            await self._answer(reader, writer)
+        writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.in_clear.append(await reader.read(4096))
+        if not self.offers_tls:
+            writer.write(b"N")
+            self.in_clear.append(await reader.read(4096))
+            return
+        writer.write(b"S")
+        await writer.start_tls(self._context)
+        server_reader, server_writer = await asyncio.open_connection(HOST, self._target)
+        answers = asyncio.create_task(_copy(server_reader, writer))
+        try:
+            await _copy(reader, server_writer)
+        finally:
+            answers.cancel()
+            server_writer.transport.abort()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+    writer.close()
+
+
+@contextmanager
+def tls_front(target: int, directory: Path) -> Iterator[TlsFront]:
+    """A front that lives in a thread of its own, so that synchronous code can be its client."""
+    front = TlsFront(target, directory)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = asyncio.run_coroutine_threadsafe(front.open(), loop).result()
+    try:
+        yield front
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(front.end(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+# Certificates
+
+
+def _server_context(directory: Path, authority_file: Path) -> ssl.SSLContext:
+    """A server's side of TLS: its key, and a certificate from an authority that is written beside it."""
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = _certificate("authority", authority_key, "authority", authority_key)
+    certificate = _certificate("server", key, "authority", authority_key)
+    authority_file.write_bytes(authority.public_bytes(Encoding.PEM))
+    (directory / "server.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (directory / "server.key").write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "server.pem", directory / "server.key")
+    return context
+
+
+def _certificate(
+    name: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuer_key: ec.EllipticCurvePrivateKey
+) -> x509.Certificate:
+    """Good for an hour; an authority's own if it issues itself, otherwise a server's on loopback."""
+    now, hour = datetime.now(UTC), timedelta(hours=1)
+    is_authority = name == issuer
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .issuer_name(_name(issuer))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - hour)
+        .not_valid_after(now + hour)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(_usage(is_authority=is_authority), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    )
+    if not is_authority:
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(HOST))]), critical=False)
+    return builder.sign(issuer_key, SHA256())
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
