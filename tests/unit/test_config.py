@@ -44,14 +44,23 @@ def test_defaults() -> None:
     assert settings == Settings()
 
 
-@pytest.mark.parametrize("url", ["mssql://server/db", "MSSQL://server/db", "Server=tcp:server;Database=db"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mssql://server/db",
+        "MSSQL://server/db",
+        "Server=tcp:server;Database=db",
+        "postgresql://host/db?sslmode=require&pgbouncer=True",
+    ],
+)
 def test_polls_are_closer_where_there_are_no_signals(url: str) -> None:
-    """SQL Server cannot tell a worker of a new job, so its default poll is shorter; the origin says why."""
+    """Nothing there can tell a worker of a new job, so the default poll is shorter; the origin says why."""
     loaded = load({"RELTASK_DATABASE_URL": url})
     assert loaded.settings.worker.poll == timedelta(seconds=5)
     assert loaded.origins["worker.poll"] == "default, follows from database.url"
     assert loaded.settings.worker == msgspec.structs.replace(Settings().worker, poll=timedelta(seconds=5))
-    elsewhere = load({"RELTASK_DATABASE_URL": url}, arguments={"database.url": "postgresql://host/mssql"})
+    signalled = "postgresql://host/mssql?pgbouncer=false"
+    elsewhere = load({"RELTASK_DATABASE_URL": url}, arguments={"database.url": signalled})
     assert elsewhere.settings.worker == Settings().worker
     assert elsewhere.origins["worker.poll"] == "default"
 

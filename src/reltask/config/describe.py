@@ -7,7 +7,7 @@ from typing import Any
 
 from reltask.config.fields import Field, fields, sections
 from reltask.config.load import DEFAULT, Loaded
-from reltask.config.settings import ON_SQL_SERVER, Settings
+from reltask.config.settings import WITHOUT_SIGNALS, Settings
 from reltask.connection_url import safe_url
 from reltask.duration import format_duration
 
@@ -90,7 +90,7 @@ def _together() -> str:
     waits = ", ".join(f"{first * 2**n:g}" for n in range(settings.database.retry_attempts))
     return _TOGETHER.format(
         poll=format_duration(worker.poll),
-        poll_mssql=format_duration(ON_SQL_SERVER["worker.poll"]),
+        unsignalled=format_duration(WITHOUT_SIGNALS["worker.poll"]),
         heartbeat=pace.heartbeat,
         abandon_after=pace.abandon_after,
         patience=pace.patience,
@@ -150,7 +150,7 @@ error.
 _TOGETHER = """\
 ## What the defaults mean together
 
-- A worker sleeps at most {poll}, on SQL Server {poll_mssql}, and wakes by itself when a job is due.
+- A worker sleeps at most {poll}, without signals {unsignalled}, and wakes by itself when a job is due.
 - It renews its claims every {heartbeat:g} s. When {abandon_after} heartbeats in a row have failed, it stops the body
   and gives the job up: at most {patience:g} s after the last good one was sent.
 - Whatever happens, it stops the body {deadline:g} s after that moment: the lock timeout of {lock:g} s, less a margin of

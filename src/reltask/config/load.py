@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 
 from reltask.config.fields import fields, nearest, sections
-from reltask.config.settings import ON_SQL_SERVER, Settings
+from reltask.config.settings import WITHOUT_SIGNALS, Settings
 from reltask.config.sources import (
     Written,
     from_environment,
@@ -29,6 +29,7 @@ DEFAULT = "default"
 DEFAULT_FILES = ("appsettings.json", "reltask.toml")
 
 _PACE = ("worker.lock_timeout", "worker.heartbeat", "worker.beat_timeout", "worker.stop_grace", "worker.abandon_after")
+_NO_SIGNALS = r"(?i)mssql[+:]|postgres.*[?&]pgbouncer=(?:1|true|yes|on)(?:&|\Z)"
 _TEXT = r'"(?:\\.|[^"\\])*"'
 _TEXT_OR_COMMENT = rf"(?s){_TEXT}|//[^\r\n]*|/\*.*?\*/"
 _TEXT_OR_LAST_COMMA = rf"(?s){_TEXT}|,(?=\s*[}}\]])"
@@ -212,9 +213,10 @@ def _assemble(given: Mapping[str, Given]) -> Loaded:
 def _defaults_of_the_database(given: Mapping[str, Given]) -> dict[str, Given]:
     """What is not written anywhere, and follows from which database it is."""
     url = given.get("database.url")
-    if url is None or re.split("[+:]", url.value)[0].lower() != "mssql":
+    if url is None or not re.match(_NO_SIGNALS, url.value):
         return {}
-    return {key: Given(value, f"{DEFAULT}, follows from database.url", rank=-1) for key, value in ON_SQL_SERVER.items()}
+    origin = f"{DEFAULT}, follows from database.url"
+    return {key: Given(value, origin, rank=-1) for key, value in WITHOUT_SIGNALS.items()}
 
 
 def _check_pace(settings: Settings, origins: Mapping[str, str]) -> None:

@@ -13,8 +13,8 @@ from reltask.errors import SettingsError
 from reltask.lease import Pace
 
 LEASE_TTL = timedelta(seconds=10)
-ON_SQL_SERVER = {"worker.poll": timedelta(seconds=5)}
-"""Defaults of its own, by key. It sends no signals: a job that another process enqueues waits for a poll."""
+WITHOUT_SIGNALS = {"worker.poll": timedelta(seconds=5)}
+"""Defaults where no signal tells of a job that another process enqueues: on SQL Server, and behind PgBouncer."""
 
 
 class About(Struct, frozen=True):
@@ -50,7 +50,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
         timedelta,
         About(
             "The longest sleep. A worker wakes earlier at a due time, a lock's end or a signal. "
-            "On SQL Server, which sends none, the default is 5s.",
+            "On SQL Server and behind PgBouncer, where there are none, the default is 5s.",
             ("PollingIntervalSeconds", "PollIntervalSeconds"),
         ),
     ] = timedelta(seconds=60)

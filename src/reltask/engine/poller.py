@@ -6,7 +6,8 @@ apart, and a dead worker's slot is taken over when its lock ends, not a poll lat
 
 Idle cost is arithmetic. An idle worker sends one statement per poll: the claim, which also carries its sign of life
 and says when the next lock ends, so that a reclaim is sent only when there is something to reclaim. With the default
-poll of 60 s, 200 idle workers send 200 / 60 = 3.3 statements a second, and none of them grows with the number of jobs.
+poll of 60 s, 200 idle workers send 200 / 60 = 3.3 statements a second, and none of them grows with the number of jobs;
+where no signal can tell of a new job the default is 5 s, and they send 40.
 For the rest see `maintenance.py`.
 
 A job whose last run was lost may be what killed its worker. It is claimed alone: an idle worker takes it at once, a
