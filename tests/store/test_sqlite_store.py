@@ -398,6 +398,16 @@ async def test_listening_wakes_when_another_connection_writes(path: str, file_st
         assert await look() == 1
 
 
+async def test_listening_misses_nothing_from_its_first_moment(path: str, file_store: SqliteStore) -> None:
+    """What is written before the first look, but after `listen` has begun, is heard."""
+    woken = asyncio.Event()
+    async with file_store.listen(lambda _: woken.set()):
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("create table written (x)")
+            other.commit()
+        await asyncio.wait_for(woken.wait(), 10)
+
+
 async def test_listening_can_be_switched_off(path: str) -> None:
     """In virtual time nobody watches a file."""
     for store in (SqliteStore(path, options=SqliteOptions(watch=None)), SqliteStore(":memory:", inline=True)):

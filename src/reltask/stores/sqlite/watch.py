@@ -19,9 +19,10 @@ from reltask.stores.sqlite.errors import classify
 async def watching(
     path: str, changed: Callable[[], None], *, interval: float, sleep: Callable[[float], Awaitable[None]]
 ) -> AsyncIterator[bool]:
-    """Call `changed` soon after any other connection has changed the file."""
+    """Call `changed` soon after any other connection has changed the file, from now on."""
     with closing(_connect(path)) as connection:
-        task = asyncio.create_task(_watch(connection, changed, interval, sleep), name="reltask: watch the file")
+        looks = _watch(connection, _version(connection), changed, interval, sleep)
+        task = asyncio.create_task(looks, name="reltask: watch the file")
         try:
             yield True
         finally:
@@ -32,11 +33,11 @@ async def watching(
 
 async def _watch(
     connection: sqlite3.Connection,
+    version: int | None,
     changed: Callable[[], None],
     interval: float,
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
-    version = _version(connection)
     while True:
         await sleep(interval)
         seen = _version(connection)
