@@ -347,7 +347,9 @@ class ProducerHost:
 
 
 async def _together(inserting: list[Coroutine[Any, Any, set[UUID]]]) -> list[set[UUID]]:
-    """All of them at the same time; none is left under way when one fails."""
+    """All of them at the same time; none is left under way when one fails. One alone needs no running loop."""
+    if len(inserting) == 1:
+        return [await inserting[0]]
     answers = await asyncio.gather(*inserting, return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):
