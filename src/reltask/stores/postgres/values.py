@@ -1,14 +1,16 @@
 """Between rows and values: what a verb takes becomes columns, what a row says becomes a `reltask.job` value.
 
 Batches travel as one array per column and are put back into rows by `unnest`: one round trip and one plan, whatever
-the number of rows. Rows are read by position, in the order in which the statement's last `select` names them.
+the number of rows. A column of nothing but nulls travels empty: `unnest` fills up with nulls what is shorter than the
+rest, and most columns of most batches are such. Rows are read by position, in the order in which the statement's last
+`select` names them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,6 +38,7 @@ from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, Metr
 
 Row = Sequence[Any]
 Columns = dict[str, object]
+T = TypeVar("T")
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -51,6 +54,11 @@ def storable(text: str | None) -> str | None:
 
 
 # What verbs take
+
+
+def optional(column: list[T | None]) -> list[T | None]:
+    """A column that may be null: empty if all of it is. The ids beside it say how many rows there are."""
+    return column if any(value is not None for value in column) else []
 
 
 def holds(given: Sequence[Hold]) -> Columns:
@@ -78,10 +86,10 @@ def completions(given: Sequence[Completion]) -> Columns:
     return {
         **holds([completion.hold for completion in given]),
         "outcomes": [completion.outcome for completion in given],
-        "results": [completion.result for completion in given],
-        "errors": [storable(completion.error) for completion in given],
-        "next_times": [completion.next_run_time for completion in given],
-        "skipped_counts": [len(completion.skipped) for completion in given],
+        "results": optional([completion.result for completion in given]),
+        "errors": optional([storable(completion.error) for completion in given]),
+        "next_times": optional([completion.next_run_time for completion in given]),
+        "skipped_counts": optional([len(completion.skipped) or None for completion in given]),
         "skipped_ids": [job_id for job_id, _, _ in passed],
         "skipped_nths": [nth for _, nth, _ in passed],
         "skipped_times": [time for _, _, time in passed],
@@ -112,17 +120,17 @@ def new_jobs(given: Sequence[NewJob]) -> Columns:
     return {
         "ids": [job.id for job in given],
         "tasks": [job.task for job in given],
-        "keys": [job.key for job in given],
+        "keys": optional([job.key for job in given]),
         "queues": [job.queue for job in given],
         "priorities": [job.priority for job in given],
         "args": [job.args for job in given],
-        "schedules": [job.schedule for job in given],
-        "declarations": [job.declaration for job in given],
-        "app_versions": [job.app_version for job in given],
-        "max_attempts": [job.max_attempts for job in given],
-        "lock_timeouts_ms": [milliseconds(job.lock_timeout) for job in given],
-        "run_ats": [job.run_at for job in given],
-        "delays": [job.delay for job in given],
+        "schedules": optional([job.schedule for job in given]),
+        "declarations": optional([job.declaration for job in given]),
+        "app_versions": optional([job.app_version for job in given]),
+        "max_attempts": optional([job.max_attempts for job in given]),
+        "lock_timeouts_ms": optional([milliseconds(job.lock_timeout) for job in given]),
+        "run_ats": optional([job.run_at for job in given]),
+        "delays": optional([job.delay for job in given]),
     }
 
 

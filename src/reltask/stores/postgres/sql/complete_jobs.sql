@@ -14,7 +14,7 @@ parameters as materialized (
 
 held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
-           job.locked_at, given.outcome, given.result, given.error, given.next_time, given.skipped
+           job.locked_at, given.outcome, given.result, given.error, given.next_time, coalesce(given.skipped, 0) as skipped
     from (
         select *
         from unnest(
