@@ -95,22 +95,18 @@ class Executor:
     def _start(self, run: Run) -> None:
         run.started_at = self._clock.monotonic()
         self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
-        body = self._prepare(run)
-        if isinstance(body, Ended):
-            self._ended(run, body)
+        if run.stop_reason is not None:
+            self._ended(run, stopped(run))
+            return
+        try:
+            body = None if _is_missed(run) else self._make_body(run)
+        except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
+            self._ended(run, raised(error, run, limit=self._limits.traceback))
+            return
+        if body is None:
+            self._ended(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
         else:
             self._supervise(run, body)
-
-    def _prepare(self, run: Run) -> Body | Ended:
-        """The body; or how this run has ended without one: stopped, skipped or not even decoded."""
-        if run.stop_reason is not None:
-            return stopped(run)
-        try:
-            if _is_missed(run):
-                return Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed")
-            return self._make_body(run)
-        except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
-            return raised(error, run, limit=self._limits.traceback)
 
     def _supervise(self, run: Run, body: Body) -> None:
         """Let the body end by itself, or because its time is up or somebody asked for it."""
@@ -203,7 +199,9 @@ class Executor:
             return Failure(hold=run.hold, error=text, delay=one_off().delay(run.claim.attempt, rng=self._rng))
 
     def _report(self, run: Run, ended: Ended, written: object, settled: Settled, *, seconds: float) -> None:
-        if isinstance(written, Failure):
+        if isinstance(written, Completion) and ended.outcome is Outcome.SUCCEEDED:
+            self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=written.next_run_time)
+        elif isinstance(written, Failure):
             self._tell(
                 run,
                 events.RunFailed,
@@ -212,8 +210,6 @@ class Executor:
                 retry_in=written.delay.total_seconds(),
                 dead=settled.dead,
             )
-        elif isinstance(written, Completion) and ended.outcome is Outcome.SUCCEEDED:
-            self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=written.next_run_time)
         else:
             self._tell(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "")
 

@@ -1,7 +1,8 @@
 """The places of a worker: what runs in it now, and how much more it may take.
 
 A body that has ended makes room at once, while its outcome is still on its way: so the next claim and the last
-settlement travel together. A worker holds at most twice as many claims as it runs bodies.
+settlement travel together. A worker holds at most twice as many claims as it runs bodies. One that runs many takes them
+in two halves: while the bodies of one half run, the server looks for the other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import NamedTuple
 
 from reltask.engine.run import Run
 from reltask.job import Hold
+
+WHOLE = 100
+"""So many are never claimed by halves: one statement is cheaper than two."""
 
 
 class Wish(NamedTuple):
@@ -26,6 +30,7 @@ class Places:
 
     def __init__(self, *, concurrency: int, queues: tuple[str, ...], per_queue: dict[str, int]) -> None:
         self._concurrency = concurrency
+        self._at_once = max(WHOLE, concurrency // 2)
         self._per_queue = per_queue
         self._unlimited = [queue for queue in queues if queue not in per_queue]
         self._limited = [queue for queue in queues if queue in per_queue]
@@ -77,7 +82,7 @@ class Places:
             groups.append(self._unlimited)
         for i in range(len(groups)):
             queues = groups[(i + self._turn) % len(groups)]
-            limit = min(self.free, self._room(queues))
+            limit = min(self.free, self._room(queues), self._at_once)
             if limit > 0:
                 yield Wish(queues, limit)
 

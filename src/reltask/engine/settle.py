@@ -17,7 +17,7 @@ import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from reltask import events
 from reltask.clock import Clock
@@ -26,7 +26,7 @@ from reltask.errors import AmbiguousError, DatabaseError, ReltaskError, Transien
 from reltask.job import Completion, Failure, Hold, Outcome, Release, Settled, Settlement
 from reltask.store import BATCH, Store
 
-S = TypeVar("S", Completion, Failure, Release)
+S = TypeVar("S", bound=Settlement)
 Verb = Callable[[str, Sequence[S]], Awaitable[list[Settled]]]
 UNWRITABLE_PAUSE = timedelta(minutes=1)
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -80,15 +80,17 @@ class Settler(Service):
         batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
         if not batch:
             return None
-        await self._flush(batch, Completion, self._store.complete_jobs)
-        await self._flush(batch, Failure, self._store.fail_jobs)
-        await self._flush(batch, Release, self._store.release_jobs)
+        groups: dict[type, list[Waiting]] = {Completion: [], Failure: [], Release: []}
+        for waiting in batch:
+            groups[type(waiting.settlement)].append(waiting)
+        await self._flush(groups[Completion], self._store.complete_jobs)
+        await self._flush(groups[Failure], self._store.fail_jobs)
+        await self._flush(groups[Release], self._store.release_jobs)
         return 0.0 if self._waiting else None
 
-    async def _flush(self, batch: list[Waiting], kind: type[S], verb: Verb[S]) -> None:
+    async def _flush(self, group: list[Waiting], verb: Verb[Any]) -> None:
         """Write the outcomes of one kind, and tell what became of each."""
-        group = [waiting for waiting in batch if isinstance(waiting.settlement, kind)]
-        accepted = await self._write([w.settlement for w in group if isinstance(w.settlement, kind)], verb)
+        accepted = await self._write([waiting.settlement for waiting in group], verb)
         if accepted is None:
             return
         for waiting in group:
