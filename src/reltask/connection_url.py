@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import re
 
+YES = frozenset({"1", "true", "yes", "on"})
+"""How an option of reltask's own is switched on."""
 HIDDEN = "***"
 """What stands in the place of a secret."""
 
@@ -44,6 +46,14 @@ _SECRET_OPTIONS = frozenset(
 def fold(name: str) -> str:
     """A name without regard to case, underscores, hyphens and spaces."""
     return name.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def has_signals(url: str) -> bool:
+    """Whether this database can tell a worker of a new job: SQL Server cannot, nor can anything behind PgBouncer."""
+    scheme, _, rest = url.partition(":")
+    if scheme.lower().startswith("mssql"):
+        return False
+    return not any(name == "pgbouncer" and value.lower() in YES for name, value in _options(rest.partition("?")[2]))
 
 
 def is_url(text: str) -> bool:

@@ -19,7 +19,7 @@ from reltask.config.sources import (
     has_our_sections,
 )
 from reltask.config.values import read_value
-from reltask.connection_url import holds_password
+from reltask.connection_url import has_signals, holds_password
 from reltask.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ DEFAULT = "default"
 DEFAULT_FILES = ("appsettings.json", "reltask.toml")
 
 _PACE = ("worker.lock_timeout", "worker.heartbeat", "worker.beat_timeout", "worker.stop_grace", "worker.abandon_after")
-_NO_SIGNALS = r"(?i)mssql[+:]|postgres.*[?&]pgbouncer=(?:1|true|yes|on)(?:&|\Z)"
 _TEXT = r'"(?:\\.|[^"\\])*"'
 _TEXT_OR_COMMENT = rf"(?s){_TEXT}|//[^\r\n]*|/\*.*?\*/"
 _TEXT_OR_LAST_COMMA = rf"(?s){_TEXT}|,(?=\s*[}}\]])"
@@ -213,7 +212,7 @@ def _assemble(given: Mapping[str, Given]) -> Loaded:
 def _defaults_of_the_database(given: Mapping[str, Given]) -> dict[str, Given]:
     """What is not written anywhere, and follows from which database it is."""
     url = given.get("database.url")
-    if url is None or not re.match(_NO_SIGNALS, url.value):
+    if url is None or has_signals(url.value):
         return {}
     origin = f"{DEFAULT}, follows from database.url"
     return {key: Given(value, origin, rank=-1) for key, value in WITHOUT_SIGNALS.items()}

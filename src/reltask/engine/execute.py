@@ -215,7 +215,11 @@ class Executor:
 
     async def _refused(self, run: Run, ended: Ended, *, seconds: float) -> None:
         """The claim had passed on, or this very run had ended the slot by a commit whose answer was lost."""
-        if await self._settler.recorded(run.hold) is Outcome.SUCCEEDED:
+        try:
+            recorded = await self._settler.recorded(run.hold)
+        finally:
+            self._beater.forget(run.hold)
+        if recorded is Outcome.SUCCEEDED:
             self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=None)
         else:
             self._tell(run, events.LateWriteRefused, outcome=ended.outcome)

@@ -20,9 +20,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, u
 
 from msgspec import Struct
 
+from reltask.connection_url import YES
 from reltask.errors import SettingsError
 
-_YES = frozenset({"1", "true", "yes", "on"})
 _ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
 """What `sslmode` may be where a token is sent."""
 
@@ -67,7 +67,7 @@ def read_url(url: str, *, entra: bool = False) -> Target:
             "the database URL cannot be read.",
             remedy="Write postgresql://user@host:5432/database; escape / @ : # ? with %.",
         ) from None
-    pgbouncer = query.pop("pgbouncer", "false").lower() in _YES
+    pgbouncer = query.pop("pgbouncer", "false").lower() in YES
     entra = _asks_for_token(query.pop("auth", None)) or entra
     dsn = urlunsplit(parts._replace(query=urlencode(query)))
     local = all(_is_local(host) for host in hosts)
