@@ -277,3 +277,26 @@ def test_job_whose_worker_died_runs_alone(stage: Stage) -> None:
 
     stage.run(scenario())
     assert company == [{"suspect"}]
+
+
+def test_what_waits_for_a_suspect_is_taken_when_it_has_proved_itself(stage: Stage) -> None:
+    """Two lost jobs whose locks end one after the other: the second follows the first by a lock timeout, not a poll."""
+    app = stage.app(settings={"worker.poll": "1h"})
+    started: list[float] = []
+
+    @app.task
+    async def suspect() -> None:
+        started.append(stage.seconds())
+        await asyncio.sleep(1_000)
+
+    async def scenario() -> None:
+        for _ in range(2):
+            await suspect.enqueue()
+            await stage.claim_as("killed", app)
+            await asyncio.sleep(1)
+        async with app.worker():
+            await app.log.wait(events.RunStarted, 2)
+
+    stage.run(scenario())
+    first, second = started
+    assert 120 <= second - first < 121

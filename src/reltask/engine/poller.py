@@ -133,18 +133,19 @@ class Poller(Service):
         """Fill the free places. Idle is only who has looked in vain, and has not been woken since it began to look."""
         self._due_at = float("inf")
         self.idle, looked, claimed = False, self._wakes, 0
-        if self._is_quarantined() or self._places.free == 0:
+        if self._quarantine() > 0 or self._places.free == 0:
             return
         for wish in self._places.wishes():
             claimed += await self._grant(wish)
-            if self._is_quarantined():
+            if self._quarantine() > 0:
                 return
         self.idle = claimed == 0 and looked == self._wakes
 
-    def _is_quarantined(self) -> bool:
-        """Whether a run that was lost before has the worker to itself."""
+    def _quarantine(self) -> float:
+        """For how many seconds yet a run that was lost before has the worker to itself."""
         now = self._clock.monotonic()
-        return any(now < run.time.at + run.claim.lock_timeout.total_seconds() for run in self._places.isolated())
+        ends = (run.time.at + run.claim.lock_timeout.total_seconds() for run in self._places.isolated())
+        return max(0.0, max(ends, default=now) - now)
 
     async def _grant(self, wish: Wish) -> int:
         """Make one claim and dispatch what it got. A claim whose answer is lost is looked for by the beater."""
@@ -234,10 +235,13 @@ class Poller(Service):
         return self._rng.uniform(0, spread) + seconds if seconds > 0 else self._rng.uniform(*again)
 
     def _pause(self) -> float:
-        """Seconds until the next look. Without a free place only an ending lock or the poll is worth one."""
+        """Seconds until the next look. Without a free place only an ending lock or the poll is worth one.
+
+        Nobody knows what became due during a quarantine: its end is worth a look.
+        """
         now = self._clock.monotonic()
-        due_at = self._due_at if self._places.free > 0 and not self._is_quarantined() else float("inf")
-        pause = max(0.0, min(self._poll, due_at - now, self._reclaim_at - now))
+        due_in = (self._quarantine() or self._due_at - now) if self._places.free > 0 else float("inf")
+        pause = max(0.0, min(self._poll, due_in, self._reclaim_at - now))
         if pause > 0:
             self._emit(events.Idle(worker=self._worker, seconds=pause))
         return pause
