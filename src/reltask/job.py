@@ -71,7 +71,7 @@ class Outcome(StrEnum):
         return self in SLOT_ENDINGS
 
 
-SLOT_ENDINGS = frozenset({Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.SKIPPED, Outcome.DISCARDED})
+SLOT_ENDINGS = (Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.SKIPPED, Outcome.DISCARDED)
 
 
 class Transition(NamedTuple):

@@ -10,9 +10,9 @@ import argparse
 import copy
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 from unittest import mock
 from uuid import UUID
@@ -23,10 +23,11 @@ from reltask.engine.heartbeat import Abandon, Heartbeats, Verify, Watch
 from reltask.engine.settle import Settler
 from reltask.engine.transaction import Transactions
 from reltask.engine.worker import Worker
+from reltask.errors import DatabaseError
 from reltask.job import NewJob, Outcome, Release
 from reltask.stores import statement
 from reltask.stores.sqlite.session import Session
-from tests.simulation.database import OPTIONS, START, Database
+from tests.simulation.database import OPTIONS, Database
 from tests.simulation.run import run_each
 from tests.simulation.world import Node, World
 
@@ -171,7 +172,12 @@ Heartbeats_answered = Heartbeats.answered
 def release_at_once(self: Worker, abandon: Abandon) -> None:
     Worker_abandon(self, abandon)
     early = Release(hold=abandon.hold, outcome=Outcome.ABANDONED, error="released before its body ended")
-    self._settler.settle(early, START, lambda _: None)
+    self._loop.create_task(_quietly(self.store.release_jobs(self.id, [early])))
+
+
+async def _quietly(call: Awaitable[Any]) -> None:
+    with suppress(DatabaseError):
+        await call
 
 
 Worker_abandon = Worker._abandon
@@ -181,7 +187,7 @@ def resend_blindly(self: World, job: NewJob) -> NewJob:
     return msgspec.structs.replace(job, id=UUID(int=self.rng.getrandbits(128), version=4))
 
 
-async def ledger_not_asked(_self: Settler, _settlements: Any, _answer: Any) -> dict[Any, Any]:
+async def ledger_not_asked(_self: Settler[Any], _settlements: Any, _answer: Any) -> dict[Any, Any]:
     return {}
 
 
@@ -190,7 +196,7 @@ def commit_anyway() -> Iterator[None]:
     """On SQLite an open transaction keeps everybody else from writing, so both looks at the fence must go."""
 
     async def seal(self: Transactions, run: Any, inner: Any, completion: Any) -> None:
-        self._beater.settling(run.hold)
+        self._beater.settling([run.hold])
         if completion is not None:
             await inner.complete_job(self._worker, completion)
 

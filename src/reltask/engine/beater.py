@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from reltask import events
 from reltask.clock import Clock
 from reltask.engine.heartbeat import Abandon, Action, Beat, Falter, GiveBack, Heartbeats, Verify
+from reltask.engine.run import Run
 from reltask.engine.service import Service
 from reltask.errors import TransientError
 from reltask.job import Hold, Outcome, Release
@@ -54,24 +55,29 @@ class Beater(Service):
 
     # Called from the worker's thread
 
-    def watch(self, hold: Hold, pace: Pace, *, sent_at: float, renew_until: float | None = None) -> None:
-        """Renew this claim from now on."""
+    def watch(self, runs: Sequence[Run], *, sent_at: float) -> None:
+        """Renew these claims from now on; `sent_at` is when they had been asked for."""
+        if not runs:
+            return
         with self._lock:
-            self._heartbeats.watch(hold, pace, sent_at=sent_at, renew_until=renew_until)
-            due = sent_at + pace.heartbeat
+            for run in runs:
+                self._heartbeats.watch(run.hold, run.pace, sent_at=sent_at, renew_until=run.renewed_until(sent_at))
+            due = sent_at + min(run.pace.heartbeat for run in runs)
             sooner = self._planned is None or due < self._planned
         if sooner:
             self.wake()
 
-    def settling(self, hold: Hold, *, is_settling: bool = True) -> None:
-        """The run's outcome is being written, or not any more; keep the claim, and do not take its end for a loss."""
+    def settling(self, holds: Iterable[Hold], *, is_settling: bool = True) -> None:
+        """These outcomes are being written, or not any more; keep the claims, and do not take their end for a loss."""
         with self._lock:
-            self._heartbeats.settling(hold, is_settling=is_settling)
+            for hold in holds:
+                self._heartbeats.settling(hold, is_settling=is_settling)
 
-    def forget(self, hold: Hold) -> None:
-        """The run is over."""
+    def forget(self, holds: Iterable[Hold]) -> None:
+        """These runs are over."""
         with self._lock:
-            self._heartbeats.forget(hold)
+            for hold in holds:
+                self._heartbeats.forget(hold)
 
     def claim_unanswered(self, token: UUID, *, lock_timeout: float) -> None:
         """A claim's answer was lost: look for its rows until they would have expired."""

@@ -25,12 +25,12 @@ class BodyExit(Exception):
 class AsyncBody:
     """A coroutine on the worker's loop."""
 
-    def __init__(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._loop = loop
         self._function = function
         self._task: asyncio.Task[Any]
 
     def start(self) -> asyncio.Future[Any]:
-        self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._guarded())
         return self._task
 

@@ -1,12 +1,13 @@
-"""One run as a pipeline of small steps: decode, run, judge, settle. The outcome is a value all the way.
+"""Runs as a pipeline of small steps: decode, run, judge, settle. The outcome is a value all the way.
 
     claim ─► skip? ─► decode ─► body ─────────────────────────► Ended ─► settlement ─► committed ─► event
                                   │ timeout, shutdown, doubt      ▲
                                   └─► stop ─► grace ─► kill ──────┘
                                                  └─► will not end: stuck. Its place stays taken, its lock expires.
 
-Each arrow is a plain call, made by whatever brought the run there: the claim's answer, the end of the body's future,
-the answer to the settlement. So a run costs the loop one task, its body's own.
+Each arrow is a plain call, made by whatever brought the runs there: the claim's answer, the end of a body's future, the
+answer to a settlement. So a run costs the loop one task, its body's own. Runs travel in groups: what was claimed
+together begins together, what ends in the same turn of the loop is settled together.
 
 A claim is released only after its body has ended. A body that cannot be stopped keeps its place in this worker, and
 is no longer renewed, so that the database gives its slot to somebody else.
@@ -17,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from reltask import events, schedule
 from reltask.backoff import one_off
@@ -37,10 +38,18 @@ from reltask.engine.outcome import (
     stopped,
 )
 from reltask.engine.run import Body, Run, StopReason
-from reltask.engine.settle import Settler
+from reltask.engine.settle import Settler, Waiting
 from reltask.job import Completion, Failure, Outcome, Settled, Settlement
 
 BodyFactory = Callable[[Run], Body]
+
+
+class End(NamedTuple):
+    """How a run ended, kept until that is on record."""
+
+    run: Run
+    ended: Ended
+    seconds: float
 
 
 class Executor:
@@ -50,17 +59,17 @@ class Executor:
         self,
         *,
         worker: str,
-        settler: Settler,
+        settler: Settler[End],
         beater: Beater,
         make_body: BodyFactory,
-        vacated: Callable[[Run], None],
-        over: Callable[[Run], None],
+        vacated: Callable[[Sequence[Run]], None],
+        over: Callable[[Sequence[Run]], None],
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
         limits: LimitSettings,
     ) -> None:
-        """`vacated` is told that a body has ended, `over` that the run's end is on record."""
+        """`vacated` is told which bodies have ended, `over` which runs' ends are on record."""
         self._worker = worker
         self._settler = settler
         self._beater = beater
@@ -72,23 +81,30 @@ class Executor:
         self._emit = emit
         self._limits = limits
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._ends: list[tuple[Run, Ended]] = []
+        self._loop: asyncio.AbstractEventLoop
 
-    def start(self, run: Run) -> None:
-        """Begin one claimed slot. The rest follows by itself."""
-        self._step(run, self._start, run)
+    def open(self) -> None:
+        """Runs will begin on this loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, runs: Iterable[Run]) -> None:
+        """Begin claimed slots. The rest follows by itself."""
+        for run in runs:
+            try:
+                self._start(run)
+            except Exception as error:  # noqa: BLE001 - told there
+                self._give_up(run, error)
 
     def close(self) -> None:
         """Nobody waits any more for what is still under way."""
         for task in self._tasks:
             task.cancel()
 
-    def _step(self, run: Run, step: Callable[..., None], *args: Any) -> None:
-        """One arrow. Whatever goes wrong: a claim that nobody will settle must be able to expire."""
-        try:
-            step(*args)
-        except Exception:
-            logging.getLogger("reltask").exception("A run of %s is given up", run.claim.task)
-            self._beater.forget(run.hold)
+    def _give_up(self, run: Run, error: Exception) -> None:
+        """A mistake in the engine: a claim that nobody will settle must be able to expire."""
+        logging.getLogger("reltask").error("A run of %s is given up", run.claim.task, exc_info=error)
+        self._beater.forget([run.hold])
 
     # Running
 
@@ -96,96 +112,111 @@ class Executor:
         run.started_at = self._clock.monotonic()
         self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
         if run.stop_reason is not None:
-            self._ended(run, stopped(run))
+            self._end(run, stopped(run))
             return
         try:
             body = None if _is_missed(run) else self._make_body(run)
         except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
-            self._ended(run, raised(error, run, limit=self._limits.traceback))
+            self._end(run, raised(error, run, limit=self._limits.traceback))
             return
         if body is None:
-            self._ended(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
+            self._end(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
         else:
             self._supervise(run, body)
 
     def _supervise(self, run: Run, body: Body) -> None:
         """Let the body end by itself, or because its time is up or somebody asked for it."""
-        loop = asyncio.get_running_loop()
-        ending = body.start()
-        timer = self._start_timer(run, loop)
-        enforcing: list[asyncio.Task[None]] = []
+        ending = run.begin(body, self._asked_to_stop)
+        if run.task.options.timeout is not None:
+            run.timer = self._start_timer(run, run.task.options.timeout.total_seconds())
+        ending.add_done_callback(partial(self._body_ended, run))
 
-        def stopping() -> None:
-            if not enforcing and not ending.done():  # a body that has ended only waits for its outcome to be written
-                enforcing.append(self._spawn(self._enforce(run, body)))
-
-        def ended(_: asyncio.Future[Any]) -> None:
-            if timer is not None:
-                timer.cancel()
-            self._end_enforcing(run, enforcing)
-            self._step(run, self._body_ended, run, ending)
-
-        run.attach(body, lambda: loop.call_soon_threadsafe(stopping))
-        ending.add_done_callback(ended)
-
-    def _start_timer(self, run: Run, loop: asyncio.AbstractEventLoop) -> asyncio.TimerHandle | None:
-        timeout = run.task.options.timeout
-        if timeout is None:
-            return None
-        seconds = timeout.total_seconds()
+    def _start_timer(self, run: Run, seconds: float) -> asyncio.TimerHandle:
         why = f"the run took longer than its timeout of {seconds:g} s"
-        return loop.call_later(seconds, run.stop, StopReason.TIMEOUT, why)
+        return self._loop.call_later(seconds, run.stop, StopReason.TIMEOUT, why)
 
-    async def _enforce(self, run: Run, body: Body) -> None:
+    def _asked_to_stop(self, run: Run) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._enforce_soon, run)
+
+    def _enforce_soon(self, run: Run) -> None:
+        """A body that has ended only waits for its outcome to be written."""
+        if run.enforcing is None and run.ending is not None and not run.ending.done():
+            run.enforcing = self._spawn(self._enforce(run))
+
+    async def _enforce(self, run: Run) -> None:
         """The body was asked to stop: kill it after the grace, and report it if it lives on even then."""
         await self._clock.sleep(run.pace.stop_grace)
-        body.kill()
+        run.kill()
         await self._clock.sleep(min(1.0, run.pace.stop_grace))
         self._tell(run, events.BodyStuck, seconds=run.pace.stop_grace)
 
-    def _end_enforcing(self, run: Run, enforcing: list[asyncio.Task[None]]) -> None:
-        for task in enforcing:
-            if not task.cancel():
-                self._tell(run, events.BodyEndedLate)
-
     def _body_ended(self, run: Run, ending: asyncio.Future[Any]) -> None:
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.enforcing is not None and not run.enforcing.cancel():
+            self._tell(run, events.BodyEndedLate)
+        try:
+            self._end(run, self._judge(run, ending))
+        except Exception as error:  # noqa: BLE001 - told there
+            self._give_up(run, error)
+
+    def _judge(self, run: Run, ending: asyncio.Future[Any]) -> Ended:
         error = asyncio.CancelledError() if ending.cancelled() else ending.exception()
         if error is not None:
-            self._ended(run, raised(error, run, limit=self._limits.traceback))
-        else:
-            self._ended(run, returned(ending.result(), limit=self._limits.result))
+            return raised(error, run, limit=self._limits.traceback)
+        return returned(ending.result(), limit=self._limits.result)
 
     # Settling
 
-    def _ended(self, run: Run, ended: Ended) -> None:
-        self._beater.settling(run.hold)
-        self._vacated(run)
+    def _end(self, run: Run, ended: Ended) -> None:
+        """Whatever ends in this turn of the loop is settled in the next."""
+        if not self._ends:
+            self._loop.call_soon(self._settle)
+        self._ends.append((run, ended))
+
+    def _settle(self) -> None:
+        ends, self._ends = self._ends, []
+        self._beater.settling([run.hold for run, _ in ends])
+        self._vacated([run for run, _ in ends])
         now = self._clock.monotonic()
+        for run, ended in ends:
+            try:
+                self._settle_one(run, ended, now)
+            except Exception as error:  # noqa: BLE001 - told there
+                self._give_up(run, error)
+
+    def _settle_one(self, run: Run, ended: Ended, now: float) -> None:
+        seconds = now - run.started_at
         if run.completion is not None:
-            self._completed_already(run, run.completion, ended, seconds=now - run.started_at)
-            self._over(run)
+            self._completed_already(run, run.completion, ended, seconds=seconds)
+            self._over([run])
             return
         finished = run.now(now)
         written = self._settlement(run, ended, finished=finished)
-        answered = partial(self._step, run, self._answered, run, ended, written, now - run.started_at)
-        self._settler.settle(written, finished, answered)
+        self._settler.settle(Waiting(written, finished, End(run, ended, seconds)))
 
-    def _answered(self, run: Run, ended: Ended, written: Settlement, seconds: float, settled: Settled | None) -> None:
-        """The database has accepted the outcome, or refused it."""
-        if settled is None:
-            self._spawn(self._refused(run, ended, seconds=seconds))
-            return
-        if ended.not_stored is not None:
-            self._tell(run, events.ResultNotStored, reason=ended.not_stored)
-        self._report(run, ended, written, settled, seconds=seconds)
-        self._over(run)
+    def settled(self, answers: Sequence[tuple[Waiting[End], Settled | None]]) -> None:
+        """The database has accepted these outcomes, or refused them (None)."""
+        over = []
+        for waiting, settled in answers:
+            end = waiting.told
+            try:
+                if settled is None:
+                    self._spawn(self._refused(end))
+                    continue
+                self._report(end, waiting.settlement, settled)
+            except Exception as error:  # noqa: BLE001 - told there
+                self._give_up(end.run, error)
+            over.append(end.run)
+        self._over(over)
 
-    def _over(self, run: Run) -> None:
-        self._beater.forget(run.hold)
-        self._tell_over(run)
+    def _over(self, runs: Sequence[Run]) -> None:
+        self._beater.forget([run.hold for run in runs])
+        self._tell_over(runs)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
@@ -198,7 +229,10 @@ class Executor:
             text = describe(error, limit=self._limits.traceback)
             return Failure(hold=run.hold, error=text, delay=one_off().delay(run.claim.attempt, rng=self._rng))
 
-    def _report(self, run: Run, ended: Ended, written: object, settled: Settled, *, seconds: float) -> None:
+    def _report(self, end: End, written: Settlement, settled: Settled) -> None:
+        run, ended, seconds = end
+        if ended.not_stored is not None:
+            self._tell(run, events.ResultNotStored, reason=ended.not_stored)
         if isinstance(written, Completion) and ended.outcome is Outcome.SUCCEEDED:
             self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=written.next_run_time)
         elif isinstance(written, Failure):
@@ -213,17 +247,18 @@ class Executor:
         else:
             self._tell(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "")
 
-    async def _refused(self, run: Run, ended: Ended, *, seconds: float) -> None:
+    async def _refused(self, end: End) -> None:
         """The claim had passed on, or this very run had ended the slot by a commit whose answer was lost."""
+        run = end.run
         try:
             recorded = await self._settler.recorded(run.hold)
         finally:
-            self._beater.forget(run.hold)
+            self._beater.forget([run.hold])
         if recorded is Outcome.SUCCEEDED:
-            self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=None)
+            self._tell(run, events.RunSucceeded, seconds=end.seconds, next_run_time=None)
         else:
-            self._tell(run, events.LateWriteRefused, outcome=ended.outcome)
-        self._over(run)
+            self._tell(run, events.LateWriteRefused, outcome=end.ended.outcome)
+        self._over([run])
 
     def _completed_already(self, run: Run, completion: Completion, ended: Ended, *, seconds: float) -> None:
         """The body's own transaction has completed the slot; what it raised afterwards changes nothing."""

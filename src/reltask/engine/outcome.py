@@ -43,10 +43,13 @@ class Ended(Struct, frozen=True, kw_only=True, gc=False):
     """Why the return value could not be kept, though the slot succeeded."""
 
 
+PLAIN_SUCCESS = Ended(outcome=Outcome.SUCCEEDED)
+
+
 def returned(value: object, *, limit: int) -> Ended:
     """The body returned: a success, whether or not its result can be kept."""
     if value is None:
-        return Ended(outcome=Outcome.SUCCEEDED)
+        return PLAIN_SUCCESS
     if isinstance(value, Unkept):
         return Ended(outcome=Outcome.SUCCEEDED, not_stored=value.reason)
     try:
@@ -103,16 +106,17 @@ def _traceback(error: BaseException) -> str:
 def settlement(run: Run, ended: Ended, *, finished: datetime, rng: random.Random) -> Settlement:
     """What is to be written for this end."""
     if ended.outcome.ends_slot:
-        return complete(run.claim, ended, finished)
+        return complete(run, ended, finished)
     if ended.outcome is Outcome.FAILED:
         delay = retry_delay(run.claim, run.task, rng) if ended.delay is None else ended.delay
         return Failure(hold=run.hold, error=ended.error or "", delay=delay)
     return Release(hold=run.hold, outcome=ended.outcome, error=ended.error, delay=ended.delay)
 
 
-def complete(claim: Claim, ended: Ended, finished: datetime) -> Completion:
+def complete(run: Run, ended: Ended, finished: datetime) -> Completion:
     """The slot is over: compute the next one, or let the row go."""
-    end = Completion(hold=claim.hold, outcome=ended.outcome, result=ended.result, error=ended.error)
+    claim = run.claim
+    end = Completion(hold=run.hold, outcome=ended.outcome, result=ended.result, error=ended.error)
     if claim.schedule is None:
         return end
     rule = read_schedule(claim.schedule)

@@ -53,22 +53,26 @@ class Places:
     def get(self, hold: Hold) -> Run | None:
         return self._runs.get(hold)
 
-    def take(self, run: Run) -> None:
-        """It is claimed, and its body begins."""
-        self._runs[run.hold] = self._bodies[run.hold] = run
-        self._in_queue[run.claim.queue] += 1
-        if run.claim.isolated:
-            self._isolated[run.hold] = run
+    def take(self, runs: Iterable[Run]) -> None:
+        """They are claimed, and their bodies begin."""
+        for run in runs:
+            self._runs[run.hold] = self._bodies[run.hold] = run
+            self._in_queue[run.claim.queue] += 1
+            if run.claim.isolated:
+                self._isolated[run.hold] = run
 
-    def vacate(self, run: Run) -> None:
-        """Its body has ended."""
-        del self._bodies[run.hold]
-        self._in_queue[run.claim.queue] -= 1
+    def vacate(self, runs: Iterable[Run]) -> None:
+        """Their bodies have ended."""
+        for run in runs:
+            del self._bodies[run.hold]
+            self._in_queue[run.claim.queue] -= 1
 
-    def give_back(self, run: Run) -> None:
-        """Its end is on record."""
-        del self._runs[run.hold]
-        self._isolated.pop(run.hold, None)
+    def give_back(self, runs: Iterable[Run]) -> None:
+        """Their ends are on record."""
+        for run in runs:
+            del self._runs[run.hold]
+            if run.claim.isolated:
+                del self._isolated[run.hold]
 
     def isolated(self) -> Iterable[Run]:
         """Runs whose last run was lost: they are given the worker to themselves."""

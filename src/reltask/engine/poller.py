@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -63,7 +63,7 @@ class Poller(Service):
         lock_timeout: timedelta,
         alive_for: timedelta,
         pace_of: Callable[[timedelta], Pace],
-        dispatch: Callable[[Run], None],
+        dispatch: Callable[[Sequence[Run]], None],
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
@@ -98,7 +98,7 @@ class Poller(Service):
         super().wake()
 
     def vacated(self) -> None:
-        """A body has ended: look, if the last look may have left something for want of room."""
+        """Bodies have ended: look, if the last look may have left something for want of room."""
         if self._due_at <= self._clock.monotonic():
             self.wake()
 
@@ -160,8 +160,7 @@ class Poller(Service):
         self._plan(answer, wish, len(runs))
         if runs:
             self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=wish.limit))
-        for run in runs:
-            self._dispatch(run)
+        self._dispatch(runs)
         return len(runs)
 
     def _request(self, wish: Wish, token: UUID) -> ClaimRequest:
@@ -179,15 +178,10 @@ class Poller(Service):
     def _watch(self, answer: ClaimAnswer, sent_at: float) -> list[Run]:
         """Trust each claim from before it was asked for, and have it renewed."""
         time = self._time = DatabaseTime(answer.now, self._clock.monotonic())
-        runs = []
-        for claim in answer.claims:
-            task = self._registry.get(claim.task)
-            run = Run(claim, task, self._pace_of(claim.lock_timeout), time)
-            timeout = task.options.timeout
-            ends = None if timeout is None else sent_at + timeout.total_seconds() + run.pace.stop_grace
-            self._places.take(run)
-            self._beater.watch(run.hold, run.pace, sent_at=sent_at, renew_until=ends)
-            runs.append(run)
+        find, pace = self._registry.get, self._pace_of
+        runs = [Run(claim, find(claim.task), pace(claim.lock_timeout), time) for claim in answer.claims]
+        self._places.take(runs)
+        self._beater.watch(runs, sent_at=sent_at)
         return runs
 
     # Sleeping

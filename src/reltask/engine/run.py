@@ -47,8 +47,30 @@ class Body(Protocol):
         ...
 
 
+_stopping = threading.Lock()
+"""One for all runs: stops are rare, and each holds it for a moment."""
+
+
 class Run:
     """A claimed slot in this worker."""
+
+    __slots__ = (
+        "_asked_to_stop",
+        "_body",
+        "claim",
+        "completion",
+        "ending",
+        "enforcing",
+        "hold",
+        "pace",
+        "progress_at",
+        "started_at",
+        "stop_detail",
+        "stop_reason",
+        "task",
+        "time",
+        "timer",
+    )
 
     def __init__(self, claim: Claim, task: TaskDefinition, pace: Pace, time: DatabaseTime) -> None:
         self.claim = claim
@@ -56,42 +78,58 @@ class Run:
         self.pace = pace
         self.time = time
         """The database's time at the claim, to be carried forward by monotonic time."""
+        self.hold = claim.hold
+        """What it presents with every write."""
         self.stop_reason: StopReason | None = None
         self.stop_detail = ""
         self.completion: Completion | None = None
         """What the body's own transaction has committed."""
-        self.hold = claim.hold
-        """What it presents with every write."""
         self.started_at = time.at
         """Monotonic."""
         self.progress_at = float("-inf")
+        self.ending: asyncio.Future[Any] | None = None
+        """Ends with what the body returned or raised."""
+        self.timer: asyncio.TimerHandle | None = None
+        self.enforcing: asyncio.Task[None] | None = None
+        """Sees to it that a body which was asked to stop does."""
         self._body: Body | None = None
-        self._stopping: Callable[[], object] | None = None
-        self._lock = threading.Lock()
+        self._asked_to_stop: Callable[[Run], object] | None = None
 
     def now(self, monotonic: float) -> datetime:
         """The database's time, as far as this worker can tell."""
         return self.time.now(monotonic)
 
-    def attach(self, body: Body, stopping: Callable[[], object]) -> None:
-        """The body has started; a stop that came first is passed on. Each stop calls `stopping`, on any thread."""
-        with self._lock:
-            self._body, self._stopping = body, stopping
+    def renewed_until(self, since: float) -> float | None:
+        """When a claim of that time is past its task's timeout and grace, and is left to expire; None: never."""
+        timeout = self.task.options.timeout
+        return None if timeout is None else since + timeout.total_seconds() + self.pace.stop_grace
+
+    def begin(self, body: Body, asked_to_stop: Callable[[Run], object]) -> asyncio.Future[Any]:
+        """Start the body; a stop that came first is passed on. Each stop calls `asked_to_stop`, on any thread."""
+        self.ending = body.start()
+        with _stopping:
+            self._body, self._asked_to_stop = body, asked_to_stop
             stopped = self.stop_reason is not None
         if stopped:
             self._pass_on()
+        return self.ending
 
     def stop(self, reason: StopReason, detail: str = "") -> None:
         """Ask the body to stop. From any thread. The first reason stays, unless the claim turns out to be doubtful."""
-        with self._lock:
+        with _stopping:
             if self.stop_reason is None or (reason.claim_is_doubtful and not self.stop_reason.claim_is_doubtful):
                 self.stop_reason, self.stop_detail = reason, detail
         self._pass_on()
 
+    def kill(self) -> None:
+        """End the body by force, where that is possible."""
+        if self._body is not None:
+            self._body.kill()
+
     def _pass_on(self) -> None:
-        if self._body is not None and self._stopping is not None:
+        if self._body is not None and self._asked_to_stop is not None:
             self._body.stop()
-            self._stopping()
+            self._asked_to_stop(self)
 
     def check(self) -> None:
         """Raise if the body should not go on."""

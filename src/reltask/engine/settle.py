@@ -17,7 +17,7 @@ import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from reltask import events
 from reltask.clock import Clock
@@ -27,19 +27,20 @@ from reltask.job import Completion, Failure, Hold, Outcome, Release, Settled, Se
 from reltask.store import BATCH, Store
 
 S = TypeVar("S", bound=Settlement)
+T = TypeVar("T")
 Verb = Callable[[str, Sequence[S]], Awaitable[list[Settled]]]
 UNWRITABLE_PAUSE = timedelta(minutes=1)
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
-class Waiting(NamedTuple):
+class Waiting(NamedTuple, Generic[T]):
     """An outcome on its way."""
 
     settlement: Settlement
     now: datetime
     """The database's time when the body ended."""
-    answered: Callable[[Settled | None], None]
-    """Is told how the outcome was accepted; None: the claim had passed on."""
+    told: T
+    """What whoever hears the answer needs beside it."""
 
     @property
     def due_at(self) -> datetime | None:
@@ -49,20 +50,27 @@ class Waiting(NamedTuple):
         return self.now + (self.settlement.delay or timedelta(0))
 
 
-class Settler(Service):
+Answered = Callable[[Sequence[tuple[Waiting[T], Settled | None]]], None]
+"""Is told how outcomes were accepted; None: the claim had passed on."""
+
+
+class Settler(Service, Generic[T]):
     """Writes outcomes until the database has answered for each."""
 
-    def __init__(self, store: Store, *, worker: str, clock: Clock, emit: events.Subscriber) -> None:
+    def __init__(
+        self, store: Store, *, worker: str, clock: Clock, emit: events.Subscriber, answered: Answered[T]
+    ) -> None:
         super().__init__()
         self._store = store
         self._worker = worker
         self._clock = clock
         self._emit = emit
-        self._waiting: list[Waiting] = []
+        self._answered = answered
+        self._waiting: list[Waiting[T]] = []
 
-    def settle(self, settlement: Settlement, now: datetime, answered: Callable[[Settled | None], None]) -> None:
-        """Write this outcome, and tell how it was accepted, or None if the claim had passed on."""
-        self._waiting.append(Waiting(settlement, now, answered))
+    def settle(self, waiting: Waiting[T]) -> None:
+        """Write this outcome, and tell how it was accepted."""
+        self._waiting.append(waiting)
         self._woken.set()
 
     async def recorded(self, hold: Hold) -> Outcome | None:
@@ -80,7 +88,7 @@ class Settler(Service):
         batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
         if not batch:
             return None
-        groups: dict[type, list[Waiting]] = {Completion: [], Failure: [], Release: []}
+        groups: dict[type, list[Waiting[T]]] = {Completion: [], Failure: [], Release: []}
         for waiting in batch:
             groups[type(waiting.settlement)].append(waiting)
         await self._flush(groups[Completion], self._store.complete_jobs)
@@ -88,13 +96,12 @@ class Settler(Service):
         await self._flush(groups[Release], self._store.release_jobs)
         return 0.0 if self._waiting else None
 
-    async def _flush(self, group: list[Waiting], verb: Verb[Any]) -> None:
+    async def _flush(self, group: list[Waiting[T]], verb: Verb[Any]) -> None:
         """Write the outcomes of one kind, and tell what became of each."""
-        accepted = await self._write([waiting.settlement for waiting in group], verb)
+        accepted = await self._write([waiting.settlement for waiting in group], verb) if group else None
         if accepted is None:
             return
-        for waiting in group:
-            waiting.answered(accepted.get(waiting.settlement.hold))
+        self._answered([(waiting, accepted.get(waiting.settlement.hold)) for waiting in group])
         await self._tell_others([w.due_at for w in group if w.due_at is not None and w.settlement.hold in accepted])
 
     async def _tell_others(self, due: list[datetime]) -> None:
@@ -108,8 +115,6 @@ class Settler(Service):
 
         None: given up. Nobody waits any more, and the locks will expire.
         """
-        if not settlements:
-            return {}
         doubtful, tries = False, 0
         while True:
             try:

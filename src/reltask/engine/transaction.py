@@ -183,10 +183,10 @@ class Transactions:
                 await self._seal(run, inner, completion)
         except AmbiguousError:
             if not await home.on_loop(self._was_committed(run, completion)):
-                self._beater.settling(run.hold, is_settling=False)
+                self._beater.settling([run.hold], is_settling=False)
                 raise
         except BaseException as error:
-            self._beater.settling(run.hold, is_settling=False)
+            self._beater.settling([run.hold], is_settling=False)
             if isinstance(error, LockLost):  # only now: to stop the body is to cut short what it waits for, a rollback
                 run.stop(StopReason.LOST, _PASSED)
             raise
@@ -209,7 +209,7 @@ class Transactions:
 
     def _completion(self, run: Run, block: TaskTransaction) -> Completion:
         ended = returned(block.result, limit=self._result_limit)
-        return completion_of(run.claim, ended, run.now(self._clock.monotonic()))
+        return completion_of(run, ended, run.now(self._clock.monotonic()))
 
     async def _seal(self, run: Run, inner: Transaction, completion: Completion | None) -> None:
         """The last statement before the commit: it names owner and fence, and holds the row."""
@@ -217,7 +217,7 @@ class Transactions:
             won = await inner.guard_job(self._worker, run.hold)
         else:
             # From here on the row may be gone because *we* ended it: that is no lost lock.
-            self._beater.settling(run.hold)
+            self._beater.settling([run.hold])
             won = await inner.complete_job(self._worker, completion)
         if not won:
             raise LockLost(f"This run's writes were rolled back: {_PASSED}.")

@@ -19,7 +19,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -30,7 +30,7 @@ from reltask.engine.beater import Beater
 from reltask.engine.bodies import AsyncBody, ThreadBody
 from reltask.engine.context import Context, ContextServices, SyncContext
 from reltask.engine.declare import declare
-from reltask.engine.execute import Executor
+from reltask.engine.execute import End, Executor
 from reltask.engine.heartbeat import Abandon
 from reltask.engine.maintenance import Maintenance
 from reltask.engine.places import Places
@@ -38,11 +38,11 @@ from reltask.engine.poller import Poller
 from reltask.engine.process import ProcessBody
 from reltask.engine.run import Body, Run, StopReason
 from reltask.engine.service import Host, LoopHost, Service, ThreadHost
-from reltask.engine.settle import Settler
+from reltask.engine.settle import Settler, Waiting
 from reltask.engine.threads import ThreadPool
 from reltask.engine.transaction import Transactions, wait_for
 from reltask.errors import DatabaseError, LockLost, SettingsError
-from reltask.job import NewJob, WorkerRecord
+from reltask.job import NewJob, Settled, WorkerRecord
 from reltask.lease import Pace
 from reltask.store import Store
 from reltask.tasks import Kind, Registry
@@ -104,7 +104,7 @@ class Worker:
         pace = settings.pace()
         self._alive_for = 2 * max(settings.poll, timedelta(seconds=pace.heartbeat)) + timedelta(seconds=5)
         self._beater = self._make_beater(pace)
-        self._settler = Settler(store, worker=self.id, clock=clock, emit=emit)
+        self._settler = Settler[End](store, worker=self.id, clock=clock, emit=emit, answered=self._settled)
         self._services = self._make_services(state)
         self._executor = self._make_executor()
         self._poller = self._make_poller()
@@ -186,6 +186,7 @@ class Worker:
     async def start(self) -> None:
         """Open the store, declare the schedules, introduce the worker, and begin to claim."""
         self._loop = asyncio.get_running_loop()
+        self._executor.open()
         for task in self._registry:
             if task.options.lock_timeout is not None:
                 self._settings.pace(task.options.lock_timeout)
@@ -275,13 +276,16 @@ class Worker:
 
     # Runs
 
-    def _vacated(self, run: Run) -> None:
-        self._places.vacate(run)
+    def _vacated(self, runs: Sequence[Run]) -> None:
+        self._places.vacate(runs)
         self._poller.vacated()
 
-    def _over(self, run: Run) -> None:
-        """Free its place. A run that a shutdown cut off keeps it, and counts as unsettled."""
-        self._places.give_back(run)
+    def _settled(self, answers: Sequence[tuple[Waiting[End], Settled | None]]) -> None:
+        self._executor.settled(answers)
+
+    def _over(self, runs: Sequence[Run]) -> None:
+        """Free their places. A run that a shutdown cut off keeps it, and counts as unsettled."""
+        self._places.give_back(runs)
         self._freed.set()
         self._poller.wake()  # what ran may have enqueued more, and is due again: only the next look can tell
 
@@ -307,13 +311,10 @@ class Worker:
         task = run.task
         if task.kind is Kind.PROCESS:
             return ProcessBody(self._pool, run, worker=self.id, progress=self._progress_from_thread(run))
-        arguments = task.arguments.decode(run.claim.args)
-        function = task.function
-        if task.kind is Kind.ASYNC:
-            context = Context(run, self._services) if task.context else None
-            return AsyncBody(lambda: function(context, **arguments) if context else function(**arguments))
-        sync = SyncContext(run, self._services) if task.context else None
-        return ThreadBody(self._pool, lambda: function(sync, **arguments) if sync else function(**arguments))
+        make = Context if task.kind is Kind.ASYNC else SyncContext
+        given = (make(run, self._services),) if task.context else ()
+        call = partial(task.function, *given, **task.arguments.decode(run.claim.args))
+        return AsyncBody(self._loop, call) if task.kind is Kind.ASYNC else ThreadBody(self._pool, call)
 
     async def _save_progress(self, run: Run, text: str) -> None:
         """Write a run's progress, not more often than people look."""

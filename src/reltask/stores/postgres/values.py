@@ -9,7 +9,8 @@ rest, and most columns of most batches are such. Rows are read by position, in t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -58,7 +59,7 @@ def storable(text: str | None) -> str | None:
 
 def optional(column: list[T | None]) -> list[T | None]:
     """A column that may be null: empty if all of it is. The ids beside it say how many rows there are."""
-    return column if any(value is not None for value in column) else []
+    return [] if column.count(None) == len(column) else column
 
 
 def holds(given: Sequence[Hold]) -> Columns:
@@ -82,12 +83,12 @@ def request(asked: ClaimRequest) -> Columns:
 
 def completions(given: Sequence[Completion]) -> Columns:
     """One column per field; skipped slots in columns of their own, numbered within their completion."""
-    passed = [(c.hold.job_id, nth, time) for c in given for nth, time in enumerate(c.skipped, start=1)]
+    passed = [(c.hold.job_id, nth, time) for c in given if c.skipped for nth, time in enumerate(c.skipped, start=1)]
     return {
         **holds([completion.hold for completion in given]),
         "outcomes": [completion.outcome for completion in given],
         "results": optional([completion.result for completion in given]),
-        "errors": optional([storable(completion.error) for completion in given]),
+        "errors": [storable(error) for error in optional([completion.error for completion in given])],
         "next_times": optional([completion.next_run_time for completion in given]),
         "skipped_counts": optional([len(completion.skipped) or None for completion in given]),
         "skipped_ids": [job_id for job_id, _, _ in passed],
@@ -169,20 +170,17 @@ def lease_request(asked: LeaseRequest) -> Columns:
 
 
 def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
-    """The first columns are the same in each row; a single row without a job says that nothing was claimed."""
-    first = rows[0]
+    """The first row answers for the whole claim, each further one is a claimed slot."""
+    now, next_due, next_expiry, *_ = rows[0]
     return ClaimAnswer(
-        claims=[] if first[3] is None else [claim(row) for row in rows],
-        now=first[0],
-        next_due=first[1],
-        next_expiry=first[2],
+        claims=[claim(row, now) for row in rows[1:]], now=now, next_due=next_due, next_expiry=next_expiry
     )
 
 
-def claim(row: Row) -> Claim:
-    """One claimed slot, after the three columns of the header."""
-    (_, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest) = row
-    slot_started_at, locked_at, attempt, max_attempts, timeout_ms, isolated = rest
+def claim(row: Row, now: datetime) -> Claim:
+    """One claimed slot, after the three columns of the first row."""
+    (_, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, started, *rest) = row
+    attempt, max_attempts, timeout_ms, isolated = rest
     return Claim(
         job_id=job_id,
         fence=fence,
@@ -194,14 +192,19 @@ def claim(row: Row) -> Claim:
         schedule=schedule,
         slot_no=slot_no,
         nominal=nominal,
-        due_at=due_at,
-        slot_started_at=slot_started_at,
-        locked_at=locked_at,
+        due_at=due_at or nominal,
+        slot_started_at=started or now,
+        locked_at=now,
         attempt=attempt,
         max_attempts=max_attempts,
-        lock_timeout=timeout_ms * _MILLISECOND,
+        lock_timeout=_length(timeout_ms),
         isolated=isolated,
     )
+
+
+@lru_cache(maxsize=64)
+def _length(milliseconds: int) -> timedelta:
+    return timedelta(milliseconds=milliseconds)
 
 
 def reclaimed(row: Row) -> Reclaimed:

@@ -7,7 +7,7 @@
 -- lanes and not on the number of rows; a hop over a name that this worker does not know ends at the next one it knows.
 --
 -- A job whose last run was lost is isolated: it is taken only when it has been due for :isolated_after, and alone.
--- The first columns answer "what time is it, and when next"; they come back even when nothing was taken.
+-- The first row answers "what time is it, and when next"; it comes back even when nothing was taken.
 
 with recursive
 parameters as materialized (
@@ -160,10 +160,19 @@ header as (
     from parameters
 )
 
-select header.now, header.next_due, header.next_expiry,
-       claimed.id, claimed.fence, claimed.task, claimed.key, claimed.args, claimed.queue, claimed.priority,
-       claimed.schedule, claimed.slot_no, claimed.next_run_time, claimed.due_at, claimed.slot_started_at,
-       claimed.locked_at, claimed.attempt, claimed.max_attempts, claimed.claim_timeout_ms, claimed.isolated
+-- What all rows would repeat travels once, in the first; what says nothing new does not travel (null: the column before
+-- it, or the time of the claim, says it already).
+select now, next_due, next_expiry,
+       null as id, null as fence, null as task, null as key, null as args, null as queue, null as priority,
+       null as schedule, null as slot_no, null as next_run_time, null as due_at, null as slot_started_at,
+       null as attempt, null as max_attempts, null as claim_timeout_ms, null as isolated
 from header
-left join claimed on true
-order by claimed.priority, claimed.due_at, claimed.id;
+union all
+(
+    select null, null, null,
+           id, fence, task, key, args, queue, priority,
+           schedule, slot_no, next_run_time, nullif(due_at, next_run_time), nullif(slot_started_at, locked_at),
+           attempt, max_attempts, claim_timeout_ms, isolated
+    from claimed
+    order by claimed.priority, claimed.due_at, claimed.id
+);
