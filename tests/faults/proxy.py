@@ -22,20 +22,22 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal, Self
 
-from tests.faults.wire import ClientSide, Message, ServerSide
+from tests.faults.wire import POSTGRES, Message, Wire
 
 Kind = Literal["cut", "keep", "late"]
 HOST = "127.0.0.1"
 PATIENCE = 20.0
+"""Seconds, on a database that is not slow."""
 
 
 class Aim:
     """One fault at one statement. `cut` and `late` are drawn above; `keep` withholds the answer and cuts nothing."""
 
-    def __init__(self, verb: str, kind: Kind, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, verb: str, kind: Kind, loop: asyncio.AbstractEventLoop, patience: float) -> None:
         self.verb = verb
         self.kind = kind
         self._loop = loop
+        self._patience = patience
         self._struck = threading.Event()
         self._landed = threading.Event()
         self._delivery = asyncio.Event()
@@ -46,11 +48,15 @@ class Aim:
 
     def struck(self) -> None:
         """Wait until the statement has come by."""
-        _wait(self._struck, f"{self.verb} is sent")
+        self._wait(self._struck, f"{self.verb} is sent")
 
     def landed(self) -> None:
         """Wait until the server has answered it, or has ended the connection that it was to arrive on."""
-        _wait(self._landed, f"{self.verb} is answered")
+        self._wait(self._landed, f"{self.verb} is answered")
+
+    def _wait(self, event: threading.Event, what: str) -> None:
+        if not event.wait(self._patience):
+            raise AssertionError(f"not within {self._patience:g} s: {what}")
 
     @property
     def has_struck(self) -> bool:
@@ -68,15 +74,12 @@ class Aim:
         await self._delivery.wait()
 
 
-def _wait(event: threading.Event, what: str) -> None:
-    if not event.wait(PATIENCE):
-        raise AssertionError(f"not within {PATIENCE:g} s: {what}")
-
-
 class Proxy:
     """Stands between workers and one server. Its methods may be called from any thread."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, wire: Wire = POSTGRES, *, patience: float = PATIENCE) -> None:
+        self.wire = wire
+        self.patience = patience
         self._target = port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -109,8 +112,8 @@ class Proxy:
     # Faults
 
     def aim(self, verb: str, kind: Kind) -> Aim:
-        """Strike the next statement of this verb: a name as in `sql/`, or the beginning of a statement in capitals."""
-        aim = Aim(verb, kind, self._loop)
+        """Strike the next statement of this verb: a name as in `sql/`, or COMMIT."""
+        aim = Aim(verb, kind, self._loop, self.patience)
         self._do(lambda: self.aims.append(aim))
         return aim
 
@@ -213,8 +216,8 @@ class Link:
         self._proxy = proxy
         self._from_client, self._to_client = client
         self._from_server, self._to_server = server
-        self._client_side = ClientSide()
-        self._server_side = ServerSide()
+        self._client_side = proxy.wire.client()
+        self._server_side = proxy.wire.server()
         self._aim: Aim | None = None
         self._held: list[bytes] = []
 
@@ -225,7 +228,7 @@ class Link:
         try:
             await asyncio.wait([requests, answers], return_when=asyncio.FIRST_COMPLETED)
             if requests.done() and self._aim is not None:
-                await asyncio.wait([answers], timeout=PATIENCE)
+                await asyncio.wait([answers], timeout=self._proxy.patience)
         finally:
             for task in (requests, answers):
                 task.cancel()
@@ -253,7 +256,7 @@ class Link:
             self._to_server.write(message.raw)
             return
         self._held.append(message.raw)
-        if message.kind in (b"S", b"Q"):  # the request is whole: its sender need not live any longer
+        if message.ends_request:  # its sender need not live any longer
             _reset(self._to_client)
             self._aim.strike()
             await self._aim.delivery()

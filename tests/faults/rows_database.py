@@ -108,6 +108,7 @@ def migration(stage: Stage) -> float:
 FORGET = {
     "postgres": "update reltask.meta set schema_version = 0",
     "sqlite": "update reltask_meta set schema_version = 0",
+    "mssql": "UPDATE reltask.Meta SET SchemaVersion = 0",
 }
 """Make the next migrator run every script again."""
 

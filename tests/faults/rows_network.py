@@ -11,11 +11,12 @@ from itertools import count
 from uuid import UUID
 
 from tests.faults.proxy import Kind
-from tests.faults.stage import LOCK_TIMEOUT, Stage
+from tests.faults.stage import Stage
 
-OUTAGE = 1.3 * LOCK_TIMEOUT
-SPIKE = 0.4
-"""Seconds by which each packet is late: longer than a heartbeat may take."""
+OUTAGE = 1.3
+"""How long workers are cut off, in lock timeouts."""
+SPIKE = 0.27
+"""By how much each packet is late, in lock timeouts: longer than a heartbeat may take."""
 _turns = count()
 
 
@@ -41,8 +42,8 @@ def half_open(stage: Stage) -> float:
 
 
 def latency(stage: Stage) -> float:
-    """Every packet takes 0.4 s for a while: beats time out, and nobody is wrongly declared dead for good."""
-    return _cut_off(stage, lambda: stage.proxy.slow(SPIKE), stage.proxy.heal)
+    """Every packet takes long for a while: beats time out, and nobody is wrongly declared dead for good."""
+    return _cut_off(stage, lambda: stage.proxy.slow(SPIKE * stage.lock_timeout), stage.proxy.heal)
 
 
 def _cut_off(stage: Stage, inflict: Callable[[], None], lift: Callable[[], None]) -> float:
@@ -54,7 +55,7 @@ def _cut_off(stage: Stage, inflict: Callable[[], None], lift: Callable[[], None]
         stage.begun(job)
     inflict()
     more = stage.enqueue(4)
-    time.sleep(OUTAGE)  # the length of the fault
+    time.sleep(OUTAGE * stage.lock_timeout)  # the length of the fault
     gate.touch()
     lift()
     since = stage.now()

@@ -48,7 +48,7 @@ def _dead_letter(stage: Stage, bad: UUID, outcome: Outcome, since: datetime) -> 
         stage.keep(2)  # whoever fell is replaced, as a supervisor would
         return stage.cluster.job(bad).state is State.DEAD
 
-    eventually(is_dead, within=60, what="the bad job is a dead letter")
+    eventually(is_dead, within=stage.patience, what="the bad job is a dead letter")
     recovery = stage.recovered(bystanders, since)
     outcomes = {run.outcome for run in stage.cluster.runs(bad)}
     assert outcomes == {outcome}, outcomes

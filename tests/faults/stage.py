@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from reltask.job import JobView, Outcome, RunView, State
@@ -27,7 +28,9 @@ from reltask.stores.postgres.schema import migrate_postgres
 from tests import mssql_server
 from tests.cluster import table
 from tests.cluster.cluster import Cluster, WorkerProcess, eventually, slowness
+from tests.faults.proxy import PATIENCE as PROXY_PATIENCE
 from tests.faults.proxy import Proxy
+from tests.faults.tds import TDS
 from tests.faults.workload import NEW, make_app, reached
 from tests.postgres_server import PostgresServer, run_in_thread
 
@@ -85,6 +88,16 @@ class Stage:
         self._server = server
         self._counted = (0, 0, 0)
         self._gates = itertools.count(1)
+
+    @property
+    def lock_timeout(self) -> float:
+        """Seconds."""
+        return self.cluster.lock_timeout if self.database == "mssql" else LOCK_TIMEOUT
+
+    @property
+    def patience(self) -> float:
+        """Seconds that something may take which takes none as a rule."""
+        return PATIENCE * slowness(self.cluster.url)
 
     @property
     def proxy(self) -> Proxy:
@@ -157,8 +170,9 @@ class Stage:
         def left() -> list[JobView]:
             return [job for job in self.cluster.jobs() if job.state is not State.DEAD]
 
-        patience = PATIENCE * slowness(self.cluster.url)
-        eventually(lambda: not left(), within=patience, what="everything ends", seen=lambda: (left(), self._tails()))
+        eventually(
+            lambda: not left(), within=self.patience, what="everything ends", seen=lambda: (left(), self._tails())
+        )
 
     def _tails(self) -> list[str]:
         return [worker.output()[-1500:] for worker in self.cluster.workers[-3:]]
@@ -208,7 +222,7 @@ def opened(
         else:
             assert server is not None
             url = stack.enter_context(_postgres(server, disk))
-        bridge = stack.enter_context(Proxy(server.port)) if proxy and server is not None else None
+        bridge = stack.enter_context(proxy_before(url)) if proxy else None
         pace = {} if database == "mssql" else PACE  # a TDS server may be slow: as long as its cluster tests take
         cluster = Cluster(bridge.url(url) if bridge else url, scratch, **pace)
         stack.callback(cluster.stop)
@@ -218,6 +232,17 @@ def opened(
         cluster.app.status_sync()  # SQLite makes its tables when it is opened
         table.create(url)
         yield Stage(database, cluster, proxy=bridge, server=server, disk=disk)
+
+
+def proxy_before(url: str) -> Proxy:
+    """A bad network before this database."""
+    port = urlsplit(url).port
+    assert port is not None
+    if not url.startswith("mssql"):
+        return Proxy(port)
+    if "encrypt=no" not in url:
+        raise NotRunHere(f"the proxy cannot read what is encrypted; end {mssql_server.VARIABLE} with ?encrypt=no")
+    return Proxy(port, TDS, patience=PROXY_PATIENCE * slowness(url))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -18,19 +18,26 @@ from reltask import App, Context, Snooze, events
 from reltask.engine import poller
 from reltask.job import JobView, RunView
 from tests.cluster import table
+from tests.cluster.cluster import slowness
 from tests.engine.stage import Recorder
 from tests.faults.proxy import Aim, Kind, Proxy
-from tests.postgres_server import PostgresServer
+from tests.faults.stage import proxy_before
+from tests.mssql_server import databases
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {
-    "worker.lock_timeout": "4s",
-    "worker.heartbeat": "500ms",
-    "worker.beat_timeout": "1s",
-    "worker.shutdown_grace": "0s",
-    "database.retry_first": "100ms",
-}
+
+def settings(url: str) -> dict[str, object]:
+    """Short lengths; on a database that is slow, as many times longer."""
+    slow = slowness(url)
+    return {
+        "worker.lock_timeout": f"{4 * slow}s",
+        "worker.heartbeat": f"{500 * slow}ms",
+        "worker.beat_timeout": f"{slow}s",
+        "worker.shutdown_grace": "0s",
+        "database.retry_first": "100ms",
+        "database.command_timeout": f"{30 * slow}s",
+    }
 
 
 class Scene:
@@ -42,9 +49,9 @@ class Scene:
         self.gate = directory / "gate"
         self.starts: list[int] = []
         self.events = Recorder()
-        self.app = App(proxy.url(url), settings=SETTINGS)
+        self.app = App(proxy.url(url), settings=settings(url))
         self.app.subscribe(self.events)
-        self.outside = App(url)
+        self.outside = App(url, settings={"database.command_timeout": "5m"})
         for app in (self.app, self.outside):
             for function in (self.hold, self.fail_once, self.snooze_once, self.write):
                 app.task(backoff="200ms")(function)
@@ -104,20 +111,35 @@ class Scene:
         return [(type(e).__name__, e.fence) for kind in kinds for e in self.events.of(kind, job_id=job)]
 
 
-@pytest.fixture
-def scene(postgres_server: PostgresServer, postgres_url: str, tmp_path: Path) -> Iterator[Scene]:
-    table.create(postgres_url)
-    with Proxy(postgres_server.port) as proxy:
-        scene = Scene(postgres_url, proxy, tmp_path)
+@contextmanager
+def played(url: str, directory: Path) -> Iterator[Scene]:
+    table.create(url)
+    with proxy_before(url) as proxy:
+        scene = Scene(url, proxy, directory)
         yield scene
         scene.app.close()
         scene.outside.close()
 
 
+@pytest.fixture(params=[database for database in databases() if database != "sqlite"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    """On every database that is asked over a network."""
+    with played(request.getfixturevalue(f"{request.param}_url"), tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def postgres_scene(postgres_url: str, tmp_path: Path) -> Iterator[Scene]:
+    """Where the server tells who waits for a lock, and ends a transaction that idles."""
+    with played(postgres_url, tmp_path) as made:
+        yield made
+
+
 @pytest.mark.parametrize("kind", ["cut", "late"])
 async def test_claim_is_released_with_its_attempt(scene: Scene, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a worker owns without knowing are found by its next beat and given back; no attempt is counted."""
-    monkeypatch.setattr(poller, "OUTAGE_PAUSES", (2.0,))  # the claim lands before the worker looks again by itself
+    # the claim lands before the worker looks again by itself
+    monkeypatch.setattr(poller, "OUTAGE_PAUSES", (2.0 * slowness(scene.url),))
     scene.gate.touch()
     job = await scene.enqueue("hold")
     aim = scene.proxy.aim("claim_jobs", kind)
@@ -216,8 +238,9 @@ async def test_commit_whose_answer_is_lost_is_found_in_the_ledger(scene: Scene) 
     assert (table.read(scene.url), scene.starts) == ([job], [1])
 
 
-async def test_commit_that_arrives_late_still_counts_once(scene: Scene) -> None:
+async def test_commit_that_arrives_late_still_counts_once(postgres_scene: Scene) -> None:
     """The ledger knows nothing yet; the run's own settlement waits for the row, finds it gone, and asks again."""
+    scene = postgres_scene
     async with scene.working():
         aim = scene.proxy.aim("COMMIT", "late")
         job = await scene.enqueue("write")
@@ -229,8 +252,9 @@ async def test_commit_that_arrives_late_still_counts_once(scene: Scene) -> None:
     assert (table.read(scene.url), scene.starts) == ([job], [1])
 
 
-async def test_commit_that_never_arrives_is_rolled_back_by_the_server(scene: Scene) -> None:
+async def test_commit_that_never_arrives_is_rolled_back_by_the_server(postgres_scene: Scene) -> None:
     """The server ends the idle transaction after the lock timeout: the effect is written by the next attempt, once."""
+    scene = postgres_scene
     async with scene.working():
         aim = scene.proxy.aim("COMMIT", "late")
         job = await scene.enqueue("write")

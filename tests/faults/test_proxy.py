@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 
+from reltask.stores.statement import read_sql
+from tests.faults import tds
 from tests.faults.proxy import Proxy
 from tests.faults.wire import ClientSide, text_of
 from tests.postgres_server import PostgresServer
@@ -97,3 +99,29 @@ def test_statements_are_recognised_however_their_bytes_arrive(piece: int) -> Non
 
 def message(kind: bytes, body: bytes) -> bytes:
     return kind + struct.pack(">i", 4 + len(body)) + body
+
+
+@pytest.mark.parametrize("piece", [1, 7, 10_000])
+def test_statements_of_sql_server_are_recognised(piece: int) -> None:
+    """Batches and calls are known by the comment that they begin with, though a long one comes in several packets."""
+    claim, commit = (read_sql("mssql", verb).encode("utf-16-le") for verb in ("claim_jobs", "commit_transaction"))
+    halves = packet(0x03, b"head" + claim[:501], last=False) + packet(0x03, claim[501:])
+    sent = packet(0x12, b"hello") + bytes([0x17, 3, 3, 0, 4]) + b"tls!" + halves + packet(0x01, b"head" + commit)
+    side = tds.ClientSide()
+    found = [one for at in range(0, len(sent), piece) for one in side.feed(sent[at : at + piece])]
+    assert b"".join(one.raw for one in found) == sent
+    assert [one.raw for one in found if one.runs("claim_jobs")] == [halves]
+    assert [one.kind for one in found if one.runs("COMMIT")] == [0x01]
+    assert [one.ends_request for one in found] == [False, False, True, True]
+
+
+def test_answers_of_sql_server_end_with_their_last_packet() -> None:
+    """Until then the statement is not over."""
+    server = tds.ServerSide()
+    first, last = packet(0x04, b"rows", last=False), packet(0x04, b"more")
+    assert not server.is_ready(first + last[:-1])
+    assert server.is_ready(last[-1:])
+
+
+def packet(kind: int, body: bytes, *, last: bool = True) -> bytes:
+    return struct.pack(">BBHHBB", kind, int(last), 8 + len(body), 0, 1, 0) + body

@@ -8,15 +8,16 @@ import pytest
 
 from tests.cluster import table
 from tests.faults.__main__ import play
-from tests.faults.catalog import ON_MSSQL, QUICK, ROWS
+from tests.faults.catalog import QUICK, ROWS
 from tests.faults.stage import Database, Stage, opened
 from tests.mssql_server import databases
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
 
-CHOSEN: list[tuple[str, Database]] = [(name, database) for name, chosen in QUICK.items() for database in chosen]
-CHOSEN += [(name, "mssql") for name in ON_MSSQL if "mssql" in databases()]
+CHOSEN: list[tuple[str, Database]] = [
+    (name, database) for name, chosen in QUICK.items() for database in chosen if database in databases()
+]
 
 
 @pytest.mark.parametrize(("name", "database"), CHOSEN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.faults import results
-from tests.faults.catalog import DATABASES, ROWS
+from tests.faults.catalog import OWN, ROWS
 from tests.faults.stage import Verdict
 
 
@@ -13,14 +13,13 @@ def test_page_shows_the_committed_results() -> None:
 
 
 def test_results_cover_every_row_without_a_duplicate_or_a_loss() -> None:
-    """At least 200 trials per database; each row was played, or says why it was not."""
+    """At least 200 trials per database that the suite brings; each row was played, or says why it was not."""
     entries = {(entry["row"], entry["database"]): entry for entry in results.read()}
-    wanted = {(row.name, database) for row in ROWS for database in DATABASES if not row.missing(database)}
-    assert set(entries) == wanted
-    for database in DATABASES:
-        played = [entry for entry in entries.values() if entry["database"] == database and entry["trials"]]
-        assert sum(entry["trials"] for entry in played) >= 200
-        assert sum(entry["duplicates"] + entry["lost"] for entry in played) == 0
+    wanted = {(row.name, database) for row in ROWS for database in OWN if not row.missing(database)}
+    assert wanted <= set(entries)
+    for database in OWN:
+        assert sum(entry["trials"] for entry in entries.values() if entry["database"] == database) >= 200
+    assert sum(entry["duplicates"] + entry["lost"] for entry in entries.values() if entry["trials"]) == 0
 
 
 def test_an_entry_sums_up_its_trials() -> None:

@@ -10,7 +10,8 @@ A Bind is followed by Execute and Sync, and those are answered by ReadyForQuery:
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from reltask.stores.statement import load
 
@@ -18,8 +19,49 @@ _STARTUP_REQUESTS = (80877103, 80877104)
 """TLS, GSS: the server answers with one byte, and the real startup message follows."""
 
 
-class Message(NamedTuple):
-    """One whole message of the client's."""
+class Message(Protocol):
+    """One whole message of a client's."""
+
+    @property
+    def raw(self) -> bytes:
+        """As it came."""
+        ...
+
+    @property
+    def ends_request(self) -> bool:
+        """Whether the server can answer now."""
+        ...
+
+    def runs(self, verb: str) -> bool:
+        """Whether it runs this verb of reltask's, or is a COMMIT."""
+        ...
+
+
+class Client(Protocol):
+    """Cuts a client's bytes into messages."""
+
+    def feed(self, data: bytes) -> Sequence[Message]:
+        """The messages that are complete by now."""
+        ...
+
+
+class Server(Protocol):
+    """Notices when a server has answered."""
+
+    def is_ready(self, data: bytes) -> bool:
+        """Whether these bytes end an answer."""
+        ...
+
+
+class Wire(NamedTuple):
+    """A protocol, as far as the proxy understands it: one of each for every connection."""
+
+    client: Callable[[], Client]
+    server: Callable[[], Server]
+
+
+class PostgresMessage(NamedTuple):
+    """One whole message."""
 
     kind: bytes
     """Empty for a startup message."""
@@ -27,8 +69,12 @@ class Message(NamedTuple):
     statement: str | None = None
     """The text of the statement that it runs, if it runs one."""
 
+    @property
+    def ends_request(self) -> bool:
+        return self.kind in (b"S", b"Q")
+
     def runs(self, verb: str) -> bool:
-        """Whether it runs this verb of reltask's, or the statement that begins so."""
+        """A verb by its whole text, anything else by its beginning."""
         if self.statement is None:
             return False
         return self.statement == text_of(verb) if verb.islower() else self.statement.startswith(verb)
@@ -41,14 +87,14 @@ def text_of(verb: str) -> str:
 
 
 class ClientSide:
-    """Cuts a client's bytes into messages, and remembers its prepared statements."""
+    """Remembers a client's prepared statements."""
 
     def __init__(self) -> None:
         self._buffer = b""
         self._started = False
         self._prepared: dict[bytes, str] = {}
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> list[PostgresMessage]:
         """The messages that are complete by now."""
         self._buffer += data
         found = []
@@ -56,7 +102,7 @@ class ClientSide:
             found.append(message)
         return found
 
-    def _next(self) -> Message | None:
+    def _next(self) -> PostgresMessage | None:
         head = 1 if self._started else 0
         if len(self._buffer) < head + 4:
             return None
@@ -66,26 +112,26 @@ class ClientSide:
         raw, self._buffer = self._buffer[: head + length], self._buffer[head + length :]
         return self._understood(raw) if self._started else self._startup(raw)
 
-    def _startup(self, raw: bytes) -> Message:
+    def _startup(self, raw: bytes) -> PostgresMessage:
         (code,) = struct.unpack_from(">i", raw, 4)
         self._started = code not in _STARTUP_REQUESTS
-        return Message(b"", raw)
+        return PostgresMessage(b"", raw)
 
-    def _understood(self, raw: bytes) -> Message:
+    def _understood(self, raw: bytes) -> PostgresMessage:
         kind, body = raw[:1], raw[5:]
         if kind == b"P":
             name, text, _ = body.split(b"\0", 2)
             self._prepared[name] = text.decode()
         if kind == b"B":
             _, name, _ = body.split(b"\0", 2)
-            return Message(kind, raw, self._prepared.get(name))
+            return PostgresMessage(kind, raw, self._prepared.get(name))
         if kind == b"Q":
-            return Message(kind, raw, body.rstrip(b"\0").decode())
-        return Message(kind, raw)
+            return PostgresMessage(kind, raw, body.rstrip(b"\0").decode())
+        return PostgresMessage(kind, raw)
 
 
 class ServerSide:
-    """Notices when the server is ready for the next statement."""
+    """A server is ready for the next statement when it says so."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -101,3 +147,6 @@ class ServerSide:
             ready = ready or self._buffer[:1] == b"Z"
             self._buffer = self._buffer[1 + length :]
         return ready
+
+
+POSTGRES = Wire(ClientSide, ServerSide)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from typing import TypeVar
+from uuid import UUID
 
 import pytest
 
 from reltask.errors import TransientError
 from reltask.job import Claim, Completion, Hold, Outcome
-from reltask.store import Store
+from reltask.store import BATCH, Store
 from tests.store.bench import LOCK, Backend, Bench, new_job, recurring, request
 
+T = TypeVar("T")
 WORKERS = 20
 
 
@@ -47,6 +50,36 @@ async def test_claimers_get_disjoint_jobs(bench: Bench) -> None:
     assert set(taken) | left == {job.id for job in jobs}
     assert set(taken.values()) == {1}
     assert not set(taken) & left
+
+
+@pytest.mark.slow
+async def test_fifty_workers_share_ten_thousand_jobs(bench: Bench) -> None:
+    """They claim and complete until nothing is left: each job ends once, and who loses a deadlock just asks again."""
+    jobs = [new_job() for _ in range(10_000)]
+    for start in range(0, len(jobs), BATCH):
+        await bench.add(*jobs[start : start + BATCH])
+    ended: Counter[UUID] = Counter()
+
+    async def work(store: Store, worker: str) -> None:
+        while claims := (await again(lambda: store.claim_jobs(request(worker, limit=100)))).claims:
+            completions = [Completion(hold=claim.hold) for claim in claims]
+            settled = await again(lambda: store.complete_jobs(worker, completions))  # noqa: B023 - called at once
+            ended.update(one.job_id for one in settled)
+
+    async with many_stores(bench, 50) as stores:
+        await asyncio.gather(*(work(store, f"w{n}") for n, store in enumerate(stores)))
+        await work(stores[0], "last")  # what a rival held while the others looked
+    assert ended == Counter(job.id for job in jobs)
+    assert await bench.store.list_jobs() == []
+    runs = await bench.store.list_runs(limit=len(jobs) + 1)
+    assert Counter((run.job_id, run.outcome) for run in runs) == Counter((job.id, "succeeded") for job in jobs)
+
+
+async def again(ask: Callable[[], Awaitable[T]]) -> T:
+    """As the engine does: what the database has refused for the moment, it is asked again."""
+    while True:
+        with suppress(TransientError):
+            return await ask()
 
 
 @pytest.mark.slow
