@@ -49,6 +49,8 @@ class Portal:
 
     async def _open(self) -> Store:
         """The store, opened by whoever comes first; an attempt that failed is made again by the next."""
+        if self._store is not None:
+            return self._store
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._store is None:

@@ -58,7 +58,7 @@ class SqliteOptions(Struct, frozen=True, kw_only=True):
     """Whether each commit waits for the disk: see this module's docstring."""
     confirm_stale: timedelta = timedelta(milliseconds=250)
     """How long an expired claim must have been seen unchanged before it is reclaimed."""
-    watch: timedelta | None = timedelta(milliseconds=100)
+    watch: timedelta | None = timedelta(milliseconds=25)
     """How often to look whether another connection changed the file; None: not at all."""
 
 

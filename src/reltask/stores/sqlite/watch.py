@@ -1,8 +1,8 @@
 """Noticing that somebody else wrote to the file.
 
 SQLite sends no signals, but `pragma data_version` changes whenever another connection commits, and asking costs a
-look into shared memory: about 20 microseconds. Ten looks a second take a quarter of a percent of one core. The watching
-connection writes nothing and holds no lock between two looks.
+look into shared memory: about 20 microseconds. Forty looks a second take less than one percent of one core. The
+watching connection writes nothing and holds no lock between two looks.
 """
 
 from __future__ import annotations
