@@ -14,6 +14,8 @@ Duration = str | timedelta
 _UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)")
 _WHOLE = re.compile(rf"\s*(?:{_PART.pattern}\s*)+")
+LONGEST = timedelta(days=36_525)
+"""A hundred years: added to any date of ours, it is still one that every database can hold."""
 
 
 def parse_duration(value: Duration, *, name: str = "duration") -> timedelta:
@@ -21,12 +23,21 @@ def parse_duration(value: Duration, *, name: str = "duration") -> timedelta:
     if isinstance(value, timedelta):
         length = value
     elif _WHOLE.fullmatch(str(value)):
-        length = timedelta(microseconds=sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(value)))
+        length = _length(sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(value)))
     else:
         raise ValueError(f'{name}: {value!r} is not a duration; write "10s", "5m", "2h", "3d" or a timedelta.')
     if length < timedelta(0):
         raise ValueError(f"{name}: {value!r} is negative; a duration counts forward.")
+    if length > LONGEST:
+        raise ValueError(f"{name}: {value!r} is longer than a hundred years.")
     return length
+
+
+def _length(microseconds: float) -> timedelta:
+    try:
+        return timedelta(microseconds=microseconds)
+    except OverflowError:
+        return timedelta.max
 
 
 def format_duration(length: timedelta) -> str:

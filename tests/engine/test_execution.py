@@ -56,9 +56,21 @@ def test_successful_task_execution_updates_last_run_time(stage: Stage) -> None:
     stage.run(scenario())
 
 
+class Broken:
+    """A model that fails when it is asked for what it holds."""
+
+    def model_dump(self, **_: object) -> object:
+        raise LookupError("no such field")
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
-    [(object(), "object cannot be stored"), (float("nan"), "nan cannot be stored"), ("x" * 2000, "exceed the limit")],
+    [
+        (object(), "object cannot be stored"),
+        (float("nan"), "nan cannot be stored"),
+        ("x" * 2000, "exceed the limit"),
+        (Broken(), "no such field"),
+    ],
 )
 def test_result_that_cannot_be_stored_is_still_a_success(stage: Stage, value: object, why: str) -> None:
     """The work is done: a result that JSON cannot hold, or that is too long, is told of and left out."""

@@ -252,6 +252,28 @@ def test_refused_outcome_does_not_take_others_along(stage: Stage) -> None:
     assert picky.refused >= 2
 
 
+def test_outcome_that_no_driver_takes_frees_its_place(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """A mistake in every settlement of a run costs that run: its lock expires, and its place is free for the next."""
+    app = stage.app(settings={"worker.concurrency": 1})
+
+    @app.task
+    async def job() -> None: ...
+
+    async def scenario() -> list[str]:
+        async with app.worker():
+            app.faults.verbs = {"complete_jobs", "fail_jobs"}
+            app.faults.error = lambda: KeyError("a bug in a driver")
+            await job.enqueue()
+            await app.log.wait(events.LateWriteRefused)
+            app.faults.error = None
+            await job.enqueue()
+            await app.log.wait(events.RunSucceeded, 2)
+        return sorted(await app.outcomes())
+
+    assert stage.run(scenario()) == ["lost", "succeeded", "succeeded"]
+    assert "given up" not in caplog.text
+
+
 def test_mistake_in_the_engine_is_outlived(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """An error that nobody foresaw, in any of a worker's calls, is logged; poller, settler and beater live on."""
     app = stage.app()

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from reltask import Snooze, SyncContext
+from reltask import Snooze, SyncContext, events
 from tests.engine.stage import Stage
 
 
@@ -87,4 +87,33 @@ async def test_bodies_do_not_see_each_others_context_variables(live: Stage) -> N
     await mark.enqueue()
     await app.drain()
     assert seen == ["clean", "clean"]
+    app.close()
+
+
+async def test_no_thread_left_is_a_failure_of_its_slot(live: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no more threads the run fails, and its body does not run behind the worker's back."""
+    app = live.app()
+    ran = []
+
+    @app.task(max_attempts=1)
+    def job(number: int) -> None:
+        ran.append(number)
+
+    start = threading.Thread.start
+    refused: list[threading.Thread] = []
+
+    def start_later(thread: threading.Thread) -> None:
+        if thread.name.startswith("reltask-body") and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    async with app.worker():
+        await job.enqueue(1)
+        await app.log.wait(events.RunFailed)
+        await job.enqueue(2)
+        await app.log.wait(events.RunSucceeded)
+    assert ran == [2]
+    assert sorted(str(run.outcome) for run in await app.runs()) == ["failed", "succeeded"]
     app.close()

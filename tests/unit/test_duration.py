@@ -85,3 +85,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     """No text leads to anything but a length, a refusal, or the refusal of a length beyond all calendars."""
     with suppress(ValueError, OverflowError):
         assert parse_duration(text) >= timedelta(0)
+
+
+@pytest.mark.parametrize("value", ["36526d", "999999999999999d", timedelta.max])
+def test_nothing_lasts_longer_than_a_hundred_years(value: str | timedelta) -> None:
+    """A time that far away could not be read back from any database."""
+    with pytest.raises(ValueError, match="longer than a hundred years"):
+        parse_duration(value)

@@ -102,9 +102,10 @@ class Executor:
             task.cancel()
 
     def _give_up(self, run: Run, error: Exception) -> None:
-        """A mistake in the engine: a claim that nobody will settle must be able to expire."""
+        """A mistake in the engine: the place is free, and a claim that nobody will settle can expire."""
         logging.getLogger("reltask").error("A run of %s is given up", run.claim.task, exc_info=error)
-        self._beater.forget([run.hold])
+        self._vacated([run])
+        self._over([run])
 
     # Running
 
@@ -115,18 +116,17 @@ class Executor:
             self._end(run, stopped(run))
             return
         try:
-            body = None if _is_missed(run) else self._make_body(run)
+            if _is_missed(run):
+                self._end(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
+                return
+            ending = run.begin(self._make_body(run), self._asked_to_stop)
         except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
             self._end(run, raised(error, run, limit=self._limits.traceback))
-            return
-        if body is None:
-            self._end(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
         else:
-            self._supervise(run, body)
+            self._supervise(run, ending)
 
-    def _supervise(self, run: Run, body: Body) -> None:
+    def _supervise(self, run: Run, ending: asyncio.Future[Any]) -> None:
         """Let the body end by itself, or because its time is up or somebody asked for it."""
-        ending = run.begin(body, self._asked_to_stop)
         if run.task.options.timeout is not None:
             run.timer = self._start_timer(run, run.task.options.timeout.total_seconds())
         ending.add_done_callback(partial(self._body_ended, run))
@@ -206,10 +206,11 @@ class Executor:
                     self._spawn(self._refused(end))
                     continue
                 self._report(end, waiting.settlement, settled)
-            except Exception as error:  # noqa: BLE001 - told there
-                self._give_up(end.run, error)
+            except Exception:
+                logging.getLogger("reltask").exception("The end of a run of %s was not reported", end.run.claim.task)
             over.append(end.run)
-        self._over(over)
+        if over:
+            self._over(over)
 
     def _over(self, runs: Sequence[Run]) -> None:
         self._beater.forget([run.hold for run in runs])

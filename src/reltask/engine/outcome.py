@@ -54,8 +54,8 @@ def returned(value: object, *, limit: int) -> Ended:
         return Ended(outcome=Outcome.SUCCEEDED, not_stored=value.reason)
     try:
         raw = encode_json(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        return Ended(outcome=Outcome.SUCCEEDED, not_stored=str(error))
+    except Exception as error:  # noqa: BLE001 - a class of the user's may raise anything when it is asked for its JSON
+        return Ended(outcome=Outcome.SUCCEEDED, not_stored=str(error) or type(error).__name__)
     if len(raw) > limit:
         return Ended(outcome=Outcome.SUCCEEDED, not_stored=f"{len(raw):,} bytes exceed the limit of {limit:,}")
     return Ended(outcome=Outcome.SUCCEEDED, result=raw.decode())

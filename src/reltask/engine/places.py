@@ -62,17 +62,16 @@ class Places:
                 self._isolated[run.hold] = run
 
     def vacate(self, runs: Iterable[Run]) -> None:
-        """Their bodies have ended."""
+        """Their bodies have ended. To say so twice harms nobody."""
         for run in runs:
-            del self._bodies[run.hold]
-            self._in_queue[run.claim.queue] -= 1
+            if self._bodies.pop(run.hold, None) is not None:
+                self._in_queue[run.claim.queue] -= 1
 
     def give_back(self, runs: Iterable[Run]) -> None:
         """Their ends are on record."""
         for run in runs:
-            del self._runs[run.hold]
-            if run.claim.isolated:
-                del self._isolated[run.hold]
+            self._runs.pop(run.hold, None)
+            self._isolated.pop(run.hold, None)
 
     def isolated(self) -> Iterable[Run]:
         """Runs whose last run was lost: they are given the worker to themselves."""

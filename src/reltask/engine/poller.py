@@ -1,8 +1,8 @@
 """Reclaim, claim, dispatch, and sleep until there is a reason not to.
 
 A worker sleeps until the earliest of: its poll, the next due time that its last claim reported, the earliest end
-of somebody's lock, a signal, a freed place. So a due job starts within milliseconds although polls are a minute
-apart, and a dead worker's slot is taken over when its lock ends, not a poll later.
+of somebody's lock, the end of a quarantine, a signal, a freed place. So a due job starts within milliseconds although
+polls are a minute apart, and a dead worker's slot is taken over when its lock ends, not a poll later.
 
 Idle cost is arithmetic. An idle worker sends one statement per poll: the claim, which also carries its sign of life
 and says when the next lock ends, so that a reclaim is sent only when there is something to reclaim. With the default
@@ -131,21 +131,24 @@ class Poller(Service):
 
     async def _claim(self) -> None:
         """Fill the free places. Idle is only who has looked in vain, and has not been woken since it began to look."""
-        self._due_at = float("inf")
         self.idle, looked, claimed = False, self._wakes, 0
-        if self._quarantine() > 0 or self._places.free == 0:
+        if self._is_quarantined() or self._places.free == 0:
             return
+        self._due_at = float("inf")
         for wish in self._places.wishes():
             claimed += await self._grant(wish)
-            if self._quarantine() > 0:
+            if self._is_quarantined():
                 return
         self.idle = claimed == 0 and looked == self._wakes
 
-    def _quarantine(self) -> float:
-        """For how many seconds yet a run that was lost before has the worker to itself."""
+    def _is_quarantined(self) -> bool:
+        """Whether a run that was lost before has the worker to itself. When that ends, it is time to look."""
         now = self._clock.monotonic()
-        ends = (run.time.at + run.claim.lock_timeout.total_seconds() for run in self._places.isolated())
-        return max(0.0, max(ends, default=now) - now)
+        ends = [run.time.at + run.claim.lock_timeout.total_seconds() for run in self._places.isolated()]
+        if now >= max(ends, default=now):
+            return False
+        self._due_at = max(ends)
+        return True
 
     async def _grant(self, wish: Wish) -> int:
         """Make one claim and dispatch what it got. A claim whose answer is lost is looked for by the beater."""
@@ -229,12 +232,9 @@ class Poller(Service):
         return self._rng.uniform(0, spread) + seconds if seconds > 0 else self._rng.uniform(*again)
 
     def _pause(self) -> float:
-        """Seconds until the next look. Without a free place only an ending lock or the poll is worth one.
-
-        Nobody knows what became due during a quarantine: its end is worth a look.
-        """
+        """Seconds until the next look. Without a free place only an ending lock or the poll is worth one."""
         now = self._clock.monotonic()
-        due_in = (self._quarantine() or self._due_at - now) if self._places.free > 0 else float("inf")
+        due_in = self._due_at - now if self._places.free > 0 else float("inf")
         pause = max(0.0, min(self._poll, due_in, self._reclaim_at - now))
         if pause > 0:
             self._emit(events.Idle(worker=self._worker, seconds=pause))

@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from reltask import events
 from reltask.clock import Clock
 from reltask.engine.service import Service
-from reltask.errors import AmbiguousError, DatabaseError, ReltaskError, TransientError
+from reltask.errors import AmbiguousError, DatabaseError, TransientError
 from reltask.job import Completion, Failure, Hold, Outcome, Release, Settled, Settlement
 from reltask.store import BATCH, Store
 
@@ -79,6 +79,8 @@ class Settler(Service, Generic[T]):
             try:
                 return (await self._store.read_outcomes([hold])).get(hold)
             except (TransientError, AmbiguousError) as error:
+                if self._stopping:
+                    break
                 await self._wait_for_database(error, tries)
             except DatabaseError:
                 break
@@ -151,7 +153,7 @@ class Settler(Service, Generic[T]):
             return
         why = f"The outcome could not be written: {error}"
         failure = Failure(hold=settlement.hold, error=why, delay=UNWRITABLE_PAUSE)
-        with contextlib.suppress(ReltaskError):
+        with contextlib.suppress(Exception):  # then the claim is let go, and its lock expires
             await self._store.fail_jobs(self._worker, [failure])
 
     async def _wait_for_database(self, error: DatabaseError, tries: int) -> None:

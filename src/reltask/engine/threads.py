@@ -22,10 +22,11 @@ class ThreadPool:
         """Run the function, in the caller's context variables."""
         future: Future[Any] = Future()
         context = contextvars.copy_context()
-        self._work.put((future, lambda: context.run(function)))
         if not self._idle.acquire(blocking=False):
+            # First of all: where no thread can be had, the function must not be left for another one to run.
+            threading.Thread(target=self._serve, name=f"reltask-body-{self._threads + 1}", daemon=True).start()
             self._threads += 1
-            threading.Thread(target=self._serve, name=f"reltask-body-{self._threads}", daemon=True).start()
+        self._work.put((future, lambda: context.run(function)))
         return future
 
     def close(self) -> None:

@@ -227,6 +227,7 @@ class Worker:
         await poller.stop()
         await self._finish_bodies(grace)
         await settler.stop()
+        self._executor.close()  # whoever was refused by the last answer
         await beater.stop()
         self._pool.close()
         with contextlib.suppress(DatabaseError):
