@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reltask.errors import TransientError
+from reltask.errors import PermanentError, TransientError
 from reltask.job import NewJob
 from tests.mssql_server import VARIABLE
 from tests.store.bench import MssqlBackend, new_job
@@ -79,3 +79,17 @@ async def test_nothing_is_written_once_the_server_has_ended_the_transaction(
         await deadlocked(store, after)
     assert await names(store) == []
     assert await store.list_jobs() == []
+
+
+async def begin_inside(store: MssqlStore) -> None:
+    """A user's mistake."""
+    async with store.transaction(timeout=PATIENCE) as writing:
+        await writing.execute(ADD, name="a")
+        await writing.execute("BEGIN TRANSACTION")
+
+
+async def test_a_transaction_that_is_begun_inside_and_left_open_is_an_error(store: MssqlStore) -> None:
+    """COMMIT would only end the inner one: what looks committed would be gone with the connection."""
+    with pytest.raises(PermanentError, match="begun inside the task's own"):
+        await begin_inside(store)
+    assert await names(store) == []

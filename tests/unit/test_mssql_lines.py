@@ -126,6 +126,27 @@ async def test_an_overdue_answer_that_ends_badly_costs_its_connection(gate: thre
     assert await closed(lines.made[0])
 
 
+async def test_whoever_leaves_a_transaction_leaves_no_connection_in_one(gate: threading.Event) -> None:
+    """A body that is stopped while its BEGIN is under way: the next transaction must not begin inside that one."""
+    lines = Lines()
+
+    async def begin() -> None:
+        async with lines.take(in_transaction=True) as line:
+            await line.call(lambda _: gate.wait(), PATIENT)
+
+    beginning = asyncio.create_task(begin())
+    while not lines.made:  # noqa: ASYNC110 - a thread makes it
+        await asyncio.sleep(0)
+    await asyncio.sleep(SOON)
+    beginning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    gate.set()
+    await arrival(lines)
+    assert await closed(lines.made[0])
+    assert await lines.ask() is lines.made[1]
+
+
 async def test_a_silent_server_is_not_stormed(gate: threading.Event) -> None:
     """With so many answers overdue no more connections are made: certainly nothing was applied."""
     lines = Lines(pool_size=1)

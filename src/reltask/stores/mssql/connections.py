@@ -139,14 +139,17 @@ class Connections:
         return self._options.call_timeout or self._options.command_timeout + OVERTIME
 
     @asynccontextmanager
-    async def take(self) -> AsyncIterator[Line]:
-        """A connected line. One on which something unforeseen happened is given up."""
+    async def take(self, *, in_transaction: bool = False) -> AsyncIterator[Line]:
+        """A connected line. One on which something unforeseen happened is given up.
+
+        So is one that is left `in_transaction`: what it was asked last may have begun one that nobody will ever end.
+        """
         async with self._room:
             line = self._idle.pop() if self._idle else await self._connect()
             try:
                 yield line
             except (TimeoutError, asyncio.CancelledError):
-                self._leave(line)
+                self._leave(line, keep=not in_transaction)
                 raise
             except BaseException as error:
                 self._give_back(line, well=_is_orderly(error))
@@ -172,14 +175,14 @@ class Connections:
             raise
         return line
 
-    def _leave(self, line: Line) -> None:
-        """Its answer is overdue: it may come back when that has arrived."""
+    def _leave(self, line: Line, *, keep: bool = True) -> None:
+        """Its answer is overdue: when that has arrived, it may come back or is closed."""
         loop = asyncio.get_running_loop()
         self._late.add(line)
 
         def tell(well: bool) -> None:
             try:
-                loop.call_soon_threadsafe(self._arrived, line, well)
+                loop.call_soon_threadsafe(self._arrived, line, well and keep)
             except RuntimeError:  # the event loop is closed by now
                 line.end()
 

@@ -137,6 +137,7 @@ _FIREWALL = (
 )
 
 REMEDIES = {
+    266: "Commit what you begin inside ctx.transaction(), or begin nothing there: the block is a transaction already.",
     207: "Run: reltask migrate",
     229: _ROLE,
     230: _ROLE,

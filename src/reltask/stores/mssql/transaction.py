@@ -140,7 +140,7 @@ async def transaction(
 ) -> AsyncIterator[MssqlTransaction]:
     """A transaction that is committed when the block ends, and rolled back when it raises."""
     seconds = timeout.total_seconds()
-    async with connections.take() as line:
+    async with connections.take(in_transaction=True) as line:
         connection = await _begin(line, seconds)
         inner = MssqlTransaction(line, connection, seconds + OVERTIME, now)
         try:
@@ -153,9 +153,9 @@ async def transaction(
 
 async def send(line: Line, verb: str, patience: float, *, writes: bool) -> None:
     """A file that is one batch without parameters."""
-    (text, _) = load_batch("mssql", verb, "qmark")
+    batch = load_batch("mssql", verb, "qmark")
     try:
-        await line.call(lambda connection: execute(connection, text), patience)
+        await line.call(lambda connection: fetch(connection, batch, {}), patience)
     except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
         raise failed(error, verb=verb, writes=writes) from cause(error)
 
