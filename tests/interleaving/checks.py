@@ -101,7 +101,9 @@ class Oracle:
         return False
 
     def _rows_skipped_by(self, index: int) -> Iterator[Held]:
-        skips = self.pair[index].never_waits and self.driver.first.skips
+        operation = self.pair[index]
+        # A try for a lease is kept from waiting by the lease's guard, where a server knows no hints.
+        skips = operation.never_waits and (self.driver.first.skips or bool(operation.leases))
         return holdable(self.pair[1 - index]) if skips else iter(())
 
     async def _once(self, find: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:

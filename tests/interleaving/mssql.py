@@ -53,6 +53,8 @@ UPDATE reltask.Jobs SET Progress = Progress WHERE Id IN (SELECT value FROM OPENJ
 UPDATE reltask.Workers SET Host = Host WHERE Id IN (SELECT value FROM OPENJSON(?));
 UPDATE reltask.Leases SET Metadata = Metadata WHERE Name IN (SELECT value FROM OPENJSON(?));
 """
+GUARD = "EXEC sp_getapplock @Resource = ?, @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 0"
+"""What whoever changes a lease holds beside its row, or before there is one: see guard_lease.sql."""
 WAITS = "SELECT COUNT(*) FROM sys.dm_exec_requests WHERE session_id = ? AND wait_type LIKE N'LCK%'"
 WAITS_ON_BABELFISH = "SELECT COUNT(*) FROM pg_catalog.pg_locks WHERE pid = ? AND CAST(granted AS varchar(5)) = 'f'"
 
@@ -124,6 +126,8 @@ class MssqlSession:
         await _run(self._line, "INSERT INTO dbo.Effects (JobId, Kind) VALUES (?, ?)", str(job_id), kind)
 
     async def hold_rows(self, jobs: Collection[UUID], workers: Collection[str], leases: Collection[str] = ()) -> None:
+        for lease in leases:
+            await _run(self._line, GUARD, f"reltask.lease {lease}")
         given = [values.batch(map(str, jobs)), values.batch(workers), values.batch(leases)]
         await _run(self._line, HOLD, *given)
 
