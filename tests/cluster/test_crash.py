@@ -77,7 +77,7 @@ def assert_operators_are_refused(cluster: Cluster, job: JobView) -> None:
 
 
 def test_a_due_time_survives_the_worker_that_knew_it(cluster: Cluster) -> None:
-    """A worker dies idle, after it has moved a recurring job on: the next slot waits for no poll, if there are signals."""
+    """A worker dies idle after it has moved a recurring job on: with signals, the next slot waits for no poll."""
     schedule = {"key": "only", "every": "1s", "arguments": {"seconds": 0.2}}
     cluster.start(2, {"lock_timeout": "2m", "poll": "5s", SCHEDULES: json.dumps([schedule])})
     (job,) = eventually(lambda: [job for job in cluster.jobs() if job.slot_no > 2], what="two slots are done")
