@@ -55,6 +55,8 @@ NVARCHAR = 4_000
 """What fits into an nvarchar that is not nvarchar(max)."""
 LATE = 2
 """So many connections may be overdue before no more are made."""
+GOODBYE = 5.0
+"""Seconds that a connection may take to be closed before nobody waits for it."""
 OVERTIME = 2.0
 """Seconds that the event loop waits longer than the driver, which counts whole ones."""
 
@@ -86,7 +88,8 @@ class Line:
         self._make = make
         self._last: Future[Any] | None = None
         # A thread that hangs in the driver must not keep the process from ending.
-        threading.Thread(target=self._serve, name="reltask-mssql", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="reltask-mssql", daemon=True)
+        self._thread.start()
 
     async def call(self, work: Callable[[Any], T], patience: float) -> T:
         """What the work answers, in its thread; TimeoutError when the patience ends. The first call connects."""
@@ -102,6 +105,10 @@ class Line:
     def end(self) -> None:
         """Close the connection once the thread has it back."""
         self._work.put(None)
+
+    async def ended(self, patience: float) -> None:
+        """Wait until the connection is closed, but not for longer than this."""
+        await asyncio.to_thread(self._thread.join, patience)
 
     def _serve(self) -> None:
         connection = None
@@ -214,11 +221,15 @@ class Connections:
         return connection
 
     async def close(self) -> None:
-        """End every idle line; those that are overdue end when they come back."""
+        """End every idle line; those that are overdue end when they come back.
+
+        The driver aborts a process that ends while it says goodbye to a server: that is waited for, within reason.
+        """
         self._open_for_use = False
         idle, self._idle = self._idle, []
         for line in idle:
             line.end()
+        await asyncio.gather(*(line.ended(GOODBYE) for line in idle))
 
 
 def limit_locks(connection: Any, seconds: float) -> None:
