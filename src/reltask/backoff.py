@@ -76,6 +76,6 @@ def parse_backoff(value: Duration | Backoff | None) -> Backoff | None:
         return value
     try:
         wait = parse_duration(value, name="backoff")
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise DeclarationError(f"{error} Or give a Backoff.") from error
     return Backoff(first=wait, cap=wait, factor=1.0, jitter=0.0)

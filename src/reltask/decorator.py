@@ -67,5 +67,5 @@ def length(name: str, value: Duration | None) -> timedelta | None:
         return None
     try:
         return parse_duration(value, name=name)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise DeclarationError(str(error)) from None

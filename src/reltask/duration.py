@@ -29,7 +29,7 @@ def parse_duration(value: Duration, *, name: str = "duration") -> timedelta:
     if length < timedelta(0):
         raise ValueError(f"{name}: {value!r} is negative; a duration counts forward.")
     if length > LONGEST:
-        raise ValueError(f"{name}: {value!r} is longer than a hundred years.")
+        raise ValueError(f"{name}: {value!r} is too long; write at most {LONGEST.days}d, which is a hundred years.")
     return length
 
 

@@ -374,7 +374,7 @@ async def _is_known(job_id: UUID, store: Store) -> bool:
 def _length(name: str, value: Duration | None) -> timedelta | None:
     try:
         return None if value is None else parse_duration(value, name=name)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise UsageError(str(error)) from None
 
 

@@ -91,7 +91,7 @@ def _check_name(name: str) -> None:
 def _length(name: str, value: Duration) -> timedelta:
     try:
         return parse_duration(value, name=name)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise UsageError(str(error)) from None
 
 

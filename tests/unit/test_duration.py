@@ -90,5 +90,5 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize("value", ["36526d", "999999999999999d", timedelta.max])
 def test_nothing_lasts_longer_than_a_hundred_years(value: str | timedelta) -> None:
     """A time that far away could not be read back from any database."""
-    with pytest.raises(ValueError, match="longer than a hundred years"):
+    with pytest.raises(ValueError, match="write at most 36525d"):
         parse_duration(value)
