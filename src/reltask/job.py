@@ -72,6 +72,7 @@ class Outcome(StrEnum):
 
 
 SLOT_ENDINGS = (Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.SKIPPED, Outcome.DISCARDED)
+"""In a tuple the first is found by its identity; a set would ask an enum for its hash, in Python, at every run."""
 
 
 class Transition(NamedTuple):

@@ -137,11 +137,11 @@ _FIREWALL = (
 )
 
 REMEDIES = {
-    266: "Commit what you begin inside ctx.transaction(), or begin nothing there: the block is a transaction already.",
     207: "Run: reltask migrate",
     229: _ROLE,
     230: _ROLE,
     262: _ROLE,
+    266: "Commit what you begin inside ctx.transaction(), or begin nothing there: the block is a transaction already.",
     300: _ROLE,
     916: _USER,
     976: _PRIMARY,
