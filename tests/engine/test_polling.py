@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from itertools import pairwise
 
 from reltask import events
@@ -308,6 +309,28 @@ def test_lock_contention_with_concurrent_workers(stage: Stage) -> None:
     assert stage.run(scenario()) == ["succeeded"] * 60
     assert sorted(ran) == list(range(60))
     assert all(len(starts(app)) > 0 for app in apps)
+
+
+def test_workers_do_not_stampede_at_a_due_time(stage: Stage) -> None:
+    """Of ten workers that wait for the same recurring job soon hardly more than one looks as it becomes due."""
+    apps, looks = [stage.app() for _ in range(10)], []
+    for app in apps:
+
+        @app.task(name="job", every="10s", align=True)
+        async def job() -> None: ...
+
+        app.subscribe(lambda e: looks.append(stage.seconds()) if isinstance(e, events.Idle) else None)
+
+    async def scenario() -> None:
+        async with contextlib.AsyncExitStack() as running:
+            for app in apps:
+                await running.enter_async_context(app.worker())
+            await asyncio.sleep(400)
+
+    stage.run(scenario())
+    assert sum(len(starts(app)) for app in apps) == 40
+    at_once = [sum(slot < look <= slot + 0.004 for look in looks) for slot in range(200, 400, 10)]
+    assert sum(at_once) < 3 * len(at_once)
 
 
 def test_drained_waits_for_what_bodies_enqueue(stage: Stage) -> None:

@@ -41,10 +41,11 @@ RIVAL_PAUSE = (0.05, 0.15)
 """A due job that a rival held while we looked is looked at again after so many seconds, at least and at most."""
 EXPIRY_PAUSE = (0.26, 0.4)
 """So is a lock that has ended but could not be reclaimed yet: a little later than a store needs that looks twice."""
-DUE_SPREAD = 0.004
+DUE_SPREAD = (0.004, 0.064)
 EXPIRY_SPREAD = 0.25
 HINT_SPREAD = (0.02, 0.5)
-"""Workers that wait for the same moment spread over this many seconds; they do not stampede."""
+"""Workers that wait for the same moment spread over this many seconds; they do not stampede. For a due time it is the
+first, and twice as much after each time that a rival was faster, up to the second: soon the last winner looks alone."""
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -84,6 +85,8 @@ class Poller(Service):
         self._emit = emit
         self._reclaim_at = float("-inf")
         self._due_at = float("inf")
+        self._awaited = float("inf")
+        self._due_spread = DUE_SPREAD[0]
         self._time: DatabaseTime | None = None
         self._hint: asyncio.TimerHandle | None = None
         self._failed_since: float | None = None
@@ -160,11 +163,24 @@ class Poller(Service):
             self._beater.claim_unanswered(token, lock_timeout=self._lock_timeout.total_seconds())
             raise
         runs = self._watch(answer, sent_at)
+        self._rate(len(runs))
         self._plan(answer, wish, len(runs))
         if runs:
             self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=wish.limit))
-        self._dispatch(runs)
+        self._begin(runs)
         return len(runs)
+
+    def _begin(self, runs: Sequence[Run]) -> None:
+        """Begin what was claimed.
+
+        If there is more to claim, begin it in the turn of the loop after next: by then the next claim is on its way,
+        and the server looks while bodies run.
+        """
+        if self._due_at <= self._clock.monotonic() and self._places.free > 0:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._dispatch, runs)
+        else:
+            self._dispatch(runs)
 
     def _request(self, wish: Wish, token: UUID) -> ClaimRequest:
         return ClaimRequest(
@@ -207,15 +223,23 @@ class Poller(Service):
                 self._hint.cancel()
             self._hint = loop.call_at(at, self.wake)
 
+    def _rate(self, claimed: int) -> None:
+        """Keep further from the rivals if one of them was faster at the time that we awaited, too."""
+        has_come = self._awaited <= self._clock.monotonic()
+        if has_come:
+            self._awaited = float("inf")
+        if has_come or claimed:
+            self._due_spread = DUE_SPREAD[0] if claimed else min(self._due_spread * 2, DUE_SPREAD[1])
+
     def _plan(self, answer: ClaimAnswer, wish: Wish, claimed: int) -> None:
         """Remember when it is worth looking again, on the monotonic clock."""
         now = self._clock.monotonic()
         if claimed in (wish.limit, BATCH):
             self._due_at = min(self._due_at, now)
         elif answer.next_due is not None:
-            self._due_at = min(
-                self._due_at, now + self._seconds_until(answer.next_due, answer.now, RIVAL_PAUSE, DUE_SPREAD)
-            )
+            due = now + self._seconds_until(answer.next_due, answer.now, RIVAL_PAUSE, self._due_spread)
+            self._due_at = min(self._due_at, due)
+            self._awaited = min(self._awaited, now + (answer.next_due - answer.now).total_seconds())
         self._reclaim_at = self._next_reclaim(answer, now)
 
     def _next_reclaim(self, answer: ClaimAnswer, now: float) -> float:

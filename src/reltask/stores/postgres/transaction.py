@@ -36,8 +36,8 @@ class Verbs(ABC):
         return cast("datetime", now)
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        rows = await self.verb("enqueue_jobs", **values.new_jobs(jobs))
-        return {job_id for job_id, inserted in rows if inserted}
+        rows = await self.verb("enqueue_jobs", **values.new_jobs(jobs), again=False)
+        return {job_id for job_id, _ in rows}
 
     async def holds_job(self, worker: str, hold: Hold) -> bool:
         return bool(await self.verb("read_holds", worker=worker, **values.holds([hold])))

@@ -1,4 +1,4 @@
--- Purpose       insert jobs, and say which ids are in the database: inserted now, or known from before.
+-- Purpose       insert jobs, and say which ids it has inserted; sent :again, also which were known from before.
 -- Precondition  neither the table nor the ledger knows the id, and no row has its (task, key); others are left out.
 -- Lock order    by name, then by id, so that two batches cannot wait for each other in a circle: neither one batch sent
 --               twice, nor two that bring the same (task, key) under ids of their own, as workers do that start together.
@@ -6,7 +6,8 @@
 -- The ids are the client's. When an answer was lost the same statement is sent again: it inserts nothing twice, and
 -- "known from before" then means that the first sending had worked. A row that is there is not inserted over, although
 -- the conflict would see to it: its run may be ending now, and then the conflict goes away while this statement, which
--- cannot see the ledger row that takes its place, waits for it.
+-- cannot see the ledger row that takes its place, waits for it. That goes for the first sending, too: it may arrive last.
+-- "offset 0" has each id looked up by itself; the planner might read all of a table that it believes to be empty.
 
 with
 parameters as materialized (
@@ -33,8 +34,8 @@ inserted as (
            coalesce(given.run_at, parameters.now + coalesce(given.delay, interval '0'))
     from given
     cross join parameters
-    where not exists (select from reltask.jobs as job where job.id = given.id)
-      and not exists (select from reltask.runs as run where run.job_id = given.id)
+    where not exists (select from reltask.jobs as job where job.id = given.id offset 0)
+      and not exists (select from reltask.runs as run where run.job_id = given.id offset 0)
     order by given.task, coalesce(given.key, ''), given.id
     on conflict do nothing
     returning id
@@ -45,5 +46,6 @@ from inserted
 union all
 select given.id, false
 from given
-where exists (select from reltask.jobs as job where job.id = given.id)
-   or exists (select from reltask.runs as run where run.job_id = given.id);
+where :again::boolean
+  and (exists (select from reltask.jobs as job where job.id = given.id offset 0)
+    or exists (select from reltask.runs as run where run.job_id = given.id offset 0));
