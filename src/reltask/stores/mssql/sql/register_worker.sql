@@ -18,9 +18,21 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
 DECLARE @alive_until datetime2(6) = DATEADD(MICROSECOND, @alive_for % 1000000, DATEADD(SECOND, @alive_for / 1000000, @now));
 
 BEGIN TRY
-    BEGIN TRANSACTION;
+    -- XACT_ABORT is off around the INSERT, because being refused must not cost a caller's own transaction.
+    SET XACT_ABORT OFF;
+    BEGIN TRY
+        INSERT INTO reltask.Workers (
+            Id, Host, Pid, Version, AppVersion, Queues, Tasks, Concurrency, StartedAt, HeartbeatAt, AliveUntil)
+        SELECT @id, @host, @pid, @version, @app_version, @queues, @tasks, @concurrency, @now, @now, @alive_until
+        WHERE NOT EXISTS (SELECT 1 FROM reltask.Workers WITH (UPDLOCK, HOLDLOCK) WHERE Id = @id);
+    END TRY
+    BEGIN CATCH
+        -- the same worker was introduced at the same moment: the row is there, and that is all that was wanted
+        IF ERROR_NUMBER() NOT IN (2601, 2627) OR XACT_STATE() = -1 THROW;
+    END CATCH;
+    SET XACT_ABORT ON;
 
-    UPDATE reltask.Workers WITH (UPDLOCK, HOLDLOCK)
+    UPDATE reltask.Workers
     SET Host = @host,
         Pid = @pid,
         Version = @version,
@@ -33,13 +45,6 @@ BEGIN TRY
         StoppedAt = NULL,
         DeadAt = NULL
     WHERE Id = @id;
-
-    IF @@ROWCOUNT = 0
-        INSERT INTO reltask.Workers (
-            Id, Host, Pid, Version, AppVersion, Queues, Tasks, Concurrency, StartedAt, HeartbeatAt, AliveUntil)
-        VALUES (@id, @host, @pid, @version, @app_version, @queues, @tasks, @concurrency, @now, @now, @alive_until);
-
-    COMMIT TRANSACTION;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
