@@ -74,9 +74,8 @@ create index if not exists jobs_claimable on reltask.jobs (queue, task, priority
 create index if not exists jobs_isolated on reltask.jobs (due_at)
     where locked_by is null and paused_at is null and dead_at is null and isolated;
 
--- Whose locks end next, and what one worker holds.
+-- Whose locks end next. It is also what finds all that is held: each further index would cost every claim and beat.
 create index if not exists jobs_expiring on reltask.jobs (lock_expires_at) where locked_by is not null;
-create index if not exists jobs_held on reltask.jobs (locked_by) where locked_by is not null;
 
 -- Dead letters, listed by people.
 create index if not exists jobs_dead on reltask.jobs (dead_at) where dead_at is not null;

@@ -41,6 +41,7 @@ class Arguments:
                 )
         self._signature = signature.replace(parameters=parameters)
         self._names = [parameter.name for parameter in parameters]
+        self._by_position = sum(parameter.kind is not inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
         fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in parameters]
         try:
             shape = msgspec.defstruct(f"{self._label}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
@@ -53,8 +54,7 @@ class Arguments:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, limit: int = DEFAULT_LIMIT) -> str:
         """The JSON of a call, or ArgumentsError: wrong names, wrong types, or something JSON cannot hold."""
         try:
-            values = self._signature.bind(*args, **kwargs).arguments
-            raw = encode_json(values)
+            raw = encode_json(self._by_name(args, kwargs))
             self._decoder.decode(raw)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ArgumentsError(f"Task {self._label}: {error}.", remedy=_ARGUMENTS_REMEDY) from error
@@ -64,6 +64,12 @@ class Arguments:
                 remedy="Store the data elsewhere and pass a reference, or raise limits.arguments.",
             )
         return raw.decode()
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The values of a call. One that gives all of them by position, as most do, is bound at a tenth of the cost."""
+        if not kwargs and len(args) == self._by_position == len(self._names):
+            return dict(zip(self._names, args, strict=True))
+        return self._signature.bind(*args, **kwargs).arguments
 
     def decode(self, text: str) -> dict[str, Any]:
         """The keyword arguments of a stored call."""

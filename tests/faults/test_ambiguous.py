@@ -220,7 +220,7 @@ async def test_enqueue_makes_one_row(scene: Scene, kind: Kind) -> None:
     """The retry brings the same id: inserted once, even when the first sending arrives after the job is done."""
     scene.gate.touch()
     async with scene.working():
-        aim = scene.proxy.aim("enqueue_jobs", kind)
+        aim = scene.proxy.aim("enqueue_job" if scene.url.startswith("postgresql") else "enqueue_jobs", kind)
         job = (await scene.app.get_task("hold").enqueue()).id
         await settled_before_late(scene, aim, job, fence=1)
         assert await scene.outside.jobs() == []

@@ -143,18 +143,18 @@ PRODUCERS = [
         "a declaration meets a claim",
         ("when job.locked_by is not null then job.next_run_time", "when false then job.next_run_time"),
     ),
-    _mutant("an enqueue trips over its twin", "enqueue_jobs", "an id sent twice", ("    on conflict do nothing\n", "")),
+    _mutant("an enqueue trips over its twin", "enqueue_job", "an id sent twice", ("on conflict do nothing\n", "")),
     _mutant(
         "an enqueue forgets the ledger",
-        "enqueue_jobs",
+        "enqueue_job",
         ("held one-off", "complete", "enqueue the same id"),
-        ("and not exists (select from reltask.runs as run where run.job_id = given.id)", ""),
+        ("and not exists (select from reltask.runs where job_id = :id::uuid)", ""),
     ),
     _mutant(
         "an enqueue leaves its twin to the conflict",
-        "enqueue_jobs",
+        "enqueue_job",
         "a resend meets the end of its job",
-        ("not exists (select from reltask.jobs as job where job.id = given.id)\n", "true\n"),
+        ("not exists (select from reltask.jobs where id = :id::uuid)\n", "true\n"),
     ),
     _mutant(
         "an enqueue inserts by id",

@@ -37,7 +37,7 @@ class LossyStore(PostgresStore):
     lost = False
 
     async def _send(self, verb: str, columns: dict[str, object], *, writes: bool) -> list[Any]:
-        if verb == "enqueue_jobs" and not self.lost:
+        if verb == "enqueue_job" and not self.lost:
             self.lost = True
             raise AmbiguousError("lost")
         return await super()._send(verb, columns, writes=writes)

@@ -99,14 +99,13 @@ class PostgresStore(Upkeep):
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         if not jobs:
             return set()
-        columns = {**values.new_jobs(jobs), "again": False}
-        rows, doubtful = await self._insert("enqueue_jobs", columns, self._enqueue_again)
+        rows, doubtful = await self._insert(*values.enqueueing(jobs), lambda _: self._enqueue_again(jobs))
         return {job_id for job_id, inserted in rows if inserted or doubtful}
 
-    async def _enqueue_again(self, columns: values.Columns) -> Rows:
+    async def _enqueue_again(self, jobs: Sequence[NewJob]) -> Rows:
         """The same, and another look at the ledger: the first sending's job may have ended while this one began."""
         async with self.transaction(timeout=timedelta(seconds=self._options.command_timeout)) as resent:
-            rows = await resent.verb("enqueue_jobs", **{**columns, "again": True})
+            rows = await resent.verb("enqueue_jobs", **values.new_jobs(jobs), again=True)
             if await resent.verb("read_ended", ids=[job_id for job_id, inserted in rows if inserted]):
                 raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")
         return rows

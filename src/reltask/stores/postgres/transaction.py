@@ -36,7 +36,8 @@ class Verbs(ABC):
         return cast("datetime", now)
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        rows = await self.verb("enqueue_jobs", **values.new_jobs(jobs), again=False)
+        verb, columns = values.enqueueing(jobs)
+        rows = await self.verb(verb, **columns)
         return {job_id for job_id, _ in rows}
 
     async def holds_job(self, worker: str, hold: Hold) -> bool:

@@ -135,6 +135,13 @@ def new_jobs(given: Sequence[NewJob]) -> Columns:
     }
 
 
+def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
+    """The verb for so many, and its columns: most jobs come alone, and one job needs no arrays."""
+    if len(jobs) == 1:
+        return "enqueue_job", new_job(jobs[0])
+    return "enqueue_jobs", {**new_jobs(jobs), "again": False}
+
+
 def new_job(job: NewJob) -> Columns:
     """A single job, for a statement that takes plain parameters."""
     return {**msgspec.structs.asdict(job), "lock_timeout_ms": milliseconds(job.lock_timeout)}

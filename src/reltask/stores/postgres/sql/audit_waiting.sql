@@ -18,10 +18,17 @@ parameters as materialized (
     select coalesce(:now::timestamptz, statement_timestamp()) as now
 ),
 
+held as materialized (
+    select locked_by as worker, count(*) as jobs
+    from reltask.jobs
+    where locked_by is not null
+    group by locked_by
+),
+
 alive as materialized (
     select worker.id, worker.queues, worker.tasks,
            worker.started_at <= parameters.now - :lock_timeout::interval as settled,
-           (select count(*) from reltask.jobs as job where job.locked_by = worker.id) < worker.concurrency as has_room
+           coalesce((select held.jobs from held where held.worker = worker.id), 0) < worker.concurrency as has_room
     from reltask.workers as worker
     cross join parameters
     where worker.stopped_at is null and worker.alive_until >= parameters.now

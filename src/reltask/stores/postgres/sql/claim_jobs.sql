@@ -97,7 +97,9 @@ claimed as (
     from parameters
     where job.id = any (array(select id from isolated union all select id from ordinary))
       and job.locked_by is null
-    returning job.*
+    returning job.id, job.fence, job.task, job.key, job.args, job.queue, job.priority, job.schedule, job.slot_no,
+              job.next_run_time, job.due_at, job.slot_started_at, job.locked_at, job.attempt, job.max_attempts,
+              job.claim_timeout_ms, job.lock_expires_at, job.isolated
 ),
 
 alive as (

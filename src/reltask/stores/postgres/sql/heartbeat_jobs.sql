@@ -3,7 +3,7 @@
 -- Lock order    ids ascending, and rows that somebody holds are skipped: a heartbeat never waits. A row missing from
 --               the answer is therefore suspect, not lost; read_holds decides.
 --
--- Each row is found by its id: "is not distinct from" keeps the planner from walking all that the worker ever held.
+-- Each row is found by its id: "is not distinct from" keeps the planner from walking all that is held.
 
 with
 parameters as materialized (
@@ -45,6 +45,12 @@ alive as (
 select renewed.id, renewed.fence, false as stray
 from renewed
 union all
+-- Looks through all that is held, for each token; there is one only after a claim's answer was lost.
 select job.id, job.fence, true
 from unnest(:tokens::uuid[]) as unanswered (token)
-join reltask.jobs as job on job.locked_by = :worker::text and job.claim_token = unanswered.token;
+cross join lateral (
+    select id, fence
+    from reltask.jobs
+    where locked_by = :worker::text and claim_token = unanswered.token
+    offset 0
+) as job;

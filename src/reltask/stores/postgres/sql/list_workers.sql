@@ -2,9 +2,17 @@
 -- Precondition  none; reads only.
 -- Lock order    no locks.
 
+with
+held as materialized (
+    select locked_by as worker, count(*) as jobs
+    from reltask.jobs
+    where locked_by is not null
+    group by locked_by
+)
+
 select worker.id, worker.host, worker.pid, worker.version, worker.app_version, worker.queues, worker.tasks,
        worker.concurrency,
-       (select count(*) from reltask.jobs as job where job.locked_by = worker.id) as running,
+       coalesce((select held.jobs from held where held.worker = worker.id), 0) as running,
        worker.started_at, worker.heartbeat_at, known.state
 from reltask.workers as worker
 cross join lateral (

@@ -2,7 +2,7 @@
 -- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
 -- Lock order    ids ascending; waits for a row held by another statement and checks it again afterwards.
 --
--- Each row is found by its id: "is not distinct from" keeps the planner from walking all that the worker ever held.
+-- Each row is found by its id: "is not distinct from" keeps the planner from walking all that is held.
 
 with
 parameters as materialized (

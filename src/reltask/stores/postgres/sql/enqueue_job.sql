@@ -1,0 +1,15 @@
+-- Purpose       insert one job: what enqueue_jobs.sql does for many, at a third of its cost for one.
+-- Precondition  neither the table nor the ledger knows the id, and no row has its (task, key).
+-- Lock order    one row.
+
+insert into reltask.jobs (
+    id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
+    lock_timeout_ms, created_at, next_run_time)
+select :id::uuid, :task::text, :key::text, :queue::text, :priority::smallint, :args::json, :schedule::text,
+       :declaration::text, :app_version::text, :max_attempts::integer, :lock_timeout_ms::bigint, parameters.now,
+       coalesce(:run_at::timestamptz, parameters.now + coalesce(:delay::interval, interval '0'))
+from (select coalesce(:now::timestamptz, statement_timestamp()) as now) as parameters
+where not exists (select from reltask.jobs where id = :id::uuid)
+  and not exists (select from reltask.runs where job_id = :id::uuid)
+on conflict do nothing
+returning id, true as inserted;
