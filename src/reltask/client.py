@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from reltask.engine.transaction import open_transaction
 from reltask.errors import UsageError
+from reltask.loops import new_event_loop
 from reltask.store import Store
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ class Portal:
         self._make_store = make_store
         self._store: Store | None = None
         self._opening: asyncio.Lock | None = None
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="reltask-client", daemon=True)
         self._thread.start()
 

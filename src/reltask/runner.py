@@ -24,6 +24,7 @@ from reltask.engine.worker import Worker
 from reltask.errors import ConfigurationError, DatabaseError, MissingExtra, ReltaskError, SchemaError, UsageError
 from reltask.job import State
 from reltask.logs import name_worker, setup_logging
+from reltask.loops import new_event_loop
 from reltask.posix import install_stop_signals
 from reltask.schedule import decode, describe
 
@@ -69,7 +70,7 @@ def run_worker(app: App, *, once: bool = False, uvloop: bool = True) -> int:
     """
     setup_logging(app.settings.log.level, app.settings.log.format)
     calm_collector()
-    with asyncio.Runner(loop_factory=_loop_factory(uvloop=uvloop)) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop if uvloop else None) as runner:
         return runner.run(_serve(app, once=once))
 
 
@@ -82,17 +83,6 @@ def calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
-
-
-def _loop_factory(*, uvloop: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if not uvloop:
-        return None
-    try:
-        import uvloop as fast  # noqa: PLC0415 - an extra
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = fast.new_event_loop
-    return factory
 
 
 async def _serve(app: App, *, once: bool) -> int:
