@@ -39,7 +39,6 @@ class TlsFront:
         """Everything that came without TLS."""
         self._target = target
         self._context = _server_context(directory, self.authority)
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> asyncio.Server:
         server = await asyncio.start_server(self._serve, HOST, 0)
@@ -47,17 +46,15 @@ class TlsFront:
         return server
 
     async def end(self) -> None:
-        """End every connection."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for _ in range(3):
-            await asyncio.sleep(0)  # an aborted transport lets go of its socket a turn later, TLS another turn later
+        """End every connection, also those that are only just being accepted, or that a copy still belongs to."""
+        await _turns()
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await _turns()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         with suppress(OSError, asyncio.CancelledError):
             await self._answer(reader, writer)
         writer.transport.abort()
@@ -77,6 +74,12 @@ class TlsFront:
         finally:
             answers.cancel()
             server_writer.transport.abort()
+
+
+async def _turns() -> None:
+    """An aborted transport lets go of its socket a turn later, TLS another turn later."""
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
