@@ -264,4 +264,3 @@ async def mssql_driver(url: str) -> AsyncIterator[MssqlDriver]:
     finally:
         for line in lines:
             line.end()
-            await line.ended(PATIENCE)  # two threads that say goodbye at once, as the process ends, crash the driver

@@ -6,12 +6,14 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
 from reltask.errors import PermanentError, TransientError
+from reltask.stores.mssql import connections
 from reltask.stores.mssql.connect import Target
-from reltask.stores.mssql.connections import LATE, Answered, Connections, Options
+from reltask.stores.mssql.connections import LATE, Answered, Connections, Options, take_leave
 
 SOON = 0.02
 PATIENT = 10.0
@@ -187,6 +189,24 @@ async def test_closing_does_not_wait_for_an_overdue_answer(gate: threading.Event
     gate.set()
     await arrival(lines)
     assert await closed(lines.made[0])
+
+
+async def test_a_process_takes_leave_of_every_connection_before_the_driver_does(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The idle ones are closed; one whose answer is overdue is waited for, and closed by the thread that uses it."""
+    monkeypatch.setattr(connections, "_lines", WeakSet())  # none but those of this test
+    lines = Lines()
+    with pytest.raises(TimeoutError):
+        await lines.ask(lambda _: gate.wait(), SOON)
+    await lines.ask()
+    overdue, idle = lines.made
+    leaving = asyncio.create_task(asyncio.to_thread(take_leave))
+    assert await closed(idle)
+    assert not overdue.closed.is_set()
+    gate.set()
+    await leaving
+    assert overdue.closed.is_set()
 
 
 async def test_a_refused_login_says_so() -> None:

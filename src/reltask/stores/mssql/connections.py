@@ -20,19 +20,23 @@ refused by the server (1222: certainly not applied), a statement that takes too 
 network that swallows everything is left behind by the event loop.
 
 The driver's own pool is switched off for the process, unless somebody has asked for it: a closed connection should be
-closed, and take its locks with it.
+closed, and take its locks with it. At the end of the process the driver closes whatever is open, from a thread that is
+not the connection's own, and crashes if that one uses it: so each takes its leave before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from queue import SimpleQueue
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from msgspec import Struct
 from mssql_python.constants import ConstantsDDBC as Odbc
@@ -90,6 +94,7 @@ class Line:
         # A thread that hangs in the driver must not keep the process from ending.
         self._thread = threading.Thread(target=self._serve, name="reltask-mssql", daemon=True)
         self._thread.start()
+        _lines.add(self)
 
     async def call(self, work: Callable[[Any], T], patience: float) -> T:
         """What the work answers, in its thread; TimeoutError when the patience ends. The first call connects."""
@@ -106,9 +111,9 @@ class Line:
         """Close the connection once the thread has it back."""
         self._work.put(None)
 
-    async def ended(self, patience: float) -> None:
+    def ended(self, patience: float) -> None:
         """Wait until the connection is closed, but not for longer than this."""
-        await asyncio.to_thread(self._thread.join, patience)
+        self._thread.join(max(0.0, patience))
 
     def _serve(self) -> None:
         connection = None
@@ -126,6 +131,20 @@ class Line:
         if connection is not None:
             with suppress(mssql_python.Error, RuntimeError, OSError):
                 connection.close()
+
+
+_lines: WeakSet[Line] = WeakSet()
+"""Every line of the process: its thread keeps it alive."""
+
+
+@atexit.register  # after the driver's own, and therefore called before it
+def take_leave() -> None:
+    """Close all connections, each from its own thread; what hangs is left behind after a while."""
+    until, lines = time.monotonic() + GOODBYE, list(_lines)
+    for line in lines:
+        line.end()
+    for line in lines:
+        line.ended(until - time.monotonic())
 
 
 class Connections:
@@ -229,7 +248,7 @@ class Connections:
         idle, self._idle = self._idle, []
         for line in idle:
             line.end()
-        await asyncio.gather(*(line.ended(GOODBYE) for line in idle))
+        await asyncio.gather(*(asyncio.to_thread(line.ended, GOODBYE) for line in idle))
 
 
 def limit_locks(connection: Any, seconds: float) -> None:
