@@ -41,8 +41,14 @@ order by lease.name;
 
 -- 4. Workers that died: no sign of life for as long as they had promised, and no goodbye.
 select worker.id, worker.host, worker.pid, worker.heartbeat_at, worker.dead_at,
-       (select count(*) from reltask.jobs as job where job.locked_by = worker.id) as still_claimed
+       coalesce(held.jobs, 0) as still_claimed
 from reltask.workers as worker
+left join (
+    select locked_by, count(*) as jobs
+    from reltask.jobs
+    where locked_by is not null
+    group by locked_by
+) as held on held.locked_by = worker.id
 where worker.stopped_at is null and (worker.dead_at is not null or worker.alive_until < statement_timestamp())
 order by worker.heartbeat_at;
 

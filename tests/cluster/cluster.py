@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -138,8 +139,11 @@ class Cluster:
 
     def _pace(self) -> dict[str, str]:
         """How long locks and statements last; where nothing signals that there is work, how often workers look."""
-        slow = {"poll": "500ms", "RELTASK_DATABASE_COMMAND_TIMEOUT": "5m"} if self.url.startswith("mssql") else {}
-        return {"lock_timeout": f"{self.lock_timeout}s", **slow}
+        pace = {"lock_timeout": f"{self.lock_timeout}s"}
+        if self.url.startswith("mssql"):
+            pace |= {"poll": "500ms", "RELTASK_DATABASE_COMMAND_TIMEOUT": "5m"}
+            pace |= {"RELTASK_MAINTENANCE_LEASE_TTL": f"{10 * slowness(self.url)}s"}
+        return pace
 
     @staticmethod
     def _variables(settings: Mapping[str, str]) -> dict[str, str]:
@@ -192,6 +196,12 @@ class Cluster:
     def enqueue(self, task: str, **arguments: Any) -> UUID:
         """Enqueue a job of the workload."""
         job = self.app.get_task(task).enqueue_sync(**arguments)
+        self.enqueued.append(job.id)
+        return job.id
+
+    def enqueue_later(self, task: str, delay: timedelta, **arguments: Any) -> UUID:
+        """Enqueue a job that becomes due after so long."""
+        job = self.app.get_task(task).using(delay=delay).enqueue_sync(**arguments)
         self.enqueued.append(job.id)
         return job.id
 

@@ -41,6 +41,49 @@ def test_graceful_shutdown_mid_task(stage: Stage) -> None:
     assert app.log.of(events.WorkerStopped)[0].unsettled == 0
 
 
+def test_nothing_is_claimed_while_the_lease_is_given_back(stage: Stage) -> None:
+    """A worker that stops claims no more from that moment, however long the rest of its goodbye takes."""
+    app = stage.app(settings={"maintenance.coordination": "lease", "worker.poll": "250ms"})
+
+    @app.task
+    async def job() -> None: ...
+
+    async def enqueue_late() -> None:
+        await app.log.wait(events.WorkerStopping)
+        await job.enqueue()
+
+    async def scenario() -> None:
+        late = asyncio.create_task(enqueue_late())
+        async with app.worker():
+            await app.log.wait(events.LeaseAcquired)
+            app.faults.slow["resign_lease"] = 1.0
+        await late
+        assert (await app.one_job()).fence == 0
+
+    stage.run(scenario())
+
+
+def test_stop_between_a_claim_and_its_bodies(stage: Stage) -> None:
+    """What was claimed and has not begun yet is given back like the rest."""
+    app = stage.app(settings={"worker.concurrency": 400, "worker.shutdown_grace": "0s"})
+
+    @app.task
+    async def long() -> None:
+        await asyncio.sleep(600)
+
+    async def scenario() -> None:
+        await app.enqueue_many(long.call() for _ in range(400))
+        claimed = asyncio.Event()
+        app.subscribe(lambda e: claimed.set() if isinstance(e, events.JobsClaimed) else None)
+        async with app.worker():
+            await claimed.wait()
+        assert {job.locked_by for job in await app.jobs(limit=400)} == {None}
+        assert set(await app.outcomes()) == {"released"}
+
+    stage.run(scenario())
+    assert app.log.of(events.WorkerStopped)[0].unsettled == 0
+
+
 def test_body_that_outlasts_the_grace_is_stopped_and_released(stage: Stage) -> None:
     """After the grace a body is cancelled; its slot is given back with its attempt, and another worker takes it."""
     app, heir = stage.app(settings={"worker.shutdown_grace": "30s"}), stage.app()

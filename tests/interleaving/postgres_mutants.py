@@ -157,6 +157,12 @@ PRODUCERS = [
         ("not exists (select from reltask.jobs where id = :id::uuid)\n", "true\n"),
     ),
     _mutant(
+        "a batch trips over its twin",
+        "enqueue_jobs",
+        "opposite batches: enqueue, same ids",
+        ("    on conflict do nothing\n", ""),
+    ),
+    _mutant(
         "an enqueue inserts by id",
         "enqueue_jobs",
         "opposite batches: enqueue, same keys",

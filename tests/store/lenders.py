@@ -9,6 +9,7 @@ users do; Django would refuse anything else.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Coroutine
@@ -144,10 +145,17 @@ class Asyncpg(AsyncLender):
 
 
 class AsyncpgPool(Asyncpg):
+    """With the codec for JSON that asyncpg's documentation shows."""
+
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Any]:
-        async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+        pool = asyncpg.create_pool(url, min_size=1, max_size=1, init=self._speak_json)
+        async with pool, pool.acquire() as connection:
             yield connection
+
+    @staticmethod
+    async def _speak_json(connection: Any) -> None:
+        await connection.set_type_codec("json", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
 
 
 class Psycopg(Lender):

@@ -49,6 +49,8 @@ async def test_finished_job_is_not_enqueued_again(bench: Bench) -> None:
     await bench.complete(await bench.claimed(job))
     assert await bench.store.enqueue_jobs([job]) == set()
     assert await bench.store.list_jobs() == []
+    other = new_job()
+    assert await bench.store.enqueue_jobs([job, other]) == {other.id}
 
 
 async def test_key_is_unique_per_task_while_the_row_exists(bench: Bench) -> None:

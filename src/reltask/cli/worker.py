@@ -18,7 +18,7 @@ from reltask.runner import run_worker
 @click.option("--once", is_flag=True, help="Run what is due, then end: for cron, CI and batch hosts.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--log-format", metavar="FORMAT", help="text, json, or auto: text on a terminal, JSON otherwise.")
-@click.option("--no-uvloop", is_flag=True, help="Use Python's own event loop even if uvloop is installed.")
+@click.option("--no-uvloop", is_flag=True, help="Run bodies on Python's own event loop even if uvloop is installed.")
 def command(
     app: App,
     *,

@@ -86,6 +86,7 @@ class Poller(Service):
         self._reclaim_at = float("-inf")
         self._due_at = float("inf")
         self._awaited = float("inf")
+        self._has_come = False
         self._due_spread = DUE_SPREAD[0]
         self._time: DatabaseTime | None = None
         self._hint: asyncio.TimerHandle | None = None
@@ -137,7 +138,8 @@ class Poller(Service):
         self.idle, looked, claimed = False, self._wakes, 0
         if self._is_quarantined() or self._places.free == 0:
             return
-        self._due_at = float("inf")
+        self._has_come = self._awaited <= self._clock.monotonic()
+        self._due_at = self._awaited = float("inf")
         for wish in self._places.wishes():
             claimed += await self._grant(wish)
             if self._is_quarantined():
@@ -224,12 +226,12 @@ class Poller(Service):
             self._hint = loop.call_at(at, self.wake)
 
     def _rate(self, claimed: int) -> None:
-        """Keep further from the rivals if one of them was faster at the time that we awaited, too."""
-        has_come = self._awaited <= self._clock.monotonic()
-        if has_come:
-            self._awaited = float("inf")
-        if has_come or claimed:
-            self._due_spread = DUE_SPREAD[0] if claimed else min(self._due_spread * 2, DUE_SPREAD[1])
+        """Keep further from the rivals if the time that we awaited has come, and one of them was faster."""
+        if claimed:
+            self._due_spread = DUE_SPREAD[0]
+        elif self._has_come:
+            self._due_spread = min(self._due_spread * 2, DUE_SPREAD[1])
+        self._has_come = False
 
     def _plan(self, answer: ClaimAnswer, wish: Wish, claimed: int) -> None:
         """Remember when it is worth looking again, on the monotonic clock."""

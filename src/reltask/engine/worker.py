@@ -220,6 +220,7 @@ class Worker:
         """Claim no more, let bodies finish within the grace, stop the rest, release, and say goodbye."""
         grace = self._settings.shutdown_grace if grace is None else grace
         beater, settler, poller, *maintenance = self._hosts
+        self._poller.finish()  # first of all: whatever else takes its time, nothing more is claimed
         self._emit(events.WorkerStopping(worker=self.id, running=self.running, grace=grace.total_seconds()))
         for host in maintenance:
             await _stop_soon(host)

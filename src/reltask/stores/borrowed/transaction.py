@@ -1,6 +1,6 @@
 """Transactions on a user's connection: the one that is open already, and one that is begun for a task.
 
-enqueue(…)                 join ─► enqueue_jobs.sql                       the user commits, or rolls back
+enqueue(…)                 join ─► enqueue_job(s).sql                     the user commits, or rolls back
 ctx.transaction(…)         begin ─► the claim's check ─► the task's own statements ─► completion ─► commit
 """
 

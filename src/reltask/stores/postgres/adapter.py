@@ -105,7 +105,7 @@ class PostgresStore(Upkeep):
     async def _enqueue_again(self, jobs: Sequence[NewJob]) -> Rows:
         """The same, and another look at the ledger: the first sending's job may have ended while this one began."""
         async with self.transaction(timeout=timedelta(seconds=self._options.command_timeout)) as resent:
-            rows = await resent.verb("enqueue_jobs", **values.new_jobs(jobs), again=True)
+            rows = await resent.verb("enqueue_jobs", **values.new_jobs(jobs))
             if await resent.verb("read_ended", ids=[job_id for job_id, inserted in rows if inserted]):
                 raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")
         return rows

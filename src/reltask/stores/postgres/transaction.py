@@ -38,7 +38,7 @@ class Verbs(ABC):
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         verb, columns = values.enqueueing(jobs)
         rows = await self.verb(verb, **columns)
-        return {job_id for job_id, _ in rows}
+        return {job_id for job_id, inserted in rows if inserted}
 
     async def holds_job(self, worker: str, hold: Hold) -> bool:
         return bool(await self.verb("read_holds", worker=worker, **values.holds([hold])))

@@ -139,7 +139,7 @@ def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
     """The verb for so many, and its columns: most jobs come alone, and one job needs no arrays."""
     if len(jobs) == 1:
         return "enqueue_job", new_job(jobs[0])
-    return "enqueue_jobs", {**new_jobs(jobs), "again": False}
+    return "enqueue_jobs", new_jobs(jobs)
 
 
 def new_job(job: NewJob) -> Columns:

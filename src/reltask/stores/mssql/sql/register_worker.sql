@@ -18,6 +18,8 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
 DECLARE @alive_until datetime2(6) = DATEADD(MICROSECOND, @alive_for % 1000000, DATEADD(SECOND, @alive_for / 1000000, @now));
 
 BEGIN TRY
+    BEGIN TRANSACTION;
+
     -- XACT_ABORT is off around the INSERT, because being refused must not cost a caller's own transaction.
     SET XACT_ABORT OFF;
     BEGIN TRY
@@ -45,6 +47,8 @@ BEGIN TRY
         StoppedAt = NULL,
         DeadAt = NULL
     WHERE Id = @id;
+
+    COMMIT TRANSACTION;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -1,4 +1,4 @@
--- Purpose       insert jobs, and say which ids it has inserted; sent :again, also which were known from before.
+-- Purpose       insert jobs, and say which ids are in the database: inserted now, or known from before.
 -- Precondition  neither the table nor the ledger knows the id, and no row has its (task, key); others are left out.
 -- Lock order    by name, then by id, so that two batches cannot wait for each other in a circle: neither one batch sent
 --               twice, nor two that bring the same (task, key) under ids of their own, as workers do that start together.
@@ -7,7 +7,9 @@
 -- "known from before" then means that the first sending had worked. A row that is there is not inserted over, although
 -- the conflict would see to it: its run may be ending now, and then the conflict goes away while this statement, which
 -- cannot see the ledger row that takes its place, waits for it. That goes for the first sending, too: it may arrive last.
--- "offset 0" has each id looked up by itself; the planner might read all of a table that it believes to be empty.
+--
+-- What is known is looked up for all ids at once; joined to a table that the planner believes to be empty, each id would
+-- be searched for in all of it.
 
 with
 parameters as materialized (
@@ -25,6 +27,12 @@ given as materialized (
         lock_timeout_ms, run_at, delay)
 ),
 
+known as materialized (
+    select id from reltask.jobs where id = any (:ids::uuid[])
+    union all
+    select job_id from reltask.runs where job_id = any (:ids::uuid[])
+),
+
 inserted as (
     insert into reltask.jobs (
         id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
@@ -34,8 +42,7 @@ inserted as (
            coalesce(given.run_at, parameters.now + coalesce(given.delay, interval '0'))
     from given
     cross join parameters
-    where not exists (select from reltask.jobs as job where job.id = given.id offset 0)
-      and not exists (select from reltask.runs as run where run.job_id = given.id offset 0)
+    where not exists (select from known where known.id = given.id)
     order by given.task, coalesce(given.key, ''), given.id
     on conflict do nothing
     returning id
@@ -44,8 +51,5 @@ inserted as (
 select inserted.id, true as inserted
 from inserted
 union all
-select given.id, false
-from given
-where :again::boolean
-  and (exists (select from reltask.jobs as job where job.id = given.id offset 0)
-    or exists (select from reltask.runs as run where run.job_id = given.id offset 0));
+select known.id, false
+from known;

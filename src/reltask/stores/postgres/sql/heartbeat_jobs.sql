@@ -45,12 +45,8 @@ alive as (
 select renewed.id, renewed.fence, false as stray
 from renewed
 union all
--- Looks through all that is held, for each token; there is one only after a claim's answer was lost.
+-- Looks through all that is held, but only when there is a claim whose answer was lost.
 select job.id, job.fence, true
-from unnest(:tokens::uuid[]) as unanswered (token)
-cross join lateral (
-    select id, fence
-    from reltask.jobs
-    where locked_by = :worker::text and claim_token = unanswered.token
-    offset 0
-) as job;
+from reltask.jobs as job
+where cardinality(:tokens::uuid[]) > 0
+  and job.locked_by = :worker::text and job.claim_token = any (:tokens::uuid[]);
