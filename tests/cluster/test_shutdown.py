@@ -95,7 +95,7 @@ def test_a_second_signal_stops_now(cluster: Cluster) -> None:
 def test_a_body_that_cannot_be_stopped_keeps_its_lock_till_it_ends(cluster: Cluster) -> None:
     """A thread that does not listen is not released beside itself: the exit status is 70, and the lock runs out."""
     gate = cluster.gate()
-    (worker,) = cluster.start(1, {"shutdown_grace": "0s", "lock_timeout": "1s"})
+    (worker,) = cluster.start(1, {"shutdown_grace": "0s", "lock_timeout": f"{slowness(cluster.url)}s"})
     job = cluster.enqueue("hold_thread", gate=str(gate))
     cluster.begun(job)
     stopping(worker)
