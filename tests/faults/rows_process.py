@@ -142,7 +142,7 @@ def start_together(stage: Stage) -> float:
     """20 workers start at the same moment, with work waiting for them."""
     jobs = stage.enqueue(40)
     since = stage.now()
-    workers = stage.start(20, wait=False)
+    workers = stage.start(20, {"poll": "5s"}, wait=False)  # the default where nothing signals; more would be a load
     recovery = stage.recovered(jobs, since)
     for worker in workers:
         worker.kill()
