@@ -104,7 +104,7 @@ class MssqlStore(Upkeep):
         if not jobs:
             return set()
         columns: values.Columns = {"jobs": values.new_jobs(jobs)}
-        rows, doubtful = await self._insert("enqueue_jobs", columns, self._enqueue_again)
+        rows, doubtful = await self._insert("enqueue_jobs", columns, lambda: self._enqueue_again(columns))
         return {row["id"] for row in rows if row["inserted"] or doubtful}
 
     async def _enqueue_again(self, columns: values.Columns) -> list[Row]:

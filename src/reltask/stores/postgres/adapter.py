@@ -99,7 +99,7 @@ class PostgresStore(Upkeep):
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         if not jobs:
             return set()
-        rows, doubtful = await self._insert(*values.enqueueing(jobs), lambda _: self._enqueue_again(jobs))
+        rows, doubtful = await self._insert(*values.enqueueing(jobs), lambda: self._enqueue_again(jobs))
         return {job_id for job_id, inserted in rows if inserted or doubtful}
 
     async def _enqueue_again(self, jobs: Sequence[NewJob]) -> Rows:
