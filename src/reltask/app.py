@@ -32,7 +32,7 @@ from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError
 from reltask.handles import Call, Job, Options, ProducerHost, Task, check_options
 from reltask.job import NewJob
 from reltask.leases import LeaseHost, LeaseMethods
-from reltask.logs import log_event
+from reltask.logs import is_logged, log_event
 from reltask.operations import Operations
 from reltask.schedule import Missed, make_schedule
 from reltask.store import Store
@@ -347,6 +347,10 @@ class App(Operations, LeaseMethods):
             except Exception:
                 logging.getLogger("reltask").exception("A subscriber failed on %s", type(event).__name__)
 
+    def _wanted(self, kind: type[events.RunEvent], task: str) -> bool:
+        """Whether anybody hears such an event: the log is one of the subscribers, and most of its lines may be off."""
+        return len(self._subscribers) > 1 or is_logged(kind, task)
+
     @contextlib.asynccontextmanager
     async def worker(self) -> AsyncIterator[Worker]:
         """Run a worker on this loop while the block is open. Touches neither signals, logging nor the loop policy."""
@@ -385,6 +389,7 @@ class App(Operations, LeaseMethods):
             clock=self._clock,
             rng=self._rng,
             emit=self.emit,
+            wanted=self._wanted,
             schedules=self.declarations(),
             app_version=self.version,
             state=state,

@@ -42,6 +42,7 @@ class Arguments:
         self._signature = signature.replace(parameters=parameters)
         self._names = [parameter.name for parameter in parameters]
         self._by_position = sum(parameter.kind is not inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
+        self._has_defaults = any(parameter.default is not inspect.Parameter.empty for parameter in parameters)
         fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in parameters]
         try:
             shape = msgspec.defstruct(f"{self._label}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
@@ -77,7 +78,10 @@ class Arguments:
             values = self._decoder.decode(text)
         except (ValueError, TypeError) as error:
             raise ArgumentsError(f"Task {self._label}: the stored arguments do not fit: {error}.") from error
-        return {name: value for name in self._names if (value := getattr(values, name)) is not msgspec.UNSET}
+        named = msgspec.structs.asdict(values)
+        if not self._has_defaults:
+            return named
+        return {name: value for name, value in named.items() if value is not msgspec.UNSET}
 
 
 _ARGUMENTS_REMEDY = (

@@ -230,3 +230,10 @@ class MaintenanceFailed(Event, frozen=True, kw_only=True):
 
 
 Subscriber = Callable[[Event], None]
+Interest = Callable[[type[RunEvent], str], bool]
+"""Whether anybody would hear such an event of this task: one that nobody hears need not be made."""
+
+
+def always(_kind: type[RunEvent], _task: str) -> bool:
+    """Somebody hears everything."""
+    return True

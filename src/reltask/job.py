@@ -107,7 +107,7 @@ TRANSITIONS: dict[tuple[State, Verb], Transition] = {
 """Every transition there is. What is not listed changes nothing and reports that it did not win."""
 
 
-class Hold(NamedTuple):
+class Hold(Struct, frozen=True, order=True, gc=False, cache_hash=True):
     """What a run presents with every write, beside its worker: the job and the fence of its claim."""
 
     job_id: UUID
@@ -263,13 +263,8 @@ Settlement = Completion | Failure | Release
 class Settled(Struct, frozen=True, gc=False):
     """A settlement that the database accepted."""
 
-    job_id: UUID
-    fence: int
+    hold: Hold
     dead: bool = False
-
-    @property
-    def hold(self) -> Hold:
-        return Hold(self.job_id, self.fence)
 
 
 class Reclaimed(Struct, frozen=True, kw_only=True):

@@ -129,6 +129,12 @@ def log_event(event: events.Event) -> None:
     logger.handle(record)
 
 
+def is_logged(kind: type[events.RunEvent], task: str) -> bool:
+    """Whether a line of this kind would be written for this task."""
+    line = _LINES[kind]
+    return _logger(line.logger, task).isEnabledFor(line.level)
+
+
 @lru_cache(maxsize=1024)
 def _logger(area: str, task: str) -> logging.Logger:
     return logging.getLogger(f"reltask.task.{task}" if area == "task" else f"reltask.{area}")

@@ -64,7 +64,7 @@ async def test_fifty_workers_share_ten_thousand_jobs(bench: Bench) -> None:
         while claims := (await again(lambda: store.claim_jobs(request(worker, limit=100)))).claims:
             completions = [Completion(hold=claim.hold) for claim in claims]
             settled = await again(lambda: store.complete_jobs(worker, completions))  # noqa: B023 - called at once
-            ended.update(one.job_id for one in settled)
+            ended.update(one.hold.job_id for one in settled)
 
     async with many_stores(bench, 50) as stores:
         await asyncio.gather(*(work(store, f"w{n}") for n, store in enumerate(stores)))

@@ -163,4 +163,5 @@ class Beater(Service):
         why = "the answer to the claim was lost"
         releases = [Release(hold=hold, outcome=Outcome.RELEASED, error=why) for hold in holds]
         for settled in await self._store.release_jobs(self._worker, releases):
-            self._emit(events.StrayReleased(worker=self._worker, job_id=settled.job_id, fence=settled.fence))
+            job_id, fence = settled.hold.job_id, settled.hold.fence
+            self._emit(events.StrayReleased(worker=self._worker, job_id=job_id, fence=fence))

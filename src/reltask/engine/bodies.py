@@ -25,9 +25,19 @@ class BodyExit(Exception):
 class AsyncBody:
     """A coroutine on the worker's loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    __slots__ = ("_function", "_given", "_loop", "_named", "_task")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        given: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> None:
         self._loop = loop
         self._function = function
+        self._given = given
+        self._named = named
         self._task: asyncio.Task[Any]
 
     def start(self) -> asyncio.Future[Any]:
@@ -36,7 +46,7 @@ class AsyncBody:
 
     async def _guarded(self) -> object:
         try:
-            return await self._function()
+            return await self._function(*self._given, **self._named)
         except (SystemExit, KeyboardInterrupt) as error:
             raise BodyExit(error) from error
 

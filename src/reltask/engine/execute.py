@@ -19,9 +19,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from reltask import events, schedule
 from reltask.backoff import one_off
@@ -44,7 +46,7 @@ from reltask.job import Completion, Failure, Outcome, Settled, Settlement
 BodyFactory = Callable[[Run], Body]
 
 
-class End(NamedTuple):
+class End(Struct, frozen=True, gc=False):
     """How a run ended, kept until that is on record."""
 
     run: Run
@@ -67,6 +69,7 @@ class Executor:
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
+        wanted: events.Interest,
         limits: LimitSettings,
     ) -> None:
         """`vacated` is told which bodies have ended, `over` which runs' ends are on record."""
@@ -79,6 +82,7 @@ class Executor:
         self._clock = clock
         self._rng = rng
         self._emit = emit
+        self._wanted = wanted
         self._limits = limits
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._ends: list[tuple[Run, Ended]] = []
@@ -111,7 +115,8 @@ class Executor:
 
     def _start(self, run: Run) -> None:
         run.started_at = self._clock.monotonic()
-        self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
+        if self._wanted(events.RunStarted, run.claim.task):
+            self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
         if run.stop_reason is not None:
             self._end(run, stopped(run))
             return
@@ -180,21 +185,23 @@ class Executor:
         self._beater.settling([run.hold for run, _ in ends])
         self._vacated([run for run, _ in ends])
         now = self._clock.monotonic()
+        outcomes = []
         for run, ended in ends:
+            end = End(run, ended, now - run.started_at)
             try:
-                self._settle_one(run, ended, now)
+                if run.completion is None:
+                    outcomes.append(self._outcome(end, now))
+                else:
+                    self._completed_already(end, run.completion)
             except Exception as error:  # noqa: BLE001 - told there
                 self._give_up(run, error)
+        self._settler.settle(outcomes)
 
-    def _settle_one(self, run: Run, ended: Ended, now: float) -> None:
-        seconds = now - run.started_at
-        if run.completion is not None:
-            self._completed_already(run, run.completion, ended, seconds=seconds)
-            self._over([run])
-            return
-        finished = run.now(now)
-        written = self._settlement(run, ended, finished=finished)
-        self._settler.settle(Waiting(written, finished, End(run, ended, seconds)))
+    def _outcome(self, end: End, now: float) -> Waiting[End]:
+        written = self._settlement(end.run, end.ended, now)
+        if isinstance(written, Completion):
+            return Waiting(written, written.next_run_time, end)
+        return Waiting(written, end.run.now(now) + (written.delay or timedelta(0)), end)
 
     def settled(self, answers: Sequence[tuple[Waiting[End], Settled | None]]) -> None:
         """The database has accepted these outcomes, or refused them (None)."""
@@ -222,20 +229,20 @@ class Executor:
         task.add_done_callback(self._tasks.pop)
         return task
 
-    def _settlement(self, run: Run, ended: Ended, *, finished: datetime) -> Settlement:
+    def _settlement(self, run: Run, ended: Ended, now: float) -> Settlement:
         """What to write. A stored schedule that this version cannot read, or that has no next time, is a failure."""
         try:
-            return settlement(run, ended, finished=finished, rng=self._rng)
+            return settlement(run, ended, now=now, rng=self._rng)
         except Exception as error:  # noqa: BLE001 - a run without a settlement would hold its job for ever
             text = describe(error, limit=self._limits.traceback)
             return Failure(hold=run.hold, error=text, delay=one_off().delay(run.claim.attempt, rng=self._rng))
 
     def _report(self, end: End, written: Settlement, settled: Settled) -> None:
-        run, ended, seconds = end
+        run, ended = end.run, end.ended
         if ended.not_stored is not None:
             self._tell(run, events.ResultNotStored, reason=ended.not_stored)
         if isinstance(written, Completion) and ended.outcome is Outcome.SUCCEEDED:
-            self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=written.next_run_time)
+            self._succeeded(end, written.next_run_time)
         elif isinstance(written, Failure):
             self._tell(
                 run,
@@ -256,16 +263,21 @@ class Executor:
         finally:
             self._beater.forget([run.hold])
         if recorded is Outcome.SUCCEEDED:
-            self._tell(run, events.RunSucceeded, seconds=end.seconds, next_run_time=None)
+            self._succeeded(end, None)
         else:
             self._tell(run, events.LateWriteRefused, outcome=end.ended.outcome)
         self._over([run])
 
-    def _completed_already(self, run: Run, completion: Completion, ended: Ended, *, seconds: float) -> None:
+    def _completed_already(self, end: End, completion: Completion) -> None:
         """The body's own transaction has completed the slot; what it raised afterwards changes nothing."""
-        self._tell(run, events.RunSucceeded, seconds=seconds, next_run_time=completion.next_run_time)
-        if ended.outcome is not Outcome.SUCCEEDED:
-            self._tell(run, events.ErrorAfterCompletion, error=ended.error or "")
+        self._succeeded(end, completion.next_run_time)
+        if end.ended.outcome is not Outcome.SUCCEEDED:
+            self._tell(end.run, events.ErrorAfterCompletion, error=end.ended.error or "")
+        self._over([end.run])
+
+    def _succeeded(self, end: End, next_run_time: datetime | None) -> None:
+        if self._wanted(events.RunSucceeded, end.run.claim.task):
+            self._tell(end.run, events.RunSucceeded, seconds=end.seconds, next_run_time=next_run_time)
 
     def _tell(self, run: Run, event: type[events.RunEvent], **fields: Any) -> None:
         claim = run.claim

@@ -125,8 +125,9 @@ class Heartbeats:
 
     def settling(self, hold: Hold, *, is_settling: bool = True) -> None:
         """The run's outcome is being written: its row may vanish because of us. Or it is not being written any more."""
-        if hold in self._watches:
-            self._watches[hold].settling = is_settling
+        watch = self._watches.get(hold)
+        if watch is not None:
+            watch.settling = is_settling
 
     def forget(self, hold: Hold) -> None:
         """The run is over."""

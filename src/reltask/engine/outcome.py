@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 
@@ -103,24 +103,24 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, frames))
 
 
-def settlement(run: Run, ended: Ended, *, finished: datetime, rng: random.Random) -> Settlement:
-    """What is to be written for this end."""
+def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Settlement:
+    """What is to be written for this end, at this monotonic time."""
     if ended.outcome.ends_slot:
-        return complete(run, ended, finished)
+        return complete(run, ended, now)
     if ended.outcome is Outcome.FAILED:
         delay = retry_delay(run.claim, run.task, rng) if ended.delay is None else ended.delay
         return Failure(hold=run.hold, error=ended.error or "", delay=delay)
     return Release(hold=run.hold, outcome=ended.outcome, error=ended.error, delay=ended.delay)
 
 
-def complete(run: Run, ended: Ended, finished: datetime) -> Completion:
+def complete(run: Run, ended: Ended, now: float) -> Completion:
     """The slot is over: compute the next one, or let the row go."""
     claim = run.claim
     end = Completion(hold=run.hold, outcome=ended.outcome, result=ended.result, error=ended.error)
     if claim.schedule is None:
         return end
     rule = read_schedule(claim.schedule)
-    following = schedule.next_slot(rule, nominal=claim.nominal, started=claim.slot_started_at, finished=finished)
+    following = schedule.next_slot(rule, nominal=claim.nominal, started=claim.slot_started_at, finished=run.now(now))
     return msgspec.structs.replace(end, next_run_time=following.at, skipped=following.skipped)
 
 

@@ -8,7 +8,7 @@ in two halves: while the bodies of one half run, the server looks for the other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from reltask.engine.run import Run
@@ -34,9 +34,9 @@ class Places:
         self._per_queue = per_queue
         self._unlimited = [queue for queue in queues if queue not in per_queue]
         self._limited = [queue for queue in queues if queue in per_queue]
-        self._runs: dict[Hold, Run] = {}
-        self._bodies: dict[Hold, Run] = {}
-        self._isolated: dict[Hold, Run] = {}
+        self._runs: dict[Run, None] = {}
+        self._bodies: dict[Run, None] = {}
+        self._isolated: dict[Run, None] = {}
         self._in_queue: Counter[str] = Counter()
         self._turn = 0
 
@@ -44,38 +44,40 @@ class Places:
         return len(self._runs)
 
     def __iter__(self) -> Iterator[Run]:
-        return iter(list(self._runs.values()))
+        return iter(list(self._runs))
 
     @property
     def free(self) -> int:
         return min(self._concurrency - len(self._bodies), 2 * self._concurrency - len(self._runs))
 
     def get(self, hold: Hold) -> Run | None:
-        return self._runs.get(hold)
+        """Whose this claim is. From any thread."""
+        return next((run for run in self if run.hold == hold), None)
 
-    def take(self, runs: Iterable[Run]) -> None:
+    def take(self, runs: Sequence[Run]) -> None:
         """They are claimed, and their bodies begin."""
-        for run in runs:
-            self._runs[run.hold] = self._bodies[run.hold] = run
-            self._in_queue[run.claim.queue] += 1
-            if run.claim.isolated:
-                self._isolated[run.hold] = run
+        self._runs.update(dict.fromkeys(runs))
+        self._bodies.update(dict.fromkeys(runs))
+        self._isolated.update((run, None) for run in runs if run.claim.isolated)
+        if self._per_queue:
+            self._in_queue.update(run.claim.queue for run in runs)
 
-    def vacate(self, runs: Iterable[Run]) -> None:
+    def vacate(self, runs: Sequence[Run]) -> None:
         """Their bodies have ended. To say so twice harms nobody."""
+        if self._per_queue:
+            self._in_queue.subtract(run.claim.queue for run in runs if run in self._bodies)
         for run in runs:
-            if self._bodies.pop(run.hold, None) is not None:
-                self._in_queue[run.claim.queue] -= 1
+            self._bodies.pop(run, None)
 
-    def give_back(self, runs: Iterable[Run]) -> None:
+    def give_back(self, runs: Sequence[Run]) -> None:
         """Their ends are on record."""
         for run in runs:
-            self._runs.pop(run.hold, None)
-            self._isolated.pop(run.hold, None)
+            self._runs.pop(run, None)
+            self._isolated.pop(run, None)
 
     def isolated(self) -> Iterable[Run]:
         """Runs whose last run was lost: they are given the worker to themselves."""
-        return self._isolated.values()
+        return self._isolated
 
     def wishes(self) -> Iterator[Wish]:
         """The claims worth making now. Queues with limits of their own take turns in being asked first."""

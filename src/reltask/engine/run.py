@@ -107,10 +107,8 @@ class Run:
     def begin(self, body: Body, asked_to_stop: Callable[[Run], object]) -> asyncio.Future[Any]:
         """Start the body; a stop that came first is passed on. Each stop calls `asked_to_stop`, on any thread."""
         self.ending = body.start()
-        with _stopping:
-            self._body, self._asked_to_stop = body, asked_to_stop
-            stopped = self.stop_reason is not None
-        if stopped:
+        self._asked_to_stop, self._body = asked_to_stop, body
+        if self.stop_reason is not None:  # read after the body can be seen: whoever stops now sees it, or is seen here
             self._pass_on()
         return self.ending
 

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from reltask import events
 from reltask.clock import Clock
@@ -33,21 +35,14 @@ UNWRITABLE_PAUSE = timedelta(minutes=1)
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
-class Waiting(NamedTuple, Generic[T]):
+class Waiting(Struct, Generic[T], frozen=True, gc=False):
     """An outcome on its way."""
 
     settlement: Settlement
-    now: datetime
-    """The database's time when the body ended."""
+    due_at: datetime | None
+    """When the job is due again, by the database's clock; None: not at all."""
     told: T
     """What whoever hears the answer needs beside it."""
-
-    @property
-    def due_at(self) -> datetime | None:
-        """When the job is due again; None: not at all."""
-        if isinstance(self.settlement, Completion):
-            return self.settlement.next_run_time
-        return self.now + (self.settlement.delay or timedelta(0))
 
 
 Answered = Callable[[Sequence[tuple[Waiting[T], Settled | None]]], None]
@@ -68,9 +63,9 @@ class Settler(Service, Generic[T]):
         self._answered = answered
         self._waiting: list[Waiting[T]] = []
 
-    def settle(self, waiting: Waiting[T]) -> None:
-        """Write this outcome, and tell how it was accepted."""
-        self._waiting.append(waiting)
+    def settle(self, outcomes: Iterable[Waiting[T]]) -> None:
+        """Write these outcomes, and tell how they were accepted."""
+        self._waiting += outcomes
         self._woken.set()
 
     async def recorded(self, hold: Hold) -> Outcome | None:
@@ -134,7 +129,7 @@ class Settler(Service, Generic[T]):
     async def _recorded(self, settlements: Sequence[Settlement], answer: dict[Hold, Settled]) -> dict[Hold, Settled]:
         missing = [s.hold for s in settlements if s.hold not in answer]
         recorded = await self._store.read_outcomes(missing) if missing else {}
-        return {s.hold: Settled(*s.hold) for s in settlements if recorded.get(s.hold) == _outcome(s)}
+        return {s.hold: Settled(s.hold) for s in settlements if recorded.get(s.hold) == _outcome(s)}
 
     async def _one_by_one(self, settlements: list[S], verb: Verb[S], error: Exception) -> dict[Hold, Settled]:
         """The database refuses the batch for good: one bad row must not take the others along."""

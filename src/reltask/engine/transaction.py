@@ -209,7 +209,7 @@ class Transactions:
 
     def _completion(self, run: Run, block: TaskTransaction) -> Completion:
         ended = returned(block.result, limit=self._result_limit)
-        return completion_of(run, ended, run.now(self._clock.monotonic()))
+        return completion_of(run, ended, self._clock.monotonic())
 
     async def _seal(self, run: Run, inner: Transaction, completion: Completion | None) -> None:
         """The last statement before the commit: it names owner and fence, and holds the row."""

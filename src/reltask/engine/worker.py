@@ -73,6 +73,7 @@ class Worker:
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
+        wanted: events.Interest = events.always,
         schedules: Sequence[NewJob] = (),
         app_version: str | None = None,
         state: Any = None,
@@ -90,6 +91,7 @@ class Worker:
         self._clock = clock
         self._rng = rng
         self._emit = emit
+        self._wanted = wanted
         self._schedules = schedules
         self._app_version = app_version
         self._pool = ThreadPool()
@@ -143,6 +145,7 @@ class Worker:
             clock=self._clock,
             rng=self._rng,
             emit=self._emit,
+            wanted=self._wanted,
             limits=self._limits,
         )
 
@@ -315,8 +318,10 @@ class Worker:
             return ProcessBody(self._pool, run, worker=self.id, progress=self._progress_from_thread(run))
         make = Context if task.kind is Kind.ASYNC else SyncContext
         given = (make(run, self._services),) if task.context else ()
-        call = partial(task.function, *given, **task.arguments.decode(run.claim.args))
-        return AsyncBody(self._loop, call) if task.kind is Kind.ASYNC else ThreadBody(self._pool, call)
+        named = task.arguments.decode(run.claim.args)
+        if task.kind is Kind.ASYNC:
+            return AsyncBody(self._loop, task.function, given, named)
+        return ThreadBody(self._pool, partial(task.function, *given, **named))
 
     async def _save_progress(self, run: Run, text: str) -> None:
         """Write a run's progress, not more often than people look."""

@@ -273,7 +273,7 @@ def held(row: Row) -> Hold:
 
 def settled(row: Row) -> Settled:
     """A settlement that was accepted."""
-    return Settled(row["id"], row["fence"], dead=row["dead"])
+    return Settled(held(row), dead=row["dead"])
 
 
 def reclaimed(row: Row) -> Reclaimed:

@@ -273,4 +273,4 @@ class PostgresStore(Upkeep):
 
 
 def _settled(rows: Rows) -> list[Settled]:
-    return [Settled(job_id, fence, dead) for job_id, fence, dead in rows]
+    return [Settled(Hold(job_id, fence), dead) for job_id, fence, dead in rows]

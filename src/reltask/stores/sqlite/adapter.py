@@ -171,7 +171,7 @@ class SqliteStore(Upkeep):
     async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
         rows = [values.completion_row(completion) for completion in completions]
         accepted = await self._settle("complete_jobs", worker, "completions", rows, answer=0)
-        return [Settled(*values.hold(row)) for row in accepted]
+        return [Settled(values.hold(row)) for row in accepted]
 
     async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
         rows = [values.failure_row(failure) for failure in failures]

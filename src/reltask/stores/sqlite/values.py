@@ -191,7 +191,7 @@ def hold(row: sqlite3.Row) -> Hold:
 
 def settled(row: sqlite3.Row) -> Settled:
     """A row of fail_jobs.sql or release_jobs.sql."""
-    return Settled(UUID(row["id"]), row["fence"], dead=bool(row["dead"]))
+    return Settled(hold(row), dead=bool(row["dead"]))
 
 
 def claim(row: sqlite3.Row) -> Claim:

@@ -1,0 +1,69 @@
+"""An event that nobody hears is not made; whoever listens, by the log or by `subscribe`, misses none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reltask import App, events
+
+
+@pytest.fixture
+def levels() -> Iterator[None]:
+    """Lines of one task are on, those of the other off; put back afterwards."""
+    loggers = {name: logging.getLogger(f"reltask.task.{name}") for name in ("loud", "quiet")}
+    loggers["loud"].setLevel(logging.INFO)
+    loggers["quiet"].setLevel(logging.WARNING)
+    yield
+    for logger in loggers.values():
+        logger.setLevel(logging.NOTSET)
+
+
+def make_app(path: Path) -> App:
+    app = App(f"sqlite:///{path}")
+
+    @app.task(name="loud")
+    async def loud() -> None: ...
+
+    @app.task(name="quiet")
+    async def quiet() -> None: ...
+
+    return app
+
+
+async def run_both(app: App) -> None:
+    await app.get_task("loud").enqueue()
+    await app.get_task("quiet").enqueue()
+    async with app.worker() as worker:
+        await worker.drained()
+
+
+@pytest.mark.usefixtures("levels")
+def test_the_log_of_one_task_can_be_on_while_others_are_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each task has a logger of its own, and its level alone decides whether its lines are written."""
+    asyncio.run(run_both(make_app(tmp_path / "reltask.db")))
+    lines = [(record.name, record.__dict__["event"]) for record in caplog.records if "task" in record.name]
+    assert lines == [("reltask.task.loud", "RunStarted"), ("reltask.task.loud", "RunSucceeded")]
+
+
+@pytest.mark.usefixtures("levels")
+def test_a_subscriber_hears_of_every_run_whatever_is_logged(tmp_path: Path) -> None:
+    """Metrics must count all runs: what the log leaves out reaches whoever subscribed, also one that came late."""
+    app, heard = make_app(tmp_path / "reltask.db"), []
+
+    def subscribed(event: events.Event) -> None:
+        if isinstance(event, events.RunStarted | events.RunSucceeded):
+            heard.append((event.task, type(event).__name__))
+
+    async def scenario() -> None:
+        async with app.worker() as worker:
+            app.subscribe(subscribed)
+            await app.get_task("quiet").enqueue()
+            await worker.drained()
+
+    asyncio.run(scenario())
+    assert heard == [("quiet", "RunStarted"), ("quiet", "RunSucceeded")]
