@@ -171,7 +171,7 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     """How long the worker's own row counts as alive after this statement."""
 
 
-class Claim(Struct, frozen=True, kw_only=True, gc=False):
+class Claim(Struct, frozen=True, gc=False):
     """One claimed slot: all that a worker needs to run it and to settle it."""
 
     job_id: UUID
@@ -225,7 +225,7 @@ class BeatAnswer(Struct, frozen=True, kw_only=True):
     strays: list[Hold]
 
 
-class Completion(Struct, frozen=True, kw_only=True, gc=False):
+class Completion(Struct, frozen=True, gc=False):
     """The end of a slot: succeeded, cancelled or skipped."""
 
     hold: Hold

@@ -116,7 +116,7 @@ def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Set
 def complete(run: Run, ended: Ended, now: float) -> Completion:
     """The slot is over: compute the next one, or let the row go."""
     claim = run.claim
-    end = Completion(hold=run.hold, outcome=ended.outcome, result=ended.result, error=ended.error)
+    end = Completion(run.hold, ended.outcome, ended.result, ended.error)
     if claim.schedule is None:
         return end
     rule = read_schedule(claim.schedule)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from reltask.errors import AmbiguousError, ConflictError
+from reltask.job import Settled
 from reltask.resilience import Policy
 from reltask.store import SENT_ONCE
 
@@ -61,15 +62,20 @@ class Asking(ABC):
         return rows, doubtful
 
     async def _settle(
-        self, verb: str, worker: str, batch: Sequence[T], columns: Callable[[Sequence[T]], Columns]
-    ) -> Rows:
+        self,
+        verb: str,
+        worker: str,
+        batch: Sequence[T],
+        columns: Callable[[Sequence[T]], Columns],
+        read: Callable[[Sequence[T], Rows], list[Settled]],
+    ) -> list[Settled]:
         """Settle a batch whole. If a constraint refuses it, row by row, so that one bad row harms no other."""
         if not batch:
             return []
         try:
-            return await self._ask("once", verb, worker=worker, **columns(batch))
+            return read(batch, await self._ask("once", verb, worker=worker, **columns(batch)))
         except ConflictError:
             if len(batch) == 1:
                 return []
-            alone = [await self._settle(verb, worker, [one], columns) for one in batch]
-            return [row for rows in alone for row in rows]
+            alone = [await self._settle(verb, worker, [one], columns, read) for one in batch]
+            return [settled for answer in alone for settled in answer]

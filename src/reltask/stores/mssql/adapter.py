@@ -140,16 +140,13 @@ class MssqlStore(Upkeep):
         return {values.held(row) for row in rows}
 
     async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
-        rows = await self._settle("complete_jobs", worker, completions, values.completions)
-        return [values.settled(row) for row in rows]
+        return await self._settle("complete_jobs", worker, completions, values.completions, values.settled)
 
     async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
-        rows = await self._settle("fail_jobs", worker, failures, values.failures)
-        return [values.settled(row) for row in rows]
+        return await self._settle("fail_jobs", worker, failures, values.failures, values.settled)
 
     async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
-        rows = await self._settle("release_jobs", worker, releases, values.releases)
-        return [values.settled(row) for row in rows]
+        return await self._settle("release_jobs", worker, releases, values.releases, values.settled)
 
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
         return [values.reclaimed(row) for row in await self._ask("repeatable", "reclaim_jobs", limit=limit)]

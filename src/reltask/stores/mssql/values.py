@@ -58,6 +58,7 @@ from reltask.job import (
     Release,
     RunView,
     Settled,
+    Settlement,
     State,
     StatusView,
     WorkerRecord,
@@ -271,9 +272,9 @@ def held(row: Row) -> Hold:
     return Hold(row["id"], row["fence"])
 
 
-def settled(row: Row) -> Settled:
-    """A settlement that was accepted."""
-    return Settled(held(row), dead=row["dead"])
+def settled(_given: Sequence[Settlement], rows: Sequence[Row]) -> list[Settled]:
+    """What was accepted."""
+    return [Settled(held(row), dead=row["dead"]) for row in rows]
 
 
 def reclaimed(row: Row) -> Reclaimed:

@@ -137,13 +137,14 @@ class PostgresStore(Upkeep):
         return {Hold(job_id, fence) for job_id, fence in rows}
 
     async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
-        return _settled(await self._settle("complete_jobs", worker, completions, values.completions))
+        verb, read = values.completing(completions)
+        return await self._settle(verb, worker, completions, values.completions, read)
 
     async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
-        return _settled(await self._settle("fail_jobs", worker, failures, values.failures))
+        return await self._settle("fail_jobs", worker, failures, values.failures, values.settled)
 
     async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
-        return _settled(await self._settle("release_jobs", worker, releases, values.releases))
+        return await self._settle("release_jobs", worker, releases, values.releases, values.settled)
 
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
         return [values.reclaimed(row) for row in await self._ask("repeatable", "reclaim_jobs", limit=limit)]
@@ -270,7 +271,3 @@ class PostgresStore(Upkeep):
         """How long the statement may take, after what connecting has cost."""
         limit = self._options.call_timeout
         return self._options.command_timeout if limit is None else max(0.001, limit - spent)
-
-
-def _settled(rows: Rows) -> list[Settled]:
-    return [Settled(Hold(job_id, fence), dead) for job_id, fence, dead in rows]

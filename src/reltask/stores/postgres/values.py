@@ -8,7 +8,7 @@ rest, and most columns of most batches are such. Rows are read by position, in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -30,6 +30,8 @@ from reltask.job import (
     Reclaimed,
     Release,
     RunView,
+    Settled,
+    Settlement,
     State,
     StatusView,
     WorkerRecord,
@@ -40,6 +42,7 @@ from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, Metr
 Row = Sequence[Any]
 Columns = dict[str, object]
 T = TypeVar("T")
+ReadSettled = Callable[[Sequence[Settlement], Sequence[Row]], list[Settled]]
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -86,7 +89,7 @@ def completions(given: Sequence[Completion]) -> Columns:
     passed = [(c.hold.job_id, nth, time) for c in given if c.skipped for nth, time in enumerate(c.skipped, start=1)]
     return {
         **holds([completion.hold for completion in given]),
-        "outcomes": [completion.outcome for completion in given],
+        "outcomes": optional([None if c.outcome is Outcome.SUCCEEDED else c.outcome for c in given]),
         "results": optional([completion.result for completion in given]),
         "errors": [storable(error) for error in optional([completion.error for completion in given])],
         "next_times": optional([completion.next_run_time for completion in given]),
@@ -95,6 +98,13 @@ def completions(given: Sequence[Completion]) -> Columns:
         "skipped_nths": [nth for _, nth, _ in passed],
         "skipped_times": [time for _, _, time in passed],
     }
+
+
+def completing(given: Sequence[Completion]) -> tuple[str, ReadSettled]:
+    """The verb for these, and how to read its answer: where nothing comes again, rows can go at once."""
+    if any(completion.next_run_time is not None for completion in given):
+        return "complete_jobs", settled
+    return "complete_one_offs", settled_one_offs
 
 
 def failures(given: Sequence[Failure]) -> Columns:
@@ -188,30 +198,43 @@ def claim(row: Row, now: datetime) -> Claim:
     """One claimed slot, after the three columns of the first row."""
     (_, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, started, *rest) = row
     attempt, max_attempts, timeout_ms, isolated = rest
-    return Claim(
-        job_id=job_id,
-        fence=fence,
-        task=task,
-        key=key,
-        args=args,
-        queue=queue,
-        priority=priority,
-        schedule=schedule,
-        slot_no=slot_no,
-        nominal=nominal,
-        due_at=due_at or nominal,
-        slot_started_at=started or now,
-        locked_at=now,
-        attempt=attempt,
-        max_attempts=max_attempts,
-        lock_timeout=_length(timeout_ms),
-        isolated=isolated,
+    return Claim(  # by position: names would cost more than all the rest here, for every job
+        job_id,
+        fence,
+        task,
+        key,
+        args,
+        queue,
+        priority,
+        schedule,
+        slot_no,
+        nominal,
+        due_at or nominal,
+        started or now,
+        now,
+        attempt,
+        max_attempts,
+        _length(timeout_ms),
+        isolated,
     )
 
 
 @lru_cache(maxsize=64)
 def _length(milliseconds: int) -> timedelta:
     return timedelta(milliseconds=milliseconds)
+
+
+def settled(_given: Sequence[Settlement], rows: Sequence[Row]) -> list[Settled]:
+    """What was accepted."""
+    return [Settled(Hold(job_id, fence), dead) for job_id, fence, dead in rows]
+
+
+def settled_one_offs(given: Sequence[Settlement], rows: Sequence[Row]) -> list[Settled]:
+    """What was accepted: the first row says how many, and the others which, unless it was all."""
+    (_, _, accepted), *named = rows
+    if accepted == len(given):
+        return [Settled(settlement.hold) for settlement in given]
+    return [Settled(Hold(job_id, fence)) for job_id, fence, _ in named]
 
 
 def reclaimed(row: Row) -> Reclaimed:

@@ -36,8 +36,8 @@ ledger as (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
         nominal_time, due_at, claimed_at, finished_at, outcome, error, result)
     select held.id, held.fence, held.slot_no, held.task, held.key, held.queue, :worker::text, held.attempt,
-           held.next_run_time, held.due_at, held.locked_at, parameters.now, held.outcome, held.error,
-           held.result::json
+           held.next_run_time, held.due_at, held.locked_at, parameters.now, coalesce(held.outcome, 'succeeded'),
+           held.error, held.result::json
     from held
     cross join parameters
     union all
