@@ -126,16 +126,20 @@ def late_write_waits_behind_a_reclaim(late: Operation) -> Story:
 # 5
 
 
-async def a_completion_sent_twice(driver: Driver) -> None:
+def a_completion_sent_twice(*, again: bool) -> Story:
     """Sent again while the first sending is still open, or afterwards: one ledger row, and nothing for the second."""
-    await driver.first.begin()
-    expect("first", len(await do(complete(again=True), driver.first)), 1)
-    async with begun(complete(again=True), driver.second) as answer:
-        expect("the second waits", answer.done(), False)
-        await driver.first.commit()
-    expect("second", await answer, [])
-    expect("third", await committed(complete(again=True), driver.second), [])
-    expect("one ledger row", await ledger(driver), [(A, 1, "succeeded")])
+
+    async def story(driver: Driver) -> None:
+        await driver.first.begin()
+        expect("first", len(await do(complete(again=again), driver.first)), 1)
+        async with begun(complete(again=again), driver.second) as answer:
+            expect("the second waits", answer.done(), False)
+            await driver.first.commit()
+        expect("second", await answer, [])
+        expect("third", await committed(complete(again=again), driver.second), [])
+        expect("one ledger row", await ledger(driver), [(A, 1, "succeeded")])
+
+    return story
 
 
 # 6

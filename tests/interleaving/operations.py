@@ -22,6 +22,7 @@ from reltask.job import (
     NewJob,
     Outcome,
     Release,
+    Settled,
     Verb,
     WorkerRecord,
 )
@@ -80,7 +81,7 @@ def said(answer: Any) -> Any:
         case [str(), *_]:
             return sorted(answer)
         case list():
-            return sorted(answer, key=lambda one: one.job_id)
+            return sorted(answer, key=lambda one: one.hold if isinstance(one, Settled) else one.job_id)
     return answer
 
 
@@ -142,12 +143,13 @@ def completion(hold: Hold, *, again: bool) -> Completion:
 
 
 def complete(*holds: Hold, again: bool) -> Operation:
+    """Slots that come again, or do not: a statement each, where a store has two."""
     given = holds or (HOLD,)
 
     async def statement(session: Session) -> Any:
         return await session.store.complete_jobs("alice", [completion(hold, again=again) for hold in given])
 
-    return Operation("complete", (statement,), Verb.COMPLETE, _ids(given))
+    return Operation("complete" if again else "finish", (statement,), Verb.COMPLETE, _ids(given))
 
 
 def fail(*holds: Hold) -> Operation:

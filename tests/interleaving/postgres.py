@@ -73,6 +73,7 @@ FIRST_LOOK = {
     "claim_jobs": (") as first_task\n", ") as first_task\n    where {pause}\n"),
     "heartbeat_jobs": ("as pair (id, fence)\n)", "as pair (id, fence)\n    where {pause}\n)"),
     "complete_jobs": _BATCH,
+    "complete_one_offs": _BATCH,
     "fail_jobs": _BATCH,
     "release_jobs": _BATCH,
     "reclaim_jobs": ("statement_timestamp()) as now\n)", "statement_timestamp()) as now\n    where {pause}\n)"),

@@ -24,6 +24,7 @@ def _mutant(name: str, verb: str, check: Check, *changes: Change) -> Mutant:
     return Mutant(name, verb, changes, check)
 
 
+FINISH = "complete_one_offs"
 NO_FENCE: Change = ("and fence = given.fence ", "")
 NO_FENCE_PARAMETER: Change = ("and fence = :fence::bigint ", "")
 NO_OWNER: Change = (" and locked_by is not distinct from :worker::text", "")
@@ -94,7 +95,7 @@ CLAIMS = [
     _mutant(
         "a reclaim takes what has not expired",
         "reclaim_jobs",
-        ("held one-off", "complete", "reclaim"),
+        ("held one-off", "finish", "reclaim"),
         ("and job.lock_expires_at < (select now from parameters)", ""),
     ),
     _mutant(
@@ -124,6 +125,19 @@ SETTLEMENTS = [
         for name in ("complete", "fail", "release")
     ),
     _mutant("complete takes no lock", "complete_jobs", "a completion sent twice", NO_LOCK),
+    _mutant("the end of one-offs takes rows as given", FINISH, "opposite batches: finish, finish", NO_ORDER),
+    _mutant(
+        "the end of a one-off forgets the fence",
+        FINISH,
+        ("taken again", "finish", "heartbeat"),
+        ("job.fence = given.fence and ", ""),
+    ),
+    _mutant(
+        "the end of a one-off forgets the owner",
+        FINISH,
+        ("expired at its last attempt", "finish", "reclaim"),
+        (" and job.locked_by is not distinct from :worker::text", ""),
+    ),
     _mutant(
         "complete skips a row that a beat holds",
         "complete_jobs",
@@ -147,7 +161,7 @@ PRODUCERS = [
     _mutant(
         "an enqueue forgets the ledger",
         "enqueue_job",
-        ("held one-off", "complete", "enqueue the same id"),
+        ("held one-off", "finish", "enqueue the same id"),
         ("and not exists (select from reltask.runs where job_id = :id::uuid)", ""),
     ),
     _mutant(

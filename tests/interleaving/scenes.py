@@ -139,7 +139,16 @@ REDECLARED = recurring(declaration="v2", schedule='{"every":"5m"}', run_at=T + t
 SECOND = Hold(A, 2)
 BOTH, REVERSED = (Hold(A, 1), Hold(B, 1)), (Hold(B, 1), Hold(A, 1))
 OVERLAPPING = (Hold(C, 1), Hold(B, 1))
-STALE = [heartbeat(), complete(again=True), fail(), release(), progress(), transaction(again=True), chunk()]
+STALE = [
+    heartbeat(),
+    complete(again=True),
+    complete(again=False),
+    fail(),
+    release(),
+    progress(),
+    transaction(again=True),
+    chunk(),
+]
 CURRENT = [heartbeat(SECOND), complete(SECOND, again=True), release(SECOND), reclaim()]
 
 
@@ -163,9 +172,9 @@ def _held_by_alice(*, again: bool) -> list[Operation]:
 def _batches() -> list[Pair]:
     """The same rows in opposite orders, and batches that share one row."""
     rows, verbs = (A, B, C), [heartbeat, fail, release]
-    first = [verb(*BOTH) for verb in verbs] + [complete(*BOTH, again=True)]
+    first = [verb(*BOTH) for verb in verbs] + [complete(*BOTH, again=again) for again in (True, False)]
     second = [verb(*given) for given in (REVERSED, OVERLAPPING) for verb in verbs]
-    second += [complete(*REVERSED, again=True), complete(*OVERLAPPING, again=True)]
+    second += [complete(*given, again=again) for given in (REVERSED, OVERLAPPING) for again in (True, False)]
     return list(product(first, [*second, reclaim(rows), claim(2, rows)]))
 
 

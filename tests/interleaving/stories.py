@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from reltask.job import Hold
+from collections.abc import Callable
+from functools import partial
+
 from tests.interleaving.directed import (
     a_claim_meets_a_declaration,
     a_claim_with_an_old_snapshot,
@@ -48,11 +50,12 @@ LED_ONCE = Scene("directed: lease ended", leased(-LATER), [])
 LEADING = Scene("directed: lease ends in between", leased(LATER / 2), [])
 
 
-def _complete(*holds: Hold) -> Operation:
-    return complete(*holds, again=True)
-
-
-SETTLEMENTS = {"complete": _complete, "fail": fail, "release": release}
+SETTLEMENTS: dict[str, Callable[..., Operation]] = {
+    "complete": partial(complete, again=True),
+    "finish": partial(complete, again=False),
+    "fail": fail,
+    "release": release,
+}
 
 STORIES: dict[str, tuple[Scene, Story]] = {
     "beat meets own completion": (EXPIRED, beat_meets_own_completion),
@@ -67,7 +70,8 @@ STORIES: dict[str, tuple[Scene, Story]] = {
         f"late {name} waits behind a reclaim": (EXPIRED, late_write_waits_behind_a_reclaim(late()))
         for name, late in SETTLEMENTS.items()
     },
-    "a completion sent twice": (EXPIRED, a_completion_sent_twice),
+    "a completion sent twice": (EXPIRED, a_completion_sent_twice(again=True)),
+    "the end of a one-off sent twice": (ONE_OFF, a_completion_sent_twice(again=False)),
     "an id sent twice": (EMPTY, sent_twice(KEYED, KEYED, first_commits=True)),
     "an id sent twice, first rolled back": (EMPTY, sent_twice(KEYED, KEYED, first_commits=False)),
     "a key sent twice": (EMPTY, sent_twice(KEYED, RIVAL, first_commits=True)),

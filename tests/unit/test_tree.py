@@ -232,8 +232,8 @@ HOUSEKEEPING = {
     "advisory_lock",
 }
 """Statements that migration, start-up, pruning and a task's own transaction need, below the seam."""
-OF_POSTGRES = {"enqueue_job"}
-"""A plainer statement for one job: most of them come alone."""
+OF_POSTGRES = {"enqueue_job", "complete_one_offs"}
+"""Plainer statements for one job, and for jobs that do not come again: most of them are such."""
 OF_MSSQL = {
     "find_schema",
     "commit_transaction",

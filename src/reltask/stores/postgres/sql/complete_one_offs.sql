@@ -6,7 +6,7 @@
 -- the delete itself, and the ledger is written from what was deleted.
 --
 -- Each row is found by its id. "Not less and not greater" says to the planner what "equal" says to people, and leaves it
--- no other way; "is not distinct from" keeps it from walking all that is held.
+-- no other way, whatever the statistics say; "is not distinct from" keeps it from walking all that is held.
 --
 -- The first row says how many there were. The others name them, and only travel if some are missing.
 
