@@ -109,7 +109,7 @@ def stages(watch: Stopwatch) -> Iterator[None]:
         (execute.Executor, "start", "start", watch.around),
         (worker.Worker, "_make_body", "decode", watch.around),
         (execute, "returned", "encode result", watch.around),
-        (execute.Executor, "_settlement", "outcome", watch.around),
+        (execute.Executor, "_outcome", "outcome", watch.around),
         (settle.Settler, "settle", "queue outcome", watch.around),
         (App, "emit", "report", watch.around),
     ]

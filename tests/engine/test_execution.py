@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -11,6 +12,7 @@ from datetime import timedelta
 import pytest
 
 from reltask import App, Cancel, Context, Retry, Snooze, Stopped, events
+from reltask.engine.run import Run
 from reltask.job import State
 from tests.engine.stage import Stage, StageApp
 
@@ -254,6 +256,59 @@ def test_body_cannot_end_the_worker(stage: Stage, error: BaseException) -> None:
 
     assert [run[0] for run in play(stage, app, "rude")] == ["failed"]
     assert app.log.of(events.RunFailed)[0].dead
+
+
+def test_body_that_was_cancelled_before_it_began_is_a_failure(stage: Stage) -> None:
+    """Whoever cancels all tasks of a loop reaches bodies that have not begun: none of them holds its place for ever."""
+    app = stage.app(settings={"worker.concurrency": 10})
+
+    @app.task(priority=0)
+    async def rude() -> None:
+        here = asyncio.current_task()
+        for task in asyncio.all_tasks():
+            if task is not here and "Body" in str(task.get_coro()):
+                task.cancel()
+
+    @app.task(max_attempts=1)
+    async def victim() -> None: ...
+
+    async def scenario() -> list[str]:
+        for _ in range(3):
+            await victim.enqueue()
+        await rude.enqueue()
+        await app.drain()
+        return sorted(await app.outcomes())
+
+    assert stage.run(scenario()) == ["failed", "failed", "failed", "succeeded"]
+
+
+def test_run_leaves_nothing_for_the_garbage_collector(stage: Stage) -> None:
+    """A worker makes millions of runs, and looks for cycles rarely: what is over must go by itself."""
+    app = stage.app(settings={"worker.concurrency": 10})
+
+    @app.task(max_attempts=1)
+    async def once(how: str) -> None:
+        if how == "raise":
+            raise ValueError(how)
+
+    async def scenario() -> int:
+        async with app.worker() as worker:
+            for how in ["return", "raise"] * 10:
+                await once.enqueue(how)
+            await worker.drained()
+            return runs_alive()
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = runs_alive()  # of earlier tests
+        assert stage.run(scenario()) == before
+    finally:
+        gc.enable()
+
+
+def runs_alive() -> int:
+    return sum(isinstance(thing, Run) for thing in gc.get_objects())
 
 
 def test_timeout_is_a_failure(stage: Stage) -> None:

@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from reltask.engine.threads import ThreadPool
+from reltask.engine.run import Ending
+from reltask.engine.threads import ThreadPool, in_thread
 
 
 class BodyExit(Exception):
@@ -20,10 +21,11 @@ class BodyExit(Exception):
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"The task raised {type(error).__name__}; a worker does not end for that.")
+        self.__cause__ = error
 
 
 class AsyncBody:
-    """A coroutine on the worker's loop."""
+    """A coroutine on the worker's loop. It tells of its end by itself: a callback would cost every job another turn."""
 
     __slots__ = ("_function", "_given", "_loop", "_named", "_task")
 
@@ -38,17 +40,23 @@ class AsyncBody:
         self._function = function
         self._given = given
         self._named = named
-        self._task: asyncio.Task[Any]
+        self._task: asyncio.Task[None]
 
-    def start(self) -> asyncio.Future[Any]:
-        self._task = self._loop.create_task(self._guarded())
+    def start(self, ended: Ending) -> asyncio.Future[None]:
+        self._task = self._loop.create_task(self._run(ended))
         return self._task
 
-    async def _guarded(self) -> object:
+    async def _run(self, ended: Ending) -> None:
         try:
-            return await self._function(*self._given, **self._named)
+            result = await self._function(*self._given, **self._named)
         except (SystemExit, KeyboardInterrupt) as error:
-            raise BodyExit(error) from error
+            ended(None, BodyExit(error))
+        except GeneratorExit:
+            raise  # the loop is gone, and with it whoever would have to know
+        except BaseException as error:  # noqa: BLE001 - told there, a cancellation too
+            ended(None, error)
+        else:
+            ended(result, None)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._task.cancel)
@@ -64,8 +72,8 @@ class ThreadBody:
         self._pool = pool
         self._function = function
 
-    def start(self) -> asyncio.Future[Any]:
-        return asyncio.wrap_future(self._pool.submit(self._guarded))
+    def start(self, ended: Ending) -> asyncio.Future[Any]:
+        return in_thread(self._pool, self._guarded, ended)
 
     def _guarded(self) -> object:
         try:

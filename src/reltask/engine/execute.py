@@ -18,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context, copy_context
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ from reltask.clock import Clock
 from reltask.config import LimitSettings
 from reltask.engine.beater import Beater
 from reltask.engine.outcome import (
+    PLAIN_SUCCESS,
     Ended,
     describe,
     raised,
@@ -87,18 +89,23 @@ class Executor:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._ends: list[tuple[Run, Ended]] = []
         self._loop: asyncio.AbstractEventLoop
+        self._context: Context
+        """What ends is settled in nobody's own context, although a body's last step asks for it."""
 
     def open(self) -> None:
         """Runs will begin on this loop."""
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
 
-    def start(self, runs: Iterable[Run]) -> None:
+    def start(self, runs: Sequence[Run]) -> None:
         """Begin claimed slots. The rest follows by itself."""
+        loud = self._loud(events.RunStarted, runs)
         for run in runs:
             try:
-                self._start(run)
+                self._start(run, loud=run.claim.task in loud)
             except Exception as error:  # noqa: BLE001 - told there
                 self._give_up(run, error)
+        self._loop.call_soon(self._begun, runs)
 
     def close(self) -> None:
         """Nobody waits any more for what is still under way."""
@@ -113,9 +120,9 @@ class Executor:
 
     # Running
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: Run, *, loud: bool) -> None:
         run.started_at = self._clock.monotonic()
-        if self._wanted(events.RunStarted, run.claim.task):
+        if loud:
             self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
         if run.stop_reason is not None:
             self._end(run, stopped(run))
@@ -124,17 +131,18 @@ class Executor:
             if _is_missed(run):
                 self._end(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
                 return
-            ending = run.begin(self._make_body(run), self._asked_to_stop)
+            run.begin(self._make_body(run), partial(self._body_ended, run), self._asked_to_stop)
         except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
             self._end(run, raised(error, run, limit=self._limits.traceback))
-        else:
-            self._supervise(run, ending)
-
-    def _supervise(self, run: Run, ending: asyncio.Future[Any]) -> None:
-        """Let the body end by itself, or because its time is up or somebody asked for it."""
+            return
         if run.task.options.timeout is not None:
             run.timer = self._start_timer(run, run.task.options.timeout.total_seconds())
-        ending.add_done_callback(partial(self._body_ended, run))
+
+    def _begun(self, runs: Sequence[Run]) -> None:
+        """All bodies have taken their first step. One that somebody cancelled before that could not tell anybody."""
+        for run in runs:
+            if run.ending is not None and run.ending.cancelled():
+                self._body_ended(run, None, asyncio.CancelledError())
 
     def _start_timer(self, run: Run, seconds: float) -> asyncio.TimerHandle:
         why = f"the run took longer than its timeout of {seconds:g} s"
@@ -156,28 +164,28 @@ class Executor:
         await self._clock.sleep(min(1.0, run.pace.stop_grace))
         self._tell(run, events.BodyStuck, seconds=run.pace.stop_grace)
 
-    def _body_ended(self, run: Run, ending: asyncio.Future[Any]) -> None:
+    def _body_ended(self, run: Run, result: Any, error: BaseException | None) -> None:
+        if run.has_ended:
+            return
+        run.has_ended = True
         if run.timer is not None:
             run.timer.cancel()
         if run.enforcing is not None and not run.enforcing.cancel():
             self._tell(run, events.BodyEndedLate)
         try:
-            self._end(run, self._judge(run, ending))
-        except Exception as error:  # noqa: BLE001 - told there
-            self._give_up(run, error)
-
-    def _judge(self, run: Run, ending: asyncio.Future[Any]) -> Ended:
-        error = asyncio.CancelledError() if ending.cancelled() else ending.exception()
-        if error is not None:
-            return raised(error, run, limit=self._limits.traceback)
-        return returned(ending.result(), limit=self._limits.result)
+            if error is None:
+                self._end(run, returned(result, limit=self._limits.result))
+            else:
+                self._end(run, raised(error, run, limit=self._limits.traceback))
+        except Exception as mistake:  # noqa: BLE001 - told there
+            self._give_up(run, mistake)
 
     # Settling
 
     def _end(self, run: Run, ended: Ended) -> None:
         """Whatever ends in this turn of the loop is settled in the next."""
         if not self._ends:
-            self._loop.call_soon(self._settle)
+            self._loop.call_soon(self._settle, context=self._context)
         self._ends.append((run, ended))
 
     def _settle(self) -> None:
@@ -198,13 +206,21 @@ class Executor:
         self._settler.settle(outcomes)
 
     def _outcome(self, end: End, now: float) -> Waiting[End]:
-        written = self._settlement(end.run, end.ended, now)
+        """What to write. A stored schedule that this version cannot read, or that has no next time, is a failure."""
+        run = end.run
+        written: Settlement
+        try:
+            written = settlement(run, end.ended, now=now, rng=self._rng)
+        except Exception as error:  # noqa: BLE001 - a run without a settlement would hold its job for ever
+            text = describe(error, limit=self._limits.traceback)
+            written = Failure(hold=run.hold, error=text, delay=one_off().delay(run.claim.attempt, rng=self._rng))
         if isinstance(written, Completion):
             return Waiting(written, written.next_run_time, end)
-        return Waiting(written, end.run.now(now) + (written.delay or timedelta(0)), end)
+        return Waiting(written, run.now(now) + (written.delay or timedelta(0)), end)
 
     def settled(self, answers: Sequence[tuple[Waiting[End], Settled | None]]) -> None:
         """The database has accepted these outcomes, or refused them (None)."""
+        loud = self._loud(events.RunSucceeded, [waiting.told.run for waiting, _ in answers])
         over = []
         for waiting, settled in answers:
             end = waiting.told
@@ -212,7 +228,8 @@ class Executor:
                 if settled is None:
                     self._spawn(self._refused(end))
                     continue
-                self._report(end, waiting.settlement, settled)
+                if end.ended is not PLAIN_SUCCESS or end.run.claim.task in loud:
+                    self._report(end, waiting.settlement, settled)
             except Exception:
                 logging.getLogger("reltask").exception("The end of a run of %s was not reported", end.run.claim.task)
             over.append(end.run)
@@ -229,20 +246,12 @@ class Executor:
         task.add_done_callback(self._tasks.pop)
         return task
 
-    def _settlement(self, run: Run, ended: Ended, now: float) -> Settlement:
-        """What to write. A stored schedule that this version cannot read, or that has no next time, is a failure."""
-        try:
-            return settlement(run, ended, now=now, rng=self._rng)
-        except Exception as error:  # noqa: BLE001 - a run without a settlement would hold its job for ever
-            text = describe(error, limit=self._limits.traceback)
-            return Failure(hold=run.hold, error=text, delay=one_off().delay(run.claim.attempt, rng=self._rng))
-
     def _report(self, end: End, written: Settlement, settled: Settled) -> None:
         run, ended = end.run, end.ended
         if ended.not_stored is not None:
             self._tell(run, events.ResultNotStored, reason=ended.not_stored)
         if isinstance(written, Completion) and ended.outcome is Outcome.SUCCEEDED:
-            self._succeeded(end, written.next_run_time)
+            self._tell(run, events.RunSucceeded, seconds=end.seconds, next_run_time=written.next_run_time)
         elif isinstance(written, Failure):
             self._tell(
                 run,
@@ -263,21 +272,21 @@ class Executor:
         finally:
             self._beater.forget([run.hold])
         if recorded is Outcome.SUCCEEDED:
-            self._succeeded(end, None)
+            self._tell(run, events.RunSucceeded, seconds=end.seconds, next_run_time=None)
         else:
             self._tell(run, events.LateWriteRefused, outcome=end.ended.outcome)
         self._over([run])
 
     def _completed_already(self, end: End, completion: Completion) -> None:
         """The body's own transaction has completed the slot; what it raised afterwards changes nothing."""
-        self._succeeded(end, completion.next_run_time)
+        self._tell(end.run, events.RunSucceeded, seconds=end.seconds, next_run_time=completion.next_run_time)
         if end.ended.outcome is not Outcome.SUCCEEDED:
             self._tell(end.run, events.ErrorAfterCompletion, error=end.ended.error or "")
         self._over([end.run])
 
-    def _succeeded(self, end: End, next_run_time: datetime | None) -> None:
-        if self._wanted(events.RunSucceeded, end.run.claim.task):
-            self._tell(end.run, events.RunSucceeded, seconds=end.seconds, next_run_time=next_run_time)
+    def _loud(self, event: type[events.RunEvent], runs: Sequence[Run]) -> set[str]:
+        """The tasks among these whose events of this kind somebody hears."""
+        return {task for task in {run.claim.task for run in runs} if self._wanted(event, task)}
 
     def _tell(self, run: Run, event: type[events.RunEvent], **fields: Any) -> None:
         claim = run.claim

@@ -200,7 +200,7 @@ class Poller(Service):
         """Trust each claim from before it was asked for, and have it renewed."""
         time = self._time = DatabaseTime(answer.now, self._clock.monotonic())
         find, pace = self._registry.get, self._pace_of
-        runs = [Run(claim, find(claim.task), pace(claim.lock_timeout), time) for claim in answer.claims]
+        runs = [Run(claim, claim.hold, find(claim.task), pace(claim.lock_timeout), time) for claim in answer.claims]
         self._places.take(runs)
         self._beater.watch(runs, sent_at=sent_at)
         return runs

@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 
 from reltask import posix, version
-from reltask.engine.run import Run, log_fields
-from reltask.engine.threads import ThreadPool
+from reltask.engine.run import Ending, Run, log_fields
+from reltask.engine.threads import ThreadPool, in_thread
 from reltask.errors import Cancel, Retry, Snooze, Stopped
 
 
@@ -113,8 +113,8 @@ class ProcessBody:
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def start(self) -> asyncio.Future[Any]:
-        return asyncio.wrap_future(self._pool.submit(self._converse))
+    def start(self, ended: Ending) -> asyncio.Future[Any]:
+        return in_thread(self._pool, self._converse, ended)
 
     def stop(self) -> None:
         with self._lock:

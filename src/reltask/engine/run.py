@@ -9,9 +9,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from reltask.clock import DatabaseTime
 from reltask.errors import LockLost, Stopped
-from reltask.job import Claim, Completion
+from reltask.job import Claim, Completion, Hold
 from reltask.lease import Pace
 from reltask.tasks import TaskDefinition
 
@@ -31,11 +33,15 @@ class StopReason(StrEnum):
         return self in (StopReason.ABANDONED, StopReason.LOST)
 
 
+Ending = Callable[[Any, BaseException | None], object]
+"""Is told what a body returned, or else what it raised."""
+
+
 class Body(Protocol):
     """A task's function on its way: on the loop, in a thread or in a child process."""
 
-    def start(self) -> asyncio.Future[Any]:
-        """Begin; the future ends with what the function returned or raised."""
+    def start(self, ended: Ending) -> asyncio.Future[Any]:
+        """Begin. `ended` is told once, on the loop; a coroutine that was cancelled before it began cannot tell it."""
         ...
 
     def stop(self) -> None:
@@ -51,49 +57,32 @@ _stopping = threading.Lock()
 """One for all runs: stops are rare, and each holds it for a moment."""
 
 
-class Run:
+class Run(Struct, eq=False):
     """A claimed slot in this worker."""
 
-    __slots__ = (
-        "_asked_to_stop",
-        "_body",
-        "claim",
-        "completion",
-        "ending",
-        "enforcing",
-        "hold",
-        "pace",
-        "progress_at",
-        "started_at",
-        "stop_detail",
-        "stop_reason",
-        "task",
-        "time",
-        "timer",
-    )
-
-    def __init__(self, claim: Claim, task: TaskDefinition, pace: Pace, time: DatabaseTime) -> None:
-        self.claim = claim
-        self.task = task
-        self.pace = pace
-        self.time = time
-        """The database's time at the claim, to be carried forward by monotonic time."""
-        self.hold = claim.hold
-        """What it presents with every write."""
-        self.stop_reason: StopReason | None = None
-        self.stop_detail = ""
-        self.completion: Completion | None = None
-        """What the body's own transaction has committed."""
-        self.started_at = time.at
-        """Monotonic."""
-        self.progress_at = float("-inf")
-        self.ending: asyncio.Future[Any] | None = None
-        """Ends with what the body returned or raised."""
-        self.timer: asyncio.TimerHandle | None = None
-        self.enforcing: asyncio.Task[None] | None = None
-        """Sees to it that a body which was asked to stop does."""
-        self._body: Body | None = None
-        self._asked_to_stop: Callable[[Run], object] | None = None
+    claim: Claim
+    hold: Hold
+    """What it presents with every write."""
+    task: TaskDefinition
+    pace: Pace
+    time: DatabaseTime
+    """The database's time at the claim, to be carried forward by monotonic time."""
+    stop_reason: StopReason | None = None
+    stop_detail: str = ""
+    completion: Completion | None = None
+    """What the body's own transaction has committed."""
+    started_at: float = float("-inf")
+    """Monotonic."""
+    progress_at: float = float("-inf")
+    ending: asyncio.Future[Any] | None = None
+    """Done when the body has ended."""
+    has_ended: bool = False
+    """Its body's end is known."""
+    timer: asyncio.TimerHandle | None = None
+    enforcing: asyncio.Task[None] | None = None
+    """Sees to it that a body which was asked to stop does."""
+    _body: Body | None = None
+    _asked_to_stop: Callable[[Run], object] | None = None
 
     def now(self, monotonic: float) -> datetime:
         """The database's time, as far as this worker can tell."""
@@ -104,13 +93,12 @@ class Run:
         timeout = self.task.options.timeout
         return None if timeout is None else since + timeout.total_seconds() + self.pace.stop_grace
 
-    def begin(self, body: Body, asked_to_stop: Callable[[Run], object]) -> asyncio.Future[Any]:
+    def begin(self, body: Body, ended: Ending, asked_to_stop: Callable[[Run], object]) -> None:
         """Start the body; a stop that came first is passed on. Each stop calls `asked_to_stop`, on any thread."""
-        self.ending = body.start()
+        self.ending = body.start(ended)
         self._asked_to_stop, self._body = asked_to_stop, body
         if self.stop_reason is not None:  # read after the body can be seen: whoever stops now sees it, or is seen here
             self._pass_on()
-        return self.ending
 
     def stop(self, reason: StopReason, detail: str = "") -> None:
         """Ask the body to stop. From any thread. The first reason stays, unless the claim turns out to be doubtful."""

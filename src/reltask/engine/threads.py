@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
+
+from reltask.engine.run import Ending
 
 
 class ThreadPool:
@@ -43,3 +47,15 @@ class ThreadPool:
                 future.set_exception(error)
             del item, future, function
             self._idle.release()
+
+
+def in_thread(pool: ThreadPool, function: Callable[[], Any], ended: Ending) -> asyncio.Future[Any]:
+    """Run the function, and tell the loop how it ended."""
+    future = asyncio.wrap_future(pool.submit(function))
+    future.add_done_callback(partial(_tell, ended))
+    return future
+
+
+def _tell(ended: Ending, future: asyncio.Future[Any]) -> None:
+    error = future.exception()
+    ended(None if error is not None else future.result(), error)
