@@ -93,7 +93,9 @@ claimed as (
         fence = job.fence + 1,
         attempt = job.attempt + 1,
         slot_started_at = coalesce(job.slot_started_at, parameters.now),
-        progress = null
+        progress = null,
+        -- unchanged, but named: due_at depends on it, and PostgreSQL would read its definition anew for every row
+        not_before = job.not_before
     from parameters
     where job.id = any (array(select id from isolated union all select id from ordinary))
       and job.locked_by is null

@@ -29,7 +29,9 @@ held as materialized (
 renewed as (
     update reltask.jobs as job
     set heartbeat_at = parameters.now,
-        lock_expires_at = parameters.now + job.claim_timeout_ms * interval '1 millisecond'
+        lock_expires_at = parameters.now + job.claim_timeout_ms * interval '1 millisecond',
+        -- unchanged, but named: due_at depends on it, and PostgreSQL would read its definition anew for every row
+        not_before = job.not_before
     from parameters
     where job.id = any (array(select id from held))
     returning job.id, job.fence
