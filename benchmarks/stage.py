@@ -29,7 +29,13 @@ from benchmarks.contestants.process import Effects
 from benchmarks.environments import ROOT, Environment, environment
 from tests.postgres_server import PostgresServer
 
-SERVER_SETTINGS = {"shared_preload_libraries": "'pg_stat_statements'", "max_connections": "600"}
+SERVER_SETTINGS = {
+    "shared_preload_libraries": "'pg_stat_statements'",
+    "max_connections": "600",
+    # as PostgreSQL is shipped, and as its users have it: a commit is on the disk before it is acknowledged
+    "fsync": "on",
+    "full_page_writes": "on",
+}
 """Beside those of `tests/postgres_server.py`."""
 STALLED = 60.0
 """Seconds without anything happening after which a try is given up."""
