@@ -4,7 +4,8 @@
 
 `log_event` only speaks to loggers; it installs nothing, so that an application keeps its own logging. The command line
 and `app.run()` call `setup_logging`. Each line carries worker, job, slot and fence; none can carry arguments or
-results, because events have none. It is called for every event of every job: a line whose level is off costs a lookup.
+results, because events have none. A line whose level is off costs a lookup; whether one would be written can be asked
+before its event is made.
 
     debug     statements, claims, idleness        warning   heartbeats, locks and the database in trouble
     info      the life of a task and a worker     error     failed runs with their traceback, dead letters

@@ -240,7 +240,8 @@ def test_cancel_ends_the_slot(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(3), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError(), Stopped()]
+    "error",
+    [SystemExit(3), KeyboardInterrupt(), StopIteration(), GeneratorExit(), asyncio.CancelledError(), Stopped()],
 )
 def test_body_cannot_end_the_worker(stage: Stage, error: BaseException) -> None:
     """sys.exit, Ctrl+C's exception, StopIteration, a cancellation that nobody asked for: failures like any other."""
@@ -287,7 +288,8 @@ def test_run_leaves_nothing_for_the_garbage_collector(stage: Stage) -> None:
     app = stage.app(settings={"worker.concurrency": 10})
 
     @app.task(max_attempts=1)
-    async def once(how: str) -> None:
+    async def once(ctx: Context, how: str) -> None:
+        assert ctx.attempt == 1
         if how == "raise":
             raise ValueError(how)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reltask import App, events
+from reltask import App, events, schedule
 
 
 @pytest.fixture
@@ -67,3 +67,26 @@ def test_a_subscriber_hears_of_every_run_whatever_is_logged(tmp_path: Path) -> N
 
     asyncio.run(scenario())
     assert heard == [("quiet", "RunStarted"), ("quiet", "RunSucceeded")]
+
+
+@pytest.mark.usefixtures("levels")
+def test_a_success_that_cannot_be_written_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body may return, and its next time may not be found: that is a failure, and nobody's silence hides it."""
+    app = App(f"sqlite:///{tmp_path / 'reltask.db'}")
+
+    @app.task(name="quiet", every="1h")
+    async def quiet() -> None: ...
+
+    def no_next_time(*_: object, **__: object) -> None:
+        raise OSError("the time zones are gone")
+
+    async def scenario() -> None:
+        async with app.worker() as worker:
+            await worker.drained()
+
+    monkeypatch.setattr(schedule, "next_slot", no_next_time)
+    asyncio.run(scenario())
+    (record,) = [record for record in caplog.records if "task" in record.name]
+    assert (record.__dict__["event"], record.levelname) == ("RunFailed", "ERROR")

@@ -186,7 +186,7 @@ async def test_completion_is_recorded_and_reported_once(scene: Scene, kind: Kind
     """The same fenced statement is sent again; what it no longer matches, the ledger settles."""
     scene.gate.touch()
     async with scene.working():
-        aim = scene.proxy.aim("complete_jobs", kind)
+        aim = scene.proxy.aim("complete_one_offs" if scene.url.startswith("postgresql") else "complete_jobs", kind)
         job = await scene.enqueue("hold")
         await settled_before_late(scene, aim, job, fence=1)
     assert (await scene.runs(job), scene.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])

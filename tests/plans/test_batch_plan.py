@@ -1,4 +1,8 @@
-"""What a batch costs, as its plan says: each row is looked up by its id, whatever the statistics say."""
+"""What a batch costs, as its plan says: each row is looked up by its id, whatever the statistics say.
+
+A store's own sessions keep one plan for all calls, so the plan without values is what counts. Sessions that reltask may
+not set up, a user's own or those behind PgBouncer, plan each call with its values.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,26 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from reltask.job import Completion, Failure, Hold, NewJob, Outcome, Release
 from reltask.stores.postgres import values
 from reltask.stores.postgres.connections import Options, connect
-from reltask.stores.statement import load
+from reltask.stores.statement import Statement, load
 from tests.plans.test_claim_plan import FILL, nodes
 
-HOLD = Hold(uuid4(), 1)
+HOLDS = [Hold(uuid4(), 1) for _ in range(5)]
 BATCHES: dict[str, values.Columns] = {
-    "enqueue_jobs": values.new_jobs([NewJob(id=uuid4(), task="t")]),
-    "complete_jobs": values.completions([Completion(HOLD)]),
-    "complete_one_offs": values.completions([Completion(HOLD)]),
-    "fail_jobs": values.failures([Failure(hold=HOLD, error="e", delay=timedelta(0))]),
-    "release_jobs": values.releases([Release(hold=HOLD, outcome=Outcome.RELEASED)]),
-    "heartbeat_jobs": {**values.holds([HOLD]), "alive_for": timedelta(minutes=1), "tokens": []},
-    "read_holds": values.holds([HOLD]),
-    "read_outcomes": values.holds([HOLD]),
-    "read_ended": {"ids": [HOLD.job_id]},
+    "enqueue_jobs": values.new_jobs([NewJob(id=hold.job_id, task="t") for hold in HOLDS]),
+    "complete_jobs": values.completions([Completion(hold) for hold in HOLDS]),
+    "complete_one_offs": values.completions([Completion(hold) for hold in HOLDS]),
+    "fail_jobs": values.failures([Failure(hold=hold, error="e", delay=timedelta(0)) for hold in HOLDS]),
+    "release_jobs": values.releases([Release(hold=hold, outcome=Outcome.RELEASED) for hold in HOLDS]),
+    "heartbeat_jobs": {**values.holds(HOLDS), "alive_for": timedelta(minutes=1), "tokens": []},
+    "read_holds": values.holds(HOLDS),
+    "read_outcomes": values.holds(HOLDS),
+    "read_ended": {"ids": [hold.job_id for hold in HOLDS]},
 }
 READ = {
     "enqueue_jobs": {"jobs", "runs"},
@@ -34,25 +39,57 @@ READ = {
     "read_ended": {"runs"},
 }
 """Which tables a verb looks rows up in, where it is not the jobs alone."""
+WALKS = {"heartbeat_jobs": ["jobs_expiring"]}
+"""A beat walks all that is held, but only if it looks for claims whose answer was lost."""
 
 
-async def explain(url: str, verb: str, *preparations: str) -> dict[str, Any]:
-    connection = await connect(url, Options())
-    for preparation in preparations:
-        await connection.execute(preparation)
-    (statement,) = load("postgres", verb, "numbered")
-    arguments = statement.arguments({**BATCHES[verb], "worker": "w", "now": None})
-    text = await connection.fetchval(f"explain (format json) {statement.text}", *arguments)
-    await connection.close()
-    plan: dict[str, Any] = json.loads(text)[0]["Plan"]
-    return plan
+async def kept_plan(connection: asyncpg.Connection, statement: Statement) -> Any:
+    """The plan that a store's own session makes once, and keeps."""
+    await connection.execute(f"prepare batch as {statement.text.rstrip(';')}")
+    nothing = ", ".join(["null"] * len(statement.names))
+    return await connection.fetchval(f"explain (format json) execute batch ({nothing})")
+
+
+async def plan_for_values(connection: asyncpg.Connection, statement: Statement, columns: values.Columns) -> Any:
+    """The plan that another session makes for these values."""
+    return await connection.fetchval(f"explain (format json) {statement.text}", *statement.arguments(columns))
+
+
+def assert_found_by_id(verb: str, answer: Any) -> None:
+    plan: dict[str, Any] = json.loads(answer)[0]["Plan"]
+    reads = [node for node in nodes(plan) if "Scan" in node["Node Type"] and node.get("Relation Name")]
+    assert {node["Relation Name"] for node in reads} == READ.get(verb, {"jobs"})
+    walks = [node for node in reads if "id" not in node.get("Index Cond", node.get("Recheck Cond", ""))]
+    assert [node.get("Index Name") for node in walks] == WALKS.get(verb, [])[: len(walks)]
 
 
 @pytest.mark.parametrize("verb", BATCHES)
 @pytest.mark.parametrize("fill", [(), (FILL,)], ids=["empty", "full"])
-async def test_each_row_is_found_by_its_id(postgres_url: str, verb: str, fill: tuple[str, ...]) -> None:
+async def test_a_kept_plan_finds_each_row_by_its_id(postgres_url: str, verb: str, fill: tuple[str, ...]) -> None:
     """A plan is kept until the next statistics: made for an empty table, it must serve the first million, too."""
-    plan = await explain(postgres_url, verb, *fill, "vacuum analyze reltask.jobs, reltask.runs")
-    reads = [node for node in nodes(plan) if "Scan" in node["Node Type"] and node.get("Relation Name")]
-    assert {node["Relation Name"] for node in reads} == READ.get(verb, {"jobs"})
-    assert all("id" in node["Index Cond"] for node in reads)
+    connection = await connect(postgres_url, Options())
+    for preparation in (*fill, "vacuum analyze reltask.jobs, reltask.runs"):
+        await connection.execute(preparation)
+    (statement,) = load("postgres", verb, "numbered")
+    assert_found_by_id(verb, await kept_plan(connection, statement))
+    await connection.close()
+
+
+@pytest.mark.parametrize("verb", BATCHES)
+async def test_other_sessions_find_each_row_by_its_id(postgres_url: str, verb: str) -> None:
+    """Where the planner is left alone, and may read whole tables, a batch still does not."""
+    connection = await connect(postgres_url, Options(), plain=True)
+    await connection.execute(FILL)
+    await connection.execute(LEDGER)
+    await connection.execute("vacuum analyze reltask.jobs, reltask.runs")
+    (statement,) = load("postgres", verb, "numbered")
+    columns = {**BATCHES[verb], "worker": "w", "now": None}
+    assert_found_by_id(verb, await plan_for_values(connection, statement, columns))
+    await connection.close()
+
+
+LEDGER = """
+insert into reltask.runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at, finished_at, outcome)
+select gen_random_uuid(), i, i, 'known', 'default', 1, now(), now(), now(), 'succeeded'
+from generate_series(1, 20000) as i
+"""

@@ -51,8 +51,9 @@ class AsyncBody:
             result = await self._function(*self._given, **self._named)
         except (SystemExit, KeyboardInterrupt) as error:
             ended(None, BodyExit(error))
-        except GeneratorExit:
-            raise  # the loop is gone, and with it whoever would have to know
+        except GeneratorExit as error:
+            if self._loop.is_running():  # else the loop is gone, and with it whoever would have to know
+                ended(None, error)
         except BaseException as error:  # noqa: BLE001 - told there, a cancellation too
             ended(None, error)
         else:

@@ -5,7 +5,7 @@
                                   └─► stop ─► grace ─► kill ──────┘
                                                  └─► will not end: stuck. Its place stays taken, its lock expires.
 
-Each arrow is a plain call, made by whatever brought the runs there: the claim's answer, the end of a body's future, the
+Each arrow is a plain call, made by whatever brought the runs there: the claim's answer, the last step of a body, the
 answer to a settlement. So a run costs the loop one task, its body's own. Runs travel in groups: what was claimed
 together begins together, what ends in the same turn of the loop is settled together.
 
@@ -99,6 +99,8 @@ class Executor:
 
     def start(self, runs: Sequence[Run]) -> None:
         """Begin claimed slots. The rest follows by itself."""
+        if not runs:
+            return
         loud = self._loud(events.RunStarted, runs)
         for run in runs:
             try:
@@ -133,9 +135,9 @@ class Executor:
                 return
             run.begin(self._make_body(run), partial(self._body_ended, run), self._asked_to_stop)
         except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
-            self._end(run, raised(error, run, limit=self._limits.traceback))
+            self._body_ended(run, None, error)
             return
-        if run.task.options.timeout is not None:
+        if run.task.options.timeout is not None and not run.has_ended:
             run.timer = self._start_timer(run, run.task.options.timeout.total_seconds())
 
     def _begun(self, runs: Sequence[Run]) -> None:
@@ -165,9 +167,8 @@ class Executor:
         self._tell(run, events.BodyStuck, seconds=run.pace.stop_grace)
 
     def _body_ended(self, run: Run, result: Any, error: BaseException | None) -> None:
-        if run.has_ended:
+        if not run.end():
             return
-        run.has_ended = True
         if run.timer is not None:
             run.timer.cancel()
         if run.enforcing is not None and not run.enforcing.cancel():
@@ -228,7 +229,7 @@ class Executor:
                 if settled is None:
                     self._spawn(self._refused(end))
                     continue
-                if end.ended is not PLAIN_SUCCESS or end.run.claim.task in loud:
+                if end.run.claim.task in loud or not _is_plain(end.ended, waiting.settlement):
                     self._report(end, waiting.settlement, settled)
             except Exception:
                 logging.getLogger("reltask").exception("The end of a run of %s was not reported", end.run.claim.task)
@@ -300,6 +301,11 @@ class Executor:
                 **fields,
             )
         )
+
+
+def _is_plain(ended: Ended, written: Settlement) -> bool:
+    """Whether there is nothing to tell but that it succeeded."""
+    return ended is PLAIN_SUCCESS and isinstance(written, Completion)
 
 
 def _late(run: Run) -> float:

@@ -34,7 +34,7 @@ class Places:
         self._per_queue = per_queue
         self._unlimited = [queue for queue in queues if queue not in per_queue]
         self._limited = [queue for queue in queues if queue in per_queue]
-        self._runs: dict[Run, None] = {}
+        self._runs: dict[Hold, Run] = {}
         self._bodies: dict[Run, None] = {}
         self._isolated: dict[Run, None] = {}
         self._in_queue: Counter[str] = Counter()
@@ -44,7 +44,7 @@ class Places:
         return len(self._runs)
 
     def __iter__(self) -> Iterator[Run]:
-        return iter(list(self._runs))
+        return iter(list(self._runs.values()))
 
     @property
     def free(self) -> int:
@@ -52,11 +52,11 @@ class Places:
 
     def get(self, hold: Hold) -> Run | None:
         """Whose this claim is. From any thread."""
-        return next((run for run in self if run.hold == hold), None)
+        return self._runs.get(hold)
 
     def take(self, runs: Sequence[Run]) -> None:
         """They are claimed, and their bodies begin."""
-        self._runs.update(dict.fromkeys(runs))
+        self._runs.update((run.hold, run) for run in runs)
         self._bodies.update(dict.fromkeys(runs))
         self._isolated.update((run, None) for run in runs if run.claim.isolated)
         if self._per_queue:
@@ -72,7 +72,7 @@ class Places:
     def give_back(self, runs: Sequence[Run]) -> None:
         """Their ends are on record."""
         for run in runs:
-            self._runs.pop(run, None)
+            self._runs.pop(run.hold, None)
             self._isolated.pop(run, None)
 
     def isolated(self) -> Iterable[Run]:

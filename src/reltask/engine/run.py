@@ -77,7 +77,6 @@ class Run(Struct, eq=False):
     ending: asyncio.Future[Any] | None = None
     """Done when the body has ended."""
     has_ended: bool = False
-    """Its body's end is known."""
     timer: asyncio.TimerHandle | None = None
     enforcing: asyncio.Task[None] | None = None
     """Sees to it that a body which was asked to stop does."""
@@ -107,14 +106,21 @@ class Run(Struct, eq=False):
                 self.stop_reason, self.stop_detail = reason, detail
         self._pass_on()
 
+    def end(self) -> bool:
+        """The body has ended, and is let go: it may know this run. Whether this is new."""
+        new, self.has_ended, self._body = not self.has_ended, True, None
+        return new
+
     def kill(self) -> None:
         """End the body by force, where that is possible."""
-        if self._body is not None:
-            self._body.kill()
+        body = self._body
+        if body is not None:
+            body.kill()
 
     def _pass_on(self) -> None:
-        if self._body is not None and self._asked_to_stop is not None:
-            self._body.stop()
+        body = self._body
+        if body is not None and self._asked_to_stop is not None:
+            body.stop()
             self._asked_to_stop(self)
 
     def check(self) -> None:

@@ -57,5 +57,5 @@ def in_thread(pool: ThreadPool, function: Callable[[], Any], ended: Ending) -> a
 
 
 def _tell(ended: Ending, future: asyncio.Future[Any]) -> None:
-    error = future.exception()
+    error = asyncio.CancelledError() if future.cancelled() else future.exception()
     ended(None if error is not None else future.result(), error)

@@ -85,7 +85,7 @@ def request(asked: ClaimRequest) -> Columns:
 
 
 def completions(given: Sequence[Completion]) -> Columns:
-    """One column per field; skipped slots in columns of their own, numbered within their completion."""
+    """One column per field, no outcome meaning success; skipped slots in columns of their own, numbered."""
     passed = [(c.hold.job_id, nth, time) for c in given if c.skipped for nth, time in enumerate(c.skipped, start=1)]
     return {
         **holds([completion.hold for completion in given]),

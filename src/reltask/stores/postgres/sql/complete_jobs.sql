@@ -2,8 +2,8 @@
 -- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
 -- Lock order    ids ascending; waits for a row held by another statement and checks it again afterwards.
 --
--- Each row is found by its id. "Not less and not greater" says to the planner what "equal" says to people, and leaves it
--- no other way, whatever the statistics say; "is not distinct from" keeps it from walking all that is held.
+-- Each row is found by its id. "Any of this one" says to people what "equal" says; the planner can only look it up, even
+-- where the statistics say that there is nothing to walk. "Is not distinct from" keeps it from walking all that is held.
 --
 -- A slot that was passed over (:skipped_…) gets a ledger row too. It takes the next slot number and the next fence, so
 -- the job's row moves on by as many. The unique index runs_slot_ends_once refuses a second end of any slot.
@@ -75,7 +75,7 @@ advanced as (
         progress = null
     from held
     cross join parameters
-    where job.id >= held.id and job.id <= held.id and held.next_time is not null
+    where job.id = any (array[held.id]) and held.next_time is not null
 )
 
 select id, fence, false as dead

@@ -5,8 +5,8 @@
 -- What `complete_jobs` does, for batches in which nothing comes again: most of them. A row is found and locked once, by
 -- the delete itself, and the ledger is written from what was deleted.
 --
--- Each row is found by its id. "Not less and not greater" says to the planner what "equal" says to people, and leaves it
--- no other way, whatever the statistics say; "is not distinct from" keeps it from walking all that is held.
+-- Each row is found by its id. "Any of this one" says to people what "equal" says; the planner can only look it up, even
+-- where the statistics say that there is nothing to walk. "Is not distinct from" keeps it from walking all that is held.
 --
 -- The first row says how many there were. The others name them, and only travel if some are missing.
 
@@ -23,7 +23,7 @@ removed as (
             as one (id, fence, outcome, result, error)
         order by id
     ) as given
-    where job.id >= given.id and job.id <= given.id
+    where job.id = any (array[given.id])
       and job.fence = given.fence and job.locked_by is not distinct from :worker::text
     returning job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
               job.locked_at, given.outcome, given.result, given.error

@@ -2,8 +2,8 @@
 -- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
 -- Lock order    ids ascending; waits for a row held by another statement and checks it again afterwards.
 --
--- Each row is found by its id. "Not less and not greater" says to the planner what "equal" says to people, and leaves it
--- no other way, whatever the statistics say; "is not distinct from" keeps it from walking all that is held.
+-- Each row is found by its id. "Any of this one" says to people what "equal" says; the planner can only look it up, even
+-- where the statistics say that there is nothing to walk. "Is not distinct from" keeps it from walking all that is held.
 
 with
 parameters as materialized (
@@ -52,7 +52,7 @@ kept as (
         progress = null
     from held
     cross join parameters
-    where job.id >= held.id and job.id <= held.id
+    where job.id = any (array[held.id])
 )
 
 select id, fence, false as dead
