@@ -14,17 +14,20 @@ from reltask import App, events, schedule
 
 @pytest.fixture
 def levels() -> Iterator[None]:
-    """Lines of one task are on, those of the other off; put back afterwards."""
-    loggers = {name: logging.getLogger(f"reltask.task.{name}") for name in ("loud", "quiet")}
+    """Lines of one task are on, those of the others off; put back afterwards."""
+    loggers = {name: logging.getLogger(f"reltask.task.{name}") for name in ("loud", "quiet", "hourly")}
     loggers["loud"].setLevel(logging.INFO)
     loggers["quiet"].setLevel(logging.WARNING)
+    loggers["hourly"].setLevel(logging.WARNING)
     yield
     for logger in loggers.values():
         logger.setLevel(logging.NOTSET)
 
 
-def make_app(path: Path) -> App:
-    app = App(f"sqlite:///{path}")
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    """Two tasks, and nobody who listens yet."""
+    app = App(f"sqlite:///{tmp_path / 'reltask.db'}")
 
     @app.task(name="loud")
     async def loud() -> None: ...
@@ -32,7 +35,8 @@ def make_app(path: Path) -> App:
     @app.task(name="quiet")
     async def quiet() -> None: ...
 
-    return app
+    yield app
+    app.close()
 
 
 async def run_both(app: App) -> None:
@@ -43,17 +47,17 @@ async def run_both(app: App) -> None:
 
 
 @pytest.mark.usefixtures("levels")
-def test_the_log_of_one_task_can_be_on_while_others_are_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_of_one_task_can_be_on_while_others_are_off(app: App, caplog: pytest.LogCaptureFixture) -> None:
     """Each task has a logger of its own, and its level alone decides whether its lines are written."""
-    asyncio.run(run_both(make_app(tmp_path / "reltask.db")))
+    asyncio.run(run_both(app))
     lines = [(record.name, record.__dict__["event"]) for record in caplog.records if "task" in record.name]
     assert lines == [("reltask.task.loud", "RunStarted"), ("reltask.task.loud", "RunSucceeded")]
 
 
 @pytest.mark.usefixtures("levels")
-def test_a_subscriber_hears_of_every_run_whatever_is_logged(tmp_path: Path) -> None:
+def test_a_subscriber_hears_of_every_run_whatever_is_logged(app: App) -> None:
     """Metrics must count all runs: what the log leaves out reaches whoever subscribed, also one that came late."""
-    app, heard = make_app(tmp_path / "reltask.db"), []
+    heard = []
 
     def subscribed(event: events.Event) -> None:
         if isinstance(event, events.RunStarted | events.RunSucceeded):
@@ -71,13 +75,12 @@ def test_a_subscriber_hears_of_every_run_whatever_is_logged(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("levels")
 def test_a_success_that_cannot_be_written_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body may return, and its next time may not be found: that is a failure, and nobody's silence hides it."""
-    app = App(f"sqlite:///{tmp_path / 'reltask.db'}")
 
-    @app.task(name="quiet", every="1h")
-    async def quiet() -> None: ...
+    @app.task(name="hourly", every="1h")
+    async def hourly() -> None: ...
 
     def no_next_time(*_: object, **__: object) -> None:
         raise OSError("the time zones are gone")
