@@ -304,7 +304,8 @@ class App(Operations, LeaseMethods):
         return [self._declaration(call) for call in self._schedules.values()]
 
     def _declaration(self, call: Call) -> NewJob:
-        job = call.job(self._host.new_id)
+        (job_id,) = self._host.new_ids(1)
+        job = call.job(job_id)
         return msgspec.structs.replace(job, declaration=declaration_hash(job), app_version=self.version)
 
     # Producing

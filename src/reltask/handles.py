@@ -7,7 +7,8 @@ import contextlib
 import functools
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar
 from uuid import UUID
@@ -30,8 +31,13 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 """The parameters of a direct call: the function's own."""
 R = TypeVar("R")
+B = TypeVar("B")
+T = TypeVar("T")
 
 _LONGEST_NAME = 400
+_VERSION_7 = 7 << 76 | 0b10 << 62
+_FREE = ~(0xF << 76 | 0b11 << 62)
+"""The bits of an id that say nothing about its version."""
 AT_ONCE = 2
 """Batches that a bulk insert has under way: the server works on one while the next is made ready."""
 RESENDS = 3
@@ -41,7 +47,7 @@ RESENDS = 3
 class Job:
     """A job that has been enqueued."""
 
-    def __init__(self, client: Client, job_id: UUID, task: str, *, created: bool) -> None:
+    def __init__(self, client: Client, job_id: UUID, task: str, *, created: bool = True) -> None:
         self._client = client
         self.id = job_id
         self.task = task
@@ -97,11 +103,11 @@ class Call(Struct, frozen=True):
     args: str
     options: Options
 
-    def job(self, new_id: Callable[[], UUID]) -> NewJob:
+    def job(self, job_id: UUID) -> NewJob:
         """The row to insert."""
         task, options = self.task, self.options
         return NewJob(
-            id=new_id(),
+            id=job_id,
             task=task.name,
             args=self.args,
             queue=options.queue or task.options.queue,
@@ -247,11 +253,14 @@ class ProducerHost:
     def arguments_limit(self) -> int:
         return self._limit()
 
-    def new_id(self) -> UUID:
-        """A time-ordered UUID (version 7), so that new rows lie side by side in every index."""
-        milliseconds = time.time_ns() // 1_000_000
-        bits = (milliseconds << 80) | self._rng.getrandbits(80)
-        return UUID(int=bits & ~(0xF << 76) & ~(0b11 << 62) | (7 << 76) | (0b10 << 62))
+    def new_ids(self, count: int) -> list[UUID]:
+        """Time-ordered UUIDs (version 7), so that new rows lie side by side in every index."""
+        since, chance = time.time_ns() // 1_000_000 << 80, self._rng.randbytes(10 * count)
+        numbers = [since | int.from_bytes(chance[at : at + 10]) for at in range(0, 10 * count, 10)]
+        return [UUID(int=number & _FREE | _VERSION_7) for number in numbers]
+
+    def _new_jobs(self, calls: list[Call]) -> list[NewJob]:
+        return [call.job(job_id) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
 
     async def signal(self, store: Store) -> None:
         """Tell workers, here and elsewhere, that there may be something to do. Losing it costs time, not a job."""
@@ -261,7 +270,7 @@ class ProducerHost:
 
     async def insert(self, call: Call, store: Store) -> Job:
         """Insert one job; where its key is taken, name the job that has it."""
-        (job,) = await self._placed([call.job(self.new_id)], store)
+        (job,) = await self._placed(self._new_jobs([call]), store)
         if await self._insert_surely([job], store):
             await self.signal(store)
             return Job(self.client, job.id, job.task, created=True)
@@ -307,23 +316,26 @@ class ProducerHost:
 
     async def _insert_in(self, transaction: TaskTransaction | Transaction, calls: list[Call]) -> list[Job]:
         """Insert jobs inside an open transaction; a task's own block sends its signal after the commit."""
-        jobs = await self._placed([call.job(self.new_id) for call in calls], transaction)
-        return await self._insert(jobs, transaction.enqueue_jobs)
+        inserted: list[Job] = []
+        for batch in _batches(calls, BATCH):
+            jobs = await self._placed(self._new_jobs(batch), transaction)
+            inserted += self._handles(jobs, await transaction.enqueue_jobs(jobs))
+        return inserted
 
     async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
         """Insert jobs in as few statements as possible, and signal once."""
-        jobs = await self._placed([call.job(self.new_id) for call in calls], store)
-        inserted = await self._insert(jobs, lambda batch: self._insert_surely(batch, store), at_once=AT_ONCE)
+        batches = _batches(calls, store.bulk)
+        inserted = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
         await self.signal(store)
-        return inserted
+        return [job for batch in inserted for job in batch]
 
-    async def _insert(
-        self, jobs: list[NewJob], enqueue: Callable[[list[NewJob]], Coroutine[Any, Any, set[UUID]]], at_once: int = 1
-    ) -> list[Job]:
-        created: set[UUID] = set()
-        batches = [jobs[start : start + BATCH] for start in range(0, len(jobs), BATCH)]
-        for first in range(0, len(batches), at_once):
-            created.update(*await _together([enqueue(batch) for batch in batches[first : first + at_once]]))
+    async def _insert_batch(self, calls: list[Call], store: Store) -> list[Job]:
+        jobs = await self._placed(self._new_jobs(calls), store)
+        return self._handles(jobs, await self._insert_surely(jobs, store))
+
+    def _handles(self, jobs: list[NewJob], created: set[UUID]) -> list[Job]:
+        if len(created) == len(jobs):  # as nearly always: nobody need be looked up
+            return [Job(self.client, job.id, job.task) for job in jobs]
         return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
 
     async def _placed(self, jobs: list[NewJob], store: Store | Transaction | TaskTransaction) -> list[NewJob]:
@@ -346,15 +358,27 @@ class ProducerHost:
         return await store.enqueue_jobs(jobs)
 
 
-async def _together(inserting: list[Coroutine[Any, Any, set[UUID]]]) -> list[set[UUID]]:
-    """All of them at the same time; none is left under way when one fails. One alone needs no running loop."""
-    if len(inserting) == 1:
-        return [await inserting[0]]
-    answers = await asyncio.gather(*inserting, return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return [answer for answer in answers if not isinstance(answer, BaseException)]
+def _batches(calls: list[Call], size: int) -> Iterator[list[Call]]:
+    return (calls[start : start + size] for start in range(0, len(calls), size))
+
+
+async def _overlapping(work: Callable[[B], Coroutine[Any, Any, T]], given: Iterable[B], *, at_once: int) -> list[T]:
+    """Work on all of these, so many at a time. After a failure nothing more is begun, and nothing left under way."""
+    waiting, done = deque(enumerate(given)), {}
+
+    async def one_by_one() -> None:
+        while waiting:
+            nth, one = waiting.popleft()
+            try:
+                done[nth] = await work(one)
+            except BaseException:
+                waiting.clear()
+                raise
+
+    for ended in await asyncio.gather(*(one_by_one() for _ in range(at_once)), return_exceptions=True):
+        if ended is not None:
+            raise ended
+    return [done[nth] for nth in sorted(done)]
 
 
 async def _first(inserting: Coroutine[Any, Any, list[Job]]) -> Job:

@@ -47,7 +47,7 @@ SENT_ONCE = frozenset({"claim_jobs"})
 LeaseWake = Callable[[str | None], None]
 """Called with the name of a lease that was given back; None: look at all of them."""
 BATCH = 1_000
-"""No verb touches more rows than this at once; callers chunk."""
+"""No verb touches more rows than this at once; callers chunk. Only of new jobs a store may take more."""
 
 
 class Transaction(Protocol):
@@ -164,6 +164,9 @@ class Maintainable(Protocol):
 
 class Store(LeaseStore, Maintainable, Protocol):
     """A database that holds jobs, runs, workers, leases and metrics."""
+
+    bulk: int
+    """How many jobs a call of `enqueue_jobs` takes at the most."""
 
     async def open(self) -> None:
         """Connect, and check that the schema is the one that this version speaks."""

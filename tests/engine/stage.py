@@ -21,7 +21,7 @@ from reltask import App
 from reltask.errors import AmbiguousError
 from reltask.events import Event
 from reltask.job import ClaimAnswer, ClaimRequest, JobView, RunView
-from reltask.store import LeaseWake, Store, Wake
+from reltask.store import BATCH, LeaseWake, Store, Wake
 from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.stores.sqlite.session import SqliteOptions
 from reltask.testing import VirtualTime
@@ -105,6 +105,8 @@ class Faults:
 
 class FaultyStore:
     """A real store behind a connection that breaks on demand."""
+
+    bulk = BATCH
 
     def __init__(self, store: Store, faults: Faults) -> None:
         self._store = store
@@ -225,7 +227,7 @@ class Stage:
         await store.open()
         request = {
             "worker": name,
-            "token": app._host.new_id(),
+            "token": app._host.new_ids(1)[0],
             "queues": ["default"],
             "tasks": app.registry.names(),
             "limit": limit,

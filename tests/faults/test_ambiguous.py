@@ -16,7 +16,9 @@ import pytest
 
 from reltask import App, Context, Snooze, events
 from reltask.engine import poller
+from reltask.handles import Job
 from reltask.job import JobView, RunView
+from reltask.stores.postgres.values import WORTH_COPYING
 from tests.cluster import table
 from tests.cluster.cluster import slowness
 from tests.engine.stage import Recorder
@@ -227,6 +229,36 @@ async def test_enqueue_makes_one_row(scene: Scene, kind: Kind) -> None:
     assert (await scene.runs(job), scene.starts) == ([("succeeded", 1, 1)], [1])
 
 
+@pytest.mark.parametrize("verb", ["read_ended", "COMMIT"])
+async def test_bulk_makes_one_row_each(postgres_scene: Scene, verb: str) -> None:
+    """The connection breaks between copy and commit, or before the commit's answer: each job is there and runs once."""
+    scene = postgres_scene
+    scene.gate.touch()
+    async with scene.working():
+        aim = scene.proxy.aim(verb, "cut")
+        jobs = await bulk(scene)
+        await scene.strike(aim)
+        await all_done(scene, jobs)
+    assert all(job.created for job in jobs)
+    assert scene.starts == [1] * len(jobs)
+
+
+async def test_bulk_whose_commit_arrives_late_makes_one_row_each(postgres_scene: Scene) -> None:
+    """The second sending waits for the first one's rows, and finds them there when the commit has arrived."""
+    scene = postgres_scene
+    scene.gate.touch()
+    async with scene.working():
+        aim = scene.proxy.aim("COMMIT", "late")
+        sending = asyncio.create_task(bulk(scene))
+        await asyncio.to_thread(aim.struck)
+        await waiting_for_a_row(scene)
+        aim.deliver()
+        jobs = await sending
+        await all_done(scene, jobs)
+    assert all(job.created for job in jobs)
+    assert scene.starts == [1] * len(jobs)
+
+
 async def test_commit_whose_answer_is_lost_is_found_in_the_ledger(scene: Scene) -> None:
     """The effect is there, the slot is done, and the body does not run again."""
     async with scene.working():
@@ -262,6 +294,22 @@ async def test_commit_that_never_arrives_is_rolled_back_by_the_server(postgres_s
         await scene.succeeded(job, fence=2)
     assert [outcome for outcome, *_ in await scene.runs(job)] == ["failed", "succeeded"]
     assert table.read(scene.url) == [job]
+
+
+# In bulk
+
+
+async def bulk(scene: Scene) -> list[Job]:
+    """Enough jobs at once for COPY."""
+    return await scene.app.enqueue_many(scene.app.get_task("hold").call() for _ in range(WORTH_COPYING))
+
+
+async def all_done(scene: Scene, jobs: list[Job]) -> None:
+    """Wait until each has ended once, and nothing is left."""
+    for job in jobs:
+        await scene.succeeded(job.id, fence=1)
+        assert await scene.runs(job.id) == [("succeeded", 1, 1)]
+    assert await scene.outside.jobs() == []
 
 
 # Waiting

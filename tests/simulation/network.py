@@ -73,6 +73,8 @@ class Line:
 class SimStore:
     """A `Store` whose calls travel over a line."""
 
+    bulk = SqliteStore.bulk
+
     def __init__(
         self,
         database: Database,

@@ -360,7 +360,7 @@ class World:
         """A client whose line may lose the answer: it sends the same job, with the same id, until it is answered."""
         options = Options(priority=self.rng.randrange(10), delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])))
         call = Call(self.app.registry.get(task), "{}", options)
-        job = call.job(lambda: UUID(int=self.rng.getrandbits(128), version=4))
+        job = call.job(UUID(int=self.rng.getrandbits(128), version=4))
         while True:
             try:
                 await self.client.enqueue_jobs([job])

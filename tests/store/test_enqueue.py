@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 
-from reltask.job import State
+from reltask.job import NewJob, State
 from reltask.store import Store
-from tests.store.bench import START, Bench, new_job, recurring
+from tests.store.bench import START, Bench, Snapshot, new_job, recurring, request
 
 ODD = 'naïve ☃ 𝄞 "quoted" \'single\' back\\slash :now $1 ? {"x": [1]} %s\n\ttab \u2028 end'
 
@@ -74,6 +76,78 @@ async def test_duplicates_within_a_batch(bench: Bench) -> None:
     """Of two with one key in one batch, one is inserted."""
     inserted = await bench.store.enqueue_jobs([new_job(key="k"), new_job(key="k"), new_job()])
     assert len(inserted) == 2
+
+
+# In bulk
+
+
+def many() -> list[NewJob]:
+    """More than a store inserts one by one, with everything that a job without a name can have."""
+    at = datetime(2025, 7, 1, 12, 0, 0, 654321, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"run_at": at},
+        {"delay": timedelta(minutes=1)},
+        {"task": ODD, "queue": ODD, "args": json.dumps({"name": ODD})},
+        {"priority": 0, "max_attempts": 7, "lock_timeout": timedelta(milliseconds=1234)},
+        {"max_attempts": None},
+    ]
+    return [new_job(**kinds[n % len(kinds)]) for n in range(300)]
+
+
+async def test_bulk_stores_what_single_jobs_do(bench: Bench) -> None:
+    """However many are enqueued at once, each row is the one that it would have been alone."""
+    jobs = many()
+    assert await bench.store.enqueue_jobs(jobs) == {job.id for job in jobs}
+    together = await bench.snapshot()
+    for job in jobs:
+        await bench.store.discard_job(job.id)
+    alone = [replace(job, id=uuid4()) for job in jobs]
+    for job in alone:
+        assert await bench.store.enqueue_jobs([job]) == {job.id}
+    assert _values(together, jobs) == _values(await bench.snapshot(), alone)
+
+
+def _values(snapshot: Snapshot, jobs: list[NewJob]) -> list[Any]:
+    """The rows of these jobs, in their order, without the ids."""
+    rows = {UUID(str(row[0])): row[1:] for row in snapshot["jobs"]}
+    return [rows[job.id] for job in jobs]
+
+
+async def test_bulk_twice_inserts_once(bench: Bench) -> None:
+    """A bulk that is sent again changes nothing, and brings nothing back that is done; what is new is inserted."""
+    jobs, more = many(), many()
+    await bench.store.enqueue_jobs(jobs)
+    before = await bench.snapshot()
+    assert await bench.store.enqueue_jobs(jobs) == set()
+    assert await bench.snapshot() == before
+    for claim in (await bench.store.claim_jobs(request(limit=40))).claims:
+        await bench.complete(claim)
+    left = {job.id for job in await bench.store.list_jobs(limit=1000)}
+    assert len(left) == 260
+    assert await bench.store.enqueue_jobs([*jobs, *more]) == {job.id for job in more}
+    assert {job.id for job in await bench.store.list_jobs(limit=1000)} == left | {job.id for job in more}
+
+
+async def test_bulk_of_done_jobs_inserts_none(bench: Bench) -> None:
+    """The ledger alone knows them: nothing in the table stands in the way."""
+    jobs = [new_job() for _ in range(150)]
+    await bench.store.enqueue_jobs(jobs)
+    for claim in (await bench.store.claim_jobs(request(limit=150))).claims:
+        await bench.complete(claim)
+    assert await bench.store.enqueue_jobs(jobs) == set()
+    assert await bench.store.list_jobs() == []
+
+
+async def test_bulk_with_keys(bench: Bench) -> None:
+    """A name that is taken is left out of a bulk, too."""
+    await bench.add(new_job(key="0"))
+    jobs = [new_job(key=str(n % 149)) for n in range(150)]
+    assert await bench.store.enqueue_jobs(jobs) < {job.id for job in jobs}
+    assert len(await bench.store.list_jobs(limit=1000)) == 149
+
+
+# Odd values
 
 
 @pytest.mark.parametrize("field", ["task", "key", "queue"])

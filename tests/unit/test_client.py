@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -21,11 +21,13 @@ from reltask.errors import (
     ArgumentsError,
     ConfigurationError,
     DeclarationError,
+    PermanentError,
     UnknownJob,
     UnknownTask,
     UsageError,
 )
-from reltask.job import State
+from reltask.job import NewJob, State
+from reltask.stores.sqlite.adapter import SqliteStore
 
 Greet = Task[[str], [str], Any]
 
@@ -232,13 +234,31 @@ def test_enqueue_many(app: App, greet: Any) -> None:
     assert app.status_sync().due == 2_504
 
 
+@pytest.mark.slow
+def test_failed_batch_is_the_last(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When one batch fails its error is raised; the other one under way is finished, and no further one begun."""
+    enqueue, sizes = SqliteStore.enqueue_jobs, []
+
+    async def failing(store: SqliteStore, jobs: Sequence[NewJob]) -> set[UUID]:
+        sizes.append(len(jobs))
+        if len(sizes) == 2:
+            raise PermanentError("refused")
+        return await enqueue(store, jobs)
+
+    monkeypatch.setattr(SqliteStore, "enqueue_jobs", failing)
+    with pytest.raises(PermanentError, match="refused"):
+        app.enqueue_many_sync(greet.call(str(n)) for n in range(4_500))
+    assert sizes == [1_000, 1_000]
+    assert app.status_sync().due == 1_000
+
+
 async def _many(app: App, greet: Any) -> int:
     return len(await app.enqueue_many(greet.call(str(n)) for n in range(3)))
 
 
 def test_ids_are_time_ordered(app: App) -> None:
     """Ids are UUIDs of version 7: later ones sort later, so that new rows lie side by side in every index."""
-    ids = [app._host.new_id() for _ in range(100)]
+    ids = [new for _ in range(100) for new in app._host.new_ids(3)]
     assert all(new.version == 7 and new.variant == "specified in RFC 4122" for new in ids)
     assert [new.int >> 80 for new in ids] == sorted(new.int >> 80 for new in ids)
 

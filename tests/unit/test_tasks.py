@@ -198,7 +198,7 @@ def test_misspelt_option_is_refused_with_the_right_one(app: App) -> None:
 def test_using_twice_keeps_what_was_said_first(app: App) -> None:
     """Options add up: the second `using` changes what it names, and nothing else."""
     task = app.task(plain)
-    job = task.using(queue="mail", priority=1).using(priority=2, delay="5m").call(1).job(uuid4)
+    job = task.using(queue="mail", priority=1).using(priority=2, delay="5m").call(1).job(uuid4())
     assert (job.queue, job.priority, job.delay) == ("mail", 2, timedelta(minutes=5))
-    unlimited = task.using(max_attempts=None).using(key="k").call(1).job(uuid4)
+    unlimited = task.using(max_attempts=None).using(key="k").call(1).job(uuid4())
     assert (unlimited.max_attempts, unlimited.key) == (None, "k")

@@ -44,14 +44,16 @@ class Asking(ABC):
             retry=verb not in SENT_ONCE,
         )
 
-    async def _insert(self, verb: str, columns: Columns, again: Callable[[], Awaitable[Rows]]) -> tuple[Rows, bool]:
+    async def _insert(
+        self, verb: str, first: Callable[[], Awaitable[Rows]], again: Callable[[], Awaitable[Rows]]
+    ) -> tuple[Rows, bool]:
         """The rows, and whether an earlier sending may have inserted what they show: then `again` has sent the last."""
         doubtful = False
 
         async def insert() -> Rows:
             nonlocal doubtful
             try:
-                return await (again() if doubtful else self._send(verb, columns, writes=True))
+                return await (again() if doubtful else first())
             except AmbiguousError:
                 doubtful = True
                 raise

@@ -65,6 +65,8 @@ from reltask.stores.statement import load_batch
 class MssqlStore(Upkeep):
     """Jobs, runs, workers, leases and metrics in the schema `reltask` of one SQL Server database."""
 
+    bulk = BATCH
+
     def __init__(
         self,
         url: str,
@@ -104,7 +106,11 @@ class MssqlStore(Upkeep):
         if not jobs:
             return set()
         columns: values.Columns = {"jobs": values.new_jobs(jobs)}
-        rows, doubtful = await self._insert("enqueue_jobs", columns, lambda: self._enqueue_again(columns))
+        rows, doubtful = await self._insert(
+            "enqueue_jobs",
+            lambda: self._send("enqueue_jobs", columns, writes=True),
+            lambda: self._enqueue_again(columns),
+        )
         return {row["id"] for row in rows if row["inserted"] or doubtful}
 
     async def _enqueue_again(self, columns: values.Columns) -> list[Row]:

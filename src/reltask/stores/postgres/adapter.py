@@ -21,7 +21,7 @@ import msgspec
 
 from reltask.audit import Break, Loss, TaskCount, Wait
 from reltask.doctor import Facts
-from reltask.errors import ReltaskError, TransientError
+from reltask.errors import ConflictError, ReltaskError, TransientError
 from reltask.job import (
     BeatAnswer,
     ClaimAnswer,
@@ -61,6 +61,8 @@ from reltask.stores.statement import load
 class PostgresStore(Upkeep):
     """Jobs, runs, workers, leases and metrics in the schema `reltask` of one PostgreSQL database."""
 
+    bulk = 2_500
+
     def __init__(
         self,
         url: str,
@@ -73,6 +75,7 @@ class PostgresStore(Upkeep):
         super().__init__()
         self._url = url
         self._options = options or Options()
+        self._longest = timedelta(seconds=self._options.command_timeout)
         self._policy = policy
         self._now = now
         self._connections = Connections(url, self._options)
@@ -99,16 +102,37 @@ class PostgresStore(Upkeep):
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         if not jobs:
             return set()
-        rows, doubtful = await self._insert(*values.enqueueing(jobs), lambda: self._enqueue_again(jobs))
+        first = self._copy if values.can_be_copied(jobs) else self._enqueue
+        rows, doubtful = await self._insert("enqueue_jobs", lambda: first(jobs), lambda: self._enqueue_again(jobs))
         return {job_id for job_id, inserted in rows if inserted or doubtful}
 
+    async def _enqueue(self, jobs: Sequence[NewJob]) -> Rows:
+        verb, columns = values.enqueueing(jobs)
+        return await self._send(verb, columns, writes=True)
+
+    async def _copy(self, jobs: Sequence[NewJob]) -> Rows:
+        """The same by COPY, at half the cost. It cannot leave out what is known: then it is undone, and sent as before.
+
+        Its commit is not sent before the copy was answered. So a copy that arrives late, after a second sending, ends
+        with its connection; and whoever sends again while its commit is on the way waits for that commit.
+        """
+        try:
+            async with transaction(self._connections, timeout=self._longest, now=self._now) as copying:
+                await copying.copy_jobs(jobs)
+        except ConflictError:
+            return await self._enqueue_again(jobs)
+        return [(job.id, True) for job in jobs]
+
     async def _enqueue_again(self, jobs: Sequence[NewJob]) -> Rows:
-        """The same, and another look at the ledger: the first sending's job may have ended while this one began."""
-        async with self.transaction(timeout=timedelta(seconds=self._options.command_timeout)) as resent:
-            rows = await resent.verb("enqueue_jobs", **values.new_jobs(jobs))
-            if await resent.verb("read_ended", ids=[job_id for job_id, inserted in rows if inserted]):
+        """The same, and another look: what the first sending brought may come to light meanwhile, or end."""
+        columns = values.new_jobs(jobs)
+        async with self.transaction(timeout=self._longest) as resent:
+            inserted = dict(await resent.verb("enqueue_jobs", **columns))
+            if len(inserted) < len(jobs):  # neither inserted nor known: it waited for somebody's commit
+                inserted = dict(await resent.verb("enqueue_jobs", **columns)) | inserted
+            if await resent.verb("read_ended", ids=[job_id for job_id, is_new in inserted.items() if is_new]):
                 raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")
-        return rows
+        return list(inserted.items())
 
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
         tasks, keys = [task for task, _ in names], [key for _, key in names]

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
+from reltask.errors import ConflictError
 from reltask.job import Completion, Hold, NewJob
 from reltask.leadership import Term
 from reltask.stores.postgres import values
@@ -79,6 +80,18 @@ class PostgresTransaction(Verbs):
             # Nothing of an open transaction is applied yet, whatever became of the answer.
             raise statement_failed(error, verb=name, writes=False) from quotable(error)
         return rows
+
+    async def copy_jobs(self, jobs: Sequence[NewJob]) -> None:
+        """Insert these by COPY, whose text the driver makes: table and columns. ConflictError: one of them is known."""
+        records = values.records(jobs, await self.read_now())
+        try:
+            await self.connection.copy_records_to_table(
+                "jobs", schema_name="reltask", columns=values.COPIED, records=records
+            )
+        except Exception as error:  # noqa: BLE001 - as above
+            raise statement_failed(error, verb="copy_jobs", writes=False) from quotable(error)
+        if await self.verb("read_ended", ids=[job.id for job in jobs]):
+            raise ConflictError("copy_jobs: the ledger knows some of these jobs.")
 
 
 @asynccontextmanager

@@ -90,6 +90,8 @@ the same. What became of the others only the engine can tell, by reading the led
 class SqliteStore(Upkeep):
     """Jobs, runs, workers, leases and metrics in one SQLite file."""
 
+    bulk = BATCH
+
     def __init__(
         self,
         path_or_url: str,
