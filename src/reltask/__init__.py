@@ -10,6 +10,8 @@ from reltask.version import __version__ as __version__
 if TYPE_CHECKING:
     from reltask.app import App as App
     from reltask.backoff import Backoff as Backoff
+    from reltask.calls import Call as Call
+    from reltask.calls import Job as Job
     from reltask.engine.child import ProcessContext as ProcessContext
     from reltask.engine.context import Context as Context
     from reltask.engine.context import SyncContext as SyncContext
@@ -21,18 +23,16 @@ if TYPE_CHECKING:
     from reltask.errors import Retry as Retry
     from reltask.errors import Snooze as Snooze
     from reltask.errors import Stopped as Stopped
-    from reltask.handles import Call as Call
-    from reltask.handles import Job as Job
     from reltask.handles import Task as Task
     from reltask.lease_handle import Lease as Lease
 
 _HOMES = {
     "App": "app",
     "Backoff": "backoff",
-    "Call": "handles",
+    "Call": "calls",
     "Cancel": "errors",
     "Context": "engine.context",
-    "Job": "handles",
+    "Job": "calls",
     "Lease": "lease_handle",
     "LeaseLost": "errors",
     "LeaseTaken": "errors",

@@ -19,6 +19,7 @@ import msgspec
 
 from reltask import events
 from reltask.backoff import Backoff, parse_backoff
+from reltask.calls import Call, Job, Options, check_options
 from reltask.client import Client
 from reltask.clock import Clock, SystemClock
 from reltask.config import Loaded, Settings, load_settings
@@ -29,11 +30,12 @@ from reltask.engine.context import Context, SyncContext
 from reltask.engine.service import LoopHost, ThreadHost
 from reltask.engine.worker import Worker
 from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError
-from reltask.handles import Call, Job, Options, ProducerHost, Task, check_options
+from reltask.handles import Task
 from reltask.job import NewJob
 from reltask.leases import LeaseHost, LeaseMethods
 from reltask.logs import is_logged, log_event
 from reltask.operations import Operations
+from reltask.producing import ProducerHost
 from reltask.schedule import Missed, make_schedule
 from reltask.store import Store
 from reltask.stores.choose import make_store

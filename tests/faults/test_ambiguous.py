@@ -15,8 +15,8 @@ from uuid import UUID
 import pytest
 
 from reltask import App, Context, Snooze, events
+from reltask.calls import Job
 from reltask.engine import poller
-from reltask.handles import Job
 from reltask.job import JobView, RunView
 from reltask.stores.postgres.values import WORTH_COPYING
 from tests.cluster import table

@@ -15,11 +15,11 @@ from uuid import UUID
 import msgspec
 
 from reltask import Context, events
+from reltask.calls import Call, Options
 from reltask.config import LimitSettings, WorkerSettings
 from reltask.engine.service import Host, Service
 from reltask.engine.worker import Worker
 from reltask.errors import AmbiguousError, DatabaseError, TransientError
-from reltask.handles import Call, Options
 from reltask.job import NewJob
 from reltask.stores.sqlite.values import micros
 from reltask.tasks import Registry

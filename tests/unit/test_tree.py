@@ -152,7 +152,7 @@ def test_no_sql_is_glued_together() -> None:
 
 WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 
-LOOK_AT_THE_WALL = ("src/reltask/handles.py", "src/reltask/cli/doctor.py")
+LOOK_AT_THE_WALL = ("src/reltask/producing.py", "src/reltask/cli/doctor.py")
 """Who may: a new id only sorts by it, and a doctor compares it with the database's."""
 
 

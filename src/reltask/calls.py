@@ -1,0 +1,119 @@
+"""What is to be enqueued, and what has been: values, and a handle on a job."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from reltask.client import Client
+from reltask.errors import ArgumentsError, DeclarationError, UsageError
+from reltask.job import JobView, NewJob, RunView
+from reltask.schedule import Schedule, encode
+from reltask.tasks import ONE_OFF_ATTEMPTS, PRIORITIES, TaskDefinition
+
+_LONGEST_NAME = 400
+
+
+class Job:
+    """A job that has been enqueued."""
+
+    def __init__(self, client: Client, job_id: UUID, task: str, *, created: bool = True) -> None:
+        self._client = client
+        self.id = job_id
+        self.task = task
+        self.created = created
+        """False: a job of this task with the same `key` exists already, and this is it."""
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self.task}>"
+
+    def view(self) -> Coroutine[Any, Any, JobView | None]:
+        """The job's row, or None once a one-off is done."""
+        return self._client.run(lambda store: store.read_job(self.id), name="view")
+
+    def view_sync(self) -> JobView | None:
+        """`view` for synchronous code."""
+        return self._client.run_sync(lambda store: store.read_job(self.id), name="view")
+
+    def runs(self) -> Coroutine[Any, Any, list[RunView]]:
+        """The job's runs that have ended, newest first."""
+        return self._client.run(lambda store: store.list_runs(job_id=self.id), name="runs")
+
+    def runs_sync(self) -> list[RunView]:
+        """`runs` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_runs(job_id=self.id), name="runs")
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What one call of `enqueue` changes about its job."""
+
+    queue: str | None = None
+    priority: int | None = None
+    key: str | None = None
+    at: datetime | None = None
+    delay: timedelta | None = None
+    schedule: Schedule | None = None
+    max_attempts: int | msgspec.UnsetType | None = msgspec.UNSET
+    lock_timeout: timedelta | None = None
+
+    def with_given(self, given: Options) -> Options:
+        """These options, where `given` says nothing else."""
+        said = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not None}
+        if given.max_attempts is msgspec.UNSET:
+            del said["max_attempts"]
+        else:
+            said["max_attempts"] = given.max_attempts
+        return msgspec.structs.replace(self, **said)
+
+
+class Call(Struct, frozen=True):
+    """A task together with its arguments, checked, ready to be enqueued with others or to be scheduled."""
+
+    task: TaskDefinition
+    args: str
+    options: Options
+
+    def job(self, job_id: UUID) -> NewJob:
+        """The row to insert."""
+        task, options = self.task, self.options
+        return NewJob(
+            id=job_id,
+            task=task.name,
+            args=self.args,
+            queue=options.queue or task.options.queue,
+            priority=task.options.priority if options.priority is None else options.priority,
+            key=options.key,
+            schedule=None if options.schedule is None else encode(options.schedule),
+            run_at=options.at,
+            delay=options.delay,
+            max_attempts=self._max_attempts(),
+            lock_timeout=options.lock_timeout or task.options.lock_timeout,
+        )
+
+    def _max_attempts(self) -> int | None:
+        """This call's own limit, or the task's; a recurring job without one has none, a one-off has a few."""
+        for chosen in (self.options.max_attempts, self.task.options.max_attempts):
+            if chosen is not msgspec.UNSET:
+                return chosen
+        return ONE_OFF_ATTEMPTS if self.options.schedule is None else None
+
+
+def check_options(options: Options) -> None:
+    """Refuse, in words, what could never run as meant."""
+    if options.at is not None and options.at.tzinfo is None:
+        raise UsageError(f"at={options.at} has no time zone.", remedy="Write datetime(..., tzinfo=timezone.utc).")
+    if options.at is not None and options.delay is not None:
+        raise UsageError("Both at= and delay= are given.", remedy="Give one of them.")
+    if options.priority is not None and options.priority not in PRIORITIES:
+        raise UsageError(f"priority={options.priority} is outside 0 (first) to 9 (last).")
+    if options.schedule is not None and options.key is None:
+        raise DeclarationError(
+            "A schedule made at run time needs a key.", remedy='Write using(key="…", every=…), so that it exists once.'
+        )
+    if options.key is not None and not 0 < len(options.key) <= _LONGEST_NAME:
+        raise ArgumentsError(f"key= must have 1 to {_LONGEST_NAME} characters.")

@@ -1,0 +1,200 @@
+"""How jobs get into the database: alone or in bulk, in a transaction of the caller's or in their own.
+
+calls ──► batches ──► ids ──► store.enqueue_jobs ──► signal ──► handles
+                       │               │
+                       │               └─ the answer was lost: the same ids again
+                       └─ made ready while the server works on the batch before
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from reltask.calls import Call, Job
+from reltask.client import Client, refuse_running_loop
+from reltask.engine.transaction import TaskTransaction, open_transaction, run_here
+from reltask.errors import AmbiguousError, DatabaseError, UsageError
+from reltask.job import NewJob
+from reltask.schedule import decode, first_slot
+from reltask.store import BATCH, Borrowed, Store, Transaction
+
+B = TypeVar("B")
+T = TypeVar("T")
+
+_VERSION_7 = 7 << 76 | 0b10 << 62
+_FREE = ~(0xF << 76 | 0b11 << 62)
+"""The bits of an id that say nothing about its version."""
+AT_ONCE = 2
+"""Batches that a bulk insert has under way: the server works on one while the next is made ready."""
+RESENDS = 3
+"""How often an insert whose answer was lost is sent again."""
+
+
+class ProducerHost:
+    """What a producer needs of its app: the client, the limits, and ids."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        rng: random.Random,
+        arguments_limit: Callable[[], int],
+        wake: Callable[[], None],
+        borrow: Callable[[object], Borrowed],
+    ) -> None:
+        self.client = client
+        self._wake = wake
+        self._borrow = borrow
+        self._rng = rng
+        self._limit = arguments_limit
+
+    @property
+    def arguments_limit(self) -> int:
+        return self._limit()
+
+    def new_ids(self, count: int) -> list[UUID]:
+        """Time-ordered UUIDs (version 7), so that new rows lie side by side in every index."""
+        since, chance = time.time_ns() // 1_000_000 << 80, self._rng.randbytes(10 * count)
+        numbers = [since | int.from_bytes(chance[at : at + 10]) for at in range(0, 10 * count, 10)]
+        return [UUID(int=number & _FREE | _VERSION_7) for number in numbers]
+
+    def _new_jobs(self, calls: list[Call]) -> list[NewJob]:
+        return [call.job(job_id) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
+
+    async def signal(self, store: Store) -> None:
+        """Tell workers, here and elsewhere, that there may be something to do. Losing it costs time, not a job."""
+        self._wake()
+        with contextlib.suppress(DatabaseError):
+            await store.signal()
+
+    async def insert(self, call: Call, store: Store) -> Job:
+        """Insert one job; where its key is taken, name the job that has it."""
+        (job,) = await self._placed(self._new_jobs([call]), store)
+        if await self._insert_surely([job], store):
+            await self.signal(store)
+            return Job(self.client, job.id, job.task, created=True)
+        known = await store.read_declared([(job.task, job.key)])
+        return Job(self.client, known[0].id if known else job.id, job.task, created=False)
+
+    def join(self, calls: list[Call], connection: object, *, name: str) -> Coroutine[Any, Any, list[Job]] | None:
+        """Insert jobs in the transaction that the caller names or is in; None: it names none, and is in none."""
+        if connection is not None:
+            return self._insert_joining(self._borrowed(connection, name, is_async=True), calls)
+        block = open_transaction()
+        return None if block is None else self._insert_in(block, calls)
+
+    def join_sync(self, calls: list[Call], connection: object, *, name: str) -> list[Job] | None:
+        """`join` for synchronous code. With a connection also on a running loop, which the connection blocks anyway."""
+        if connection is not None:
+            return run_here(self._insert_joining(self._borrowed(connection, name, is_async=False), calls))
+        block = open_transaction()
+        if block is None:
+            return None
+        refuse_running_loop(name)
+        return block.wait_for(self._insert_in(block, calls))
+
+    def _borrowed(self, connection: object, name: str, *, is_async: bool) -> Borrowed:
+        if open_transaction() is not None:
+            raise UsageError(
+                f"{name}() joins the open block by itself, and can join no other.", remedy="Leave out connection=."
+            )
+        borrowed = self._borrow(connection)
+        if borrowed.is_async and not is_async:
+            raise UsageError(
+                f"{name}_sync() cannot wait for an asynchronous connection.", remedy=f"Write: await {name}()."
+            )
+        if is_async and not borrowed.is_async:
+            raise UsageError(
+                f"{name}() takes asynchronous connections.", remedy=f"With a synchronous one call {name}_sync()."
+            )
+        return borrowed
+
+    async def _insert_joining(self, borrowed: Borrowed, calls: list[Call]) -> list[Job]:
+        """Insert jobs in the user's open transaction. No signal: nothing is there before the user's commit."""
+        return await self._insert_in(await borrowed.join(), calls)
+
+    async def _insert_in(self, transaction: TaskTransaction | Transaction, calls: list[Call]) -> list[Job]:
+        """Insert jobs inside an open transaction; a task's own block sends its signal after the commit."""
+        inserted: list[Job] = []
+        for batch in _batches(calls, BATCH):
+            jobs = await self._placed(self._new_jobs(batch), transaction)
+            inserted += self._handles(jobs, await transaction.enqueue_jobs(jobs))
+        return inserted
+
+    async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
+        """Insert jobs in as few statements as possible, and signal once."""
+        batches = _batches(calls, store.bulk)
+        inserted = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
+        await self.signal(store)
+        return [job for batch in inserted for job in batch]
+
+    async def _insert_batch(self, calls: list[Call], store: Store) -> list[Job]:
+        jobs = await self._placed(self._new_jobs(calls), store)
+        return self._handles(jobs, await self._insert_surely(jobs, store))
+
+    def _handles(self, jobs: list[NewJob], created: set[UUID]) -> list[Job]:
+        if len(created) == len(jobs):  # as nearly always: nobody need be looked up
+            return [Job(self.client, job.id, job.task) for job in jobs]
+        return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
+
+    async def _placed(self, jobs: list[NewJob], store: Store | Transaction | TaskTransaction) -> list[NewJob]:
+        """Give new schedules their first slot, which for a grid is a time that only the database's clock can tell."""
+        if all(job.schedule is None for job in jobs):
+            return jobs
+        now = await store.read_now()
+        return [_at_first_slot(job, now) for job in jobs]
+
+    async def _insert_surely(self, jobs: list[NewJob], store: Store) -> set[UUID]:
+        """Insert; when the answer is lost, send the same ids again: what has landed is not inserted twice."""
+        lost = False
+        for _ in range(RESENDS):
+            try:
+                created = await store.enqueue_jobs(jobs)
+            except AmbiguousError:
+                lost = True
+            else:
+                return created | {job.id for job in jobs if lost and await _is_known(job.id, store)}
+        return await store.enqueue_jobs(jobs)
+
+
+def _batches(calls: list[Call], size: int) -> Iterator[list[Call]]:
+    return (calls[start : start + size] for start in range(0, len(calls), size))
+
+
+async def _overlapping(work: Callable[[B], Coroutine[Any, Any, T]], given: Iterable[B], *, at_once: int) -> list[T]:
+    """Work on all of these, so many at a time. After a failure nothing more is begun, and nothing left under way."""
+    waiting, done = deque(enumerate(given)), {}
+
+    async def one_by_one() -> None:
+        while waiting:
+            nth, one = waiting.popleft()
+            try:
+                done[nth] = await work(one)
+            except BaseException:
+                waiting.clear()
+                raise
+
+    for ended in await asyncio.gather(*(one_by_one() for _ in range(at_once)), return_exceptions=True):
+        if ended is not None:
+            raise ended
+    return [done[nth] for nth in sorted(done)]
+
+
+def _at_first_slot(job: NewJob, now: datetime) -> NewJob:
+    if job.schedule is None or job.run_at is not None or job.delay is not None:
+        return job
+    return replace(job, run_at=first_slot(decode(job.schedule), now))
+
+
+async def _is_known(job_id: UUID, store: Store) -> bool:
+    return await store.read_job(job_id) is not None or bool(await store.list_runs(job_id=job_id, limit=1))
