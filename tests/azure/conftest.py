@@ -1,19 +1,47 @@
-"""A managed-identity endpoint on loopback, as App Service has one: the real azure-identity asks it for tokens."""
+"""A managed-identity endpoint on loopback, as App Service has one: the real azure-identity asks it for tokens.
+
+And a credential that asks nobody, and whether the driver of SQL Server can connect here at all.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from reltask.stores.mssql.driver import LIBRARIES
+
 HOUR = 3600
+
+
+def loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+needs_libraries = pytest.mark.skipif(
+    not all(map(loads, ["libltdl.so.7", "libkrb5.so.3", "libgssapi_krb5.so.2"])),
+    reason=f"the driver cannot connect here: {LIBRARIES}",
+)
+
+
+class Fixed:
+    """A credential that has one token."""
+
+    def get_token(self, _scope: str) -> Any:
+        return SimpleNamespace(token="the-token")
 
 
 @dataclass

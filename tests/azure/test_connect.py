@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import socket
 import struct
 from types import SimpleNamespace
@@ -18,34 +17,13 @@ from reltask.errors import ConfigurationError, SettingsError, TransientError
 from reltask.stores.entra import Tokens
 from reltask.stores.mssql.adapter import MssqlStore
 from reltask.stores.mssql.connect import ACCESS_TOKEN, Target, connect, read_url, token_attribute
-from reltask.stores.mssql.driver import LIBRARIES
+from tests.azure.conftest import Fixed, needs_libraries
 
 AZURE = "mssql://server.database.windows.net/TaskExecutionDb"
 PORTAL = (
     "Server=tcp:server.database.windows.net,1433;Initial Catalog=TaskExecutionDb;Persist Security Info=False;"
     "MultipleActiveResultSets=False;Encrypt=True;TrustServerCertificate=False;Connection Timeout=30;"
 )
-
-
-def loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
-
-
-needs_libraries = pytest.mark.skipif(
-    not all(map(loads, ["libltdl.so.7", "libkrb5.so.3", "libgssapi_krb5.so.2"])),
-    reason=f"the driver cannot connect here: {LIBRARIES}",
-)
-
-
-class Fixed:
-    """A credential that has one token."""
-
-    def get_token(self, _scope: str) -> Any:
-        return SimpleNamespace(token="the-token")
 
 
 def keywords(target: Target) -> dict[str, str]:

@@ -38,7 +38,7 @@ class TlsFront:
         self.in_clear: list[bytes] = []
         """Everything that came without TLS."""
         self._target = target
-        self._context = _server_context(directory, self.authority)
+        self._context = server_context(directory, self.authority)
 
     async def open(self) -> asyncio.Server:
         server = await asyncio.start_server(self._serve, HOST, 0)
@@ -109,7 +109,7 @@ def tls_front(target: int, directory: Path) -> Iterator[TlsFront]:
 # Certificates
 
 
-def _server_context(directory: Path, authority_file: Path) -> ssl.SSLContext:
+def server_context(directory: Path, authority_file: Path) -> ssl.SSLContext:
     """A server's side of TLS: its key, and a certificate from an authority that is written beside it."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = _certificate("authority", authority_key, "authority", authority_key)

@@ -1,0 +1,321 @@
+"""The door of an Azure SQL server, on loopback: the real driver cannot tell it from Azure's own.
+
+    PRELOGIN ──► is there TLS?  is a token wanted?                    in clear: nothing else comes here
+    TLS      ◄─► the handshake, inside of PRELOGIN packets
+    LOGIN7   ══► user, password, database, token                      ══► LOGINACK, or an error in the server's words
+    batch    ══► whatever is asked                                    ══► done, or an error in the server's words
+
+Behind the door is nothing, and a statement has no rows; or a server that takes passwords, in a house of its own:
+
+    token ══► door ── user, password ──► server                       then every packet, both ways, as it is
+
+The layouts are those of Microsoft's open specification [MS-TDS].
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from urllib.parse import SplitResult, unquote
+
+from tests.azure.tls import HOST, server_context
+
+Recv = Callable[[int], bytes]
+HEAD = 8
+PRELOGIN, LOGIN, ANSWER = 0x12, 0x10, 0x04
+LAST = 0x01
+VERSION, ENCRYPTION, TOKEN_WANTED, END = 0x00, 0x01, 0x06, 0xFF
+ON, NOT_SUPPORTED = 0x01, 0x02
+BY_TOKEN = 0x02
+"""The feature of a login that carries a token."""
+FIXED, PASSWORD, CLIENT_ID = 94, 2, 8
+"""Of a login: how long its fixed part is, which of its words is the password, and which the client's id follows."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An error, as a server answers it."""
+
+    number: int
+    text: str
+    severity: int = 14
+
+
+@dataclass(frozen=True)
+class Login:
+    """What a client says of itself."""
+
+    user: str
+    password: bytes
+    database: str
+    token: str | None
+
+
+@dataclass
+class Gateway:
+    """The door, and what came through it."""
+
+    context: ssl.SSLContext
+    port: int = 0
+    offers_tls: bool = True
+    refuses_login: Refusal | None = None
+    refuses_batch: Refusal | None = None
+    behind: SplitResult | None = None
+    """The URL of a server that takes passwords, on loopback, without TLS."""
+    logins: list[Login] = field(default_factory=list)
+    clear: bytes = b""
+    """Everything that came outside of TLS."""
+
+    def serve(self, client: socket.socket) -> None:
+        """One connection, to its end."""
+        with suppress(OSError, EOFError, ssl.SSLError), client:
+            hello = _read(client.recv)
+            self.clear += hello
+            client.sendall(_packet(ANSWER, _prelogin(hello, ON if self.offers_tls else NOT_SUPPORTED)))
+            if not self.offers_tls:
+                self.clear += client.recv(4096)
+                return
+            stream = Tls(client, self.context)
+            login = _login(_read(stream.recv))
+            self.logins.append(login)
+            if self.refuses_login is not None:
+                stream.sendall(_packet(ANSWER, _refused(self.refuses_login)))
+            elif self.behind is not None:
+                self._lead_in(stream, login, self.behind)
+            else:
+                self._answer(stream, login)
+
+    def _answer(self, stream: Tls, login: Login) -> None:
+        stream.sendall(_packet(ANSWER, _accepted(login)))
+        while _read(stream.recv):
+            stream.sendall(_packet(ANSWER, _refused(self.refuses_batch) if self.refuses_batch else _done()))
+
+    def _lead_in(self, stream: Tls, login: Login, behind: SplitResult) -> None:
+        """Log in to the server behind with a password, and be the wire from then on."""
+        with socket.create_connection((behind.hostname, behind.port)) as server:
+            server.sendall(_packet(PRELOGIN, _prelogin(b"", NOT_SUPPORTED)))
+            _read(server.recv)
+            server.sendall(
+                _packet(LOGIN, _by_password(unquote(f"{behind.username}"), unquote(f"{behind.password}"), login))
+            )
+            stream.sendall(_packet(ANSWER, _with_token_accepted(_read(server.recv))))
+            while True:
+                for ready in select.select([stream.client, server], [], [])[0]:
+                    if ready is server:
+                        stream.sendall(_some(server.recv(65_536)))
+                    else:
+                        server.sendall(stream.receive())
+
+
+class Tls:
+    """TLS whose handshake travels inside of TDS packets, and whose records travel bare afterwards."""
+
+    def __init__(self, client: socket.socket, context: ssl.SSLContext) -> None:
+        self.client = client
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=True)
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush(inside=PRELOGIN)
+                self._in.write(_read(client.recv))
+            else:
+                self._flush(inside=PRELOGIN)
+                return
+
+    def recv(self, size: int) -> bytes:
+        while True:
+            try:
+                return self._tls.read(size)
+            except ssl.SSLWantReadError:
+                self._in.write(_some(self.client.recv(65_536)))
+
+    def receive(self) -> bytes:
+        """All that has come: perhaps nothing whole yet."""
+        self._in.write(_some(self.client.recv(65_536)))
+        data = b""
+        with suppress(ssl.SSLWantReadError):
+            while True:
+                data += self._tls.read(65_536)
+        return data
+
+    def sendall(self, data: bytes) -> None:
+        self._tls.write(data)
+        self._flush()
+
+    def _flush(self, inside: int | None = None) -> None:
+        data = self._out.read()
+        if data:
+            self.client.sendall(data if inside is None else _packet(inside, data))
+
+
+@contextmanager
+def gateway(directory: Path) -> Iterator[Gateway]:
+    """A door that stands open, each connection on a thread of its own."""
+    context = server_context(directory, directory / "authority.pem")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # TLS 1.3 cannot be spoken inside of TDS 7.4
+    door = Gateway(context)
+    threads: list[threading.Thread] = []
+
+    def accept(listening: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listening.accept()
+                threads.append(threading.Thread(target=door.serve, args=(client,), daemon=True))
+                threads[-1].start()
+
+    listening = socket.create_server((HOST, 0))
+    door.port = listening.getsockname()[1]
+    accepting = threading.Thread(target=accept, args=(listening,), daemon=True)
+    accepting.start()
+    yield door
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    for thread in (accepting, *threads):
+        thread.join(10)
+
+
+# Packets
+
+
+def _packet(kind: int, body: bytes) -> bytes:
+    return struct.pack(">BBHHBB", kind, LAST, HEAD + len(body), 0, 1, 0) + body
+
+
+def _read(recv: Recv) -> bytes:
+    """The body of one message."""
+    body, last = b"", 0
+    while not last:
+        _, status, length, *_ = struct.unpack(">BBHHBB", _exactly(recv, HEAD))
+        body += _exactly(recv, length - HEAD)
+        last = status & LAST
+    return body
+
+
+def _exactly(recv: Recv, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += _some(recv(size - len(data)))
+    return data
+
+
+def _some(data: bytes) -> bytes:
+    if not data:
+        raise EOFError
+    return data
+
+
+# What the client says
+
+
+def _login(body: bytes) -> Login:
+    def text(at: int) -> bytes:
+        offset, characters = struct.unpack_from("<HH", body, at)
+        return body[offset : offset + 2 * characters]
+
+    carried = _features(body).get(BY_TOKEN)
+    return Login(
+        user=text(40).decode("utf-16-le"),
+        password=text(44),
+        database=text(68).decode("utf-16-le"),
+        token=None if carried is None else _token(carried),
+    )
+
+
+def _features(body: bytes) -> dict[int, bytes]:
+    """What a login carries beyond its fixed fields."""
+    (offset,) = struct.unpack_from("<H", body, 56)
+    (at,) = struct.unpack_from("<I", body, offset)
+    found = {}
+    while body[at] != END:
+        kind, length = struct.unpack_from("<BI", body, at)
+        found[kind] = body[at + 5 : at + 5 + length]
+        at += 5 + length
+    return found
+
+
+def _token(carried: bytes) -> str:
+    (length,) = struct.unpack_from("<I", carried, 1)
+    return carried[5 : 5 + length].decode("utf-16-le")
+
+
+# What the door says to the server behind it
+
+
+def _by_password(user: str, password: str, login: Login) -> bytes:
+    """A login without features: name and password, and the database that was asked for."""
+    words = ["gateway", user, password, "gateway", "", "", "", "", login.database, "", "", ""]
+    heads, data = b"", b""
+    for nth, word in enumerate(words):
+        text = word.encode("utf-16-le")
+        heads += struct.pack("<HH", FIXED + len(data), len(word)) + (bytes(6) if nth == CLIENT_ID else b"")
+        data += bytes((byte >> 4 | byte << 4 & 0xF0) ^ 0xA5 for byte in text) if nth == PASSWORD else text
+    size = FIXED + len(data)
+    flags = bytes([0xE0, 0x03, 0x00, 0x00])
+    return struct.pack("<IIIIII", size, 0x74000004, 4096, 7, 1, 0) + flags + bytes(8) + heads + bytes(4) + data
+
+
+def _with_token_accepted(answer: bytes) -> bytes:
+    """The server's own answer; it does not know that there was a token."""
+    end = len(answer) - len(_done())
+    return answer[:end] + _token_accepted() + answer[end:]
+
+
+# What the server says
+
+
+def _prelogin(hello: bytes, encryption: int) -> bytes:
+    options = [(VERSION, bytes([16, 0, 4, 165, 0, 0])), (ENCRYPTION, bytes([encryption]))]
+    if TOKEN_WANTED in takewhile(lambda kind: kind != END, hello[::5]):
+        options.append((TOKEN_WANTED, b"\x01"))
+    offset, heads, data = 5 * len(options) + 1, b"", b""
+    for kind, value in options:
+        heads += struct.pack(">BHH", kind, offset + len(data), len(value))
+        data += value
+    return heads + bytes([END]) + data
+
+
+def _accepted(login: Login) -> bytes:
+    acknowledged = struct.pack(">BI", 1, 0x74000004) + _short("Microsoft SQL Server") + bytes([16, 0, 4, 165])
+    return (
+        _changed(1, login.database, "master")
+        + _changed(4, "4096", "4096")
+        + _sized(0xAD, acknowledged)
+        + (_token_accepted() if login.token else b"")
+        + _done()
+    )
+
+
+def _token_accepted() -> bytes:
+    return struct.pack("<BBIB", 0xAE, BY_TOKEN, 0, END)
+
+
+def _changed(kind: int, new: str, old: str) -> bytes:
+    return _sized(0xE3, bytes([kind]) + _short(new) + _short(old))
+
+
+def _refused(refusal: Refusal) -> bytes:
+    words = refusal.text.encode("utf-16-le")
+    error = struct.pack("<iBBH", refusal.number, 1, refusal.severity, len(words) // 2) + words
+    return _sized(0xAA, error + _short("server") + _short("") + struct.pack("<i", 1)) + _done(failed=True)
+
+
+def _done(*, failed: bool = False) -> bytes:
+    return struct.pack("<BHHQ", 0xFD, 2 if failed else 0, 0, 0)
+
+
+def _sized(kind: int, value: bytes) -> bytes:
+    return struct.pack("<BH", kind, len(value)) + value
+
+
+def _short(text: str) -> bytes:
+    return bytes([len(text)]) + text.encode("utf-16-le")
