@@ -2,6 +2,9 @@
 -- Precondition  the row's declaration is still the one that was seen, so that of two workers one wins.
 -- Lock order    one row. A claimed slot is never moved: only the definition changes then, and the slot's end
 --               computes the next time from it.
+--
+-- A delay is so many seconds: as days it would be added to the date in the session's time zone, and be an hour off when
+-- its clocks change.
 
 update reltask.jobs as job
 set queue = :queue::text,
@@ -16,7 +19,8 @@ set queue = :queue::text,
         when job.locked_by is not null then job.next_run_time
         else coalesce(
             :run_at::timestamptz,
-            coalesce(:now::timestamptz, statement_timestamp()) + coalesce(:delay::interval, interval '0'))
+            coalesce(:now::timestamptz, statement_timestamp())
+                + coalesce(extract(epoch from :delay::interval), 0) * interval '1 second')
         end,
     not_before = case when job.locked_by is not null then job.not_before end
 where job.task = :task::text and coalesce(job.key, '') = coalesce(:key::text, '')

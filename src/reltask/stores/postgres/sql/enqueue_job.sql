@@ -1,13 +1,16 @@
 -- Purpose       insert one job: what enqueue_jobs.sql does for many, at two thirds of its cost for one.
 -- Precondition  neither the table nor the ledger knows the id, and no row has its (task, key).
 -- Lock order    one row.
+--
+-- A delay is so many seconds: as days it would be added to the date in the session's time zone, and be an hour off when
+-- its clocks change.
 
 insert into reltask.jobs (
     id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
     lock_timeout_ms, created_at, next_run_time)
 select :id::uuid, :task::text, :key::text, :queue::text, :priority::smallint, :args::text::json, :schedule::text,
        :declaration::text, :app_version::text, :max_attempts::integer, :lock_timeout_ms::bigint, parameters.now,
-       coalesce(:run_at::timestamptz, parameters.now + coalesce(:delay::interval, interval '0'))
+       coalesce(:run_at::timestamptz, parameters.now + coalesce(extract(epoch from :delay::interval), 0) * interval '1 second')
 from (select coalesce(:now::timestamptz, statement_timestamp()) as now) as parameters
 where not exists (select from reltask.jobs where id = :id::uuid)
   and not exists (select from reltask.runs where job_id = :id::uuid)

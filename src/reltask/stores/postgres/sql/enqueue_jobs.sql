@@ -10,6 +10,9 @@
 --
 -- What is known is looked up for all ids at once; joined to a table that the planner believes to be empty, each id would
 -- be searched for in all of it.
+--
+-- A delay is so many seconds: as days it would be added to the date in the session's time zone, and be an hour off when
+-- its clocks change.
 
 with
 parameters as materialized (
@@ -39,7 +42,7 @@ inserted as (
         lock_timeout_ms, created_at, next_run_time)
     select given.id, given.task, given.key, given.queue, given.priority, given.args::json, given.schedule,
            given.declaration, given.app_version, given.max_attempts, given.lock_timeout_ms, parameters.now,
-           coalesce(given.run_at, parameters.now + coalesce(given.delay, interval '0'))
+           coalesce(given.run_at, parameters.now + coalesce(extract(epoch from given.delay), 0) * interval '1 second')
     from given
     cross join parameters
     where not exists (select from known where known.id = given.id)

@@ -4,6 +4,9 @@
 --
 -- Each row is found by its id. "Any of this one" says to people what "equal" says; the planner can only look it up, even
 -- where the statistics say that there is nothing to walk. "Is not distinct from" keeps it from walking all that is held.
+--
+-- A delay is so many seconds: as days it would be added to the date in the session's time zone, and be an hour off when
+-- its clocks change.
 
 with
 parameters as materialized (
@@ -40,7 +43,7 @@ ledger as (
 
 kept as (
     update reltask.jobs as job
-    set not_before = coalesce(parameters.now + held.delay, job.not_before),
+    set not_before = coalesce(parameters.now + extract(epoch from held.delay) * interval '1 second', job.not_before),
         attempt = greatest(held.attempt - 1, 0),
         isolated = false,
         locked_by = null,
