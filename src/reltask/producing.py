@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from reltask.calls import Call, Job
 from reltask.client import Client, refuse_running_loop
 from reltask.engine.transaction import TaskTransaction, open_transaction, run_here
-from reltask.errors import AmbiguousError, DatabaseError, UsageError
+from reltask.errors import AmbiguousError, DatabaseError, TransientError, UsageError
 from reltask.job import NewJob
 from reltask.schedule import decode, first_slot
 from reltask.store import BATCH, Borrowed, Store, Transaction
@@ -155,16 +155,23 @@ class ProducerHost:
         return [_at_first_slot(job, now) for job in jobs]
 
     async def _insert_surely(self, jobs: list[NewJob], store: Store) -> set[UUID]:
-        """Insert; when the answer is lost, send the same ids again: what has landed is not inserted twice."""
-        lost = False
+        """Insert; when the answer is lost, send the same ids again: what has landed is not inserted twice.
+
+        Once there is doubt, no other error takes its place: a caller who believes that nothing was applied enqueues
+        again, with other ids.
+        """
+        try:
+            return await store.enqueue_jobs(jobs)
+        except AmbiguousError as error:
+            lost = error
         for _ in range(RESENDS):
             try:
-                created = await store.enqueue_jobs(jobs)
-            except AmbiguousError:
-                lost = True
-            else:
-                return created | {job.id for job in jobs if lost and await _is_known(job.id, store)}
-        return await store.enqueue_jobs(jobs)
+                return await store.enqueue_jobs(jobs, again=True)
+            except AmbiguousError as error:
+                lost = error
+            except TransientError as error:
+                raise lost from error
+        raise lost
 
 
 def _batches(calls: list[Call], size: int) -> Iterator[list[Call]]:
@@ -194,7 +201,3 @@ def _at_first_slot(job: NewJob, now: datetime) -> NewJob:
     if job.schedule is None or job.run_at is not None or job.delay is not None:
         return job
     return replace(job, run_at=first_slot(decode(job.schedule), now))
-
-
-async def _is_known(job_id: UUID, store: Store) -> bool:
-    return await store.read_job(job_id) is not None or bool(await store.list_runs(job_id=job_id, limit=1))

@@ -186,8 +186,11 @@ class Store(LeaseStore, Maintainable, Protocol):
 
     # Producing
 
-    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        """Insert the jobs whose id neither table nor ledger knows and whose (task, key) is free; say which."""
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
+        """Insert the jobs whose id neither table nor ledger knows and whose (task, key) is free; say which.
+
+        `again`: the answer to an earlier sending of these was lost. What that one has brought counts as inserted.
+        """
         ...
 
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:

@@ -71,18 +71,23 @@ class Gateway:
     behind: SplitResult | None = None
     """The URL of a server that takes passwords, on loopback, without TLS."""
     logins: list[Login] = field(default_factory=list)
-    clear: bytes = b""
-    """Everything that came outside of TLS."""
+    clear: list[bytes] = field(default_factory=list)
+    """What came after a server had said that it has no TLS."""
+    threads: list[threading.Thread] = field(default_factory=list)
+    """One for each connection."""
+
+    def wait(self) -> None:
+        """Until every connection has ended."""
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
 
     def serve(self, client: socket.socket) -> None:
         """One connection, to its end."""
         with suppress(OSError, EOFError, ssl.SSLError), client:
-            hello = _read(client.recv)
-            self.clear += hello
-            client.sendall(_packet(ANSWER, _prelogin(hello, ON if self.offers_tls else NOT_SUPPORTED)))
-            if not self.offers_tls:
-                self.clear += client.recv(4096)
-                return
+            client.sendall(_packet(ANSWER, _prelogin(_read(client.recv), ON if self.offers_tls else NOT_SUPPORTED)))
+            while not self.offers_tls:
+                self.clear.append(_some(client.recv(4096)))
             stream = Tls(client, self.context)
             login = _login(_read(stream.recv))
             self.logins.append(login)
@@ -164,24 +169,25 @@ def gateway(directory: Path) -> Iterator[Gateway]:
     context = server_context(directory, directory / "authority.pem")
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # TLS 1.3 cannot be spoken inside of TDS 7.4
     door = Gateway(context)
-    threads: list[threading.Thread] = []
 
     def accept(listening: socket.socket) -> None:
         with suppress(OSError):
             while True:
                 client, _ = listening.accept()
-                threads.append(threading.Thread(target=door.serve, args=(client,), daemon=True))
-                threads[-1].start()
+                door.threads.append(threading.Thread(target=door.serve, args=(client,), daemon=True))
+                door.threads[-1].start()
 
     listening = socket.create_server((HOST, 0))
     door.port = listening.getsockname()[1]
     accepting = threading.Thread(target=accept, args=(listening,), daemon=True)
     accepting.start()
-    yield door
-    listening.shutdown(socket.SHUT_RDWR)
-    listening.close()
-    for thread in (accepting, *threads):
-        thread.join(10)
+    try:
+        yield door
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        accepting.join(10)
+        door.wait()
 
 
 # Packets

@@ -7,17 +7,22 @@ worker is not told. `late`: the worker's connection breaks first, and the statem
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from reltask import App, Context, Snooze, events
 from reltask.calls import Job
 from reltask.engine import poller
-from reltask.job import JobView, RunView
+from reltask.errors import TransientError
+from reltask.job import JobView, NewJob, RunView
+from reltask.stores.postgres import values
+from reltask.stores.postgres.adapter import PostgresStore
+from reltask.stores.postgres.connections import Options
 from reltask.stores.postgres.values import WORTH_COPYING
 from tests.cluster import table
 from tests.cluster.cluster import slowness
@@ -243,12 +248,13 @@ async def test_bulk_makes_one_row_each(postgres_scene: Scene, verb: str) -> None
     assert scene.starts == [1] * len(jobs)
 
 
-async def test_bulk_whose_commit_arrives_late_makes_one_row_each(postgres_scene: Scene) -> None:
-    """The second sending waits for the first one's rows, and finds them there when the commit has arrived."""
+@pytest.mark.parametrize("verb", ["read_ended", "COMMIT"])
+async def test_bulk_that_ends_late_makes_one_row_each(postgres_scene: Scene, verb: str) -> None:
+    """The second sending waits for the first one's rows: until they are undone, or there when their commit arrives."""
     scene = postgres_scene
     scene.gate.touch()
     async with scene.working():
-        aim = scene.proxy.aim("COMMIT", "late")
+        aim = scene.proxy.aim(verb, "late")
         sending = asyncio.create_task(bulk(scene))
         await asyncio.to_thread(aim.struck)
         await waiting_for_a_row(scene)
@@ -257,6 +263,29 @@ async def test_bulk_whose_commit_arrives_late_makes_one_row_each(postgres_scene:
         await all_done(scene, jobs)
     assert all(job.created for job in jobs)
     assert scene.starts == [1] * len(jobs)
+
+
+async def test_large_bulk_ends_with_its_network(postgres_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network goes silent in the middle of megabytes: the call ends by its time limit, and keeps no connection."""
+    scene, records = postgres_scene, values.records
+
+    class Silencing(list[values.Row]):
+        """Rows that the driver comes for when the server is ready to take them."""
+
+        def __iter__(self) -> Iterator[values.Row]:
+            scene.proxy.black_hole()
+            return super().__iter__()
+
+    monkeypatch.setattr(values, "records", lambda jobs, now: map(Silencing, records(jobs, now)))
+    options = Options(connect_timeout=1.0, command_timeout=1.0, pool_size=1)
+    store = PostgresStore(scene.proxy.url(scene.url), options=options)
+    jobs = [NewJob(id=uuid4(), task="t", args=json.dumps({"x": "y" * 100_000})) for _ in range(WORTH_COPYING)]
+    with pytest.raises(TransientError):
+        await asyncio.wait_for(store.enqueue_jobs(jobs), 20)
+    scene.proxy.heal()
+    monkeypatch.undo()
+    assert await store.enqueue_jobs(jobs) == {job.id for job in jobs}
+    await store.close()
 
 
 async def test_commit_whose_answer_is_lost_is_found_in_the_ledger(scene: Scene) -> None:

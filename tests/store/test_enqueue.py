@@ -139,6 +139,19 @@ async def test_bulk_of_done_jobs_inserts_none(bench: Bench) -> None:
     assert await bench.store.list_jobs() == []
 
 
+async def test_what_an_earlier_sending_brought_counts(bench: Bench) -> None:
+    """Sent again after a lost answer: waiting or done, it is the caller's own; a key that somebody else has is not."""
+    done, waiting, new = new_job(), new_job(key="k"), new_job()
+    await bench.complete(await bench.claimed(done))
+    await bench.add(waiting)
+    jobs = [done, waiting, new, new_job(key="k")]
+    assert await bench.store.enqueue_jobs(jobs, again=True) == {done.id, waiting.id, new.id}
+    assert {job.id for job in await bench.store.list_jobs()} == {waiting.id, new.id}
+    bulk = [done, *many()]
+    assert await bench.store.enqueue_jobs(bulk, again=True) == {job.id for job in bulk}
+    assert len(await bench.store.list_jobs(limit=1000)) == 302
+
+
 async def test_bulk_with_keys(bench: Bench) -> None:
     """A name that is taken is left out of a bulk, too."""
     await bench.add(new_job(key="0"))

@@ -17,6 +17,7 @@ from reltask.leadership import Grant, LeaseRequest, Term
 from reltask.stores.migration import schema_scripts
 from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.schema import migrate_postgres, pending_postgres
+from reltask.stores.postgres.values import WORTH_COPYING
 from tests.postgres_server import PostgresServer
 
 ROLES = ("migrate", "run", "enqueue", "read")
@@ -229,6 +230,10 @@ async def test_enqueue_role_adds_jobs_and_knows_a_repeated_one(url: Url) -> None
     async with opened(url("enqueue")) as store:
         assert await store.enqueue_jobs([job]) == {job.id}
         assert await store.enqueue_jobs([job]) == set()
+        assert await store.enqueue_jobs([job], again=True) == {job.id}
+        many = [NewJob(id=uuid4(), task="t") for _ in range(WORTH_COPYING)]
+        assert len(await store.enqueue_jobs(many)) == WORTH_COPYING
+        assert await store.enqueue_jobs(many) == set()
         await store.signal()
         with pytest.raises(PermanentError, match=r"permissions\.sql"):
             await store.read_job(job.id)

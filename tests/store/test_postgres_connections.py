@@ -23,6 +23,7 @@ from reltask.stores.postgres.connections import Options
 from reltask.stores.postgres.schema import check
 from reltask.stores.postgres.signals import Signals, from_payload, to_payload
 from reltask.stores.postgres.target import read_url
+from reltask.stores.postgres.values import WORTH_COPYING
 from tests.postgres_server import PostgresServer
 
 MINUTE = timedelta(minutes=1)
@@ -303,8 +304,8 @@ def test_a_signal_carries_its_time(due_at: datetime | None) -> None:
 async def test_pgbouncer_gets_no_session_state(postgres_url: str, operator: asyncpg.Connection) -> None:
     """Behind a transaction pooler nothing may live in the session."""
     async with opened(f"{postgres_url}?pgbouncer=true") as store:
-        await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])
-        assert len((await store.claim_jobs(request())).claims) == 1
+        await store.enqueue_jobs([NewJob(id=uuid4(), task="t") for _ in range(WORTH_COPYING)])
+        assert (await store.claim_jobs(request())).claims
         assert await operator.fetchval(SESSIONS) == 0
         async with store.listen(lambda _: None) as listening:
             assert not listening

@@ -18,10 +18,12 @@ import pytest
 
 from reltask import App, Task
 from reltask.errors import (
+    AmbiguousError,
     ArgumentsError,
     ConfigurationError,
     DeclarationError,
     PermanentError,
+    TransientError,
     UnknownJob,
     UnknownTask,
     UsageError,
@@ -232,6 +234,19 @@ def test_enqueue_many(app: App, greet: Any) -> None:
     assert asyncio.run(_many(app, greet)) == 3
     assert app.enqueue_many_sync([]) == []
     assert app.status_sync().due == 2_504
+
+
+def test_doubt_stays_doubt(greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once an answer was lost, no error says "certainly not applied": whoever believed it would enqueue twice."""
+    answers: list[Exception] = [AmbiguousError("lost"), TransientError("away")]
+
+    async def failing(*_: object, **__: object) -> set[UUID]:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(SqliteStore, "enqueue_jobs", failing)
+    with pytest.raises(AmbiguousError, match="lost"):
+        greet.enqueue_sync("Ada")
+    assert answers == []
 
 
 @pytest.mark.slow

@@ -45,10 +45,9 @@ class Asking(ABC):
         )
 
     async def _insert(
-        self, verb: str, first: Callable[[], Awaitable[Rows]], again: Callable[[], Awaitable[Rows]]
+        self, verb: str, first: Callable[[], Awaitable[Rows]], again: Callable[[], Awaitable[Rows]], *, doubtful: bool
     ) -> tuple[Rows, bool]:
         """The rows, and whether an earlier sending may have inserted what they show: then `again` has sent the last."""
-        doubtful = False
 
         async def insert() -> Rows:
             nonlocal doubtful

@@ -102,7 +102,7 @@ class MssqlStore(Upkeep):
 
     # Producing
 
-    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
         if not jobs:
             return set()
         columns: values.Columns = {"jobs": values.new_jobs(jobs)}
@@ -110,6 +110,7 @@ class MssqlStore(Upkeep):
             "enqueue_jobs",
             lambda: self._send("enqueue_jobs", columns, writes=True),
             lambda: self._enqueue_again(columns),
+            doubtful=again,
         )
         return {row["id"] for row in rows if row["inserted"] or doubtful}
 

@@ -48,7 +48,7 @@ from reltask.stores.asking import Rows
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
-from reltask.stores.postgres.connections import Connections, Options
+from reltask.stores.postgres.connections import SERVER_SHARE, Connections, Options
 from reltask.stores.postgres.errors import quotable, statement_failed
 from reltask.stores.postgres.examine import examine
 from reltask.stores.postgres.schema import check
@@ -75,7 +75,7 @@ class PostgresStore(Upkeep):
         super().__init__()
         self._url = url
         self._options = options or Options()
-        self._longest = timedelta(seconds=self._options.command_timeout)
+        self._longest = timedelta(seconds=self._options.command_timeout * SERVER_SHARE)
         self._policy = policy
         self._now = now
         self._connections = Connections(url, self._options)
@@ -99,11 +99,13 @@ class PostgresStore(Upkeep):
 
     # Producing
 
-    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
         if not jobs:
             return set()
         first = self._copy if values.can_be_copied(jobs) else self._enqueue
-        rows, doubtful = await self._insert("enqueue_jobs", lambda: first(jobs), lambda: self._enqueue_again(jobs))
+        rows, doubtful = await self._insert(
+            "enqueue_jobs", lambda: first(jobs), lambda: self._enqueue_again(jobs), doubtful=again
+        )
         return {job_id for job_id, inserted in rows if inserted or doubtful}
 
     async def _enqueue(self, jobs: Sequence[NewJob]) -> Rows:
@@ -128,7 +130,7 @@ class PostgresStore(Upkeep):
         columns = values.new_jobs(jobs)
         async with self.transaction(timeout=self._longest) as resent:
             inserted = dict(await resent.verb("enqueue_jobs", **columns))
-            if len(inserted) < len(jobs):  # neither inserted nor known: it waited for somebody's commit
+            if len(inserted) < len(jobs):  # neither inserted nor known: its key is taken, or it waited for a commit
                 inserted = dict(await resent.verb("enqueue_jobs", **columns)) | inserted
             if await resent.verb("read_ended", ids=[job_id for job_id, is_new in inserted.items() if is_new]):
                 raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")

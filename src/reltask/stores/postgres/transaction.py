@@ -83,11 +83,12 @@ class PostgresTransaction(Verbs):
 
     async def copy_jobs(self, jobs: Sequence[NewJob]) -> None:
         """Insert these by COPY, whose text the driver makes: table and columns. ConflictError: one of them is known."""
-        records = values.records(jobs, await self.read_now())
+        slices = values.records(jobs, await self.read_now())
         try:
-            await self.connection.copy_records_to_table(
-                "jobs", schema_name="reltask", columns=values.COPIED, records=records
-            )
+            for rows in slices:
+                await self.connection.copy_records_to_table(
+                    "jobs", schema_name="reltask", columns=values.COPIED, records=rows
+                )
         except Exception as error:  # noqa: BLE001 - as above
             raise statement_failed(error, verb="copy_jobs", writes=False) from quotable(error)
         if await self.verb("read_ended", ids=[job.id for job in jobs]):

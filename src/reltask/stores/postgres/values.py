@@ -48,6 +48,11 @@ WORTH_COPYING = 100
 """From so many jobs on, COPY with its transaction costs less than a statement."""
 COPIED = ["id", "task", "queue", "priority", "args", "max_attempts", "lock_timeout_ms", "created_at", "next_run_time"]
 """What a row without key and schedule consists of; the rest is the table's defaults."""
+AT_ONCE = 500_000
+"""Bytes that one COPY brings, or one row that is larger. The driver writes pieces of that size, and between two of them
+it waits without a time limit, even for a network that is gone. So there is no second piece."""
+_ROW, _WIDEST = 120, 4
+"""Bytes that a row takes besides its texts, and that a character of these takes at the most."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -159,23 +164,35 @@ def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
 
 def can_be_copied(jobs: Sequence[NewJob]) -> bool:
     """Whether COPY is the better way: enough of them, and none whose name may be taken."""
-    return len(jobs) >= WORTH_COPYING and all(job.key is None and job.schedule is None for job in jobs)
+    return len(jobs) >= WORTH_COPYING and all(
+        job.key is None and job.schedule is None and job.declaration is None and job.app_version is None for job in jobs
+    )
 
 
-def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[Row]:
-    """The COPIED columns, row by row, as the statement would fill them at this time."""
+def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
+    """The COPIED columns, row by row, as the statement would fill them at this time; in slices, see AT_ONCE."""
+    rows: list[Row] = []
+    size = 0
     for job in jobs:
-        yield (
-            job.id,
-            job.task,
-            job.queue,
-            job.priority,
-            job.args,
-            job.max_attempts,
-            milliseconds(job.lock_timeout),
-            now,
-            job.run_at or (now if job.delay is None else now + job.delay),
+        width = _ROW + _WIDEST * (len(job.args) + len(job.task) + len(job.queue))
+        if rows and size + width > AT_ONCE:
+            yield rows
+            rows, size = [], 0
+        size += width
+        rows.append(
+            (
+                job.id,
+                job.task,
+                job.queue,
+                job.priority,
+                job.args,
+                job.max_attempts,
+                milliseconds(job.lock_timeout),
+                now,
+                job.run_at or (now if job.delay is None else now + job.delay),
+            )
         )
+    yield rows
 
 
 def new_job(job: NewJob) -> Columns:

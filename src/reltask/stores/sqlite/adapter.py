@@ -138,9 +138,13 @@ class SqliteStore(Upkeep):
 
     # Producing
 
-    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
         (rows,) = await self._write("enqueue_jobs", jobs=values.batch(map(values.job_row, jobs)))
-        return {UUID(row["id"]) for row in rows}
+        inserted = {UUID(row["id"]) for row in rows}
+        return inserted | {job.id for job in jobs if again and await self._knows(job.id)}
+
+    async def _knows(self, job_id: UUID) -> bool:
+        return await self.read_job(job_id) is not None or bool(await self.list_runs(job_id=job_id, limit=1))
 
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
         (rows,) = await self._read("read_declared", names=values.batch(names))

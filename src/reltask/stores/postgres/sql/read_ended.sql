@@ -1,4 +1,5 @@
--- Purpose       which of these jobs the ledger knows: a second look, after an enqueue that was sent again.
+-- Purpose       which of these jobs the ledger knows: a look after a COPY, and a second one after an enqueue that was
+--               sent again.
 -- Precondition  in the transaction of that enqueue, with the ids that it has inserted. None may be known: a job that the
 --               first sending brought, and that was claimed and done before the second one's insert but after its
 --               snapshot, would come back to life. Then the transaction must be rolled back, and the next try sees it.
