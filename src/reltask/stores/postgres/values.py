@@ -48,9 +48,9 @@ WORTH_COPYING = 100
 """From so many jobs on, COPY with its transaction costs less than a statement."""
 COPIED = ["id", "task", "queue", "priority", "args", "max_attempts", "lock_timeout_ms", "created_at", "next_run_time"]
 """What a row without key and schedule consists of; the rest is the table's defaults."""
-AT_ONCE = 500_000
-"""Bytes that one COPY brings, or one row that is larger. The driver writes pieces of that size, and between two of them
-it waits without a time limit, even for a network that is gone. So there is no second piece."""
+AT_ONCE = 1_000_000
+"""Bytes that one COPY brings, or one row that is larger. The driver writes half a megabyte at a time, and before the
+second full half it waits without a time limit, even for a network that is gone. So there is none."""
 _ROW, _WIDEST = 120, 4
 """Bytes that a row takes besides its texts, and that a character of these takes at the most."""
 
