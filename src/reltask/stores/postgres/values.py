@@ -48,7 +48,7 @@ WORTH_COPYING = 100
 """From so many jobs on, COPY with its transaction costs less than a statement."""
 COPIED = ["id", "task", "queue", "priority", "args", "max_attempts", "lock_timeout_ms", "created_at", "next_run_time"]
 """What a row without key and schedule consists of; the rest is the table's defaults."""
-AT_ONCE = 1_000_000
+LARGEST_COPY = 1_000_000
 """Bytes that one COPY brings, or one row that is larger. The driver writes half a megabyte at a time, and before the
 second full half it waits without a time limit, even for a network that is gone. So there is none."""
 _ROW, _WIDEST = 120, 4
@@ -170,12 +170,12 @@ def can_be_copied(jobs: Sequence[NewJob]) -> bool:
 
 
 def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
-    """The COPIED columns, row by row, as the statement would fill them at this time; in slices, see AT_ONCE."""
+    """The COPIED columns, row by row, as the statement would fill them at this time; in slices, see LARGEST_COPY."""
     rows: list[Row] = []
     size = 0
     for job in jobs:
         width = _ROW + _WIDEST * (len(job.args) + len(job.task) + len(job.queue))
-        if rows and size + width > AT_ONCE:
+        if rows and size + width > LARGEST_COPY:
             yield rows
             rows, size = [], 0
         size += width
