@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from reltask.calls import Call, Job
 from reltask.client import Client, refuse_running_loop
 from reltask.engine.transaction import TaskTransaction, open_transaction, run_here
-from reltask.errors import AmbiguousError, DatabaseError, TransientError, UsageError
+from reltask.errors import AmbiguousError, DatabaseError, UsageError
 from reltask.job import NewJob
 from reltask.schedule import decode, first_slot
 from reltask.store import BATCH, Borrowed, Store, Transaction
@@ -169,7 +169,7 @@ class ProducerHost:
                 return await store.enqueue_jobs(jobs, again=True)
             except AmbiguousError as error:
                 lost = error
-            except TransientError as error:
+            except DatabaseError as error:
                 raise lost from error
         raise lost
 

@@ -236,9 +236,10 @@ def test_enqueue_many(app: App, greet: Any) -> None:
     assert app.status_sync().due == 2_504
 
 
-def test_doubt_stays_doubt(greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("later", [TransientError("away"), PermanentError("no permission any more")])
+def test_doubt_stays_doubt(greet: Any, monkeypatch: pytest.MonkeyPatch, later: Exception) -> None:
     """Once an answer was lost, no error says "certainly not applied": whoever believed it would enqueue twice."""
-    answers: list[Exception] = [AmbiguousError("lost"), TransientError("away")]
+    answers: list[Exception] = [AmbiguousError("lost"), later]
 
     async def failing(*_: object, **__: object) -> set[UUID]:
         raise answers.pop(0)
