@@ -33,8 +33,8 @@ class Reltask:
         async def many(numbers: Sequence[int]) -> None:
             await app.enqueue_many(touch.call(number) for number in numbers)
 
-        yield Producer(touch.enqueue, many)
-        await asyncio.to_thread(app.close)
+        async with app.producer():  # as a server that lives on its loop
+            yield Producer(touch.enqueue, many)
 
     async def work(self, url: str, ran: Ran, concurrency: int) -> None:
         calm_collector()  # as `reltask worker` does

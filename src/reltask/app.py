@@ -331,6 +331,24 @@ class App(Operations, LeaseMethods):
             return joined
         return self._client.run_sync(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
 
+    @contextlib.asynccontextmanager
+    async def producer(self) -> AsyncIterator[None]:
+        """Keep connections on this loop while the block is open: for programs that live on one, such as web servers.
+
+        Calls work without it, too, through a thread of reltask's own; from a busy loop that is a slow way.
+        """
+        store = self._make_store(inline=self._inline)
+        try:
+            await store.open()
+            lent = self._client.lend(store)
+            try:
+                yield
+            finally:
+                self._client.take_back(lent)
+                await lent.ended()
+        finally:
+            await store.close()
+
     def close(self) -> None:
         """Give back this process's leases, and close its client connections; the next call opens them again."""
         self._lease_host.close()
@@ -361,13 +379,13 @@ class App(Operations, LeaseMethods):
         async with self._entered() as state:
             worker = self._make_worker(state)
             await worker.start()
-            self._client.lend(worker.store)
+            lent = self._client.lend(worker.store)
             self._workers.add(worker)
             try:
                 yield worker
             finally:
                 self._workers.discard(worker)
-                self._client.take_back()
+                self._client.take_back(lent)
                 await worker.stop()
 
     def run(self) -> None:

@@ -2,13 +2,14 @@
 
     async code on any loop ──► await client.run(op) ──┐                         ┌──────────────────────────┐
     sync code in any thread ─► client.run_sync(op) ───┼─► portal: one thread ──►│ a private loop, a store  │──► database
-    a worker's own loop ─────► client.run(op) ────────┼────────────┐            └──────────────────────────┘
-                                                      │            └──────────► the worker's store, directly
+    a loop with a store ─────► client.run(op) ────────┼────────────┐            └──────────────────────────┘
+                                                      │            └──────────► that store, directly
     a forked child ─► notices the new process id, and opens a portal of its own
 
 A database connection belongs to one event loop, but producers come and go with theirs: a script that calls
 `asyncio.run` twice, a web server's threads, a test that makes a loop per case. So client connections live on one
-private loop per process, and nobody's loop has to outlive a call.
+private loop per process, and nobody's loop has to outlive a call. A loop that will live for a while can be lent a store
+of its own, which saves the way to another thread and back: a worker's is, and a web server's by `app.producer()`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from reltask.engine.transaction import open_transaction
@@ -27,6 +30,48 @@ from reltask.store import Store
 
 T = TypeVar("T")
 Operation = Callable[[Store], Awaitable[T]]
+PATIENCE = 10.0
+"""Whoever closes connections waits so many seconds for the calls that use them."""
+
+
+class UnderWay:
+    """Counts the calls that are under way: `with` each of them."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._none_left = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self._calls += 1
+        self._none_left.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._calls -= 1
+        if self._calls == 0:
+            self._none_left.set()
+
+    async def ended(self) -> None:
+        """Wait until none is left, but not for ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while self._calls:
+                    await self._none_left.wait()
+
+
+class Lent:
+    """An open store, for the calls from its own loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._calls = UnderWay()
+
+    async def run(self, operation: Operation[T]) -> T:
+        with self._calls:
+            return await operation(self._store)
+
+    async def ended(self) -> None:
+        """Nobody uses it any more."""
+        await self._calls.ended()
 
 
 class Portal:
@@ -37,16 +82,21 @@ class Portal:
         self._make_store = make_store
         self._store: Store | None = None
         self._opening: asyncio.Lock | None = None
+        self._calls = UnderWay()
+        self._lock = threading.Lock()
+        self._closing = False
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="reltask-client", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation[T]) -> Future[T]:
-        """Run an operation on the private loop."""
-        return asyncio.run_coroutine_threadsafe(self._run(operation), self._loop)
+    def submit(self, operation: Operation[T]) -> Future[T] | None:
+        """Run an operation on the private loop; None: it is being closed, and would not hear it."""
+        with self._lock:
+            return None if self._closing else asyncio.run_coroutine_threadsafe(self._run(operation), self._loop)
 
     async def _run(self, operation: Operation[T]) -> T:
-        return await operation(await self._open())
+        with self._calls:
+            return await operation(await self._open())
 
     async def _open(self) -> Store:
         """The store, opened by whoever comes first; an attempt that failed is made again by the next."""
@@ -65,13 +115,20 @@ class Portal:
         return self._store
 
     def close(self) -> None:
-        """Close the connections, and end the thread."""
+        """Close the connections and end the thread, after the calls that other threads still wait for."""
+        with self._lock:
+            self._closing = True
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     async def _close(self) -> None:
+        await self._calls.ended()
+        late = asyncio.all_tasks() - {asyncio.current_task()}
+        for call in late:
+            call.cancel()  # it would never end without its loop, and its caller never hear of it
+        await asyncio.gather(*late, return_exceptions=True)
         if self._store is not None:
             await self._store.close()
 
@@ -86,7 +143,7 @@ class Client:
         self._lock = threading.Lock()
         self._portal: Portal | None = None
         self._inherited: list[Portal] = []
-        self._own: dict[asyncio.AbstractEventLoop, Store] = {}
+        self._lent: dict[asyncio.AbstractEventLoop, list[Lent]] = defaultdict(list)
 
     def run(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """The operation as a coroutine for the running loop; without a loop, an error at once."""
@@ -97,16 +154,15 @@ class Client:
                 f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync()."
             ) from None
         _refuse_inside_transaction(name)
-        store = self._own.get(loop)
-        if self._inline:
-            return self._on_this_loop(operation, store)
-        return self._through_portal(operation) if store is None else _directly(operation, store)
+        if loop in self._lent:
+            return self._lent[loop][-1].run(operation)
+        return self._on_this_loop(operation) if self._inline else self._through_portal(operation)
 
     def run_sync(self, operation: Operation[T], *, name: str) -> T:
         """The operation, waited for; refused on a running loop, which it would block."""
         refuse_running_loop(name)
         _refuse_inside_transaction(f"{name}_sync")
-        return self._connected().submit(operation).result()
+        return self.private(operation).result()
 
     def run_private(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """As `run`, but on the private loop even for a worker's: for what goes on while the caller's loop blocks."""
@@ -115,7 +171,9 @@ class Client:
 
     def private(self, operation: Operation[T]) -> Future[T]:
         """The operation on the private loop, for the caller to wait for in its own way."""
-        return self._connected().submit(operation)
+        while (future := self._connected().submit(operation)) is None:
+            pass  # another thread closes it: the next one is there, or made
+        return future
 
     def run_apart(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """The operation on a store of its own that is not opened: for a database that may be in any state."""
@@ -137,13 +195,18 @@ class Client:
 
         return asyncio.run(ask())
 
-    def lend(self, store: Store) -> None:
-        """Use this open store for calls from the running loop: a worker shares its own."""
-        self._own[asyncio.get_running_loop()] = store
+    def lend(self, store: Store) -> Lent:
+        """Use this open store for calls from the running loop."""
+        lent = Lent(store)
+        self._lent[asyncio.get_running_loop()].append(lent)
+        return lent
 
-    def take_back(self) -> None:
-        """The running loop's store is about to be closed."""
-        self._own.pop(asyncio.get_running_loop(), None)
+    def take_back(self, lent: Lent) -> None:
+        """It is about to be closed. Calls take what was lent before it, or else the portal."""
+        loop = asyncio.get_running_loop()
+        self._lent[loop].remove(lent)
+        if not self._lent[loop]:
+            del self._lent[loop]
 
     def close(self) -> None:
         """Close what this process has opened; the next call opens it again."""
@@ -162,9 +225,7 @@ class Client:
                 self._portal = Portal(self._make_store)
             return self._portal
 
-    async def _on_this_loop(self, operation: Operation[T], store: Store | None) -> T:
-        if store is not None:
-            return await operation(store)
+    async def _on_this_loop(self, operation: Operation[T]) -> T:
         store = self._make_store()
         await store.open()
         try:
@@ -173,11 +234,7 @@ class Client:
             await store.close()
 
     async def _through_portal(self, operation: Operation[T]) -> T:
-        return await asyncio.wrap_future(self._connected().submit(operation))
-
-
-async def _directly(operation: Operation[T], store: Store) -> T:
-    return await operation(store)
+        return await asyncio.wrap_future(self.private(operation))
 
 
 def refuse_running_loop(name: str) -> None:

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from reltask import App, Task
+from reltask import App, Task, client
 from reltask.errors import (
     AmbiguousError,
     ArgumentsError,
     ConfigurationError,
+    DatabaseError,
     DeclarationError,
     PermanentError,
     TransientError,
@@ -189,9 +191,133 @@ def test_closed_client_opens_again(app: App, greet: Any) -> None:
     greet.enqueue_sync("Ada")
     app.close()
     app.close()
-    assert not any(thread.name == "reltask-client" for thread in threading.enumerate())
+    assert not _has_portal()
     greet.enqueue_sync("Ada")
     assert app.status_sync().due == 2
+
+
+def test_close_waits_for_calls_under_way(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever closes the client while another thread's call is under way neither cuts it off nor leaves it hanging."""
+    gate = Gate(monkeypatch)
+    with ThreadPoolExecutor(2) as pool:
+        calling = pool.submit(greet.enqueue_sync, "Ada")
+        gate.reached.wait()
+        closing = pool.submit(app.close)
+        _wait_until(lambda: app._client._portal is None)
+        assert not closing.done()
+        gate.open()
+        assert calling.result().created
+        closing.result()
+    assert app.status_sync().due == 1
+
+
+def test_close_cuts_off_what_does_not_end(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that hangs is told so in the end, instead of waiting for ever for a loop that is gone."""
+    monkeypatch.setattr(client, "PATIENCE", 0.0)
+    gate = Gate(monkeypatch)
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(greet.enqueue_sync, "Ada")
+        gate.reached.wait()
+        app.close()
+        gate.open()
+        with pytest.raises(CancelledError):
+            calling.result()
+
+
+# On a loop of the program's own
+
+
+async def test_producer_calls_from_its_own_loop(app: App, greet: Any) -> None:
+    """Inside the block no thread stands between caller and database; after it everything works as before."""
+    async with app.producer():
+        job = await greet.enqueue("Ada")
+        assert (await job.view()).task == "greet"
+        assert not _has_portal()
+    await greet.enqueue("Grace")
+    assert _has_portal()
+    assert (await app.status()).due == 2
+
+
+async def test_producer_beside_a_worker(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks on one loop may end in any order: calls use what is still open, and never what was closed."""
+    _refuse_after_close(monkeypatch)
+    first, second = app.producer(), app.producer()
+    await first.__aenter__()
+    await second.__aenter__()
+    async with app.worker() as worker:
+        await first.__aexit__(None, None, None)
+        await greet.enqueue("Ada")
+        await worker.drained()
+    await greet.enqueue("Grace")
+    assert not _has_portal()
+    await second.__aexit__(None, None, None)
+    assert (await app.status()).due == 1
+    assert [run.outcome for run in await app.runs()] == ["succeeded"]
+
+
+async def test_producer_waits_for_calls_under_way(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections are closed after the last call that uses them, so a handler that is late loses nothing."""
+    _refuse_after_close(monkeypatch)
+    gate = Gate(monkeypatch)
+    async with app.producer():
+        call = asyncio.create_task(greet.enqueue("Ada"))
+        await asyncio.to_thread(gate.reached.wait)
+        asyncio.get_running_loop().call_later(0.01, gate.open)
+    assert call.done()
+    assert (await call).created
+
+
+async def test_producer_without_its_database(tmp_path: Path) -> None:
+    """A program that cannot reach its database says so when it starts, and can try again."""
+    app = App(f"sqlite:///{tmp_path / 'later' / 'x.db'}")
+    with pytest.raises(DatabaseError, match=r"x\.db|directory"):
+        async with app.producer():
+            pass
+    (tmp_path / "later").mkdir()
+    async with app.producer():
+        assert (await app.status()).due == 0
+
+
+class Gate:
+    """Holds the next insert before it reaches the file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self._opened, enqueue = threading.Event(), threading.Event(), SqliteStore.enqueue_jobs
+
+        async def held(store: SqliteStore, jobs: Sequence[NewJob]) -> set[UUID]:
+            self.reached.set()
+            await asyncio.to_thread(self._opened.wait)
+            return await enqueue(store, jobs)
+
+        monkeypatch.setattr(SqliteStore, "enqueue_jobs", held)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+def _refuse_after_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store opens again if it has to. Here it does not."""
+    close, enqueue, closed = SqliteStore.close, SqliteStore.enqueue_jobs, set()
+
+    async def closing(store: SqliteStore) -> None:
+        closed.add(store)
+        await close(store)
+
+    async def refusing(store: SqliteStore, jobs: Sequence[NewJob]) -> set[UUID]:
+        assert store not in closed
+        return await enqueue(store, jobs)
+
+    monkeypatch.setattr(SqliteStore, "close", closing)
+    monkeypatch.setattr(SqliteStore, "enqueue_jobs", refusing)
+
+
+def _has_portal() -> bool:
+    return any(thread.name == "reltask-client" for thread in threading.enumerate())
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.001)
 
 
 # Options
