@@ -9,16 +9,14 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
-from msgspec.structs import replace
 
-from reltask.errors import PermanentError
-from reltask.job import ClaimRequest, Completion, Failure, NewJob, Outcome, Release, WorkerRecord
-from reltask.leadership import Grant, LeaseRequest, Term
+from reltask.job import NewJob
 from reltask.stores.migration import schema_scripts
 from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.schema import migrate_postgres, pending_postgres
 from reltask.stores.postgres.values import WORTH_COPYING
 from tests.postgres_server import PostgresServer
+from tests.store import role_work
 
 ROLES = ("migrate", "run", "enqueue", "read")
 LOGINS = """
@@ -128,19 +126,6 @@ async def opened(url: str) -> AsyncIterator[PostgresStore]:
         await store.close()
 
 
-def request(worker: str = "w") -> ClaimRequest:
-    return ClaimRequest(
-        worker=worker,
-        token=uuid4(),
-        queues=["default"],
-        tasks=["t"],
-        limit=10,
-        lock_timeout=timedelta(minutes=2),
-        isolated_after=timedelta(0),
-        alive_for=timedelta(minutes=1),
-    )
-
-
 @pytest.mark.parametrize("role", ROLES)
 async def test_role_cannot_do_more_than_its_work(url: Url, role: str) -> None:
     """Each forbidden statement is refused for lack of privilege, not for some other reason."""
@@ -156,54 +141,13 @@ async def test_role_cannot_do_more_than_its_work(url: Url, role: str) -> None:
 async def test_worker_role_does_everything_a_worker_does(url: Url) -> None:
     """All verbs of the protocol work under reltask_run."""
     async with opened(url("run")) as store:
-        record = WorkerRecord(
-            id="w",
-            host="h",
-            pid=1,
-            version="1",
-            app_version=None,
-            queues=[],
-            tasks=[],
-            concurrency=1,
-            alive_for=timedelta(1),
-        )
-        await store.register_worker(record)
-        await store.enqueue_jobs([NewJob(id=uuid4(), task="t") for _ in range(4)])
-        done, failed, released, running = (await store.claim_jobs(request())).claims
-        await store.heartbeat_jobs("w", [running.hold], alive_for=timedelta(minutes=1))
-        assert await store.record_progress("w", running.hold, "0.5")
-        assert await store.complete_jobs("w", [Completion(hold=done.hold)])
-        assert await store.fail_jobs("w", [Failure(hold=failed.hold, error="e", delay=timedelta(1))])
-        assert await store.release_jobs("w", [Release(hold=released.hold, outcome=Outcome.RELEASED)])
-        await store.reclaim_jobs()
-        assert await store.discard_job(failed.job_id)
-        assert (await store.read_status()).running == 1
-        await store.signal()
-        await store.stop_worker("w")
-
-
-LEASE = LeaseRequest(name="m", holder="w", acquisition=uuid4(), ttl=timedelta(seconds=10))
+        await role_work.work(store)
 
 
 async def test_worker_role_leads(url: Url) -> None:
     """All verbs of leases and maintenance work under reltask_run."""
     async with opened(url("run")) as store:
-        assert (await store.acquire_lease(LEASE)).term == 1
-        assert (await store.acquire_lease(replace(LEASE, acquisition=uuid4(), waits=LEASE.ttl))).term is None
-        grant = Grant(term=Term("m", 1), acquisition=LEASE.acquisition)
-        assert await store.heartbeat_lease(grant)
-        async with store.transaction(timeout=LEASE.ttl) as transaction:
-            assert await transaction.guard_lease(grant.term)
-        hour = timedelta(hours=1)
-        await store.mark_dead_workers(leader=grant.term)
-        await store.prune_runs(older_than=hour, most=1, leader=grant.term)
-        await store.prune_records(workers=hour, metrics=hour, leader=grant.term)
-        await store.roll_up_runs(leader=grant.term)
-        async with store.advisory_lock("m") as is_alive:
-            assert is_alive is not None
-            assert await is_alive()
-        assert await store.resign_lease(grant)
-        await store.signal_lease("m")
+        await role_work.lead(store)
 
 
 async def test_worker_role_erases_no_fresh_ledger_rows(url: Url, postgres_url: str) -> None:
@@ -225,20 +169,10 @@ async def test_worker_role_erases_no_fresh_ledger_rows(url: Url, postgres_url: s
 
 
 async def test_enqueue_role_adds_jobs_and_knows_a_repeated_one(url: Url) -> None:
-    """Enqueueing, the check of the schema and the signal work under reltask_enqueue; reading a job back does not."""
-    job = NewJob(id=uuid4(), task="t", key="once", args='{"secret": 1}')
+    """Enqueueing works under reltask_enqueue, alone and in bulk; nothing else does."""
+    assert role_work.MANY >= WORTH_COPYING
     async with opened(url("enqueue")) as store:
-        assert await store.enqueue_jobs([job]) == {job.id}
-        assert await store.enqueue_jobs([job]) == set()
-        assert await store.enqueue_jobs([job], again=True) == {job.id}
-        many = [NewJob(id=uuid4(), task="t") for _ in range(WORTH_COPYING)]
-        assert len(await store.enqueue_jobs(many)) == WORTH_COPYING
-        assert await store.enqueue_jobs(many) == set()
-        await store.signal()
-        with pytest.raises(PermanentError, match=r"permissions\.sql"):
-            await store.read_job(job.id)
-        with pytest.raises(PermanentError, match=r"permissions\.sql"):
-            await store.claim_jobs(request())
+        await role_work.enqueue(store)
 
 
 async def test_read_role_sees_everything(url: Url) -> None:
@@ -247,19 +181,7 @@ async def test_read_role_sees_everything(url: Url) -> None:
     async with opened(url("run")) as store:
         await store.enqueue_jobs([job])
     async with opened(url("read")) as store:
-        assert await store.read_job(job.id) is not None
-        assert len(await store.list_jobs()) == 1
-        assert await store.list_runs() == []
-        assert await store.list_workers() == []
-        assert (await store.read_status()).due == 1
-        assert [count.jobs for count in await store.audit_tasks()] == [1]
-        assert await store.audit_slots(kept_for=timedelta(hours=1)) == []
-        assert await store.audit_waiting(lock_timeout=timedelta(minutes=2)) == []
-        assert await store.audit_losses() == []
-        assert await store.list_leases() == []
-        assert await store.list_metrics(since=timedelta(hours=1)) == []
-        with pytest.raises(PermanentError, match=r"permissions\.sql"):
-            await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])
+        await role_work.read(store, job)
 
 
 async def test_migrate_role_can_migrate(url: Url) -> None:

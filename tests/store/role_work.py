@@ -1,0 +1,113 @@
+"""What each role of permissions.sql is for: the verbs that must work for its users, on every server that has roles."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from msgspec.structs import replace
+
+from reltask.errors import PermanentError
+from reltask.job import ClaimRequest, Completion, Failure, NewJob, Outcome, Release, WorkerRecord
+from reltask.leadership import Grant, LeaseRequest, Term
+from reltask.store import Store
+
+LEASE = LeaseRequest(name="m", holder="w", acquisition=uuid4(), ttl=timedelta(seconds=10))
+MANY = 100
+"""So many that a server which has another way for many takes it."""
+
+
+def request(worker: str = "w") -> ClaimRequest:
+    """A claim of a few."""
+    return ClaimRequest(
+        worker=worker,
+        token=uuid4(),
+        queues=["default"],
+        tasks=["t"],
+        limit=10,
+        lock_timeout=timedelta(minutes=2),
+        isolated_after=timedelta(0),
+        alive_for=timedelta(minutes=1),
+    )
+
+
+async def work(store: Store) -> None:
+    """All verbs of the protocol."""
+    record = WorkerRecord(
+        id="w",
+        host="h",
+        pid=1,
+        version="1",
+        app_version=None,
+        queues=[],
+        tasks=[],
+        concurrency=1,
+        alive_for=timedelta(1),
+    )
+    await store.register_worker(record)
+    await store.enqueue_jobs([NewJob(id=uuid4(), task="t") for _ in range(4)])
+    done, failed, released, running = (await store.claim_jobs(request())).claims
+    await store.heartbeat_jobs("w", [running.hold], alive_for=timedelta(minutes=1))
+    assert await store.record_progress("w", running.hold, "0.5")
+    assert await store.complete_jobs("w", [Completion(hold=done.hold)])
+    assert await store.fail_jobs("w", [Failure(hold=failed.hold, error="e", delay=timedelta(1))])
+    assert await store.release_jobs("w", [Release(hold=released.hold, outcome=Outcome.RELEASED)])
+    await store.reclaim_jobs()
+    assert await store.discard_job(failed.job_id)
+    assert (await store.read_status()).running == 1
+    await store.signal()
+    await store.stop_worker("w")
+
+
+async def lead(store: Store) -> None:
+    """All verbs of leases and maintenance."""
+    assert (await store.acquire_lease(LEASE)).term == 1
+    assert (await store.acquire_lease(replace(LEASE, acquisition=uuid4(), waits=LEASE.ttl))).term is None
+    grant = Grant(term=Term("m", 1), acquisition=LEASE.acquisition)
+    assert await store.heartbeat_lease(grant)
+    async with store.transaction(timeout=LEASE.ttl) as transaction:
+        assert await transaction.guard_lease(grant.term)
+    hour = timedelta(hours=1)
+    await store.mark_dead_workers(leader=grant.term)
+    await store.prune_runs(older_than=hour, most=1, leader=grant.term)
+    await store.prune_records(workers=hour, metrics=hour, leader=grant.term)
+    await store.roll_up_runs(leader=grant.term)
+    async with store.advisory_lock("m") as is_alive:
+        assert is_alive is not None
+        assert await is_alive()
+    assert await store.resign_lease(grant)
+    await store.signal_lease("m")
+
+
+async def enqueue(store: Store) -> None:
+    """Enqueueing, the check of the schema and the signal work; reading a job back and claiming it do not."""
+    job = NewJob(id=uuid4(), task="t", key="once", args='{"secret": 1}')
+    assert await store.enqueue_jobs([job]) == {job.id}
+    assert await store.enqueue_jobs([job]) == set()
+    assert await store.enqueue_jobs([job], again=True) == {job.id}
+    many = [NewJob(id=uuid4(), task="t") for _ in range(MANY)]
+    assert len(await store.enqueue_jobs(many)) == MANY
+    assert await store.enqueue_jobs(many) == set()
+    await store.signal()
+    with pytest.raises(PermanentError, match=r"permissions\.sql"):
+        await store.read_job(job.id)
+    with pytest.raises(PermanentError, match=r"permissions\.sql"):
+        await store.claim_jobs(request())
+
+
+async def read(store: Store, job: NewJob) -> None:
+    """All reading verbs work, in a database with this job alone; enqueueing does not."""
+    assert await store.read_job(job.id) is not None
+    assert len(await store.list_jobs()) == 1
+    assert await store.list_runs() == []
+    assert await store.list_workers() == []
+    assert (await store.read_status()).due == 1
+    assert [count.jobs for count in await store.audit_tasks()] == [1]
+    assert await store.audit_slots(kept_for=timedelta(hours=1)) == []
+    assert await store.audit_waiting(lock_timeout=timedelta(minutes=2)) == []
+    assert await store.audit_losses() == []
+    assert await store.list_leases() == []
+    assert await store.list_metrics(since=timedelta(hours=1)) == []
+    with pytest.raises(PermanentError, match=r"permissions\.sql"):
+        await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])

@@ -1,0 +1,110 @@
+"""The roles of SQL Server's permissions.sql: each can do its work, and nothing beyond. Only where there is a server."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, suppress
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import pytest
+
+from reltask.job import NewJob
+from reltask.stores.migration import schema_scripts
+from tests.mssql_server import VARIABLE, open_connection, run
+from tests.store import role_work
+
+pytestmark = pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no server")
+
+ROLES = ("run", "enqueue", "read")
+LOOK = [f"SELECT * FROM reltask.{table}" for table in ("Jobs", "Runs", "Workers", "Leases", "LeaseWaiters", "Metrics")]
+REWRITE_LEDGER = ["UPDATE reltask.Runs SET Outcome = 'failed'"]
+REMOVE_LEASES = ["DELETE FROM reltask.Leases"]
+CHANGE_TABLES = [
+    "ALTER TABLE reltask.Jobs ADD Mine int",
+    "DROP TABLE reltask.Runs",
+    "UPDATE reltask.Meta SET SchemaVersion = 99",
+]
+CHANGE = [
+    "UPDATE reltask.Jobs SET Priority = 0",
+    "DELETE FROM reltask.Jobs",
+    "DELETE FROM reltask.Runs",
+    "DELETE FROM reltask.Workers",
+    "UPDATE reltask.Leases SET Term = 1",
+    "DELETE FROM reltask.LeaseWaiters",
+    "DELETE FROM reltask.Metrics",
+]
+FORBIDDEN = {
+    "run": [*REWRITE_LEDGER, *REMOVE_LEASES, *CHANGE_TABLES],
+    "enqueue": [*LOOK, *REWRITE_LEDGER, *REMOVE_LEASES, *CHANGE_TABLES, *CHANGE, "SELECT Args FROM reltask.Jobs"],
+    "read": [*REWRITE_LEDGER, *REMOVE_LEASES, *CHANGE_TABLES, *CHANGE],
+}
+
+Url = Callable[[str], str]
+
+
+@pytest.fixture
+def url_mssql(mssql_url: str) -> Iterator[Url]:
+    """The database with its roles, permissions run twice; call it with a role to get that user's URL."""
+    names = {role: f"reltask_{role}_{uuid4().hex[:8]}" for role in ROLES}
+    password = f"aA1-{secrets.token_hex(16)}"
+    with closing(open_connection(mssql_url)) as connection:
+        for _ in range(2):
+            run(connection, dict(schema_scripts("mssql"))["permissions.sql"])
+        for role, name in names.items():
+            run(connection, f"CREATE LOGIN {name} WITH PASSWORD = '{password}'")
+            run(connection, f"CREATE USER {name} FOR LOGIN {name}")
+            run(connection, f"ALTER ROLE reltask_{role} ADD MEMBER {name}")
+        parts = urlsplit(mssql_url)
+        where = parts.netloc.rpartition("@")[2]
+        yield lambda role: urlunsplit(parts._replace(netloc=f"{names[role]}:{password}@{where}"))
+        for name in names.values():
+            with suppress(Exception):  # a server that still holds a session of theirs keeps them
+                run(connection, f"DROP USER {name}")
+                run(connection, f"DROP LOGIN {name}")
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Any]:
+    from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - the driver is an extra
+
+    store = MssqlStore(url)
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_mssql_role_cannot_do_more_than_its_work(url_mssql: Url, role: str) -> None:
+    """Each forbidden statement is refused."""
+    with closing(open_connection(url_mssql(role))) as connection:
+        for statement in FORBIDDEN[role]:
+            with pytest.raises(Exception, match=r"(?i)permission|must be owner"):
+                run(connection, statement)
+
+
+async def test_mssql_worker_role(url_mssql: Url) -> None:
+    """All verbs of the protocol, of leases and of maintenance work under reltask_run."""
+    async with opened(url_mssql("run")) as store:
+        await role_work.work(store)
+        await role_work.lead(store)
+
+
+async def test_mssql_enqueue_role(url_mssql: Url) -> None:
+    """Enqueueing works under reltask_enqueue, alone and in bulk; nothing else does."""
+    async with opened(url_mssql("enqueue")) as store:
+        await role_work.enqueue(store)
+
+
+async def test_mssql_read_role(url_mssql: Url) -> None:
+    """All reading verbs work under reltask_read; enqueueing does not."""
+    job = NewJob(id=uuid4(), task="t")
+    async with opened(url_mssql("run")) as store:
+        await store.enqueue_jobs([job])
+    async with opened(url_mssql("read")) as store:
+        await role_work.read(store, job)
