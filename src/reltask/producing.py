@@ -9,7 +9,6 @@ calls ──► batches ──► ids ──► store.enqueue_jobs ──► sig
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
 from collections import deque
@@ -72,10 +71,9 @@ class ProducerHost:
         return [call.job(job_id) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
 
     async def signal(self, store: Store) -> None:
-        """Tell workers, here and elsewhere, that there may be something to do. Losing it costs time, not a job."""
+        """Tell workers, here and elsewhere, that there may be something to do."""
         self._wake()
-        with contextlib.suppress(DatabaseError):
-            await store.signal()
+        await store.signal()
 
     async def insert(self, call: Call, store: Store) -> Job:
         """Insert one job; where its key is taken, name the job that has it."""

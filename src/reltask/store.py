@@ -42,8 +42,9 @@ from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, Metr
 
 Wake = Callable[[datetime | None], None]
 """Called with the time at which something becomes due; None: look now."""
-SENT_ONCE = frozenset({"claim_jobs"})
-"""Verbs that a store does not try again by itself: a claim is trusted from before it was sent, so it must not wait."""
+SENT_ONCE = frozenset({"claim_jobs", "signal", "signal_lease"})
+"""Verbs that a store does not try again by itself: a claim is trusted from before it was sent, so it must not wait, and
+a signal is not worth waiting for."""
 LeaseWake = Callable[[str | None], None]
 """Called with the name of a lease that was given back; None: look at all of them."""
 BATCH = 1_000
@@ -127,7 +128,7 @@ class LeaseStore(Protocol):
         ...
 
     async def signal_lease(self, name: str) -> None:
-        """Tell those that wait that a lease was given back, where the database can; after the commit."""
+        """Tell those that wait that a lease was given back, as `signal` tells workers."""
         ...
 
 
@@ -262,7 +263,11 @@ class Store(LeaseStore, Maintainable, Protocol):
     # Waking
 
     async def signal(self, due_at: datetime | None = None) -> None:
-        """Tell sleeping workers that something is due, or when it will be, where the database can; after the commit."""
+        """Tell sleeping workers that something is due, or when it will be, where the database can; after the commit.
+
+        Losing a signal costs time, not a job. So one that cannot be sent is no error: what it speaks of is done, and
+        whoever took it for undone would do it again.
+        """
         ...
 
     def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:

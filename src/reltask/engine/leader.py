@@ -207,7 +207,7 @@ class Leader(Service):
             return
         if resigned:
             self._emit(events.LeaseResigned(worker=self._holder, lease=self._name, term=number))
-            with contextlib.suppress(DatabaseError, TimeoutError):  # losing a signal costs time, and nothing else
+            with contextlib.suppress(TimeoutError):  # losing a signal costs time, and nothing else
                 async with asyncio.timeout(self._candidacy.pace.beat_timeout):
                     await self._store.signal_lease(self._name)
 

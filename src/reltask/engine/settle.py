@@ -104,8 +104,7 @@ class Settler(Service, Generic[T]):
     async def _tell_others(self, due: list[datetime]) -> None:
         """These slots are due again. Sleeping workers do not know: they saw them claimed, and this one may die."""
         if due:
-            with contextlib.suppress(DatabaseError):
-                await self._store.signal(min(due))
+            await self._store.signal(min(due))
 
     async def _write(self, settlements: list[S], verb: Verb[S]) -> dict[Hold, Settled] | None:
         """Send until answered. Once an answer was lost, what no longer matches is looked up in the ledger.

@@ -203,7 +203,7 @@ class PostgresStore(Upkeep):
         await self._signals.signal(due_at)
 
     async def _send_signal(self, due_at: datetime | None) -> None:
-        await self._ask("repeatable", "signal", payload=to_payload(due_at))
+        await self._tell("signal", payload=to_payload(due_at))
 
     def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
         return self._connections.listening(wake, lease)

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-
-from reltask.errors import DatabaseError
 
 GAP = 0.010
 """Seconds between two signals of one store."""
@@ -46,8 +43,7 @@ class Signals:
         await asyncio.sleep(wait)
         self._later = None  # whoever asks from here on plans another one: this one may leave before their commit
         self._free_at = asyncio.get_running_loop().time() + GAP
-        with suppress(DatabaseError):  # nobody waits for the answer, and a poll finds what a signal would have told
-            await self._send(self._due_at)
+        await self._send(self._due_at)
 
     async def close(self) -> None:
         """Wait for the one that is planned."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timedelta
 
+from reltask.errors import DatabaseError
 from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, MetricView, Term
 from reltask.store import BATCH
 from reltask.stores.asking import Asking, Rows
@@ -46,7 +47,11 @@ class Upkeep(Asking):
         return bool(await self._ask("once", "resign_lease", **values.grant(grant)))
 
     async def signal_lease(self, name: str) -> None:
-        await self._ask("repeatable", "signal_lease", lease=name)
+        await self._tell("signal_lease", lease=name)
+
+    async def _tell(self, verb: str, **columns: object) -> None:
+        with suppress(DatabaseError):
+            await self._ask("repeatable", verb, **columns)
 
     async def release_lease(self, term: Term) -> bool:
         return bool(await self._ask("once", "release_lease", **values.leader(term)))
