@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from reltask.engine.transaction import open_transaction
-from reltask.errors import UsageError
+from reltask.errors import AmbiguousError, UsageError
 from reltask.loops import new_event_loop
 from reltask.store import Store
 
@@ -89,14 +89,26 @@ class Portal:
         self._thread = threading.Thread(target=self._loop.run_forever, name="reltask-client", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation[T]) -> Future[T] | None:
-        """Run an operation on the private loop; None: it is being closed, and would not hear it."""
+    def submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T] | None:
+        """Do some work on the private loop; None: it is being closed, and would not hear it."""
         with self._lock:
-            return None if self._closing else asyncio.run_coroutine_threadsafe(self._run(operation), self._loop)
+            return None if self._closing else asyncio.run_coroutine_threadsafe(self._run(work), self._loop)
 
-    async def _run(self, operation: Operation[T]) -> T:
+    async def ask(self, operation: Operation[T]) -> T:
+        """Run an operation, on the private loop."""
+        return await operation(await self._open())
+
+    async def _run(self, work: Callable[[Portal], Awaitable[T]]) -> T:
         with self._calls:
-            return await operation(await self._open())
+            try:
+                return await work(self)
+            except asyncio.CancelledError:
+                if not self._closing:
+                    raise
+                # nobody has cancelled the caller, who would take a cancellation for their own
+                raise AmbiguousError(
+                    "The app was closed before the call ended; it may or may not be applied."
+                ) from None
 
     async def _open(self) -> Store:
         """The store, opened by whoever comes first; an attempt that failed is made again by the next."""
@@ -148,15 +160,13 @@ class Client:
     def run(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """The operation as a coroutine for the running loop; without a loop, an error at once."""
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:
             raise UsageError(
                 f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync()."
             ) from None
         _refuse_inside_transaction(name)
-        if loop in self._lent:
-            return self._lent[loop][-1].run(operation)
-        return self._on_this_loop(operation) if self._inline else self._through_portal(operation)
+        return self._run(operation)
 
     def run_sync(self, operation: Operation[T], *, name: str) -> T:
         """The operation, waited for; refused on a running loop, which it would block."""
@@ -171,9 +181,11 @@ class Client:
 
     def private(self, operation: Operation[T]) -> Future[T]:
         """The operation on the private loop, for the caller to wait for in its own way."""
-        while (future := self._connected().submit(operation)) is None:
-            pass  # another thread closes it: the next one is there, or made
-        return future
+        return self._submit(lambda portal: portal.ask(operation))
+
+    def privately(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Work for the private loop that needs no store, and so need not wait for the database."""
+        return self._submit(lambda _: work())
 
     def run_apart(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """The operation on a store of its own that is not opened: for a database that may be in any state."""
@@ -224,6 +236,18 @@ class Client:
             if self._portal is None:
                 self._portal = Portal(self._make_store)
             return self._portal
+
+    def _submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T]:
+        while (future := self._connected().submit(work)) is None:
+            pass  # another thread closes it: the next one is there, or made
+        return future
+
+    async def _run(self, operation: Operation[T]) -> T:
+        """Where to is decided when the call begins: it may have waited for its turn, and a store been closed since."""
+        lent = self._lent.get(asyncio.get_running_loop())
+        if lent:
+            return await lent[-1].run(operation)
+        return await (self._on_this_loop(operation) if self._inline else self._through_portal(operation))
 
     async def _on_this_loop(self, operation: Operation[T]) -> T:
         store = self._make_store()

@@ -29,7 +29,7 @@ from reltask.client import Client, refuse_running_loop
 from reltask.clock import Clock
 from reltask.duration import Duration, format_duration, parse_duration
 from reltask.engine.candidacy import RESIGNED
-from reltask.engine.leader import TRY_SHARE, Leader
+from reltask.engine.leader import Leader, try_patience
 from reltask.engine.service import LoopHost
 from reltask.engine.worker import worker_id
 from reltask.errors import AmbiguousError, DatabaseError, LeaseTaken, TransientError, UsageError
@@ -119,7 +119,7 @@ class Holding:
         """Wait for the lease as the wish says; `store` is there to ask who holds it."""
         wish, holder = self._wish, worker_id(None, self._host.rng)
         self._outcome = asyncio.get_running_loop().create_future()
-        self._store = self._host.own_store(timeout=wish.ttl / TRY_SHARE)
+        self._store = self._host.own_store(timeout=try_patience(wish.ttl))
         self._leader = self._make_leader(self._store, holder)
         self._service = LoopHost(self._leader)
         try:
@@ -290,7 +290,7 @@ class LeaseHost:
                 self._give_back_privately(holding).result()
 
     def _give_back_privately(self, holding: Holding) -> Future[None]:
-        return self._client.private(lambda _: holding.give_back())
+        return self._client.privately(holding.give_back)
 
 
 class LeaseMethods:

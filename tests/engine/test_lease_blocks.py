@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from reltask import App, Context, Lease, LeaseLost, LeaseTaken, SyncContext
-from reltask.errors import ReltaskError, UsageError
+from reltask.errors import ReltaskError, TransientError, UsageError
 from reltask.leadership import Term
 from reltask.leases import make_wish
 from reltask.testing import drain
@@ -218,6 +218,24 @@ async def test_guard_needs_the_form_that_fits_the_connection(app: App) -> None:
                 lease.guard_sync(connection)
         with pytest.raises(UsageError, match="cannot use"):
             await lease.guard(object())
+
+
+async def test_a_caller_who_is_cancelled_in_an_outage() -> None:
+    """Whoever stops waiting for a lease while the database is away is let go at once, and hears of nothing else."""
+    app = App("postgresql://127.0.0.1:1/nowhere")  # nobody listens there
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1), app.lease("reports"):
+            pass
+    await asyncio.to_thread(app.close)
+
+
+def test_a_try_does_not_take_as_long_as_a_long_lease(app: App, tmp_path: Path) -> None:
+    """Whoever will not wait hears soon that the database is busy, however long the lease would be."""
+    app.status_sync()
+    with closing(sqlite3.connect(tmp_path / "reltask.db", isolation_level=None)) as writer:
+        writer.execute("begin immediate")
+        with pytest.raises(TransientError), app.lease_sync("reports", ttl="1d", wait=False):
+            pass
 
 
 async def test_guard_after_the_announcement_asks_nobody(app: App) -> None:

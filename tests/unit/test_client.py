@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,7 @@ def test_close_waits_for_calls_under_way(app: App, greet: Any, monkeypatch: pyte
 
 
 def test_close_cuts_off_what_does_not_end(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that hangs is told so in the end, instead of waiting for ever for a loop that is gone."""
+    """A call that hangs ends in doubt, instead of waiting for ever for a loop that is gone."""
     monkeypatch.setattr(client, "PATIENCE", 0.0)
     gate = Gate(monkeypatch)
     with ThreadPoolExecutor(1) as pool:
@@ -220,8 +220,25 @@ def test_close_cuts_off_what_does_not_end(app: App, greet: Any, monkeypatch: pyt
         gate.reached.wait()
         app.close()
         gate.open()
-        with pytest.raises(CancelledError):
+        with pytest.raises(AmbiguousError, match="closed before the call ended"):
             calling.result()
+
+
+async def test_close_does_not_cancel_its_callers(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task group ignores a cancelled member: a call that was cut off must not look like one, and so like success."""
+    monkeypatch.setattr(client, "PATIENCE", 0.0)
+    gate = Gate(monkeypatch)
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(greet.enqueue("Ada"))
+            await asyncio.to_thread(gate.reached.wait)
+            await asyncio.to_thread(app.close)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await serve()
+    gate.open()
+    assert raised.group_contains(AmbiguousError)
 
 
 # On a loop of the program's own
@@ -265,6 +282,15 @@ async def test_producer_waits_for_calls_under_way(app: App, greet: Any, monkeypa
         asyncio.get_running_loop().call_later(0.01, gate.open)
     assert call.done()
     assert (await call).created
+
+
+async def test_producer_left_before_a_call_began(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that was made in the block, but begins after it, goes another way: it does not open what was closed."""
+    _refuse_after_close(monkeypatch)
+    async with app.producer():
+        call = asyncio.create_task(greet.enqueue("Ada"))
+    assert (await call).created
+    assert _has_portal()
 
 
 async def test_producer_without_its_database(tmp_path: Path) -> None:
