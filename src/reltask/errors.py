@@ -16,6 +16,7 @@ ReltaskError                      has a stable code, a message and a remedy
 │   ├── ConflictError             a constraint refused it
 │   ├── AmbiguousError            the answer was lost: it may or may not have been applied
 │   └── PermanentError            sending it again would change nothing
+│       └── AccessRefused         … before somebody lets us in
 ├── LockLost                      this run no longer holds its claim; its writes are refused
 ├── LeaseTaken                    somebody else holds the lease, and was not waited for any longer
 └── LeaseLost                     this term of the lease is over; its guarded writes are refused
@@ -138,6 +139,10 @@ class PermanentError(DatabaseError):
     """Sending the statement again would change nothing."""
 
     code = "database-permanent"
+
+
+class AccessRefused(PermanentError):
+    """The database does not let us in, or not do this. No value is at fault, and somebody may be changing just that."""
 
 
 class LockLost(ReltaskError):

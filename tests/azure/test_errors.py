@@ -9,6 +9,7 @@ import pytest
 from mssql_python.exceptions import sqlstate_to_exception
 
 from reltask.errors import (
+    AccessRefused,
     AmbiguousError,
     ConflictError,
     MissingExtra,
@@ -63,7 +64,7 @@ def test_number_that_ends_the_connection(number: int) -> None:
 def test_permanent_number(number: int) -> None:
     """No repetition helps, a person does: each says how."""
     error = answered(number, "Words.", verb="connect", writes=True)
-    assert type(error) is PermanentError
+    assert isinstance(error, PermanentError)
     assert error.remedy
 
 
@@ -93,12 +94,12 @@ CONNECTING = [
     (
         "42000",
         "Cannot open server 's' requested by the login. Client with IP address '203.0.113.7' is not allowed to access.",
-        PermanentError,
+        AccessRefused,
         "203.0.113.7.*firewall rule",
     ),
-    ("28000", "Login failed for user '<token-identified principal>'. Token is expired.", PermanentError, "az login"),
-    ("28000", "Login failed for user 'sa'.", PermanentError, "CREATE USER.*password"),
-    ("28000", "", PermanentError, "az login"),
+    ("28000", "Login failed for user '<token-identified principal>'. Token is expired.", AccessRefused, "az login"),
+    ("28000", "Login failed for user 'sa'.", AccessRefused, "CREATE USER.*password"),
+    ("28000", "", AccessRefused, "az login"),
     (
         "42000",
         'Cannot open database "Nope" requested by the login. The login failed.',
@@ -108,13 +109,13 @@ CONNECTING = [
     (
         "42000",
         'Cannot open server "nope" requested by the login. The login failed.',
-        PermanentError,
+        AccessRefused,
         "name of the server",
     ),
     (
         "42000",
         "Reason: An instance-specific error. Deny Public Network Access is set to Yes.",
-        PermanentError,
+        AccessRefused,
         "private",
     ),
     (
@@ -140,8 +141,8 @@ CONNECTING = [
     ("08001", "TCP Provider: Error code 0x2749", TransientError, "cannot be reached.*port 1433"),
     ("08001", "TCP Provider: Timeout error [258]. ", TransientError, "no answer in time"),
     ("HYT00", "Login timeout expired", TransientError, "no answer in time"),
-    ("08001", "SSL Provider: [error:0A000086:SSL routines::certificate verify failed]", PermanentError, "certificate"),
-    ("08001", "Encryption not supported on the server.", PermanentError, "TLS.*encrypt=no"),
+    ("08001", "SSL Provider: [error:0A000086:SSL routines::certificate verify failed]", AccessRefused, "certificate"),
+    ("08001", "Encryption not supported on the server.", AccessRefused, "TLS.*encrypt=no"),
     ("IM003", "Can't open lib 'x': libltdl.so.7: cannot open shared object file", MissingExtra, "apt-get install"),
     ("IM003", "Failed to load the driver. Please read the documentation", MissingExtra, "apt-get install"),
 ]
@@ -170,7 +171,7 @@ STATEMENTS = [
     ("42000", "The service is currently busy. Retry the request after 10 seconds.", TransientError, TransientError),
     ("42000", "The service has encountered an error processing your request.", AmbiguousError, TransientError),
     ("42000", 'Failed to update database "D" because the database is read-only.', TransientError, TransientError),
-    ("42000", "The UPDATE permission was denied on the object 'Jobs'.", PermanentError, PermanentError),
+    ("42000", "The UPDATE permission was denied on the object 'Jobs'.", AccessRefused, AccessRefused),
     ("42S02", "Invalid object name 'reltask.Jobs'.", SchemaError, SchemaError),
     ("42S22", "", SchemaError, SchemaError),
     ("23000", "", ConflictError, ConflictError),
@@ -211,7 +212,7 @@ def test_operating_system(error: OSError) -> None:
         ("canceling statement due to lock timeout", TransientError),
         ("could not serialize access due to concurrent update", TransientError),
         ("deadlock detected", TransientError),
-        ("permission denied for table jobs", PermanentError),
+        ("permission denied for table jobs", AccessRefused),
         ('duplicate key value violates unique constraint "x"', ConflictError),
         ("cannot execute UPDATE in a read-only transaction", TransientError),
     ],

@@ -6,9 +6,9 @@
                        └─ whatever ended meanwhile goes with the next one
 
 Nothing waits on a timer: while one flush is under way, the next group gathers. Nothing is reported before it is
-committed. When the database does not answer, the outcome is kept and sent again until it does; when the *answer* was
-lost, the same fenced statement is sent again, and the ledger settles what it no longer matches. Only a worker that
-shuts down gives up on a database that is away: the locks of what it could not write expire.
+committed. When the database does not answer, or does not let us in, the outcome is kept and sent again until it does;
+when the *answer* was lost, the same fenced statement is sent again, and the ledger settles what it no longer matches.
+Only a worker that shuts down gives up on a database that is away: the locks of what it could not write expire.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from msgspec import Struct
 from reltask import events
 from reltask.clock import Clock
 from reltask.engine.service import Service
-from reltask.errors import AmbiguousError, DatabaseError, TransientError
+from reltask.errors import AccessRefused, AmbiguousError, DatabaseError, TransientError
 from reltask.job import Completion, Failure, Hold, Outcome, Release, Settled, Settlement
 from reltask.store import BATCH, Store
 
@@ -33,6 +33,8 @@ T = TypeVar("T")
 Verb = Callable[[str, Sequence[S]], Awaitable[list[Settled]]]
 UNWRITABLE_PAUSE = timedelta(minutes=1)
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
+AWAY = (TransientError, AmbiguousError, AccessRefused)
+"""Errors that speak of the database, not of what was to be written: what has run need not run again for these."""
 
 
 class Waiting(Struct, Generic[T], frozen=True, gc=False):
@@ -73,7 +75,7 @@ class Settler(Service, Generic[T]):
         for tries in itertools.count():
             try:
                 return (await self._store.read_outcomes([hold])).get(hold)
-            except (TransientError, AmbiguousError) as error:
+            except AWAY as error:
                 if self._stopping:
                     break
                 await self._wait_for_database(error, tries)
@@ -116,7 +118,7 @@ class Settler(Service, Generic[T]):
             try:
                 answer = {settled.hold: settled for settled in await verb(self._worker, settlements)}
                 return answer if not doubtful else answer | await self._recorded(settlements, answer)
-            except (TransientError, AmbiguousError) as error:
+            except AWAY as error:
                 if self._stopping:
                     return None
                 doubtful = doubtful or isinstance(error, AmbiguousError)

@@ -6,7 +6,7 @@ whether a token still holds is for the database to say.
 
     connect ──► fetch ──► the credential, on a thread ──► a token                 remembered as the last good one
                  │              └─ error, or no answer in time ──► the last good one, if there was any
-                 └─ a question is under way already: share it                     none: TransientError, PermanentError
+                 └─ a question is under way already: share it                     none: TransientError, AccessRefused
 
 So an endpoint that is down, slow or out of patience hurts nobody whose token is still good, and connections that are
 open do not notice at all: the database asks for a token only at the login.
@@ -26,7 +26,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-from reltask.errors import MissingExtra, PermanentError, ReltaskError, TransientError, UsageError
+from reltask.errors import AccessRefused, MissingExtra, ReltaskError, TransientError, UsageError
 
 SQL_SCOPE = "https://database.windows.net/.default"
 """Azure SQL. Other clouds have scopes of their own: pass a credential that asks for them."""
@@ -165,7 +165,7 @@ class Tokens:
             return error
         said = f"Microsoft Entra ID gave no token: {_first_line(error)}"
         denied = any(kind.__name__ == "ClientAuthenticationError" for kind in type(error).__mro__)
-        kind = PermanentError if denied and self._last is None else TransientError
+        kind = AccessRefused if denied and self._last is None else TransientError
         return kind(said, remedy=_REMEDY)
 
     def _fall_back(self, failure: ReltaskError, cause: Exception | None) -> str:

@@ -19,6 +19,7 @@ import re
 from typing import NamedTuple
 
 from reltask.errors import (
+    AccessRefused,
     AmbiguousError,
     ConflictError,
     MissingExtra,
@@ -28,7 +29,17 @@ from reltask.errors import (
     TransientError,
 )
 from reltask.stores.mssql.driver import LIBRARIES
-from reltask.stores.mssql.numbers import BABELFISH, CONFLICT, LOST, MISSING, PHRASES, REMEDIES, SILENT, TRANSIENT
+from reltask.stores.mssql.numbers import (
+    BABELFISH,
+    CONFLICT,
+    LOST,
+    MISSING,
+    PHRASES,
+    REFUSED,
+    REMEDIES,
+    SILENT,
+    TRANSIENT,
+)
 
 MIGRATE = "Run: reltask migrate"
 
@@ -87,12 +98,12 @@ def connection_failed(error: BaseException) -> ReltaskError:
             remedy=f"On Debian and Ubuntu run: {LIBRARIES}",
         )
     if re.search("certificate verify failed|certificate.*not trusted", said.text, re.IGNORECASE):
-        return PermanentError(
+        return AccessRefused(
             "the certificate of the database server cannot be verified.",
             remedy="Install its authority here. A server of your own, and a SQL login: trust_server_certificate=true.",
         )
     if re.search("not support encryption|encryption (is )?not supported", said.text, re.IGNORECASE):
-        return PermanentError(
+        return AccessRefused(
             "the database server does not offer TLS.",
             remedy="Turn TLS on at the server. With a SQL login, encrypt=no in the URL sends everything in clear text.",
         )
@@ -171,6 +182,8 @@ def _lost(verb: str, *, writes: bool) -> ReltaskError:
 def _kind(number: int) -> type[ReltaskError]:
     if number in TRANSIENT:
         return TransientError
+    if number in REFUSED:
+        return AccessRefused
     return ConflictError if number in CONFLICT else PermanentError
 
 

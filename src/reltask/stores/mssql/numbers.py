@@ -2,6 +2,7 @@
 
     LOST        the connection ends with it: a write that was under way may or may not have been committed
     TRANSIENT   refused or rolled back, and the same statement may succeed later
+    REFUSED     no login, or no permission: whatever the statement says
     CONFLICT    a constraint
     MISSING     no such table or column
     REMEDIES    what a person can do about it; most of these are permanent
@@ -123,6 +124,11 @@ _READ_ONLY = frozenset({976, 978, 983, 3906, 3908})
 """A secondary, or a primary that has become one: its successor will answer."""
 
 TRANSIENT = _AZURE | _LIMITS | _LOCKS | _READ_ONLY
+REFUSED = frozenset(
+    {229, 230, 262, 300, 916, 15247}  # no permission, no user in this database
+    | {18452, 18456, 18470, 18487, 18488, 37353}  # no such login, or not any more
+    | {40531, 40532, 40607, 40615, 40914, 47073}  # no way in: firewall, network, wrong server
+)
 CONFLICT = frozenset({515, 547, 2601, 2627})
 MISSING = frozenset({207, 208, 2760, 2812})
 SILENT = frozenset({220, 241, 242, 245, 248, 295, 2601, 2627, 2628, 8114, 8115, 8152})

@@ -18,6 +18,7 @@ import ssl
 from collections.abc import Mapping
 
 from reltask.errors import (
+    AccessRefused,
     AmbiguousError,
     ConflictError,
     PermanentError,
@@ -44,6 +45,9 @@ _TRANSIENT = frozenset(
         "58030",  # input/output error
     }
 )
+
+_REFUSED = frozenset({"28000", "28P01", "3D000", "42501"})
+"""No login, no such database, no permission: whatever the statement says."""
 
 _REMEDIES = {
     "28P01": "Check the user and the password in the URL.",
@@ -78,22 +82,22 @@ def connection_failed(error: BaseException, *, token: bool = False) -> ReltaskEr
     if "rejected SSL upgrade" in str(error):
         return _without_tls(token=token)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return PermanentError(
+        return AccessRefused(
             f"the certificate of the database server cannot be verified: {error.verify_message}.",
             remedy="Install its authority here, or name a file that holds it: sslrootcert=…",
         )
     if isinstance(error, OSError):
         return TransientError(f"the database cannot be reached: {_reason(error)}.")
-    return PermanentError(f"the database cannot be reached: {type(error).__name__}.")
+    return AccessRefused(f"the database cannot be reached: {type(error).__name__}.")
 
 
-def _without_tls(*, token: bool) -> PermanentError:
+def _without_tls(*, token: bool) -> AccessRefused:
     if token:
-        return PermanentError(
+        return AccessRefused(
             "the database server does not offer TLS, and a token of Microsoft Entra ID is never sent unencrypted.",
             remedy="Turn TLS on at the server.",
         )
-    return PermanentError(
+    return AccessRefused(
         "the database server does not offer TLS, which is required off this machine.",
         remedy="Turn TLS on at the server, or add ?sslmode=disable to the URL to send everything in clear text.",
     )
@@ -141,6 +145,8 @@ def _kind(state: str, *, writes: bool) -> type[ReltaskError]:
         return AmbiguousError if writes else TransientError
     if state in _TRANSIENT or state.startswith("53"):
         return TransientError
+    if state in _REFUSED:
+        return AccessRefused
     return ConflictError if state.startswith("23") else PermanentError
 
 
