@@ -61,13 +61,13 @@ create policy runs_are_locked_but_not_changed on reltask.runs for update
 create policy runs_are_kept_for_an_hour on reltask.runs for delete
     using (finished_at < statement_timestamp() - interval '1 hour');
 
--- Enqueue only: the columns of a new job, and of what is there nothing but the ids, so that a repeated insert is
--- recognised. A claim's columns cannot be written, so nobody can insert a job that looks claimed or done.
+-- Enqueue only: the columns of a new job, and of what is there nothing but ids and names, so that a repeated insert is
+-- recognised, and a key that is taken. A claim's columns cannot be written, so nobody can insert a job that looks claimed or done.
 grant insert (
     id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts, lock_timeout_ms,
     created_at, next_run_time
 ) on reltask.jobs to reltask_enqueue;
-grant select (id) on reltask.jobs to reltask_enqueue;
+grant select (id, task, key) on reltask.jobs to reltask_enqueue;
 grant select (job_id) on reltask.runs to reltask_enqueue;
 
 -- Read only.

@@ -29,6 +29,8 @@ from reltask.store import BATCH, Borrowed, Store, Transaction
 
 B = TypeVar("B")
 T = TypeVar("T")
+Place = Store | Transaction | TaskTransaction
+"""Where jobs are inserted: in a statement of their own, or in somebody's transaction."""
 
 _VERSION_7 = 7 << 76 | 0b10 << 62
 _FREE = ~(0xF << 76 | 0b11 << 62)
@@ -62,10 +64,10 @@ class ProducerHost:
         return self._limit()
 
     def new_ids(self, count: int) -> list[UUID]:
-        """Time-ordered UUIDs (version 7), so that new rows lie side by side in every index."""
+        """UUIDs in order, also of time (version 7): new rows lie side by side, and of two with a key the first wins."""
         since, chance = time.time_ns() // 1_000_000 << 80, self._rng.randbytes(10 * count)
         numbers = [since | int.from_bytes(chance[at : at + 10]) for at in range(0, 10 * count, 10)]
-        return [UUID(int=number & _FREE | _VERSION_7) for number in numbers]
+        return [UUID(int=number) for number in sorted(number & _FREE | _VERSION_7 for number in numbers)]
 
     def _new_jobs(self, calls: list[Call]) -> list[NewJob]:
         return [call.job(job_id) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
@@ -76,13 +78,12 @@ class ProducerHost:
         await store.signal()
 
     async def insert(self, call: Call, store: Store) -> Job:
-        """Insert one job; where its key is taken, name the job that has it."""
-        (job,) = await self._placed(self._new_jobs([call]), store)
-        if await self._insert_surely([job], store):
+        """Insert one job."""
+        jobs = await self._placed(self._new_jobs([call]), store)
+        (inserted,) = await self._handles(jobs, await self._insert_surely(jobs, store), store)
+        if inserted.created:
             await self.signal(store)
-            return Job(self.client, job.id, job.task, created=True)
-        known = await store.read_declared([(job.task, job.key)])
-        return Job(self.client, known[0].id if known else job.id, job.task, created=False)
+        return inserted
 
     def join(self, calls: list[Call], connection: object, *, name: str) -> Coroutine[Any, Any, list[Job]] | None:
         """Insert jobs in the transaction that the caller names or is in; None: it names none, and is in none."""
@@ -126,7 +127,7 @@ class ProducerHost:
         inserted: list[Job] = []
         for batch in _batches(calls, BATCH):
             jobs = await self._placed(self._new_jobs(batch), transaction)
-            inserted += self._handles(jobs, await transaction.enqueue_jobs(jobs))
+            inserted += await self._handles(jobs, await transaction.enqueue_jobs(jobs), transaction)
         return inserted
 
     async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
@@ -138,14 +139,24 @@ class ProducerHost:
 
     async def _insert_batch(self, calls: list[Call], store: Store) -> list[Job]:
         jobs = await self._placed(self._new_jobs(calls), store)
-        return self._handles(jobs, await self._insert_surely(jobs, store))
+        return await self._handles(jobs, await self._insert_surely(jobs, store), store)
 
-    def _handles(self, jobs: list[NewJob], created: set[UUID]) -> list[Job]:
+    async def _handles(self, jobs: list[NewJob], created: set[UUID], store: Place) -> list[Job]:
+        """A handle for each; for one whose key was taken, of the job that has it."""
         if len(created) == len(jobs):  # as nearly always: nobody need be looked up
             return [Job(self.client, job.id, job.task) for job in jobs]
-        return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
+        names = {job.id: (job.task, job.key) for job in jobs if job.key is not None and job.id not in created}
+        taken = await self._taken(list(names.values()), store)
+        ids = {job_id: taken.get(name, job_id) for job_id, name in names.items()}
+        return [Job(self.client, ids.get(job.id, job.id), job.task, created=job.id in created) for job in jobs]
 
-    async def _placed(self, jobs: list[NewJob], store: Store | Transaction | TaskTransaction) -> list[NewJob]:
+    async def _taken(self, names: list[tuple[str, str]], store: Place) -> dict[tuple[str, str], UUID]:
+        found: dict[tuple[str, str], UUID] = {}
+        for start in range(0, len(names), BATCH):
+            found |= await store.read_keys(names[start : start + BATCH])
+        return found
+
+    async def _placed(self, jobs: list[NewJob], store: Place) -> list[NewJob]:
         """Give new schedules their first slot, which for a grid is a time that only the database's clock can tell."""
         if all(job.schedule is None for job in jobs):
             return jobs

@@ -75,6 +75,10 @@ class Transaction(Protocol):
         """As the store's verb: the jobs exist once the transaction is committed, and never if it is not."""
         ...
 
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        """As the store's verb."""
+        ...
+
     async def holds_job(self, worker: str, hold: Hold) -> bool:
         """Whether the committed row shows the claim as this worker's; takes no lock."""
         ...
@@ -192,6 +196,10 @@ class Store(LeaseStore, Maintainable, Protocol):
 
         `again`: the answer to an earlier sending of these was lost. What that one has brought counts as inserted.
         """
+        ...
+
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        """Which jobs have these (task, key) names, of those that are there."""
         ...
 
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:

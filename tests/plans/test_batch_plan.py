@@ -29,6 +29,7 @@ BATCHES: dict[str, values.Columns] = {
     "release_jobs": values.releases([Release(hold=hold, outcome=Outcome.RELEASED) for hold in HOLDS]),
     "heartbeat_jobs": {**values.holds(HOLDS), "alive_for": timedelta(minutes=1), "tokens": []},
     "read_holds": values.holds(HOLDS),
+    "read_keys": values.names([("t", "k"), ("t", "l")]),
     "read_outcomes": values.holds(HOLDS),
     "read_ended": {"ids": [hold.job_id for hold in HOLDS]},
 }
@@ -39,6 +40,8 @@ READ = {
     "read_ended": {"runs"},
 }
 """Which tables a verb looks rows up in, where it is not the jobs alone."""
+FOUND_BY = {"read_keys": "COALESCE(key"}
+"""Where it is not the id."""
 WALKS = {"heartbeat_jobs": ["jobs_expiring"]}
 """A beat walks all that is held, but only if it looks for claims whose answer was lost."""
 
@@ -59,7 +62,8 @@ def assert_found_by_id(verb: str, answer: Any) -> None:
     plan: dict[str, Any] = json.loads(answer)[0]["Plan"]
     reads = [node for node in nodes(plan) if "Scan" in node["Node Type"] and node.get("Relation Name")]
     assert {node["Relation Name"] for node in reads} == READ.get(verb, {"jobs"})
-    walks = [node for node in reads if "id" not in node.get("Index Cond", node.get("Recheck Cond", ""))]
+    by = FOUND_BY.get(verb, "id")
+    walks = [node for node in reads if by not in node.get("Index Cond", node.get("Recheck Cond", ""))]
     assert [node.get("Index Name") for node in walks] == WALKS.get(verb, [])[: len(walks)]
 
 

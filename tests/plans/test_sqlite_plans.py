@@ -32,6 +32,7 @@ PROTOCOL = [
     "record_progress",
     "enqueue_jobs",
     "read_declared",
+    "read_keys",
     "declare_job",
     "discard_job",
     "read_job",

@@ -31,7 +31,9 @@ Inspect = Callable[[str, tuple[Any, ...]], Callable[[Any], None]]
 LATENCY = 0.004
 LATEST = 25.0
 """How many seconds late a request may land: longer than a lock lives."""
-READS = frozenset({"read_declared", "read_holds", "read_outcomes", "read_status", "read_job", "list_jobs", "read_now"})
+READS = frozenset(
+    {"read_declared", "read_keys", "read_holds", "read_outcomes", "read_status", "read_job", "list_jobs", "read_now"}
+)
 
 
 class Trouble(StrEnum):

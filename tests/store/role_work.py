@@ -86,6 +86,7 @@ async def enqueue(store: Store) -> None:
     assert await store.enqueue_jobs([job]) == {job.id}
     assert await store.enqueue_jobs([job]) == set()
     assert await store.enqueue_jobs([job], again=True) == {job.id}
+    assert await store.read_keys([("t", "once")]) == {("t", "once"): job.id}
     many = [NewJob(id=uuid4(), task="t") for _ in range(MANY)]
     assert len(await store.enqueue_jobs(many)) == MANY
     assert await store.enqueue_jobs(many) == set()

@@ -204,6 +204,18 @@ async def test_two_stores_see_each_other(bench: Bench, rival: Store) -> None:
     assert (await bench.job(job_id)).state is State.PAUSED
 
 
+async def test_read_keys_finds_who_has_a_name(bench: Bench) -> None:
+    """By (task, key), one-offs and schedules alike, also inside a transaction; who has no key is not found."""
+    unique, keyed = new_job(task="one_off", key="k"), recurring(key="k")
+    await bench.add(unique, keyed, recurring(), new_job(task="one_off"))
+    names = [("one_off", "k"), ("greet", "k"), ("one_off", ""), ("one_off", "other")]
+    owners = {("one_off", "k"): unique.id, ("greet", "k"): keyed.id}
+    assert await bench.store.read_keys(names) == owners
+    async with bench.store.transaction(timeout=timedelta(seconds=10)) as transaction:
+        assert await transaction.read_keys(names) == owners
+    assert await bench.store.read_keys([]) == {}
+
+
 # Declaring
 
 

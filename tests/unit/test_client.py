@@ -383,6 +383,7 @@ def test_enqueue_many(app: App, greet: Any) -> None:
     assert all(job.created for job in jobs)
     again = app.enqueue_many_sync([greet.using(key="k").call("a"), greet.using(key="k").call("b")])
     assert [job.created for job in again] == [True, False]
+    assert again[0].id == again[1].id
     assert asyncio.run(_many(app, greet)) == 3
     assert app.enqueue_many_sync([]) == []
     assert app.status_sync().due == 2_504

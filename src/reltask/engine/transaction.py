@@ -113,6 +113,10 @@ class TaskTransaction:
         self.enqueued = True
         return await self._inner.enqueue_jobs(jobs)
 
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        """Which jobs have these (task, key) names: asked for those that could not be enqueued."""
+        return await self._inner.read_keys(names)
+
     async def guard_lease(self, term: Term) -> bool:
         """Keep anybody from taking over this lease until the commit: what `lease.guard(tx)` asks."""
         return await self._inner.guard_lease(term)

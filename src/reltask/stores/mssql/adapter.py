@@ -123,9 +123,11 @@ class MssqlStore(Upkeep):
                 raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")
         return rows
 
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        return values.keys(await self._ask("read", "read_keys", names=values.names(names)))
+
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
-        given = values.batch({"task": task, "key": key} for task, key in names)
-        return [values.declared(row) for row in await self._ask("read", "read_declared", names=given)]
+        return [values.declared(row) for row in await self._ask("read", "read_declared", names=values.names(names))]
 
     async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:
         return bool(await self._ask("once", "declare_job", **values.new_job(job), seen=seen))

@@ -59,6 +59,9 @@ class Verbs(ABC):
         rows = await self.verb("enqueue_jobs", jobs=values.new_jobs(jobs))
         return {row["id"] for row in rows if row["inserted"]}
 
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        return values.keys(await self.verb("read_keys", names=values.names(names)))
+
     async def holds_job(self, worker: str, hold: Hold) -> bool:
         return bool(await self.verb("read_holds", worker=worker, holds=values.holds([hold])))
 

@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -287,6 +288,16 @@ def reclaimed(row: Row) -> Reclaimed:
         worker=row["worker"],
         dead=row["dead"],
     )
+
+
+def names(given: Sequence[tuple[str, str | None]]) -> str:
+    """Names of jobs."""
+    return batch({"task": task, "key": key} for task, key in given)
+
+
+def keys(rows: Iterable[Row]) -> dict[tuple[str, str], UUID]:
+    """Who has which name."""
+    return {(row["task"], row["key"]): row["id"] for row in rows}
 
 
 def declared(row: Row) -> Declared:

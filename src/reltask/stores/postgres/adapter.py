@@ -136,9 +136,11 @@ class PostgresStore(Upkeep):
                 raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")
         return list(inserted.items())
 
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        return values.keys(await self._ask("read", "read_keys", **values.names(names)))
+
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
-        tasks, keys = [task for task, _ in names], [key for _, key in names]
-        return [values.declared(row) for row in await self._ask("read", "read_declared", tasks=tasks, keys=keys)]
+        return [values.declared(row) for row in await self._ask("read", "read_declared", **values.names(names))]
 
     async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:
         return bool(await self._ask("once", "declare_job", **values.new_job(job), seen=seen))

@@ -39,7 +39,10 @@ class Verbs(ABC):
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         verb, columns = values.enqueueing(jobs)
         rows = await self.verb(verb, **columns)
-        return {job_id for job_id, inserted in rows if inserted}
+        return {values.as_uuid(job_id) for job_id, inserted in rows if inserted}
+
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        return values.keys(await self.verb("read_keys", **values.names(names)))
 
     async def holds_job(self, worker: str, hold: Hold) -> bool:
         return bool(await self.verb("read_holds", worker=worker, **values.holds([hold])))

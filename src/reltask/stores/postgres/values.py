@@ -8,10 +8,11 @@ rest, and most columns of most batches are such. Rows are read by position, in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -284,6 +285,21 @@ def reclaimed(row: Row) -> Reclaimed:
     """One claim that was taken away."""
     job_id, fence, task, slot_no, worker, dead = row
     return Reclaimed(job_id=job_id, fence=fence, task=task, slot_no=slot_no, worker=worker, dead=dead)
+
+
+def names(given: Sequence[tuple[str, str | None]]) -> Columns:
+    """Names of jobs, as two columns."""
+    return {"tasks": [task for task, _ in given], "keys": [key for _, key in given]}
+
+
+def keys(rows: Iterable[Row]) -> dict[tuple[str, str], UUID]:
+    """Who has which name. Some drivers that users have give ids as text."""
+    return {(task, key): as_uuid(job_id) for task, key, job_id in rows}
+
+
+def as_uuid(value: UUID | str) -> UUID:
+    """An id, whatever the driver makes of it."""
+    return value if isinstance(value, UUID) else UUID(value)
 
 
 def declared(row: Row) -> Declared:

@@ -146,6 +146,10 @@ class SqliteStore(Upkeep):
     async def _knows(self, job_id: UUID) -> bool:
         return await self.read_job(job_id) is not None or bool(await self.list_runs(job_id=job_id, limit=1))
 
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        (rows,) = await self._read("read_keys", names=values.batch(names))
+        return values.keys(rows)
+
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
         (rows,) = await self._read("read_declared", names=values.batch(names))
         return [values.declared(row) for row in rows]

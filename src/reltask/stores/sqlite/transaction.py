@@ -40,6 +40,10 @@ class Verbs(ABC):
         (rows,) = await self.verb("enqueue_jobs", jobs=values.batch(map(values.job_row, jobs)))
         return {UUID(row[0]) for row in rows}
 
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        (rows,) = await self.verb("read_keys", names=values.batch(names))
+        return values.keys(rows)
+
     async def holds_job(self, worker: str, hold: Hold) -> bool:
         return bool((await self.verb("read_holds", worker=worker, holds=values.holds([hold])))[-1])
 

@@ -217,6 +217,11 @@ def claim(row: sqlite3.Row) -> Claim:
     )
 
 
+def keys(rows: Iterable[Any]) -> dict[tuple[str, str], UUID]:
+    """The rows of read_keys.sql: who has which name."""
+    return {(task, key): UUID(job_id) for task, key, job_id in rows}
+
+
 def declared(row: sqlite3.Row) -> Declared:
     """A row of read_declared.sql."""
     return Declared(

@@ -1,0 +1,35 @@
+-- Purpose       which jobs have these (task, key) names: told to whoever wanted to enqueue another one of that name.
+-- Precondition  none; reads only, and no more than a user who may only enqueue can read.
+-- Lock order    no locks.
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+
+DECLARE @names nvarchar(max) = :names;
+DECLARE @given TABLE (
+    JobName nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    JobKey  nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL
+);
+
+BEGIN TRY
+    INSERT INTO @given (JobName, JobKey)
+    SELECT name.task, name.[key]
+    FROM OPENJSON(@names) WITH (task nvarchar(256) '$.task', [key] nvarchar(256) '$.key') AS name;
+
+    -- Babelfish leaves the escapes of JSON where they are.
+    IF SERVERPROPERTY('Babelfish') IS NOT NULL
+        UPDATE @given
+        SET JobName = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            JobKey = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
+                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+
+    SELECT job.JobName AS task, job.JobKey AS [key], job.Id AS id
+    FROM @given AS given
+    JOIN reltask.Jobs AS job ON job.JobName = given.JobName AND COALESCE(job.JobKey, N'') = given.JobKey
+    WHERE job.JobKey IS NOT NULL;
+END TRY
+BEGIN CATCH
+    IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+END CATCH;
