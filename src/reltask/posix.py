@@ -11,20 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 IS_POSIX = os.name == "posix"
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""What a supervisor or a terminal sends to end a worker."""
 
 
 def install_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Callable[[], None]:
     """Call `stop` on the loop at SIGTERM or Ctrl+C; returns a function that puts everything back."""
-    names = (signal.SIGTERM, signal.SIGINT)
     before: dict[signal.Signals, Any] = {}
-    for name in names:
+    for name in _STOP_SIGNALS:
         if IS_POSIX:
             loop.add_signal_handler(name, stop)
         else:
             before[name] = signal.signal(name, lambda *_: loop.call_soon_threadsafe(stop))
 
     def put_back() -> None:
-        for name in names:
+        for name in _STOP_SIGNALS:
             if IS_POSIX:
                 loop.remove_signal_handler(name)
             else:
@@ -34,17 +35,27 @@ def install_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], Non
 
 
 def spawn(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A child in a group of its own, so that Ctrl+C in a terminal reaches only the worker, with pipes both ways."""
-    windows_flag = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-    options: dict[str, Any] = {"start_new_session": True} if IS_POSIX else {"creationflags": windows_flag}
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, **options
-    )
+    """A child in a group of its own, so that Ctrl+C in a terminal reaches only the worker, with pipes both ways.
+
+    Until it calls `on_stop` it is deaf to SIGTERM and Ctrl+C: an interpreter that starts would die of them.
+    """
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment}
+    if not IS_POSIX:
+        pipes["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+        return subprocess.Popen(arguments, **pipes)  # noqa: S603 - our own interpreter and module
+    mine = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # of this thread alone; the child inherits it
+    try:
+        return subprocess.Popen(arguments, start_new_session=True, **pipes)  # noqa: S603 - the same
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mine)
 
 
-def terminate(child: subprocess.Popen[bytes]) -> None:
-    """Ask a child to end."""
-    child.terminate()
+def ask_to_stop(child: subprocess.Popen[bytes]) -> None:
+    """Ask a child to end, by a signal that nobody else sends. Windows knows no asking: there it ends."""
+    if IS_POSIX:
+        child.send_signal(signal.SIGUSR2)
+    else:
+        child.terminate()
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:
@@ -65,7 +76,27 @@ def end_at_once(code: int) -> None:
     os._exit(code)
 
 
-def on_terminate(handler: Callable[[], None]) -> None:
-    """Call the handler in the main thread at SIGTERM; ignore Ctrl+C, which is the worker's business."""
-    signal.signal(signal.SIGTERM, lambda *_: handler())
+def on_stop(noted: Callable[[], None], stop: Callable[[], None]) -> None:
+    """In a child: when its worker asks it to stop, call `noted`, then raise SIGTERM here, which calls `stop`.
+
+    So whoever puts a handler of his own in the place of ours is asked, too. SIGTERM from elsewhere is ignored, as is
+    Ctrl+C: a supervisor may signal worker and children at once (systemd does), and then the worker says what is to end.
+    It is ignored by a handler, which programs that the child starts do not inherit: they can be ended as ever.
+    """
+    asked = False
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        asked = True
+        noted()
+        signal.raise_signal(signal.SIGTERM)
+
+    def terminate(*_: object) -> None:
+        if asked:
+            stop()
+
+    signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if IS_POSIX:
+        signal.signal(signal.SIGUSR2, ask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)

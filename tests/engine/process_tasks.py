@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -67,6 +68,33 @@ def sleep_until_told(ctx: ProcessContext, mark: str) -> None:
     Path(mark).write_text(str(os.getpid()))
     while not ctx.cancelled:
         time.sleep(0.005)
+
+
+def wait_for(go: str, mark: str) -> str:
+    Path(mark).write_text(str(os.getpid()))
+    while not Path(go).exists():
+        time.sleep(0.005)
+    return "finished"
+
+
+def run_a_program(mark: str) -> None:
+    with subprocess.Popen(["sleep", "60"]) as program:
+        Path(mark).write_text(str(program.pid))
+        try:
+            program.wait()
+        finally:
+            program.terminate()
+            Path(mark).with_suffix(".told").write_text(f"ended by {signal.Signals(-program.wait()).name}")
+
+
+def stop_in_its_own_way(ctx: ProcessContext, mark: str) -> None:
+    def say_so(*_: object) -> None:
+        Path(mark).with_suffix(".told").write_text(f"cancelled: {ctx.cancelled}")
+        sys.exit()
+
+    signal.signal(signal.SIGTERM, say_so)
+    Path(mark).write_text(str(os.getpid()))
+    time.sleep(60)
 
 
 def ignore_everything(mark: str) -> None:

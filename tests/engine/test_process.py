@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from reltask import Context, ProcessContext, SyncContext, events
+from reltask import Context, ProcessContext, SyncContext, events, posix
+from reltask.engine.process import Message, Order
 from reltask.errors import DeclarationError
 from tests.engine import process_tasks
 from tests.engine.stage import Stage, StageApp
@@ -25,8 +27,8 @@ pytestmark = [
 ]
 
 
-def child_app(live: Stage, function: Callable[..., Any], **options: Any) -> StageApp:
-    app = live.app(settings={"worker.stop_grace": "100ms"})
+def child_app(live: Stage, function: Callable[..., Any], *, stop_grace: str = "100ms", **options: Any) -> StageApp:
+    app = live.app(settings={"worker.stop_grace": stop_grace})
     app.task(isolation="process", name="child", **options)(function)
     return app
 
@@ -125,6 +127,64 @@ async def test_child_sees_its_timeout(live: Stage, tmp_path: Path) -> None:
     app = child_app(live, process_tasks.sleep_until_told, timeout="700ms", max_attempts=1)
     ended, _, error = await outcome(app, str(tmp_path / "mark"))
     assert (ended, error) == ("failed", "TimeoutError: the run took longer than its timeout of 0.7 s")
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+async def test_signal_from_elsewhere_does_not_stop_a_child(live: Stage, tmp_path: Path, name: signal.Signals) -> None:
+    """A supervisor may send SIGTERM to workers and children at once: bodies finish within the grace all the same."""
+    app = live.app(settings={"worker.shutdown_grace": "5m"})
+    app.task(isolation="process", name="child", max_attempts=1)(process_tasks.wait_for)
+    go, mark = tmp_path / "go", tmp_path / "mark"
+
+    async def signal_the_child(pid: int) -> None:
+        await app.log.wait(events.WorkerStopping)
+        os.kill(pid, name)
+        go.touch()
+
+    async with app.worker():
+        await app.get_task("child").enqueue(str(go), str(mark))
+        signalled = asyncio.create_task(signal_the_child(await wait_for_mark(mark)))
+    await signalled
+    assert [(run.outcome, run.result) for run in await app.runs()] == [("succeeded", '"finished"')]
+    app.close()
+
+
+def test_signal_from_elsewhere_does_not_stop_a_child_that_has_hardly_begun() -> None:
+    """Nor while the interpreter starts, when there is nobody yet to handle it."""
+    order = Order(
+        module=process_tasks.__name__, file=None, qualname="add", path=sys.path, args='{"a":2,"b":3}', facts=None
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with posix.spawn([sys.executable, "-m", "reltask.engine.child"], environment) as child:
+        child.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGINT)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(msgspec.json.encode(order) + b"\n")
+        child.stdin.flush()
+        answer = child.stdout.readline()
+    assert bytes(msgspec.json.decode(answer, type=Message).value) == b"5"
+
+
+async def test_child_that_is_stopped_ends_the_program_it_runs(live: Stage, tmp_path: Path) -> None:
+    """`Stopped` is raised out of whatever the body waits for; what it starts itself can be ended by SIGTERM as ever."""
+    app = child_app(live, process_tasks.run_a_program, stop_grace="10s")
+    async with app.worker():
+        await app.get_task("child").enqueue(str(tmp_path / "mark"))
+        await wait_for_mark(tmp_path / "mark")
+    assert (tmp_path / "mark.told").read_text() == "ended by SIGTERM"
+    assert await app.outcomes() == ["released"]
+    app.close()
+
+
+async def test_child_with_a_handler_of_its_own_is_asked_by_sigterm(live: Stage, tmp_path: Path) -> None:
+    """Whoever handles SIGTERM in a body hears of the worker's wish there, and `cancelled` is set by then."""
+    app = child_app(live, process_tasks.stop_in_its_own_way, stop_grace="10s")
+    async with app.worker():
+        await app.get_task("child").enqueue(str(tmp_path / "mark"))
+        await wait_for_mark(tmp_path / "mark")
+    assert (tmp_path / "mark.told").read_text() == "cancelled: True"
+    app.close()
 
 
 @pytest.mark.parametrize("body", [process_tasks.ignore_everything, process_tasks.hold_the_interpreter])

@@ -3,7 +3,7 @@
            stop                                    kill
 async      cancel the task                         (nothing harder exists)
 thread     a flag; ctx raises at its next call     (nothing harder exists)
-process    SIGTERM                                 SIGKILL, to its whole group
+process    SIGTERM, raised in it at our wish       SIGKILL, to its whole group
 """
 
 from __future__ import annotations

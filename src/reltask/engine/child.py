@@ -65,7 +65,7 @@ def main() -> None:
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
     _log_through(say)
     context = None if order.facts is None else ProcessContext(order.facts, say)
-    posix.on_terminate(lambda: _stop(context))
+    posix.on_stop(lambda: _note(context), _stop)
     say(_obey(order, context))
 
 
@@ -110,9 +110,12 @@ def _end_with_the_worker() -> None:
     posix.end_at_once(LIFELINE_CUT)
 
 
-def _stop(context: ProcessContext | None) -> None:
+def _note(context: ProcessContext | None) -> None:
     if context is not None:
         context.cancelled = True
+
+
+def _stop() -> None:
     raise Stopped
 
 

@@ -3,6 +3,7 @@
     worker                                          child: python -m reltask.engine.child
       │  stdin:  one line: function, arguments, facts of the run ──►  imports the module, calls the function
       │  stdout: ◄── one line per progress, one line for the end      (what the task prints goes to stderr)
+      │  SIGUSR2: please stop ──►                                     raises SIGTERM in itself, and so `Stopped`
       │
       └─ stdin stays open as a lifeline: when the worker is gone, the child reads the end of it and ends itself
 
@@ -119,7 +120,7 @@ class ProcessBody:
     def stop(self) -> None:
         with self._lock:
             if self._child is not None:
-                posix.terminate(self._child)
+                posix.ask_to_stop(self._child)
 
     def kill(self) -> None:
         with self._lock:
