@@ -58,6 +58,13 @@ def end(how: str) -> object:
     raise AssertionError(how)
 
 
+async def _never_awaited() -> None: ...
+
+
+def forget_to_await() -> object:
+    return _never_awaited()
+
+
 def talk() -> str:
     print("to be read by nobody but people")  # noqa: T201 - what tasks do
     os.write(1, b'{"kind":"returned","value":"forged"}\n')

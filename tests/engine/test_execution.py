@@ -87,6 +87,24 @@ def test_result_that_cannot_be_stored_is_still_a_success(stage: Stage, value: ob
     assert why in told.reason
 
 
+def test_coroutine_that_a_body_returns_has_not_run(stage: Stage) -> None:
+    """A forgotten `await` is a failure, not a success without a result."""
+    app = stage.app()
+
+    async def work() -> None: ...
+
+    @app.task(max_attempts=1)
+    async def forgetful() -> object:
+        return work()
+
+    async def scenario() -> list[str]:
+        await forgetful.enqueue()
+        await app.drain()
+        return await app.outcomes()
+
+    assert stage.run(scenario()) == ["failed"]
+
+
 def test_context_carries_the_facts_of_the_run(stage: Stage) -> None:
     """Ctx knows job, slot, fence, attempt, idempotency key, worker and what the lifespan yielded."""
 

@@ -114,6 +114,13 @@ async def test_however_a_child_ends(live: Stage, how: str, ended: str, text: str
     assert len(app.log.of(events.ResultNotStored)) == (how == "unstorable")
 
 
+async def test_child_that_returns_a_coroutine_has_not_run(live: Stage) -> None:
+    """Nobody awaits it there either: a failure."""
+    ended, _, error = await outcome(child_app(live, process_tasks.forget_to_await, max_attempts=1))
+    assert ended == "failed"
+    assert "returned a coroutine, which nobody runs" in (error or "")
+
+
 async def test_what_a_child_prints_goes_to_stderr(live: Stage, capfd: pytest.CaptureFixture[str]) -> None:
     """Standard output is the pipe to the worker: prints of the task must neither break nor forge its answer."""
     assert (await outcome(child_app(live, process_tasks.talk)))[:2] == ("succeeded", '"said"')

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import functools
 import sys
 import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
@@ -52,6 +55,60 @@ async def test_thread_body_may_raise_anything(live: Stage, kind: str) -> None:
     assert run.outcome == ("snoozed" if kind == "snooze" else "failed")
     assert run.error is not None
     assert expected[kind] in run.error
+    app.close()
+
+
+async def _coroutine() -> None: ...
+
+
+async def _async_generator() -> AsyncIterator[None]:
+    yield
+
+
+def _generator() -> Iterator[None]:
+    yield
+
+
+class _Query:
+    """As some libraries have them: sent when somebody awaits it."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize("function", [_coroutine, _async_generator, _generator, _Query])
+async def test_body_that_has_not_run_is_no_success(live: Stage, function: Callable[[], object]) -> None:
+    """A plain wrapper around an `async def` returns what nobody awaits: that fails, and says what to do."""
+    app = live.app()
+
+    @app.task(max_attempts=1)
+    @functools.wraps(function)
+    def wrapper() -> object:
+        return function()
+
+    await wrapper.enqueue()
+    await app.drain()
+    (run,) = await app.runs()
+    assert run.outcome == "failed"
+    assert run.error is not None
+    assert "which nobody runs: make whatever wraps it `async def`" in run.error
+    app.close()
+
+
+async def test_wrapper_may_run_the_coroutine_itself(live: Stage) -> None:
+    """What a plain wrapper has run to its end is done, whatever it returns besides."""
+    app = live.app()
+
+    @app.task
+    @functools.wraps(_coroutine)
+    def wrapper() -> Awaitable[None]:
+        coroutine = _coroutine()
+        asyncio.run(coroutine)
+        return coroutine
+
+    await wrapper.enqueue()
+    await app.drain()
+    assert await app.outcomes() == ["succeeded"]
     app.close()
 
 

@@ -9,6 +9,7 @@ process    SIGTERM, raised in it at our wish       SIGKILL, to its whole group
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -22,6 +23,25 @@ class BodyExit(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"The task raised {type(error).__name__}; a worker does not end for that.")
         self.__cause__ = error
+
+
+def not_run(value: object) -> str | None:
+    """Why a function that returned this has not done its work yet; None: it has."""
+    if not _is_waiting(value):
+        return None
+    if inspect.iscoroutine(value):
+        value.close()  # or else Python warns of it, later and elsewhere
+    kind = type(value).__name__
+    return f"The function returned a {kind}, which nobody runs: make whatever wraps it `async def`, and await it there."
+
+
+def _is_waiting(value: object) -> bool:
+    """Whether this is work that has not begun. A future goes on by itself."""
+    if inspect.iscoroutine(value):
+        return inspect.getcoroutinestate(value) == inspect.CORO_CREATED
+    if inspect.isgenerator(value):
+        return inspect.getgeneratorstate(value) == inspect.GEN_CREATED
+    return inspect.isasyncgen(value) or (inspect.isawaitable(value) and not asyncio.isfuture(value))
 
 
 class AsyncBody:

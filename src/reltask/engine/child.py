@@ -18,6 +18,7 @@ import msgspec
 
 from reltask import posix
 from reltask.arguments import Arguments, encode_json
+from reltask.engine.bodies import not_run
 from reltask.engine.process import Message, Order
 from reltask.errors import Cancel, Retry, Snooze, Stopped
 
@@ -143,7 +144,8 @@ def _returned(value: object) -> Message:
     try:
         return Message(kind="returned", value=msgspec.Raw(encode_json(value)))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        return Message(kind="unkept", text=str(error))
+        why = not_run(value)
+        return Message(kind="unkept", text=str(error)) if why is None else Message(kind="failed", text=why)
 
 
 def _find(order: Order) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from reltask import backoff, schedule
 from reltask.arguments import encode_json
+from reltask.engine.bodies import not_run
 from reltask.engine.process import ChildFailed, Unkept
 from reltask.engine.run import Run, StopReason
 from reltask.errors import Cancel, LockLost, Retry, Snooze, Stopped
@@ -47,7 +48,7 @@ PLAIN_SUCCESS = Ended(outcome=Outcome.SUCCEEDED)
 
 
 def returned(value: object, *, limit: int) -> Ended:
-    """The body returned: a success, whether or not its result can be kept."""
+    """The body returned: a success, whether or not its result can be kept, unless that is work nobody has begun."""
     if value is None:
         return PLAIN_SUCCESS
     if isinstance(value, Unkept):
@@ -55,6 +56,9 @@ def returned(value: object, *, limit: int) -> Ended:
     try:
         raw = encode_json(value)
     except Exception as error:  # noqa: BLE001 - a class of the user's may raise anything when it is asked for its JSON
+        why = not_run(value)
+        if why is not None:
+            return Ended(outcome=Outcome.FAILED, error=why)
         return Ended(outcome=Outcome.SUCCEEDED, not_stored=str(error) or type(error).__name__)
     if len(raw) > limit:
         return Ended(outcome=Outcome.SUCCEEDED, not_stored=f"{len(raw):,} bytes exceed the limit of {limit:,}")
