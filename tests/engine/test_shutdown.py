@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from reltask import Context, events
 from reltask.errors import TransientError
 from reltask.job import State
-from tests.engine.stage import Stage
+from tests.engine.stage import Stage, StageApp
 
 
 def test_graceful_shutdown_mid_task(stage: Stage) -> None:
@@ -231,6 +232,91 @@ def test_shutdown_during_an_outage_ends(stage: Stage) -> None:
 
     stage.run(scenario())
     assert app.log.of(events.WorkerStopped)[0].unsettled == 1
+
+
+async def cut_off(app: StageApp, *, after: float = 0.0) -> None:
+    """Run a worker until a body has begun, stop it, and cancel the stop so many seconds later."""
+
+    async def serve() -> None:
+        async with app.worker():
+            await asyncio.get_running_loop().create_future()
+
+    serving = asyncio.create_task(serve())
+    await app.log.wait(events.RunStarted)
+    serving.cancel()
+    await app.log.wait(events.WorkerStopping)
+    await asyncio.sleep(after)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+@pytest.mark.parametrize("after", [0.0, 7.0])
+def test_stop_that_is_cut_off_stops_the_bodies(stage: Stage, after: float) -> None:
+    """Whoever cancels a stop gets no more patience, but what stops in time is given back all the same."""
+    app = stage.app(settings={"worker.shutdown_grace": "1h"})
+
+    @app.task
+    async def long() -> None:
+        await asyncio.sleep(10_000)
+
+    async def scenario() -> None:
+        await long.enqueue()
+        await cut_off(app, after=after)
+        await app.log.wait(events.RunEnded)
+        assert await app.outcomes() == ["released"]
+        await asyncio.sleep(60)
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    stage.run(scenario())
+    assert stage.seconds() < 100.0
+
+
+@pytest.mark.parametrize("after", [0.0, 7.0])
+def test_stop_that_is_cut_off_renews_no_more(stage: Stage, after: float) -> None:
+    """A body that will not stop loses its lock to somebody else, however long the process lives on."""
+    app, heir = stage.app(settings={"worker.shutdown_grace": "1h"}), stage.app()
+    ran = asyncio.Event()
+
+    @app.task(name="stubborn")
+    async def stubborn() -> None:
+        while not ran.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ran.wait()
+
+    @heir.task(name="stubborn")
+    async def obedient() -> None:
+        ran.set()
+
+    async def scenario() -> None:
+        await stubborn.enqueue()
+        await cut_off(app, after=after)
+        async with heir.worker():
+            await heir.log.wait(events.RunSucceeded)
+        assert 110.0 < stage.seconds() < 130.0, "when the lock of two minutes had ended"
+        assert await heir.outcomes() == ["lost", "succeeded"]
+
+    stage.run(scenario())
+
+
+@pytest.mark.slow
+async def test_stop_that_is_cut_off_ends_the_thread_that_beats(live: Stage) -> None:
+    """The beater has a thread and a loop of its own: it must not go on when the worker's loop has gone."""
+    app = live.app(settings={"worker.shutdown_grace": "1h"})
+    others = set(threading.enumerate())
+    beating: list[threading.Thread] = []
+
+    @app.task
+    async def long() -> None:
+        beating.extend(thread for thread in set(threading.enumerate()) - others if thread.name == "Beater")
+        await asyncio.sleep(10_000)
+
+    await long.enqueue()
+    await cut_off(app)
+    (beater,) = beating
+    beater.join(10.0)
+    assert not beater.is_alive()
+    app.close()
 
 
 def test_worker_that_cannot_start_leaves_nothing_open(stage: Stage) -> None:

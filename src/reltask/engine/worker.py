@@ -3,6 +3,7 @@
     start   open store ─► declare schedules ─► register ─► beater ─► settler ─► poller ─► maintenance
     stop    maintenance (resigns) ─► poller ─► wait for bodies (beating on) ─► stop bodies ─► release ─► settler
             ─► beater ─► say goodbye
+    cut off stop bodies and beater at once ─► the rest of a stop, for as long as there is a loop
 
 Maintenance ends first, so that somebody else has it at once, however long bodies go on. While bodies finish within the
 grace, the beater goes on: a shutdown that stops beating would hand a running slot to somebody else. Claims are released
@@ -96,6 +97,7 @@ class Worker:
         self._app_version = app_version
         self._pool = ThreadPool()
         self._listening = contextlib.AsyncExitStack()
+        self._leaving: asyncio.Task[None] | None = None
         self._freed = asyncio.Event()
         self._hurried = asyncio.Event()
         self._queues = settings.queues or registry.queues()
@@ -222,13 +224,26 @@ class Worker:
     async def stop(self, *, grace: timedelta | None = None) -> None:
         """Claim no more, let bodies finish within the grace, stop the rest, release, and say goodbye."""
         grace = self._settings.shutdown_grace if grace is None else grace
-        beater, settler, poller, *maintenance = self._hosts
+        try:
+            await self._withdraw(grace)
+            await self._leave(grace)
+        except BaseException:
+            self._cut_off()
+            raise
+
+    async def _withdraw(self, grace: timedelta) -> None:
+        """Claim no more, and let somebody else do the maintenance."""
+        _, _, poller, *maintenance = self._hosts
         self._poller.finish()  # first of all: whatever else takes its time, nothing more is claimed
         self._emit(events.WorkerStopping(worker=self.id, running=self.running, grace=grace.total_seconds()))
         for host in maintenance:
             await _stop_soon(host)
         await self._listening.aclose()
         await poller.stop()
+
+    async def _leave(self, grace: timedelta) -> None:
+        """See the bodies to their ends, and say goodbye."""
+        beater, settler, *_ = self._hosts
         await self._finish_bodies(grace)
         await settler.stop()
         self._executor.close()  # whoever was refused by the last answer
@@ -239,6 +254,18 @@ class Worker:
             await self.store.signal()  # the others look, and learn the due times that only this one knew
         await self.store.close()
         self._emit(events.WorkerStopped(worker=self.id, unsettled=self.running))
+
+    def _cut_off(self) -> None:
+        """Nobody waits for this stop any more: ask all bodies to end, and renew no claim, so that the locks expire.
+
+        The beater lives on a thread of its own, and would renew them for as long as the process lives. The goodbye goes
+        on by itself, without a grace: a loop that lives on sees it to its end, one that ends takes it along.
+        """
+        for host in self._hosts:
+            if host.service is not self._settler:
+                host.service.finish()
+        self._stop_bodies()
+        self._leaving = self._loop.create_task(self._leave(timedelta(0)))
 
     async def drained(self) -> None:
         """Wait until nothing is due and nothing runs: for `worker --once`."""
@@ -259,19 +286,24 @@ class Worker:
     async def _finish_bodies(self, grace: timedelta) -> None:
         """Wait for the bodies; those that outlast the grace are stopped, and get their own grace to end."""
         await self._wait_for_bodies(grace)
-        for run in self._places:
-            run.stop(StopReason.SHUTDOWN, "the worker is shutting down")
+        self._stop_bodies()
         longest = max((run.pace.stop_grace for run in self._places), default=0.0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest + 2.0):
                 await self._emptied()
         self._executor.close()
 
+    def _stop_bodies(self) -> None:
+        for run in self._places:
+            run.stop(StopReason.SHUTDOWN, "the worker is shutting down")
+
     async def _wait_for_bodies(self, grace: timedelta) -> None:
         waits = [self._loop.create_task(self._hurried.wait()), self._loop.create_task(self._emptied())]
-        await asyncio.wait(waits, timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        try:
+            await asyncio.wait(waits, timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def _emptied(self) -> None:
         """Wait until every run's end is on record."""
