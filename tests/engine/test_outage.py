@@ -183,6 +183,27 @@ def test_claim_that_lands_late_is_found_too(stage: Stage) -> None:
     assert stage.seconds() < 130.0
 
 
+def test_stray_of_a_long_outage_is_found_when_it_ends(stage: Stage) -> None:
+    """Looks without an answer do not count: the row of a lost claim is given back long before its own lock ends."""
+    app = stage.app()
+
+    @app.task(lock_timeout="2h")
+    async def job() -> None: ...
+
+    async def scenario() -> None:
+        app.faults.losing["claim_jobs"] = 1
+        app.faults.error, app.faults.verbs = away, {"heartbeat_jobs"}
+        await job.enqueue()
+        async with app.worker():
+            await asyncio.sleep(600)
+            app.faults.error = None
+            await app.log.wait(events.StrayReleased)
+            await app.log.wait(events.RunSucceeded)
+
+    stage.run(scenario())
+    assert stage.seconds() < 700.0
+
+
 def test_lost_answer_to_enqueue_inserts_once(stage: Stage) -> None:
     """The client's own id is sent again: the job exists once, and the caller hears that it was created."""
     app = stage.app()

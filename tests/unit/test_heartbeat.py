@@ -225,17 +225,62 @@ def test_nobody_is_looked_for_without_need() -> None:
     many = [hold(number) for number in range(BATCH + 1)]
     beats = watching(*many)
     assert [beat.tokens for beat in beats.tick(30.0) if isinstance(beat, Beat)] == [(), ()]
-    beats.claim_unanswered(TOKEN, now=31.0, lock_timeout=120.0)
+    beats.claim_unanswered(TOKEN, now=31.0, may_land_for=120.0)
     assert [beat.tokens for beat in beats.tick(31.0) if isinstance(beat, Beat)] == [(TOKEN,), ()]
 
 
-def test_lost_claim_is_looked_for_until_its_locks_end() -> None:
-    """A claim whose answer was lost may land late: look at once, then each interval, until its locks would end."""
+def test_lost_claim_is_looked_for_until_it_cannot_land_any_more() -> None:
+    """A claim whose answer was lost may land late: look at once, then each interval, until its time has passed."""
     beats = watching()
-    beats.claim_unanswered(TOKEN, now=10.0, lock_timeout=120.0)
-    done = drive(beats, 10_000.0)
-    assert done == [(10.0 + 30.0 * n, Beat((), (TOKEN,))) for n in range(5)]
+    beats.claim_unanswered(TOKEN, now=10.0, may_land_for=120.0)
+    times = [10.0 + 30.0 * n for n in range(5)]
+    assert drive(beats, 10_000.0, answer_at=set(times)) == [(time, Beat((), (TOKEN,))) for time in times]
     assert beats.next_at(10_000.0) is None
+
+
+def test_lost_claim_is_looked_for_until_a_look_was_answered() -> None:
+    """Looks without an answer have seen nothing: however long the outage, one after it ends the search."""
+    beats = watching()
+    beats.claim_unanswered(TOKEN, now=0.0, may_land_for=120.0)
+    looks = [time for time, action in drive(beats, 10_000.0, answer_at={30.0, 3600.0}) if isinstance(action, Beat)]
+    assert looks == [30.0 * n for n in range(121)]
+
+
+def test_answer_to_an_early_look_does_not_end_the_search() -> None:
+    """When it was sent counts, not when its answer came."""
+    beats = watching()
+    beats.claim_unanswered(TOKEN, now=0.0, may_land_for=120.0)
+    (early,) = beats.tick(90.0)
+    (last,) = beats.tick(120.0)
+    assert isinstance(early, Beat)
+    assert isinstance(last, Beat)
+    beats.answered(early, renewing(), sent_at=90.0)
+    assert beats.next_at(121.0) == 150.0
+    beats.answered(last, renewing(), sent_at=120.0)
+    assert beats.next_at(121.0) is None
+
+
+def test_stray_is_looked_for_until_it_is_gone() -> None:
+    """Giving it back may fail as well: a look that still finds it is not the last."""
+    beats = watching()
+    beats.claim_unanswered(TOKEN, now=0.0, may_land_for=120.0)
+    (beat,) = beats.tick(120.0)
+    assert isinstance(beat, Beat)
+    beats.answered(beat, BeatAnswer(renewed=frozenset(), strays=[hold(9)]), sent_at=120.0)
+    assert beats.tick(150.0) == [Beat((), (TOKEN,))]
+
+
+def test_one_look_is_for_a_thousand_claims_at_most() -> None:
+    """However many answers an outage cost, a statement stays within bounds, and the oldest come first."""
+    beats = watching()
+    tokens = [UUID(int=number) for number in range(BATCH + 1)]
+    for token in tokens:
+        beats.claim_unanswered(token, now=0.0, may_land_for=120.0)
+    done = drive(beats, 10_000.0, answer_at={300.0, 330.0})
+    assert [action for time, action in done if time >= 300.0] == [
+        Beat((), tuple(tokens[:BATCH])),
+        Beat((), tuple(tokens[BATCH:])),
+    ]
 
 
 # Whatever happens
@@ -370,7 +415,7 @@ def test_next_at_never_lies(heartbeats: list[float], untils: list[float | None],
         pace = Pace(lock_timeout=4 * heartbeat, heartbeat=heartbeat, beat_timeout=heartbeat / 6, stop_grace=0.0)
         beats.watch(hold(number), pace, sent_at=0.0, renew_until=untils[number])
     if sweep:
-        beats.claim_unanswered(TOKEN, now=0.0, lock_timeout=60.0)
+        beats.claim_unanswered(TOKEN, now=0.0, may_land_for=60.0)
     now, ticks = 0.0, 0
     while (planned := beats.next_at(now)) is not None:
         assert planned >= now
@@ -378,7 +423,11 @@ def test_next_at_never_lies(heartbeats: list[float], untils: list[float | None],
         if now < early < planned:
             assert only(Beat, beats.tick(early)) == only(Abandon, beats.tick(early)) == []
         now = planned
-        assert only(Beat, done := beats.tick(now)) or only(Abandon, done), "woken for nothing"
+        done = beats.tick(now)
+        assert only(Beat, done) or only(Abandon, done), "woken for nothing"
+        for beat in done:
+            if isinstance(beat, Beat) and beat.tokens:
+                beats.answered(beat, renewing(), sent_at=now)
         ticks += 1
         assert ticks < 10_000
     limit = sum(4 * 6 + 2 for _ in heartbeats) * 700

@@ -79,10 +79,10 @@ class Beater(Service):
             for hold in holds:
                 self._heartbeats.forget(hold)
 
-    def claim_unanswered(self, token: UUID, *, lock_timeout: float) -> None:
-        """A claim's answer was lost: look for its rows until they would have expired."""
+    def claim_unanswered(self, token: UUID, *, may_land_for: float) -> None:
+        """A claim's answer was lost, and for so many seconds it may still land: look for its rows."""
         with self._lock:
-            self._heartbeats.claim_unanswered(token, now=self._clock.monotonic(), lock_timeout=lock_timeout)
+            self._heartbeats.claim_unanswered(token, now=self._clock.monotonic(), may_land_for=may_land_for)
         self.wake()
 
     # On the beater's own thread

@@ -17,6 +17,7 @@ The thread that beats and the deterministic simulation drive this same code: `no
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from uuid import UUID
 
 from msgspec import Struct
@@ -109,7 +110,7 @@ class Heartbeats:
     def __init__(self, *, sweep_interval: float) -> None:
         self._watches: dict[Hold, Watch] = {}
         self._unanswered: dict[UUID, float] = {}
-        """Until when to look for the rows of a claim with this token: its answer was lost."""
+        """Until when a claim with this token may land: its answer was lost. Oldest first."""
         self._sweep_interval = sweep_interval
         self._next_sweep: float | None = None
         self._failures = 0
@@ -133,9 +134,13 @@ class Heartbeats:
         """The run is over."""
         self._watches.pop(hold, None)
 
-    def claim_unanswered(self, token: UUID, *, now: float, lock_timeout: float) -> None:
-        """The claim's answer was lost: it may land at any time, so look for strays until its locks would have ended."""
-        self._unanswered[token] = now + lock_timeout
+    def claim_unanswered(self, token: UUID, *, now: float, may_land_for: float) -> None:
+        """The claim's answer was lost, and it may still land for so many seconds: look for strays.
+
+        A look without an answer has seen nothing, and a row's own lock may last for hours: the search ends with the
+        answer to a look that was sent after that time.
+        """
+        self._unanswered[token] = now + may_land_for
         self._next_sweep = now
 
     # What is to be done
@@ -176,6 +181,8 @@ class Heartbeats:
                 watch.next_beat = watch.acknowledged + watch.pace.heartbeat
         suspects = tuple(h for h in beat.holds if h not in answer.renewed and self._is_open(h))
         strays = tuple(answer.strays)
+        if not strays:  # else they may have to be given back again
+            self._end_search(beat.tokens, sent_at)
         return [*([Verify(suspects)] if suspects else []), *([GiveBack(strays)] if strays else [])]
 
     def refused(self, beat: Beat) -> list[Action]:
@@ -200,11 +207,18 @@ class Heartbeats:
         return [first, *(Beat(tuple(holds[i : i + BATCH])) for i in range(BATCH, len(holds), BATCH))]
 
     def _sweep(self, now: float) -> tuple[UUID, ...]:
-        """The claims to look for now. The last look at each is not before its locks would have ended."""
-        tokens = tuple(self._unanswered)
-        self._unanswered = {token: until for token, until in self._unanswered.items() if now < until}
-        self._next_sweep = now + self._sweep_interval if self._unanswered else None
-        return tokens
+        """The claims to look for now: as many as one statement takes."""
+        if self._unanswered:
+            self._next_sweep = now + self._sweep_interval
+        return tuple(islice(self._unanswered, BATCH))
+
+    def _end_search(self, tokens: Iterable[UUID], sent_at: float) -> None:
+        """Nothing was found of these claims: forget those that could not land any more when the look was sent."""
+        for token in tokens:
+            if self._unanswered.get(token, float("inf")) <= sent_at:
+                del self._unanswered[token]
+        if not self._unanswered:
+            self._next_sweep = None
 
     def _sweep_due(self, now: float) -> bool:
         return self._next_sweep is not None and now >= self._next_sweep

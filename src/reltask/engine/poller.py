@@ -162,7 +162,7 @@ class Poller(Service):
         try:
             answer = await self._store.claim_jobs(self._request(wish, token))
         except AmbiguousError:
-            self._beater.claim_unanswered(token, lock_timeout=self._lock_timeout.total_seconds())
+            self._beater.claim_unanswered(token, may_land_for=self._lock_timeout.total_seconds())
             raise
         runs = self._watch(answer, sent_at)
         self._rate(len(runs))
