@@ -182,6 +182,16 @@ class TasksUnknown(Event, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
+class ScheduleLeftOver(Event, frozen=True, kw_only=True):
+    """A recurring job goes on that the code declares under another name: what it stands for happens twice."""
+
+    task: str
+    key: str | None
+    job_id: UUID
+    beside: str
+    """The name of the task whose job the code declares."""
+
+
 class LeaseEvent(Event, frozen=True, kw_only=True):
     """Something that happened to one leadership. Its `worker` is the lease's holder, which need not be a worker."""
 

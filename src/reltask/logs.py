@@ -66,6 +66,14 @@ def _unknown(event: events.TasksUnknown) -> str:
     return f"Due, but no live worker knows these tasks: {names}"
 
 
+def _left_over(event: events.ScheduleLeftOver) -> str:
+    name = event.task if event.key is None else f"{event.task} ({event.key})"
+    return (
+        f"{name} recurs beside {event.beside}, which has taken its place, so everything happens twice; "
+        f"once no older worker runs: reltask jobs discard {event.job_id}"
+    )
+
+
 _LINES: dict[type[events.Event], Line] = {
     events.WorkerStarted: Line(
         "worker", INFO, lambda e: f"Worker started: queues {', '.join(e.queues)}, {e.concurrency} at a time"
@@ -75,6 +83,7 @@ _LINES: dict[type[events.Event], Line] = {
     ),
     events.WorkerStopped: Line("worker", INFO, _stopped),
     events.TasksUnknown: Line("worker", WARNING, _unknown),
+    events.ScheduleLeftOver: Line("worker", WARNING, _left_over),
     events.JobsClaimed: Line("worker", DEBUG, lambda e: f"Claimed {e.count} of at most {e.limit}"),
     events.Idle: Line("worker", DEBUG, lambda e: f"Nothing to do for {e.seconds:.3f} s"),
     events.LeaseAcquired: Line("lease", INFO, lambda e: f"Lease {e.lease} acquired, term {e.term}"),
@@ -147,6 +156,8 @@ def _extra(event: events.Event) -> dict[str, object]:
         extra |= {"task": event.task, "job": str(event.job_id), "slot": event.slot_no, "fence": event.fence}
     elif isinstance(event, events.StrayReleased):
         extra |= {"job": str(event.job_id), "fence": event.fence}
+    elif isinstance(event, events.ScheduleLeftOver):
+        extra |= {"task": event.task, "job": str(event.job_id)}
     elif isinstance(event, events.LeaseEvent):
         extra |= {"lease": event.lease, "term": event.term}
     return extra

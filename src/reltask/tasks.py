@@ -73,6 +73,11 @@ class TaskDefinition:
         """The context class that the first parameter asks for, or None."""
         self.arguments = Arguments(function, skip_first=context is not None)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, then those that it had before; each once."""
+        return tuple(dict.fromkeys((self.name, *self.aliases)))
+
     def __repr__(self) -> str:
         return f"<task {self.name} ({self.kind})>"
 
@@ -99,14 +104,14 @@ class Registry:
 
     def add(self, task: TaskDefinition) -> None:
         """Register a task; a second one of the same name is a mistake."""
-        for name in (task.name, *task.aliases):
+        for name in task.names:
             other = self._tasks.get(name)
             if other is not None:
                 raise DeclarationError(
                     f"Two tasks are called {name!r}: {_where(other.function)} and {_where(task.function)}.",
                     remedy=f'Give one of them another name: @app.task(name="{name}_2").',
                 )
-        for name in (task.name, *task.aliases):
+        for name in task.names:
             self._tasks[name] = task
 
     def find(self, name: str) -> TaskDefinition | None:

@@ -20,6 +20,7 @@ JOB = UUID("01890000-0000-7000-8000-000000000007")
 WORKER = "web_host_42_0123456789abcdef"
 SAMPLES: dict[Any, Any] = {
     str: "text",
+    str | None: "text",
     int: 7,
     float: 1.5,
     bool: False,
@@ -113,6 +114,7 @@ def test_a_line_about_a_lease_names_lease_and_term(kind: type[events.Event], cap
         (events.HeartbeatLate, WARNING, "reltask.heartbeat"),
         (events.DatabaseUnavailable, WARNING, "reltask.database"),
         (events.TasksUnknown, WARNING, "reltask.worker"),
+        (events.ScheduleLeftOver, WARNING, "reltask.worker"),
         (events.LeaseAcquired, INFO, "reltask.lease"),
         (events.LeaseLost, WARNING, "reltask.lease"),
         (events.JobsClaimed, DEBUG, "reltask.worker"),
@@ -133,6 +135,15 @@ def test_a_dead_letter_is_an_error(kind: type[events.Event], captured: Captured)
     (record,) = captured.records
     assert record.levelno == ERROR
     assert "dead letter" in record.getMessage()
+
+
+def test_what_to_do_about_a_schedule_left_over(captured: Captured) -> None:
+    """The line names the job, in words that can be pasted, and as a field."""
+    log_event(make(events.ScheduleLeftOver, task="old", key=None, beside="new"))
+    (record,) = captured.records
+    assert record.getMessage().startswith("old recurs beside new,")
+    assert record.getMessage().endswith(f"reltask jobs discard {JOB}")
+    assert vars(record)["job"] == str(JOB)
 
 
 def test_a_line_that_nobody_wants_is_not_even_put_together() -> None:

@@ -4,38 +4,69 @@ The row keeps a hash of its last declaration and the version of the app that mad
 is missing, and rewrites a definition only if its own differs and its app is not older: so old and new workers can run
 side by side, and what an operator changed at run time stays until the declaration itself changes. A claimed slot is
 never moved.
+
+A task that was renamed declares the row that recurs under its old name, where there is one: workers of both versions
+then share it, while a second row would make everything happen twice.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from reltask.job import Declared, NewJob
 from reltask.schedule import decode, first_slot, next_after_change
 from reltask.store import Store
+from reltask.tasks import Registry
+
+Rows = dict[tuple[str, str | None], Declared]
+"""Recurring jobs by task and key."""
 
 
-async def declare(store: Store, jobs: Sequence[NewJob]) -> None:
-    """Bring these declarations into the table. Safe from any number of workers at once."""
+class LeftOver(NamedTuple):
+    """A recurring job that goes on beside what is declared."""
+
+    row: Declared
+    beside: str
+    """The name under which the declaration has its own row."""
+
+
+async def declare(store: Store, jobs: Sequence[NewJob], registry: Registry) -> list[LeftOver]:
+    """Bring these declarations into the table, and say what goes on beside them.
+
+    Safe from any number of workers at once. Two versions that begin on an empty table in the same moment can make a row
+    each, under the old name and the new: both stay, and whoever starts next tells of it.
+    """
     if not jobs:
-        return
-    rows = {(row.task, row.key): row for row in await store.read_declared([(job.task, job.key) for job in jobs])}
-    missing = [job for job in jobs if (job.task, job.key) not in rows]
+        return []
+    rows = await _read(store, [(name, job.key) for job in jobs for name in registry.get(job.task).names])
+    found = [(job, _rows_of(job, registry, rows)) for job in jobs]
+    missing = [job for job, own in found if not own]
     if missing:
         await _insert(store, missing)
-    for job in jobs:
-        row = rows.get((job.task, job.key))
-        if row is not None and _is_news(job, row):
+    for job, (row, *_) in ((job, own) for job, own in found if own):
+        if _is_news(job, row):
             await store.declare_job(_moved(job, row), seen=row.declaration)
+    return [LeftOver(row, beside=own[0].task) for _, own in found for row in own[1:]]
+
+
+async def _read(store: Store, names: list[tuple[str, str | None]]) -> Rows:
+    return {(row.task, row.key): row for row in await store.read_declared(names) if row.schedule is not None}
+
+
+def _rows_of(job: NewJob, registry: Registry, rows: Rows) -> list[Declared]:
+    """The rows that this declaration may mean; the first counts: under the task's own name, else under a former one."""
+    return [row for name in registry.get(job.task).names if (row := rows.get((name, job.key)))]
 
 
 async def _insert(store: Store, jobs: list[NewJob]) -> None:
     """Insert new declarations. A grid's first slot depends on the database's time, which the insert itself can tell."""
     now = await store.read_now()
-    await store.enqueue_jobs([_at(job, first_slot(decode(job.schedule or ""), now)) for job in jobs])
+    placed = [(job, first_slot(decode(job.schedule or ""), now)) for job in jobs]
+    await store.enqueue_jobs([msgspec.structs.replace(job, run_at=moment) for job, moment in placed])
 
 
 def _is_news(job: NewJob, row: Declared) -> bool:
@@ -43,13 +74,11 @@ def _is_news(job: NewJob, row: Declared) -> bool:
 
 
 def _moved(job: NewJob, row: Declared) -> NewJob:
+    """The declaration as it shall stand in this row, which may have a former name of the task."""
     before = None if row.schedule is None else decode(row.schedule)
     after = decode(job.schedule or "")
-    return _at(job, next_after_change(before, after, next_run_time=row.next_run_time, now=row.now))
-
-
-def _at(job: NewJob, moment: object) -> NewJob:
-    return msgspec.structs.replace(job, run_at=moment)
+    moment = next_after_change(before, after, next_run_time=row.next_run_time, now=row.now)
+    return msgspec.structs.replace(job, task=row.task, run_at=moment)
 
 
 def is_older(ours: str | None, theirs: str | None) -> bool:

@@ -212,7 +212,9 @@ class Worker:
 
     async def _introduce(self) -> None:
         await self.store.open()
-        await declare(self.store, self._schedules)
+        for row, beside in await declare(self.store, self._schedules, self._registry):
+            left = events.ScheduleLeftOver(worker=self.id, task=row.task, key=row.key, job_id=row.id, beside=beside)
+            self._emit(left)
         await self.store.register_worker(self._record())
         await self._listening.enter_async_context(self._listen())
 
