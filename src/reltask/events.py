@@ -183,13 +183,13 @@ class TasksUnknown(Event, frozen=True, kw_only=True):
 
 
 class ScheduleLeftOver(Event, frozen=True, kw_only=True):
-    """A recurring job goes on that the code declares under another name: what it stands for happens twice."""
+    """A recurring job goes on although the code does not declare it, or declares it under another name."""
 
     task: str
     key: str | None
     job_id: UUID
-    beside: str
-    """The name of the task whose job the code declares."""
+    beside: str | None
+    """The name under which the task recurs as declared, so that it does twice; None: it is not declared any more."""
 
 
 class LeaseEvent(Event, frozen=True, kw_only=True):

@@ -68,10 +68,11 @@ def _unknown(event: events.TasksUnknown) -> str:
 
 def _left_over(event: events.ScheduleLeftOver) -> str:
     name = event.task if event.key is None else f"{event.task} ({event.key})"
-    return (
-        f"{name} recurs beside {event.beside}, which has taken its place, so everything happens twice; "
-        f"once no older worker runs: reltask jobs discard {event.job_id}"
-    )
+    if event.beside is None:
+        why = "recurs, but this worker's code does not declare it; if no other worker's does"
+    else:
+        why = f"recurs beside {event.beside}, which has taken its place: twice in all; once no older worker runs"
+    return f"{name} {why}: reltask jobs discard {event.job_id}"
 
 
 _LINES: dict[type[events.Event], Line] = {

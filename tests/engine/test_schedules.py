@@ -6,13 +6,14 @@ import asyncio
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
+from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from reltask import Context, events
 from reltask.errors import DeclarationError
-from reltask.job import RunView, State
+from reltask.job import JobView, NewJob, RunView, State
 from tests.engine.stage import Stage, StageApp
 
 
@@ -365,3 +366,61 @@ def test_workers_that_start_together_declare_one_job(stage: Stage) -> None:
         return len(await apps[0].jobs())
 
     assert stage.run(scenario()) == 1
+
+
+# Declarations that are gone
+
+
+def test_schedule_that_is_no_longer_declared_is_told(stage: Stage) -> None:
+    """The job of a removed declaration goes on; each worker that starts and knows its task names it, until it ends."""
+    before, after = declared(stage, every="1h"), declared(stage)
+
+    async def scenario() -> JobView:
+        await before.drain()
+        job = await before.one_job()
+        for _ in range(2):
+            await after.drain()
+        assert (await after.one_job()).id == job.id
+        await after.change("discard", job.id)
+        await after.drain()
+        return job
+
+    job = stage.run(scenario())
+    told = [(event.task, event.job_id, event.beside) for event in after.log.of(events.ScheduleLeftOver)]
+    assert told == [("tick", job.id, None)] * 2
+    assert before.log.of(events.ScheduleLeftOver) == []
+
+
+def test_schedule_that_the_code_never_declared_is_not_told(stage: Stage) -> None:
+    """Neither one made at run time or by hand, nor one-offs, nor one that a newer version of the app has brought."""
+    newer, older = declared(stage, version="2.0", every="1h"), declared(stage, version="1.0")
+
+    @older.task
+    async def chore() -> None: ...
+
+    async def scenario() -> None:
+        await newer.drain()
+        by_hand = NewJob(id=uuid4(), task="chore", schedule='{"every":"1h"}')
+        await older._client.run(lambda store: store.enqueue_jobs([by_hand]), name="enqueue")
+        await older.get_task("tick").using(key="k", every="1h").enqueue()
+        await older.get_task("tick").using(delay="1h").enqueue()
+        await older.drain()
+        assert len(await older.jobs()) == 4
+
+    stage.run(scenario())
+    assert older.log.of(events.ScheduleLeftOver) == []
+
+
+def test_undeclared_schedule_of_a_renamed_task_is_told(stage: Stage) -> None:
+    """Renamed and taken off its schedule at once: the row of the old name is the one that is left."""
+    before, after = declared(stage, every="1h"), stage.app()
+
+    @after.task(name="tock", aliases=["tick"])
+    async def tick() -> None: ...
+
+    async def scenario() -> None:
+        await before.drain()
+        await after.drain()
+
+    stage.run(scenario())
+    assert [(event.task, event.beside) for event in after.log.of(events.ScheduleLeftOver)] == [("tick", None)]

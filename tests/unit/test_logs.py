@@ -137,11 +137,12 @@ def test_a_dead_letter_is_an_error(kind: type[events.Event], captured: Captured)
     assert "dead letter" in record.getMessage()
 
 
-def test_what_to_do_about_a_schedule_left_over(captured: Captured) -> None:
+@pytest.mark.parametrize(("beside", "why"), [("new", "old recurs beside new,"), (None, "old recurs, but")])
+def test_what_to_do_about_a_schedule_left_over(captured: Captured, beside: str | None, why: str) -> None:
     """The line names the job, in words that can be pasted, and as a field."""
-    log_event(make(events.ScheduleLeftOver, task="old", key=None, beside="new"))
+    log_event(make(events.ScheduleLeftOver, task="old", key=None, beside=beside))
     (record,) = captured.records
-    assert record.getMessage().startswith("old recurs beside new,")
+    assert record.getMessage().startswith(why)
     assert record.getMessage().endswith(f"reltask jobs discard {JOB}")
     assert vars(record)["job"] == str(JOB)
 

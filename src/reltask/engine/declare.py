@@ -27,22 +27,22 @@ Rows = dict[tuple[str, str | None], Declared]
 
 
 class LeftOver(NamedTuple):
-    """A recurring job that goes on beside what is declared."""
+    """A recurring job that goes on although the code does not declare it."""
 
     row: Declared
-    beside: str
-    """The name under which the declaration has its own row."""
+    beside: str | None
+    """The former or present name of its task whose row has taken its place; None: the declaration is gone."""
 
 
-async def declare(store: Store, jobs: Sequence[NewJob], registry: Registry) -> list[LeftOver]:
+async def declare(
+    store: Store, jobs: Sequence[NewJob], registry: Registry, *, app_version: str | None = None
+) -> list[LeftOver]:
     """Bring these declarations into the table, and say what goes on beside them.
 
     Safe from any number of workers at once. Two versions that begin on an empty table in the same moment can make a row
     each, under the old name and the new: both stay, and whoever starts next tells of it.
     """
-    if not jobs:
-        return []
-    rows = await _read(store, [(name, job.key) for job in jobs for name in registry.get(job.task).names])
+    rows = await _read(store, jobs, registry)
     found = [(job, _rows_of(job, registry, rows)) for job in jobs]
     missing = [job for job, own in found if not own]
     if missing:
@@ -50,16 +50,32 @@ async def declare(store: Store, jobs: Sequence[NewJob], registry: Registry) -> l
     for job, (row, *_) in ((job, own) for job, own in found if own):
         if _is_news(job, row):
             await store.declare_job(_moved(job, row), seen=row.declaration)
-    return [LeftOver(row, beside=own[0].task) for _, own in found for row in own[1:]]
+    return _left_over([own for _, own in found], rows, app_version)
 
 
-async def _read(store: Store, names: list[tuple[str, str | None]]) -> Rows:
-    return {(row.task, row.key): row for row in await store.read_declared(names) if row.schedule is not None}
+async def _read(store: Store, jobs: Sequence[NewJob], registry: Registry) -> Rows:
+    """The rows of these declarations, and what else recurs without a key: for a key that is gone nobody can ask."""
+    names = {(name, job.key) for job in jobs for name in registry.get(job.task).names}
+    names |= {(name, None) for name in registry.names()}
+    read = await store.read_declared(list(names)) if names else []
+    return {(row.task, row.key): row for row in read if row.schedule is not None}
 
 
 def _rows_of(job: NewJob, registry: Registry, rows: Rows) -> list[Declared]:
     """The rows that this declaration may mean; the first counts: under the task's own name, else under a former one."""
     return [row for name in registry.get(job.task).names if (row := rows.get((name, job.key)))]
+
+
+def _left_over(found: list[list[Declared]], rows: Rows, app_version: str | None) -> list[LeftOver]:
+    doubled = [LeftOver(row, beside=first.task) for first, *others in filter(None, found) for row in others]
+    meant = {row.id for own in found for row in own}
+    gone = [row for row in rows.values() if row.id not in meant and _was_declared(row, app_version)]
+    return doubled + [LeftOver(row, beside=None) for row in gone]
+
+
+def _was_declared(row: Declared, app_version: str | None) -> bool:
+    """Whether code once declared it, and not that of a version which knows more than ours."""
+    return row.declaration is not None and not is_older(app_version, row.app_version)
 
 
 async def _insert(store: Store, jobs: list[NewJob]) -> None:

@@ -212,7 +212,8 @@ class Worker:
 
     async def _introduce(self) -> None:
         await self.store.open()
-        for row, beside in await declare(self.store, self._schedules, self._registry):
+        left_over = await declare(self.store, self._schedules, self._registry, app_version=self._app_version)
+        for row, beside in left_over:
             left = events.ScheduleLeftOver(worker=self.id, task=row.task, key=row.key, job_id=row.id, beside=beside)
             self._emit(left)
         await self.store.register_worker(self._record())
