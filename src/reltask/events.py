@@ -85,6 +85,8 @@ class RunFailed(RunEvent, frozen=True, kw_only=True):
     """The traceback."""
     retry_in: float
     dead: bool
+    recurring: bool
+    """Of a schedule, which stops if the job is dead."""
 
 
 class RunEnded(RunEvent, frozen=True, kw_only=True):

@@ -48,12 +48,18 @@ def _succeeded(event: events.RunSucceeded) -> str:
 
 def _failed(event: events.RunFailed) -> str:
     if event.dead:
-        return f"{event.task} failed at its last attempt ({event.attempt}) and is a dead letter now: reltask dead list"
+        then = (
+            f"its schedule stops until: reltask dead retry {event.job_id}" if event.recurring else "reltask dead list"
+        )
+        return f"{event.task} failed at its last attempt ({event.attempt}) and is a dead letter now: {then}"
     return f"{event.task} failed, attempt {event.attempt}; again in {event.retry_in:.1f} s"
 
 
 def _reclaimed(event: events.JobReclaimed) -> str:
-    then = "it was its last attempt: a dead letter now" if event.dead else "the slot will run again"
+    then = "the slot will run again"
+    if event.dead:
+        dead = "it was its last attempt: a dead letter now"
+        then = f"{dead}; it neither runs nor recurs until: reltask dead retry {event.job_id}"
     return f"{event.task} was lost by {event.owner}, whose lock has ended; {then}"
 
 

@@ -73,7 +73,7 @@ def test_backoff_grows_and_ends_in_a_dead_letter(stage: Stage) -> None:
         job = await fail.enqueue()
         async with app.worker():
             dead = await app.log.wait(events.RunFailed, dead=True)
-            assert dead.attempt == 5
+            assert (dead.attempt, dead.recurring) == (5, False)
             await asyncio.sleep(2 * 3600)
         assert [view.id for view in await app.jobs(state=State.DEAD)] == [job.id]
         assert (await app.status()).dead == 1
@@ -107,6 +107,29 @@ def test_dead_letter_can_be_retried_and_discarded(stage: Stage) -> None:
         assert await app.jobs() == []
         with pytest.raises(UnknownJob, match="is not there"):
             await app.change("retry", second.id)
+
+    stage.run(scenario())
+
+
+def test_recurring_job_past_its_limit_recurs_no_more_until_it_is_retried(stage: Stage) -> None:
+    """max_attempts holds for a slot of a schedule, too: it is dead, told as such, and goes on when somebody retries."""
+    app = stage.app()
+    healed: list[bool] = []
+
+    @app.task(every="10m", max_attempts=2)
+    async def tick() -> None:
+        if not healed:
+            raise ValueError("boom")
+
+    async def scenario() -> None:
+        async with app.worker():
+            dead = await app.log.wait(events.RunFailed, dead=True)
+            assert (dead.attempt, dead.recurring) == (2, True)
+            await asyncio.sleep(2 * 3600)
+            assert await app.outcomes() == ["failed", "failed"]
+            healed.append(True)
+            await app.change("retry", dead.job_id)
+            await app.log.wait(events.RunSucceeded, slot_no=2)
 
     stage.run(scenario())
 

@@ -137,6 +137,18 @@ def test_a_dead_letter_is_an_error(kind: type[events.Event], captured: Captured)
     assert "dead letter" in record.getMessage()
 
 
+def test_death_of_a_recurring_job_says_that_its_schedule_stops(captured: Captured) -> None:
+    """Nothing else would: the slot stays where it is until somebody gives it new attempts."""
+    log_event(make(events.RunFailed, task="tick", dead=True, recurring=True))
+    log_event(make(events.RunFailed, task="send", dead=True, recurring=False))
+    log_event(make(events.RunFailed, task="tick", dead=False, recurring=True))
+    log_event(make(events.JobReclaimed, task="tick", dead=True))
+    recurring, one_off, alive, reclaimed = [record.getMessage() for record in captured.records]
+    assert recurring.endswith(f"its schedule stops until: reltask dead retry {JOB}")
+    assert "schedule" not in one_off + alive
+    assert reclaimed.endswith(f"it neither runs nor recurs until: reltask dead retry {JOB}")
+
+
 @pytest.mark.parametrize(("beside", "why"), [("new", "old recurs beside new,"), (None, "old recurs, but")])
 def test_what_to_do_about_a_schedule_left_over(captured: Captured, beside: str | None, why: str) -> None:
     """The line names the job, in words that can be pasted, and as a field."""

@@ -261,6 +261,7 @@ class Executor:
                 error=written.error,
                 retry_in=written.delay.total_seconds(),
                 dead=settled.dead,
+                recurring=run.claim.schedule is not None,
             )
         else:
             self._tell(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "")
