@@ -23,7 +23,7 @@ from reltask.calls import Call, Job, Options, check_options
 from reltask.client import Client
 from reltask.clock import Clock, SystemClock
 from reltask.config import Loaded, Settings, load_settings
-from reltask.decorator import TaskDecorator, length, refuse_unknown
+from reltask.decorator import TaskDecorator, former_names, length, refuse_unknown
 from reltask.duration import Duration
 from reltask.engine.child import ProcessContext
 from reltask.engine.context import Context, SyncContext
@@ -280,7 +280,7 @@ class App(Operations, LeaseMethods):
             kind=kind,
             options=options,
             schedule=schedule,
-            aliases=tuple(aliases),
+            aliases=former_names(function, aliases),
             context=context_of(function, kind, CONTEXTS),
         )
         check_task_options(definition.name, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -59,6 +59,16 @@ def refuse_unknown(function: Callable[..., Any], options: dict[str, Any]) -> Non
                 f"Task {function.__name__}: @app.task has no option {name!r}.",
                 remedy=f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(known))}.",
             )
+
+
+def former_names(function: Callable[..., Any], aliases: Iterable[str]) -> tuple[str, ...]:
+    """The names in `aliases=`. One text would be taken for the names of its letters, which no job has."""
+    if isinstance(aliases, str):
+        raise DeclarationError(
+            f"Task {function.__name__}: aliases={aliases!r} is one text, not a list of names.",
+            remedy=f"Write aliases=[{aliases!r}].",
+        )
+    return tuple(aliases)
 
 
 def length(name: str, value: Duration | None) -> timedelta | None:

@@ -147,6 +147,7 @@ def test_generators_are_refused(app: App) -> None:
         ({"timezone": "Europe/Berlin"}, "timezone needs cron"),
         ({"every": "10m", "missed": "skip"}, "missed needs a grid"),
         ({"align": True}, "need every"),
+        ({"aliases": "old"}, r"aliases='old' is one text, not a list of names.*Write aliases=\['old'\]"),
     ],
 )
 def test_malformed_options_are_refused_at_the_decorator(app: App, options: dict[str, object], why: str) -> None:
