@@ -21,6 +21,7 @@ from reltask.schedule import Schedule
 
 ONE_OFF_ATTEMPTS = 5
 PRIORITIES = range(10)
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Kind(StrEnum):
@@ -155,13 +156,19 @@ def kind_of(function: Callable[..., Any], isolation: str | None) -> Kind:
 def context_of(function: Callable[..., Any], kind: Kind, contexts: dict[Kind, type]) -> type | None:
     """The context class that the first parameter is annotated with; a class for another kind of body is a mistake."""
     hints = annotations_of(function)
-    parameters = list(inspect.signature(function).parameters)
+    signature = inspect.signature(function).parameters
+    parameters = list(signature)
     asked = [(name, hints[name]) for name in parameters if hints.get(name) in contexts.values()]
     if not asked:
         return None
     name, hint = asked[0]
     if len(asked) > 1 or name != parameters[0]:
         raise DeclarationError(f"Task {function.__name__}: the context must be the first parameter, once.")
+    if signature[name].kind not in _BY_POSITION:
+        raise DeclarationError(
+            f"Task {function.__name__}: the context is given by position.",
+            remedy=f"Write {name}: {hint.__name__}, without a star before it.",
+        )
     if hint is not contexts[kind]:
         raise DeclarationError(
             f"Task {function.__name__}: a {kind} body's context is {contexts[kind].__name__}, not {hint.__name__}.",

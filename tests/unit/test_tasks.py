@@ -113,6 +113,21 @@ def test_context_must_be_the_first_parameter(app: App) -> None:
             app.task(function)
 
 
+def test_context_is_given_by_position(app: App) -> None:
+    """Behind a star no body could be given it, and as a star it would be a tuple."""
+
+    async def by_name(*, ctx: Context) -> None: ...
+
+    async def star(*ctx: Context) -> None: ...
+
+    def sync(*, ctx: SyncContext, number: int) -> None: ...
+
+    for function in (by_name, star, sync):
+        with pytest.raises(DeclarationError, match=r"the context is given by position.*Write ctx: (Sync)?Context, "):
+            app.task(function)
+    assert app.registry.names() == []
+
+
 def test_generators_are_refused(app: App) -> None:
     """A generator has no single end."""
 
