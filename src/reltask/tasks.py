@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator
+import typing
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -158,9 +159,15 @@ def context_of(function: Callable[..., Any], kind: Kind, contexts: dict[Kind, ty
     hints = annotations_of(function)
     signature = inspect.signature(function).parameters
     parameters = list(signature)
-    asked = [(name, hints[name]) for name in parameters if hints.get(name) in contexts.values()]
+    asked = [(name, hints[name]) for name in parameters if _mentions(hints.get(name), contexts.values())]
     if not asked:
         return None
+    for name, hint in asked:
+        if hint not in contexts.values():
+            raise DeclarationError(
+                f"Task {function.__name__}: {name} has a context inside another annotation, and would never be given.",
+                remedy=f"Write {name}: {contexts[kind].__name__}. A worker always has one.",
+            )
     name, hint = asked[0]
     if len(asked) > 1 or name != parameters[0]:
         raise DeclarationError(f"Task {function.__name__}: the context must be the first parameter, once.")
@@ -175,6 +182,11 @@ def context_of(function: Callable[..., Any], kind: Kind, contexts: dict[Kind, ty
             remedy=f"Annotate {name}: {contexts[kind].__name__}.",
         )
     return contexts[kind]
+
+
+def _mentions(hint: Any, classes: Collection[type]) -> bool:
+    """Whether an annotation is one of these classes, or has one inside: `Context | None`."""
+    return hint in classes or any(_mentions(part, classes) for part in typing.get_args(hint))
 
 
 def check_options(name: str, options: TaskOptions) -> None:

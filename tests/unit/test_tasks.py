@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, Optional
 from uuid import uuid4
 
 import pytest
@@ -124,6 +124,25 @@ def test_context_is_given_by_position(app: App) -> None:
 
     for function in (by_name, star, sync):
         with pytest.raises(DeclarationError, match=r"the context is given by position.*Write ctx: (Sync)?Context, "):
+            app.task(function)
+    assert app.registry.names() == []
+
+
+def test_context_is_annotated_as_itself(app: App) -> None:
+    """Inside another annotation it would be taken for an argument, and never be given."""
+
+    async def perhaps(ctx: Context | None = None) -> None: ...
+
+    async def old_style(ctx: Optional[Context] = None) -> None: ...  # noqa: UP045 - as people write it
+
+    async def noted(ctx: Annotated[Context, "mine"]) -> None: ...
+
+    def either(ctx: Context | SyncContext) -> None: ...
+
+    async def second(number: int, ctx: Context | None = None) -> None: ...
+
+    for function in (perhaps, old_style, noted, either, second):
+        with pytest.raises(DeclarationError, match=r"a context inside another annotation.*Write ctx: (Sync)?Context\."):
             app.task(function)
     assert app.registry.names() == []
 
