@@ -237,6 +237,7 @@ class App(Operations, LeaseMethods):
         )
         if rule is None:
             raise DeclarationError("A schedule needs a rhythm.", remedy='Write every="10m" or cron="0 9 * * *".')
+        key = call.key_of_schedule(key)
         options = msgspec.structs.replace(call.options, key=key, schedule=rule)
         if key is not None:
             check_options(options)

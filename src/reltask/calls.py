@@ -95,6 +95,23 @@ class Call(Struct, frozen=True):
             lock_timeout=options.lock_timeout or task.options.lock_timeout,
         )
 
+    def key_of_schedule(self, key: str | None) -> str | None:
+        """The key of a schedule of this call, which may name one itself; DeclarationError if it says when to run."""
+        options = self.options
+        said = {"delay=": options.delay, "at=": options.at, "every= or cron=": options.schedule}
+        for name, value in said.items():
+            if value is not None:
+                raise DeclarationError(
+                    f"Task {self.task.name}: {name} in a call that is scheduled would be without effect.",
+                    remedy="Leave it out of using(…): app.schedule says when the job runs.",
+                )
+        if None not in (key, options.key) and key != options.key:
+            raise DeclarationError(
+                f"Task {self.task.name}: key={options.key!r} in the call, and key={key!r} for its schedule.",
+                remedy="Give one of them.",
+            )
+        return options.key if key is None else key
+
     def _max_attempts(self) -> int | None:
         """This call's own limit, or the task's; a recurring job without one has none, a one-off has a few."""
         for chosen in (self.options.max_attempts, self.task.options.max_attempts):

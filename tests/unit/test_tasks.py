@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Optional
 from uuid import uuid4
 
@@ -237,3 +237,32 @@ def test_using_twice_keeps_what_was_said_first(app: App) -> None:
     assert (job.queue, job.priority, job.delay) == ("mail", 2, timedelta(minutes=5))
     unlimited = task.using(max_attempts=None).using(key="k").call(1).job(uuid4())
     assert (unlimited.max_attempts, unlimited.key) == (None, "k")
+
+
+def test_schedule_takes_the_key_of_its_call(app: App) -> None:
+    """A key may stand in the call or beside it, also in both if it is the same; the call's other options hold."""
+    task = app.task(plain)
+    app.schedule(task.using(key="k7", queue="mail").call(7), every="1h")
+    app.schedule(task.using(key="k8").call(8), key="k8", every="1h")
+    app.schedule(task.call(9), key="k9", every="1h")
+    declared = {(job.key, job.args, job.queue) for job in app.declarations()}
+    assert declared == {("k7", '{"a":7}', "mail"), ("k8", '{"a":8}', "default"), ("k9", '{"a":9}', "default")}
+    with pytest.raises(DeclarationError, match="scheduled twice with key 'k7'"):
+        app.schedule(task.using(key="k7").call(1), every="1h")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"key": "a"}, "key='a' in the call, and key='b'"),
+        ({"delay": "5m"}, "delay= in a call that is scheduled"),
+        ({"at": datetime(2030, 1, 1, tzinfo=UTC)}, "at= in a call that is scheduled"),
+        ({"key": "b", "every": "5m"}, "every= or cron= in a call that is scheduled"),
+    ],
+)
+def test_schedule_refuses_what_it_would_drop(app: App, options: dict[str, Any], why: str) -> None:
+    """A schedule says itself when it runs, and has one key: what the call says otherwise is refused, with a remedy."""
+    call = app.task(plain).using(**options).call(1)
+    with pytest.raises(DeclarationError, match=f"Task plain: {why}.* (Leave|Give)"):
+        app.schedule(call, key="b", every="1h")
+    assert app.declarations() == []
