@@ -11,8 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from reltask.client import Client
+from reltask.duration import format_duration
 from reltask.errors import ArgumentsError, DeclarationError, UsageError
 from reltask.job import JobView, NewJob, RunView
+from reltask.lease import SHORTEST
 from reltask.schedule import Schedule, encode
 from reltask.tasks import ONE_OFF_ATTEMPTS, PRIORITIES, TaskDefinition
 
@@ -128,6 +130,11 @@ def check_options(options: Options) -> None:
         raise UsageError("Both at= and delay= are given.", remedy="Give one of them.")
     if options.priority is not None and options.priority not in PRIORITIES:
         raise UsageError(f"priority={options.priority} is outside 0 (first) to 9 (last).")
+    if options.lock_timeout is not None and options.lock_timeout < SHORTEST:
+        raise UsageError(
+            f"lock_timeout={format_duration(options.lock_timeout)} is too short for a lock.",
+            remedy=f"Write at least {format_duration(SHORTEST)}.",
+        )
     if options.schedule is not None and options.key is None:
         raise DeclarationError(
             "A schedule made at run time needs a key.", remedy='Write using(key="…", every=…), so that it exists once.'

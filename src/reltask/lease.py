@@ -19,6 +19,9 @@ from msgspec import Struct
 
 MARGIN_SHARE = 0.1
 """The margin is at least this share of the lock timeout."""
+SHORTEST = timedelta(milliseconds=500)
+"""The shortest lock, or lease, that people may ask for. Beats of such a lock have 20 ms to be answered in; with less,
+an ordinary answer comes too late, and bodies would be stopped and started again without an end."""
 
 
 class Pace(Struct, frozen=True, kw_only=True):

@@ -34,10 +34,10 @@ from reltask.engine.service import LoopHost
 from reltask.engine.worker import worker_id
 from reltask.errors import AmbiguousError, DatabaseError, LeaseTaken, TransientError, UsageError
 from reltask.leadership import LeaseAnswer, LeaseView, Term
+from reltask.lease import SHORTEST
 from reltask.lease_handle import Lease, Loss
 from reltask.store import Borrowed, Store
 
-SHORTEST_TTL = timedelta(milliseconds=500)
 LONGEST_NAME = 200
 RESERVED = "reltask:"
 """Names that begin so belong to reltask's own leases."""
@@ -61,10 +61,10 @@ def make_wish(
     """The wish, checked."""
     _check_name(name)
     length = _length("ttl", ttl)
-    if length < SHORTEST_TTL:
+    if length < SHORTEST:
         raise UsageError(
             f"ttl: {format_duration(length)} is too short for a lease.",
-            remedy=f"Write at least {format_duration(SHORTEST_TTL)}; it is renewed five times as often.",
+            remedy=f"Write at least {format_duration(SHORTEST)}; it is renewed five times as often.",
         )
     return Wish(
         name=name,

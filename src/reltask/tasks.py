@@ -16,8 +16,10 @@ from msgspec import UNSET, Struct, UnsetType
 
 from reltask.arguments import Arguments, annotations_of
 from reltask.backoff import Backoff
+from reltask.duration import format_duration
 from reltask.errors import DeclarationError, UnknownTask
 from reltask.job import NewJob
+from reltask.lease import SHORTEST
 from reltask.schedule import Schedule
 
 ONE_OFF_ATTEMPTS = 5
@@ -199,10 +201,13 @@ def check_options(name: str, options: TaskOptions) -> None:
         raise DeclarationError(
             f"Task {name}: max_attempts={options.max_attempts} would never run it.", remedy="Write 1 or more, or None."
         )
-    for field in ("timeout", "lock_timeout"):
-        length = getattr(options, field)
-        if length is not None and length <= timedelta(0):
-            raise DeclarationError(f"Task {name}: {field} must be longer than nothing.")
+    if options.timeout is not None and options.timeout <= timedelta(0):
+        raise DeclarationError(f"Task {name}: timeout must be longer than nothing.")
+    if options.lock_timeout is not None and options.lock_timeout < SHORTEST:
+        raise DeclarationError(
+            f"Task {name}: lock_timeout={format_duration(options.lock_timeout)} is too short for a lock.",
+            remedy=f"Write at least {format_duration(SHORTEST)}.",
+        )
 
 
 def declaration_hash(job: NewJob) -> str:

@@ -122,6 +122,8 @@ def test_wrong_entry_in_appsettings(tmp_path: Path, text: str, message: str) -> 
         ("worker.poll", "auto", "'auto' is not a duration"),
         ("worker.poll", "0s", "'0s' is too short"),
         ("worker.heartbeat", "0s", "'0s' is too short"),
+        ("worker.lock_timeout", "1ms", "'1ms' is too short; write at least 500ms"),
+        ("worker.lock_timeout", "499ms", "'499ms' is too short"),
         ("worker.concurrency", 0, "0 is too small; it must be at least 1."),
         ("worker.concurrency", "many", "'many' is not a whole number."),
         ("worker.concurrency", 1.5, "1.5 is not a whole number."),

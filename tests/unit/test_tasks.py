@@ -172,6 +172,8 @@ def test_generators_are_refused(app: App) -> None:
         ({"timeout": "0s"}, "timeout must be longer than nothing"),
         ({"timeout": "9" * 30 + "d"}, "timeout|too large|must have magnitude"),
         ({"lock_timeout": "soon"}, "lock_timeout: 'soon' is not a duration"),
+        ({"lock_timeout": "0s"}, "lock_timeout=0s is too short for a lock.*Write at least 500ms"),
+        ({"lock_timeout": "499ms"}, "lock_timeout=499ms is too short for a lock.*Write at least 500ms"),
         ({"backoff": 5}, "backoff: 5 is not a duration"),
         ({"every": 600}, "every: 600 is not a duration"),
         ({"every": "0s"}, "is no interval"),
@@ -228,6 +230,14 @@ def test_misspelt_option_is_refused_with_the_right_one(app: App) -> None:
     decorate: Any = app.task
     with pytest.raises(DeclarationError, match=r"Task plain: @app.task has no option 'evry'. Did you mean 'every'\?"):
         decorate(evry="10m")(plain)
+
+
+def test_shortest_lock_timeout(app: App) -> None:
+    """What `app.lease` calls long enough is long enough for a claim, of a task, a call or a worker."""
+    task = app.task(lock_timeout="500ms")(plain)
+    assert task.using(lock_timeout="500ms").call(1).job(uuid4()).lock_timeout == timedelta(milliseconds=500)
+    shortest = App("sqlite:////nowhere/reltask.db", settings={"worker.lock_timeout": "500ms"})
+    assert shortest.settings.worker.pace().fault() is None
 
 
 def test_using_twice_keeps_what_was_said_first(app: App) -> None:

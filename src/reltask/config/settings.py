@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from reltask.connection_url import safe_url
 from reltask.errors import SettingsError
-from reltask.lease import Pace
+from reltask.lease import SHORTEST, Pace
 
 LEASE_TTL = timedelta(seconds=10)
 WITHOUT_SIGNALS = {"worker.poll": timedelta(seconds=5)}
@@ -25,6 +25,8 @@ class About(Struct, frozen=True):
     """Names in the section `TaskExecution` of an appsettings.json; a unit at the end may be any other unit."""
     least: int = 1
     """The smallest number allowed. For a duration: 0 allows none at all."""
+    shortest: timedelta = timedelta(0)
+    """The shortest duration allowed."""
     secret: bool = False
     """May hold a password: never shown as it is, never accepted from where others can read it."""
 
@@ -57,8 +59,10 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     lock_timeout: Annotated[
         timedelta,
         About(
-            "How long a claim lasts without a heartbeat, unless the task says otherwise. Then others may take the job.",
+            "How long a claim lasts without a heartbeat, unless the task says otherwise. Then others may take the job. "
+            "At least 500ms.",
             ("LockTimeoutMinutes",),
+            shortest=SHORTEST,
         ),
     ] = timedelta(minutes=2)
     heartbeat: Annotated[

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from reltask.config.fields import Field, nearest
 from reltask.connection_url import from_ado_net, is_url
-from reltask.duration import parse_duration
+from reltask.duration import format_duration, parse_duration
 
 AUTO = "auto"
 """Written for a duration that follows from another: what the default is, and how to come back to it."""
@@ -63,6 +63,8 @@ def _read_number_of(field: Field, raw: object, unit: str) -> timedelta:
 def _long_enough(field: Field, length: timedelta, raw: object) -> timedelta:
     if field.about.least > 0 and length <= timedelta(0):
         raise ValueError(f"{shown(raw)} is too short; it must be longer than nothing.")
+    if length < field.about.shortest:
+        raise ValueError(f"{shown(raw)} is too short; write at least {format_duration(field.about.shortest)}.")
     return length
 
 
