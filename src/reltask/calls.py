@@ -87,14 +87,14 @@ class Call(Struct, frozen=True):
             id=job_id,
             task=task.name,
             args=self.args,
-            queue=options.queue or task.options.queue,
+            queue=task.options.queue if options.queue is None else options.queue,
             priority=task.options.priority if options.priority is None else options.priority,
             key=options.key,
             schedule=None if options.schedule is None else encode(options.schedule),
             run_at=options.at,
             delay=options.delay,
             max_attempts=self._max_attempts(),
-            lock_timeout=options.lock_timeout or task.options.lock_timeout,
+            lock_timeout=task.options.lock_timeout if options.lock_timeout is None else options.lock_timeout,
         )
 
     def key_of_schedule(self, key: str | None) -> str | None:
@@ -128,6 +128,8 @@ def check_options(options: Options) -> None:
         raise UsageError(f"at={options.at} has no time zone.", remedy="Write datetime(..., tzinfo=timezone.utc).")
     if options.at is not None and options.delay is not None:
         raise UsageError("Both at= and delay= are given.", remedy="Give one of them.")
+    if options.queue == "":
+        raise UsageError("queue= needs a name.", remedy="Leave it out for the task's own queue.")
     if options.priority is not None and options.priority not in PRIORITIES:
         raise UsageError(f"priority={options.priority} is outside 0 (first) to 9 (last).")
     if options.lock_timeout is not None and options.lock_timeout < SHORTEST:

@@ -87,6 +87,7 @@ def test_enqueue_options(project: Project) -> None:
         (["hello", '["secret"]'], 1, "error[arguments]: The arguments are no JSON object"),
         (["hello", '{"name": "secret"}', "--at", "2030-01-31T09:00:00"], 2, "has no time zone"),
         (["hello", '{"name": "secret"}', "--at", "tomorrow"], 2, "--at 'tomorrow' is no time"),
+        (["hello", '{"name": "secret"}', "--queue", ""], 2, "queue= needs a name"),
         (["hello", '{"name": "secret"}', "--delay", "5"], 2, "is not a duration"),
         (["hello", '{"name": "secret"}', "--priority", "11"], 2, "outside 0 (first) to 9 (last)"),
     ],

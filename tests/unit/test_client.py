@@ -445,6 +445,7 @@ BAD_CALLS: list[tuple[str, Callable[[Any], object], type[Exception], str]] = [
     ("bare lock", lambda t: t.using(lock_timeout=15), UsageError, "lock_timeout: 15 is not a duration"),
     ("short lock", lambda t: t.using(lock_timeout="1ms"), UsageError, "lock_timeout=1ms is too short.*least 500ms"),
     ("no lock", lambda t: t.using(lock_timeout="0s"), UsageError, "lock_timeout=0s is too short"),
+    ("no queue", lambda t: t.using(queue=""), UsageError, "queue= needs a name.*Leave it out"),
     ("endless", lambda t: t.using(delay="9" * 30 + "d"), UsageError, "write at most 36525d"),
     ("at and delay", lambda t: t.using(at=datetime.now(UTC), delay="1s"), UsageError, "Both at= and delay="),
     ("priority", lambda t: t.using(priority=10), UsageError, "outside 0"),
