@@ -76,6 +76,11 @@ def safe_url(url: str) -> str:
     return f"{scheme}://{user}{f':{HIDDEN}' if colon else ''}{at}{hosts}{_safe_tail(tail)}"
 
 
+def safe_value(value: str) -> str:
+    """A harmless option's value as it may be shown: one with unusual characters may hold more than it should."""
+    return value if re.fullmatch(_PLAIN_VALUE, value) else HIDDEN
+
+
 def holds_password(url: str) -> bool:
     """Whether a password is written in this URL, also one that was not percent-encoded as it should be."""
     match = re.fullmatch(_URL, url)
@@ -112,7 +117,7 @@ def _safe_tail(tail: str) -> str:
 
 
 def _safe_option(name: str, value: str) -> str:
-    harmless = re.fullmatch(_PLAIN_OPTION, name) and re.fullmatch(_PLAIN_VALUE, value)
+    harmless = re.fullmatch(_PLAIN_OPTION, name) and safe_value(value) == value
     return f"{name}={value}" if harmless else HIDDEN
 
 

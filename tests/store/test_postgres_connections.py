@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
@@ -328,6 +329,7 @@ async def test_pgbouncer_gets_no_session_state(postgres_url: str, operator: asyn
         ("postgresql://u@10.0.0.7:5432/d", True),
         ("postgresql://u@localhost,db.example.com/d", True),
         ("postgresql://u@db.example.com/d?sslmode=disable", False),
+        ("postgresql://u@db.example.com/d?sslmode=", True),
     ],
 )
 def test_tls_is_required_off_this_machine_unless_the_url_chooses(url: str, *, tls: bool) -> None:
@@ -342,6 +344,60 @@ async def test_server_without_tls_is_a_clear_error(postgres_url: str) -> None:
             pass
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without certificates, and an environment that names none."""
+    for name in ("SSLMODE", "SSLROOTCERT", "SSLCRL", "SSLCERT", "SSLKEY"):
+        monkeypatch.delenv(f"PG{name}", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("sslmode=bogus", "sslmode is none of disable, allow, prefer, require, verify-ca, verify-full"),
+        ("sslmode=verify-full", r"{home}/.postgresql/root.crt: No such file .* sslrootcert="),
+        ("sslmode=verify-ca&sslrootcert={home}/nope.pem", r"sslrootcert .* {home}/nope.pem: No such file"),
+        ("sslmode=require&sslrootcert={home}/empty.pem", r"sslrootcert .* {home}/empty.pem: .*PEM"),
+        ("sslmode=require&sslcrl={home}/nope.crl", r"sslcrl .* {home}/nope.crl: No such file"),
+        ("sslcert={home}/nope.crt", r"sslcert .* {home}/nope.crt: No such file"),
+        ("sslmode=allow&sslcert={home}/empty.pem&sslkey={home}/nope.key", r"sslkey .* {home}/nope.key: No such file"),
+        ("sslcert={home}/empty.pem&sslkey={home}/empty.pem", r"sslcert .* {home}/empty.pem: .*PEM"),
+    ],
+)
+async def test_tls_option_that_cannot_be_used_is_named(home: Path, options: str, reason: str) -> None:
+    """Nothing was sent and trying again would not help: a setting is wrong, and the message says which and why."""
+    (home / "empty.pem").touch()
+    with pytest.raises(SettingsError, match=reason.format(home=home)) as caught:
+        async with opened(f"postgresql://me@127.0.0.1:1/d?{options.format(home=home)}"):
+            pass
+    assert caught.value.remedy
+
+
+async def test_tls_option_of_the_environment_counts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver reads PostgreSQL's own variables where the URL is silent, so they can be what is wrong."""
+    monkeypatch.setenv("PGSSLMODE", "bogus")
+    with pytest.raises(SettingsError, match="PGSSLMODE"):
+        async with opened("postgresql://me@127.0.0.1:1/d"):
+            pass
+    monkeypatch.setenv("PGSSLMODE", "verify-ca")
+    monkeypatch.setenv("PGSSLROOTCERT", str(home / "nope.pem"))
+    with pytest.raises(SettingsError, match=r"nope\.pem.*PGSSLROOTCERT"):
+        async with opened("postgresql://me@127.0.0.1:1/d"):
+            pass
+
+
+@pytest.mark.parametrize("options", ["sslmode=disable&sslcert=/nope", "sslmode=prefer&sslrootcert=/nope", "host=/nope"])
+@pytest.mark.usefixtures("home")
+async def test_server_that_is_away_is_not_blamed_on_files(options: str) -> None:
+    """A file that this sslmode does not need is no reason; nor is a socket file that is not there yet."""
+    with pytest.raises(TransientError):
+        async with opened(f"postgresql://{'' if 'host' in options else '127.0.0.1:1'}/d?{options}"):
+            pass
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -349,6 +405,10 @@ async def test_server_without_tls_is_a_clear_error(postgres_url: str) -> None:
         "postgresql://me:s3cret@word@127.0.0.1:x/d",
         "postgresql://me:s3cret@[127.0.0.1/d",
         "postgresql://me:s3cret@127.0.0.1:99999/d",
+        "postgresql://me:s3cret@127.0.0.1:1/d?sslmode=bogus",
+        "postgresql://me:s3cret@127.0.0.1:1/d?sslmode=verify-ca&sslrootcert=/nope",
+        "postgresql://127.0.0.1:1/d?sslmode=verify-ca&sslrootcert=/nope?password=s3cret",
+        "postgresql://127.0.0.1:1/d?sslmode=s3cret",
     ],
 )
 async def test_no_error_shows_the_password(url: str) -> None:

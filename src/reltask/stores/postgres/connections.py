@@ -90,9 +90,9 @@ async def connect(
             **arguments,
         )
     except (OSError, TimeoutError, asyncpg.PostgresError) as error:
-        raise connection_failed(error, token=target.entra) from error
+        raise target.mistake() or connection_failed(error, token=target.entra) from error
     except (ValueError, asyncpg.InterfaceError):
-        raise SettingsError(
+        raise target.mistake() or SettingsError(
             "the database URL cannot be read.", remedy="Write postgresql://user@host:5432/database."
         ) from None
 

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from reltask.connection_url import YES
 from reltask.errors import SettingsError
+from reltask.stores.postgres.certificates import tls_mistake, unusable_file
 
 _ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
 """What `sslmode` may be where a token is sent."""
@@ -40,16 +41,19 @@ class Target(Struct, frozen=True):
     """Whether the server has to prove who it is."""
     authorities: str | None = None
     """A file with the authorities that it may prove it by; None: the system's own."""
+    query: dict[str, str] = {}
+    """The driver's own options."""
+
+    def mistake(self) -> SettingsError | None:
+        """What in the URL's TLS options kept the driver from connecting, if they were its business and did."""
+        return None if self.tls else tls_mistake(self.query)
 
     def tls_context(self) -> ssl.SSLContext:
         """TLS as it is demanded here; without proof it is what `sslmode=require` means."""
         try:
             context = ssl.create_default_context(cafile=self.authorities)
-        except OSError:
-            raise SettingsError(
-                "the file that sslrootcert names in the database URL cannot be read, or holds no certificate.",
-                remedy="Name a file in PEM format, or leave sslrootcert out.",
-            ) from None
+        except OSError as error:
+            raise unusable_file("sslrootcert", self.authorities or "", error) from None
         if not self.verified:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -72,7 +76,7 @@ def read_url(url: str, *, entra: bool = False) -> Target:
     dsn = urlunsplit(parts._replace(query=urlencode(query)))
     local = all(_is_local(host) for host in hosts)
     if not entra:
-        return Target(dsn, pgbouncer, tls="sslmode" not in query and not local)
+        return Target(dsn, pgbouncer, tls=not query.get("sslmode") and not local, query=query)
     _check_login(parts, query)
     _check_encryption(hosts, query)
     verified = not (local and query.get("sslmode") == "require")

@@ -1,0 +1,87 @@
+"""What is wrong with the TLS options that the driver reads by itself; asked once it has failed.
+
+    sslmode     disable │ allow  prefer │ require  verify-ca  verify-full
+    it reads    nothing │ sslcert and sslkey, if there is an sslcert
+                        │               │ sslrootcert and sslcrl; to verify, ~/.postgresql/root.crt in their stead
+
+The driver reads these files before it connects, and an error of theirs looks like one of the network: "no such file" is
+also what a socket file says whose server is not up yet. Only a second look tells a mistake, which stays one, from an
+outage, which passes.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from reltask.connection_url import safe_value
+from reltask.errors import SettingsError
+
+MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+"""What `sslmode` may be, from the weakest to the strongest."""
+_READ_TO_VERIFY = frozenset({"require", "verify-ca", "verify-full"})
+_VERIFIED = frozenset({"verify-ca", "verify-full"})
+
+
+def tls_mistake(query: Mapping[str, str]) -> SettingsError | None:
+    """The first TLS option, of a URL's query or the environment, that keeps the driver from connecting."""
+    given = {name: query.get(name) or os.environ.get(_variable(name), "") for name in _OPTIONS}
+    mode = (given["sslmode"] or "prefer").replace("_", "-")
+    if mode not in MODES:
+        return SettingsError(
+            f"sslmode is none of {', '.join(MODES)}.", remedy="Correct it in the database URL, or in PGSSLMODE."
+        )
+    for name, path in _files(mode, given):
+        try:
+            _load(name, path, given)
+        except OSError as error:
+            return unusable_file(name, path, error)
+    return None
+
+
+def unusable_file(name: str, path: str, error: OSError) -> SettingsError:
+    """The file that an option names, and why it cannot be used."""
+    reason = "it does not hold that in PEM format" if isinstance(error, ssl.SSLError) else error.strerror
+    return SettingsError(
+        f"the file of {name} cannot be used: {safe_value(path)}: {reason}.",
+        remedy=f"Put {_CONTENTS[name]} there, or name another file: {name}=… in the URL, or {_variable(name)}.",
+    )
+
+
+_CONTENTS = {
+    "sslrootcert": "the certificates of the server's authorities",
+    "sslcrl": "the certificates that were revoked",
+    "sslcert": "this client's certificate",
+    "sslkey": "the key of the certificate in sslcert",
+}
+_OPTIONS = ("sslmode", *_CONTENTS, "sslpassword")
+
+
+def _variable(name: str) -> str:
+    return f"PG{name.upper()}"
+
+
+def _files(mode: str, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The files that the driver has to read in this mode."""
+    names = ["sslrootcert", "sslcrl"] if mode in _READ_TO_VERIFY else []
+    if given["sslcert"] and mode != "disable":
+        names += ["sslkey", "sslcert"]
+    for name in names:
+        if given[name]:
+            yield name, given[name]
+        elif name == "sslrootcert" and mode in _VERIFIED:
+            yield name, str(Path("~/.postgresql/root.crt").expanduser())
+
+
+def _load(name: str, path: str, given: Mapping[str, str]) -> None:
+    """Read a file as the driver does. A key is read with its certificate, here only for being there."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if name == "sslkey":
+        Path(path).open("rb").close()
+    elif name == "sslcert":
+        # the password is given even where there is none: OpenSSL would ask for it at the terminal
+        context.load_cert_chain(path, given["sslkey"] or None, password=lambda: given["sslpassword"])
+    else:
+        context.load_verify_locations(cafile=path)
