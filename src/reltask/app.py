@@ -86,8 +86,8 @@ class App(Operations, LeaseMethods):
     ) -> None:
         self.registry = Registry()
         self.version = version
-        self._imports = tuple(imports)
-        self._lifespan = lifespan
+        self.imports = tuple(imports)
+        self.lifespan = lifespan
         self._given = dict(settings or {}) | ({} if url is None else {"database.url": url})
         self._config = config
         self.credential = credential
@@ -202,7 +202,7 @@ class App(Operations, LeaseMethods):
 
     def import_tasks(self) -> None:
         """Import the modules that `imports=` names, so that their tasks are known."""
-        for module in self._imports:
+        for module in self.imports:
             importlib.import_module(module)
 
     def get_task(self, name: str) -> Task[..., ..., Any]:
@@ -421,8 +421,8 @@ class App(Operations, LeaseMethods):
 
     @contextlib.asynccontextmanager
     async def _entered(self) -> AsyncIterator[Any]:
-        if self._lifespan is None:
+        if self.lifespan is None:
             yield None
         else:
-            async with self._lifespan(self) as state:
+            async with self.lifespan(self) as state:
                 yield state

@@ -29,7 +29,7 @@ from reltask.posix import install_stop_signals
 from reltask.schedule import decode, describe
 
 if TYPE_CHECKING:
-    from reltask.app import App
+    from reltask.app import App, Lifespan
 
 EXIT_OK = 0
 EXIT_ERROR = 1
@@ -69,6 +69,8 @@ def run_worker(app: App, *, once: bool = False, uvloop: bool = True) -> int:
     What keeps it from starting is raised. uvloop is used where it is installed.
     """
     setup_logging(app.settings.log.level, app.settings.log.format)
+    if app.lifespan is not None:
+        app.lifespan = _told(app.lifespan)
     calm_collector()
     with asyncio.Runner(loop_factory=new_event_loop if uvloop else None) as runner:
         return runner.run(_serve(app, once=once))
@@ -83,6 +85,34 @@ def calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+
+
+def failed(what: str, error: Exception) -> ConfigurationError:
+    """Code of the user's own has failed: no mistake of reltask's, and nothing that reltask could go on without."""
+    return ConfigurationError(
+        f"{what} failed: {type(error).__name__}: {error}", remedy="See the traceback with --debug."
+    )
+
+
+def _told(lifespan: Lifespan) -> Lifespan:
+    """The same resources; what opening or closing them raises is told as the user's own, what passes is let pass."""
+
+    @asynccontextmanager
+    async def told(app: App) -> AsyncIterator[Any]:
+        passing: Exception | None = None
+        try:
+            async with lifespan(app) as state:
+                try:
+                    yield state
+                except Exception as error:
+                    passing = error
+                    raise
+        except Exception as error:
+            if error is passing or isinstance(error, ReltaskError):
+                raise
+            raise failed("The app's lifespan", error) from error
+
+    return told
 
 
 async def _serve(app: App, *, once: bool) -> int:

@@ -50,6 +50,59 @@ def test_a_wrong_app_is_told_in_words(reference: str, error: str, project: Proje
     assert "Traceback" not in result.err
 
 
+@pytest.mark.parametrize(
+    ("reference", "error"),
+    [
+        ("missing:app", "There is no module 'nope'."),
+        ("failing:app", "Importing 'faulty' failed: ZeroDivisionError: division by zero"),
+        ("{name}:broken_factory()", "Calling {name}:broken_factory() failed: RuntimeError: no luck today"),
+        ("living:app", "The app's lifespan failed: RuntimeError: no pool today"),
+        ("leaving:app", "The app's lifespan failed: RuntimeError: it does not close"),
+        ("plain:app", "The app's lifespan failed: TypeError: "),
+    ],
+)
+def test_a_failure_of_the_apps_own_code_is_told_as_such(reference: str, error: str, project: Project) -> None:
+    """A module of tasks, a factory, a lifespan: wherever the user's code fails, it is no mistake of reltask's."""
+    before = "from contextlib import asynccontextmanager\nfrom reltask import App\n"
+    lifespan = "@asynccontextmanager\nasync def lifespan(app):\n    "
+    app = "app = App('sqlite:///jobs.db', lifespan=lifespan)\n"
+    modules = {
+        "faulty": "1 / 0\n",
+        "missing": f"{before}app = App('sqlite:///jobs.db', imports=['nope'])\n",
+        "failing": f"{before}app = App('sqlite:///jobs.db', imports=['faulty'])\n",
+        "living": f"{before}{lifespan}raise RuntimeError('no pool today')\n    yield\n{app}",
+        "leaving": f"{before}{lifespan}yield\n    raise RuntimeError('it does not close')\n{app}",
+        "plain": f"{before}async def lifespan(app):\n    yield\n{app}",
+    }
+    for name, text in modules.items():
+        (project.folder / f"{name}.py").write_text(text)
+    result = project.call("worker", reference.format(name=project.name), "--once")
+    assert result.code == 78
+    assert f"error[configuration]: {error.format(name=project.name)}" in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("lifespan", "error", "code"),
+    [
+        ("yield", "error[bug]: RuntimeError: not its fault", 70),
+        ("raise TransientError('the bank is away')", "error[database-transient]: the bank is away", 69),
+    ],
+)
+def test_the_lifespan_is_not_blamed_for_others(lifespan: str, error: str, code: int, project: Project) -> None:
+    """What passes through it keeps its name, and so does what reltask told it."""
+    (project.folder / "around.py").write_text(
+        "from contextlib import asynccontextmanager\n"
+        "from reltask import App\nfrom reltask.errors import TransientError\n"
+        f"@asynccontextmanager\nasync def lifespan(app):\n    {lifespan}\n    yield\n"
+        "class Odd(App):\n    def declarations(self):\n        raise RuntimeError('not its fault')\n"
+        "app = Odd('sqlite:///jobs.db', lifespan=lifespan)\n"
+    )
+    result = project.call("worker", "around:app", "--once")
+    assert result.code == code
+    assert error in result.err
+
+
 def test_a_mistyped_module_suggests_one(project: Project) -> None:
     """From the files that are here."""
     assert f"Did you mean {project.name}?" in project.run("worker", f"{project.name}s:app").err
@@ -60,6 +113,15 @@ def test_no_app_at_all(project: Project) -> None:
     result = project.run("worker")
     assert result.code == 78
     assert "RELTASK_APP" in result.err
+
+
+def test_an_app_without_a_database(project: Project) -> None:
+    """Whoever has named an app is told what it lacks, not to name one."""
+    (project.folder / "homeless.py").write_text("from reltask import App\napp = App()\n")
+    result = project.run("status", "homeless:app")
+    assert result.code == 78
+    assert "No database is configured." in result.err
+    assert "Neither an app nor a database is named." in project.run("status").err
 
 
 def test_a_factory_makes_the_app(project: Project) -> None:
@@ -92,7 +154,13 @@ def test_a_password_on_the_command_line_is_refused_and_not_repeated(project: Pro
 
 def test_tracebacks_are_for_those_who_ask(project: Project) -> None:
     """An unforeseen error is told in a sentence; with --debug also where it happened."""
-    reference = f"{project.name}:broken_factory()"
+    (project.folder / "odd.py").write_text(
+        "from reltask import App\n"
+        "class Odd(App):\n    def status_sync(self):\n        raise RuntimeError('no luck today')\n"
+        "app = Odd('sqlite:///jobs.db')\n"
+    )
+    reference = "odd:app"
+    project.run("migrate", reference)
     quiet = project.run("status", reference)
     assert quiet.code == 70
     assert quiet.err.startswith("error[bug]: RuntimeError: no luck today")

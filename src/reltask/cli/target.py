@@ -21,6 +21,7 @@ import click
 
 from reltask.app import App
 from reltask.errors import ConfigurationError, ReltaskError
+from reltask.runner import failed
 from reltask.stores.sqlite.session import database_path
 
 Command = Callable[..., int | None]
@@ -95,7 +96,7 @@ def find_app(reference: str | None, *, database: str | None = None, config: str 
         reference = os.environ.get("RELTASK_APP")
     app = load_app(reference) if reference else App()
     app.configure(config=config, database__url=database, database__retry_attempts=0)
-    if app.settings.database.url is None:
+    if not reference and app.settings.database.url is None:
         raise _NOWHERE
     return app
 
@@ -123,7 +124,8 @@ def load_app(reference: str | None) -> App:
     app = _attribute(_import(module_name), name)
     if not isinstance(app, App):
         raise ConfigurationError(f"{reference} is no reltask.App but {type(app).__name__}.")
-    app.import_tasks()
+    for module in app.imports:
+        _import(module)
     return app
 
 
@@ -135,9 +137,7 @@ def _import(name: str) -> ModuleType:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise ConfigurationError(f"There is no module {error.name!r}.", remedy=_other_module(name)) from error
-        raise ConfigurationError(
-            f"Importing {name!r} failed: {type(error).__name__}: {error}", remedy="See the traceback with --debug."
-        ) from error
+        raise failed(f"Importing {name!r}", error) from error
 
 
 def _other_module(name: str) -> str:
@@ -163,4 +163,9 @@ def _attribute(module: ModuleType, name: str) -> object:
         return attribute
     if not callable(attribute):
         raise ConfigurationError(f"{module.__name__}:{name} is not a function.", remedy="Leave the () out.")
-    return attribute()
+    try:
+        return attribute()
+    except ReltaskError:
+        raise
+    except Exception as error:
+        raise failed(f"Calling {module.__name__}:{name}", error) from error
