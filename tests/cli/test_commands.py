@@ -156,6 +156,18 @@ def test_tables_are_aligned(worked: Project) -> None:
     assert sorted(row[column:].split()[0] for row in rows) == ["failed", "succeeded", "succeeded"]
 
 
+@pytest.mark.parametrize("filter_", [["--task", "helo"], ["--job", MISSING]])
+def test_a_filter_that_finds_no_run_says_so(filter_: list[str], worked: Project) -> None:
+    """Runs have ended; it is only that none of them matches."""
+    assert worked.run("runs", worked.app, *filter_).out == "No run that has ended matches.\n"
+
+
+def test_no_run_yet(project: Project) -> None:
+    """Without a filter, nothing means nothing."""
+    project.enqueue("hello", name="Ada")
+    assert project.run("runs", project.app).out == "No run has ended yet.\n"
+
+
 # Changing
 
 
@@ -169,6 +181,15 @@ def test_a_job_is_paused_resumed_run_and_discarded(worked: Project) -> None:
     gone = worked.run("jobs", "show", job["id"], "--app", worked.app)
     assert gone.code == 1
     assert gone.err.startswith("error[unknown-job]")
+
+
+def test_a_paused_job_that_is_due_is_still_paused(worked: Project) -> None:
+    """To make a job due does not resume it, and whoever did so is told what is missing."""
+    (job,) = worked.run("jobs", "list", worked.app, "--task", "tick", "--json").json
+    run = ("jobs", "run", job["id"], "--app", worked.app)
+    assert worked.run(*run).out == f"{job['id']} is due now\n"
+    worked.run("jobs", "pause", job["id"], "--app", worked.app)
+    assert worked.run(*run).out == f"{job['id']} is due now, but paused: reltask jobs resume {job['id']}\n"
 
 
 def test_a_job_that_is_not_there_cannot_be_paused(worked: Project) -> None:

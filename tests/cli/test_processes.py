@@ -95,6 +95,17 @@ def test_a_signal_stops_an_idle_worker(project: Project) -> None:
     assert worker["state"] == "stopped"
 
 
+def test_status_names_queues_that_no_worker_serves(project: Project) -> None:
+    """A due job in a mistyped queue must not wait in silence beside an idle worker; one that has time may."""
+    process = project.start("worker", project.app, "--log-format", "json", "--queues", "default")
+    wait_for(process, "Worker started")
+    project.run("enqueue", project.app, "hello", '{"name": "Ada"}', "--queue", "later", "--delay", "1h")
+    assert project.run("status", project.app, "--json").json["unserved"] == []
+    project.run("enqueue", project.app, "hello", '{"name": "Ada"}', "--queue", "mial")
+    assert "No live worker takes hello from queue mial." in project.run("status", project.app).out
+    assert project.run("status", project.app, "--json").json["unserved"] == [{"queue": "mial", "task": "hello"}]
+
+
 @needs_signals
 def test_a_second_signal_stops_at_once(project: Project) -> None:
     """The first lets the body go on, the second ends it; its slot is given back, and the attempt with it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from uuid import UUID
 
 import click
@@ -11,6 +12,7 @@ from reltask.app import App
 from reltask.cli.runs import print_runs
 from reltask.cli.show import print_fields, print_json, print_table, worker_text
 from reltask.cli.target import about_all, about_some
+from reltask.errors import UnknownJob
 from reltask.job import JobView, RunView, State
 
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "STATE", "SLOT", "DUE (UTC)", "ATTEMPT", "WORKER"]
@@ -65,10 +67,19 @@ def _changing(action: str, done: str, help_text: str) -> None:
 
     def change(app: App, *, job_id: UUID, as_json: bool) -> None:
         app.change_sync(action, job_id)
-        print_changed([job_id], done, as_json=as_json)
+        but = _but_paused(app, job_id) if action == "run" else ""
+        print_changed([job_id], f"{done}{but}", as_json=as_json)
 
     identified = click.argument("job_id", type=click.UUID, metavar="ID")(change)
     command.command(name=action, help=help_text)(about_some(identified))
+
+
+def _but_paused(app: App, job_id: UUID) -> str:
+    """What still keeps a due job from running. One that is gone by now has run."""
+    with contextlib.suppress(UnknownJob):
+        if app.job_sync(job_id).state is State.PAUSED:
+            return f", but paused: reltask jobs resume {job_id}"
+    return ""
 
 
 def print_changed(job_ids: list[UUID], done: str, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from reltask.cli.target import about_all
 from reltask.job import RunView
 
 COLUMNS = ["FINISHED", "TASK", "SLOT", "ATTEMPT", "OUTCOME", "SECONDS", "WORKER", "JOB", "ERROR"]
+NONE_YET = "No run has ended yet."
 
 
 @click.command(name="runs")
@@ -25,12 +26,12 @@ def command(app: App, *, job_id: UUID | None, task: str | None, limit: int, as_j
     if as_json:
         print_json(runs)
     else:
-        print_runs(runs)
+        print_runs(runs, nothing="No run that has ended matches." if job_id or task else NONE_YET)
 
 
-def print_runs(runs: list[RunView]) -> None:
+def print_runs(runs: list[RunView], *, nothing: str = NONE_YET) -> None:
     """One line per run."""
-    print_table(COLUMNS, [_row(run) for run in runs], nothing="No run has ended yet.")
+    print_table(COLUMNS, [_row(run) for run in runs], nothing=nothing)
 
 
 def _row(run: RunView) -> list[object]:

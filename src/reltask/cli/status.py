@@ -9,10 +9,12 @@ from reltask.app import App
 from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
 from reltask.cli.target import about_all
 from reltask.config import safe_url
-from reltask.job import StatusView, WorkerView
+from reltask.job import JobView, State, StatusView, WorkerView
 from reltask.leadership import MAINTENANCE, LeaseView
 
 SHOWN_WORKERS = 10
+LOOKED_AT = 100
+"""Of so many jobs is it asked whether anybody serves their queue."""
 
 
 @click.command(name="status")
@@ -21,14 +23,18 @@ def command(app: App, *, as_json: bool) -> None:
     """The whole system on one screen."""
     status, workers, leader = app.status_sync(), app.workers_sync(), _leader(app.leases_sync())
     alive = [worker for worker in workers if worker.state == "alive"]
+    unserved = _unserved(app.jobs_sync(state=State.READY, limit=LOOKED_AT), status, alive)
     if as_json:
-        print_json({**msgspec.structs.asdict(status), "workers": alive, "maintenance": leader})
+        left = [{"queue": queue, "task": task} for queue, task in unserved]
+        print_json({**msgspec.structs.asdict(status), "unserved": left, "workers": alive, "maintenance": leader})
         return
     click.echo(f"{safe_url(app.url)} at {text(status.now)} UTC\n")
     led = f"led by {worker_text(leader)}" if leader else "nobody leads"
     print_fields([*_counts(status), ("maintenance", led)])
     for name, count in sorted(status.unknown.items()):
         click.echo(f"\nNo live worker knows {name}: {count} due.", nl=False)
+    for queue, task in unserved:
+        click.echo(f"\nNo live worker takes {task} from queue {queue}.", nl=False)
     click.echo()
     _print_workers(alive)
 
@@ -45,6 +51,19 @@ def _counts(status: StatusView) -> list[tuple[str, object]]:
         ("waiting", status.ready),
         ("next due", status.next_due),
     ]
+
+
+def _unserved(jobs: list[JobView], status: StatusView, alive: list[WorkerView]) -> list[tuple[str, str]]:
+    """Queues and tasks of due jobs that no live worker will take, although one knows the task.
+
+    The jobs come by due time, and those that nobody takes have been due for longest: a few of them tell.
+    """
+    due = {(job.queue, job.task) for job in jobs if job.due_at <= status.now and job.task not in status.unknown}
+    return sorted(
+        (queue, task)
+        for queue, task in due
+        if not any(queue in worker.queues and task in worker.tasks for worker in alive)
+    )
 
 
 def _leader(leases: list[LeaseView]) -> str | None:
