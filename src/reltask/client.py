@@ -261,14 +261,15 @@ class Client:
         return await asyncio.wrap_future(self.private(operation))
 
 
-def refuse_running_loop(name: str) -> None:
+def refuse_running_loop(name: str, *, instead: str | None = None) -> None:
     """Say at once that a blocking call would block the loop that it is made on."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise UsageError(
-        f"{name}_sync() would block the running event loop.", remedy=f"In asynchronous code write: await {name}()."
+        f"{name}_sync() would block the running event loop.",
+        remedy=f"In asynchronous code write: {instead or f'await {name}()'}.",
     )
 
 

@@ -66,13 +66,16 @@ def make_wish(
             f"ttl: {format_duration(length)} is too short for a lease.",
             remedy=f"Write at least {format_duration(SHORTEST)}; it is renewed five times as often.",
         )
+    stall = None if max_stall is None else _length("max_stall", max_stall)
+    if stall == timedelta(0):
+        raise UsageError("max_stall: 0s would lose the lease at once.", remedy="Leave it out for no limit.")
     return Wish(
         name=name,
         ttl=length,
         wait=wait is not False,
         patience=None if isinstance(wait, bool) else _length("wait", wait),
-        rotate_after=None if rotate_after is None else _length("rotate_after", rotate_after),
-        max_stall=None if max_stall is None else _length("max_stall", max_stall),
+        rotate_after=None if rotate_after is None else _length("rotate_after", rotate_after) or None,
+        max_stall=stall,
     )
 
 
@@ -265,7 +268,7 @@ class LeaseHost:
     @contextlib.contextmanager
     def hold_sync(self, wish: Wish) -> Iterator[Lease]:
         """The block of synchronous code."""
-        refuse_running_loop("lease")
+        refuse_running_loop("lease", instead="async with app.lease(…)")
         if self._inline:
             raise UsageError(
                 "An inline app's leases live on its caller's loop.", remedy="Write: async with app.lease(…)."

@@ -106,9 +106,16 @@ def test_the_loss_is_heard_in_every_thread_and_loop(app: App) -> None:
     assert heard == ["the database says that this term is over"] * 5
 
 
+def test_rotation_after_no_time_is_no_rotation() -> None:
+    """`0s` means what it means in the setting: no limit. A stall of no length would lose the lease at once."""
+    assert make_wish("reports", ttl="10s", wait=True, rotate_after="0s", max_stall=None).rotate_after is None
+    with pytest.raises(UsageError, match="max_stall: 0s"):
+        make_wish("reports", ttl="10s", wait=True, rotate_after=None, max_stall="0s")
+
+
 async def test_blocks_of_the_wrong_kind(app: App) -> None:
     """The synchronous form would block the loop."""
-    with pytest.raises(UsageError, match="await lease"), app.lease_sync("reports"):
+    with pytest.raises(UsageError, match=r"async with app\.lease\("), app.lease_sync("reports"):
         pass
 
 
