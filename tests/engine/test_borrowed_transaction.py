@@ -16,7 +16,7 @@ import pytest
 
 from reltask import App, Context, LockLost, SyncContext
 from reltask.errors import AmbiguousError, UsageError
-from reltask.events import RunSucceeded
+from reltask.events import ResultNotStored, RunSucceeded
 from tests.engine.stage import Recorder
 from tests.postgres_server import PostgresServer
 from tests.store.lenders import ON_MSSQL, ON_POSTGRES, ON_SQLITE, Lender, Undo
@@ -168,6 +168,18 @@ def test_effects_and_completion_commit_together(stand: Stand) -> None:
     assert (stand.notes(), stand.done, stand.jobs()) == (["library", "tx"], [7], set())
     assert stand.outcomes() == ["succeeded", "succeeded"]
     assert [run.result for run in stand.app.runs_sync(task="body")] == ['[{"n":2}]']
+
+
+def test_result_that_cannot_be_stored_is_told_of(stand: Stand) -> None:
+    """The block commits without it: a success, and an event that says what is missing, as for a return value."""
+
+    async def give(_ctx: Any, tx: Any, _connection: Any) -> None:
+        tx.result = object()
+
+    stand.play(give)
+    assert [(run.outcome, run.result) for run in stand.app.runs_sync(task="body")] == [("succeeded", None)]
+    (told,) = stand.log.of(ResultNotStored)
+    assert "object cannot be stored" in told.reason
 
 
 def test_an_exception_undoes_both(stand: Stand) -> None:

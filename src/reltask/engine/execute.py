@@ -281,6 +281,8 @@ class Executor:
 
     def _completed_already(self, end: End, completion: Completion) -> None:
         """The body's own transaction has completed the slot; what it raised afterwards changes nothing."""
+        if end.run.not_stored is not None:
+            self._tell(end.run, events.ResultNotStored, reason=end.run.not_stored)
         self._tell(end.run, events.RunSucceeded, seconds=end.seconds, next_run_time=completion.next_run_time)
         if end.ended.outcome is not Outcome.SUCCEEDED:
             self._tell(end.run, events.ErrorAfterCompletion, error=end.ended.error or "")

@@ -71,6 +71,8 @@ class Run(Struct, eq=False):
     stop_detail: str = ""
     completion: Completion | None = None
     """What the body's own transaction has committed."""
+    not_stored: str | None = None
+    """Why the result of that transaction could not be kept."""
     started_at: float = float("-inf")
     """Monotonic."""
     progress_at: float = float("-inf")

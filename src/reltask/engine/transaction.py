@@ -213,6 +213,7 @@ class Transactions:
 
     def _completion(self, run: Run, block: TaskTransaction) -> Completion:
         ended = returned(block.result, limit=self._result_limit)
+        run.not_stored = ended.not_stored
         return completion_of(run, ended, self._clock.monotonic())
 
     async def _seal(self, run: Run, inner: Transaction, completion: Completion | None) -> None:
