@@ -8,6 +8,14 @@
 --     reltask_read      dashboards and people: sees everything, changes nothing
 --
 -- Nobody logs in as one of these. Give them to your own users:  grant reltask_run to my_worker;
+--
+-- All of it is one transaction: what is taken away below is given again before anybody sees that it was gone, so it can
+-- run beside workers, which wait for a moment. If it fails, nothing has changed: run it again.
+
+begin;
+
+-- Rather give up than let every worker wait behind it.
+set local lock_timeout = '15s';
 
 do $$
 declare
@@ -73,3 +81,5 @@ grant select (job_id) on reltask.runs to reltask_enqueue;
 -- Read only.
 grant select on reltask.jobs, reltask.runs, reltask.workers, reltask.leases, reltask.lease_waiters, reltask.metrics
     to reltask_read;
+
+commit;

@@ -15,6 +15,7 @@ from reltask.stores.migration import schema_scripts
 from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.schema import migrate_postgres, pending_postgres
 from reltask.stores.postgres.values import WORTH_COPYING
+from reltask.stores.statement import split
 from tests.postgres_server import PostgresServer
 from tests.store import role_work
 
@@ -102,6 +103,18 @@ FORBIDDEN = {
     ],
 }
 
+PERMISSIONS = dict(schema_scripts("postgres"))["permissions.sql"]
+GRANTED = """
+select relation.relname, relation.relowner, relation.relacl, relation.relrowsecurity, namespace.nspacl,
+       array(select attname || attacl::text from pg_attribute
+             where attrelid = relation.oid and attacl is not null order by attname),
+       array(select polname || polcmd::text from pg_policy where polrelid = relation.oid order by polname)
+from pg_class as relation
+join pg_namespace as namespace on namespace.oid = relation.relnamespace
+where namespace.nspname = 'reltask' and relation.relkind = 'r'
+order by relation.relname
+"""
+
 Url = Callable[[str], str]
 
 
@@ -109,10 +122,9 @@ Url = Callable[[str], str]
 async def url(postgres_server: PostgresServer, postgres_url: str) -> Url:
     """The database with its roles, permissions run twice; call it with a role to get that user's URL."""
     name = postgres_url.rpartition("/")[2]
-    permissions = dict(schema_scripts("postgres"))["permissions.sql"]
     secrets = "create schema elsewhere; create table elsewhere.secrets ()"
     logins = [LOGINS.format(role) for role in ROLES]
-    postgres_server.execute(permissions, permissions, secrets, *logins, database=name)
+    postgres_server.execute(PERMISSIONS, PERMISSIONS, secrets, *logins, database=name)
     return lambda role: postgres_server.url(name, user=f"user_{role}")
 
 
@@ -194,3 +206,18 @@ async def test_migrate_role_can_migrate(url: Url) -> None:
         await connection.close()
     assert await migrate_postgres(url("migrate"))
     assert await pending_postgres(url("migrate")) == []
+
+
+async def test_running_it_again_takes_nothing_away(url: Url, postgres_url: str) -> None:
+    """Between any two statements of the script others see the same grants and policies: workers can run beside it."""
+    assert url("run")
+    administrator, observer = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
+    try:
+        granted = await observer.fetch(GRANTED)
+        for statement in split(PERMISSIONS):  # as psql sends them
+            await administrator.execute(statement)
+            assert await observer.fetch(GRANTED) == granted, statement
+        assert not administrator.is_in_transaction()
+    finally:
+        await administrator.close()
+        await observer.close()
