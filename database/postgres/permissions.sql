@@ -28,6 +28,11 @@ begin
     end loop;
     -- "create schema if not exists", the first line of a migration, asks for this even where the schema exists
     execute format('grant create on database %I to reltask_migrate', current_database());
+    -- A table can be given only to a role that one has oneself. A superuser has them all; whoever may merely create
+    -- roles has not even those made above.
+    if not pg_has_role('reltask_migrate', 'usage') then
+        grant reltask_migrate to current_user;
+    end if;
 end
 $$;
 

@@ -221,3 +221,22 @@ async def test_running_it_again_takes_nothing_away(url: Url, postgres_url: str) 
     finally:
         await administrator.close()
         await observer.close()
+
+
+@pytest.mark.slow
+async def test_an_administrator_need_not_be_a_superuser() -> None:
+    """Whoever owns the database and may create roles can run it, again too, and migrates afterwards as before."""
+    with PostgresServer() as server:  # roles belong to a whole server, and here nobody has made them yet
+        server.execute("create role administrator login createrole", "create database mine owner administrator")
+        url = server.url("mine", user="administrator")
+        assert await migrate_postgres(url)
+        connection = await asyncpg.connect(url)
+        try:
+            for _ in range(2):
+                await connection.execute(PERMISSIONS)
+            await connection.execute("update reltask.meta set schema_version = 0")
+            owner = await connection.fetchval("select tableowner from pg_tables where tablename = 'jobs'")
+        finally:
+            await connection.close()
+        assert owner == "reltask_migrate"
+        assert await migrate_postgres(url)
