@@ -201,6 +201,16 @@ def _postgres_durability(facts: Facts) -> Iterator[Finding]:
         yield _ok("durability", "a commit is on the disk before its answer")
 
 
+def _postgres_isolation(facts: Facts) -> Iterator[Finding]:
+    level = facts.settings["transaction_isolation"]
+    if level == "read committed":
+        yield _ok("isolation", "read committed")
+    else:  # PgBouncer lets no session choose for itself
+        text = f"statements run in {level}: claims and heartbeats that meet others fail instead of waiting for them."
+        remedy = "For reltask's user: alter role … set default_transaction_isolation = 'read committed';"
+        yield _problem("isolation", text, remedy)
+
+
 def _mssql_snapshot(facts: Facts) -> Iterator[Finding]:
     if facts.settings.get("read_committed_snapshot") == "1":
         yield _ok("snapshot", "READ_COMMITTED_SNAPSHOT is on")
@@ -234,7 +244,7 @@ _USAGE = {"worker_percent": "requests at once", "session_percent": "sessions", "
 
 _BY_DATABASE: dict[str, list[Check]] = {
     "sqlite": [_sqlite_journal, _sqlite_place],
-    "postgres": [_postgres_durability],
+    "postgres": [_postgres_durability, _postgres_isolation],
     "mssql": [_mssql_snapshot, _mssql_locking, _mssql_tier],
 }
 

@@ -108,6 +108,17 @@ def test_nobody_is_there(doctor: Examined) -> None:
     assert (result.code, levels(result)) == (1, {"server": "problem"})
 
 
+@pytest.mark.slow
+def test_a_server_that_isolates_too_much(
+    doctor: Examined, postgres_server: PostgresServer, empty_postgres_url: str
+) -> None:
+    """A connection of reltask's own chooses for itself; behind PgBouncer it gets the server's default: that is told."""
+    name = empty_postgres_url.rpartition("/")[2]
+    postgres_server.execute(f"alter database {name} set default_transaction_isolation = 'repeatable read'")
+    assert levels(doctor(empty_postgres_url))["isolation"] == "ok"
+    assert "alter role" in remedy(doctor(f"{empty_postgres_url}?pgbouncer=true"), "isolation")
+
+
 LOGINS = """
 do $$ begin
     if not exists (select from pg_roles where rolname = 'patient_{0}') then create role patient_{0} login; end if;

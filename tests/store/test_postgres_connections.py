@@ -158,6 +158,23 @@ async def test_cancelled_statement_costs_one_connection_and_no_place(
         assert await store.reclaim_jobs() == []
 
 
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_server_that_isolates_more_by_default_changes_nothing(
+    postgres_server: PostgresServer, postgres_url: str, operator: asyncpg.Connection, level: str
+) -> None:
+    """A statement that has waited for a row goes on with what it finds then, whatever the database's default says."""
+    name = await operator.fetchval("select current_database()")
+    postgres_server.execute(f"alter database {name} set default_transaction_isolation = '{level}'")
+    async with opened(postgres_url) as store:
+        await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])
+        (claim,) = (await store.claim_jobs(request())).claims
+        async with operator.transaction():
+            await operator.execute("update reltask.jobs set heartbeat_at = clock_timestamp()")
+            completing = asyncio.ensure_future(store.complete_jobs("w", [Completion(hold=claim.hold)]))
+            await until(operator, WAITING, 1)
+        assert [settled.hold for settled in await completing] == [claim.hold]
+
+
 class Cutter:
     """A TCP proxy that can swallow the server's next answer and end the connection instead."""
 

@@ -11,7 +11,7 @@ from reltask.doctor import Facts, Finding, Level, diagnose, is_sound
 
 SETTINGS = {
     "sqlite": {"journal_mode": "wal", "filesystem": "ext4"},
-    "postgres": {"fsync": "on", "synchronous_commit": "on"},
+    "postgres": {"fsync": "on", "synchronous_commit": "on", "transaction_isolation": "read committed"},
     "mssql": {"read_committed_snapshot": "1", "optimized_locking": "1", "lock_escalation": "DISABLE"},
 }
 
@@ -57,6 +57,7 @@ PROBLEMS: list[tuple[str, Facts, str, str]] = [
     ("permissions", facts(may=frozenset()), "neither run, enqueue nor read", "reltask_run"),
     ("connections", facts(connections=96), "96 of 100", "pool_size"),
     ("durability", facts(settings={"fsync": "off"}), "fsync is off", "fsync = on"),
+    ("isolation", facts(settings={"transaction_isolation": "serializable"}), "serializable", "alter role"),
     ("journal", facts("sqlite", settings={"journal_mode": "delete"}), "journal mode delete", "local disk"),
     ("filesystem", facts("sqlite", settings={"filesystem": "nfs4"}), "nfs4", "local disk"),
     ("tier", facts("mssql", settings={"worker_percent": "97.5"}), "98 %", "pool_size"),

@@ -9,9 +9,10 @@ use. The first one also LISTENs, while somebody wants to be woken:
                  └─ none: connect (at most `pool_size`)    connects again, listens again, wakes once more
 
 Settings that belong to the session travel with the connect. The plans of these statements must not depend on what
-the statistics happen to say, so plans are made once, and whatever reads a whole table is a last resort. Timeouts on the
-server are shorter than those of the client, so that "timed out" means ended. PgBouncer in transaction mode can keep
-none of this: `?pgbouncer=true` in the URL leaves it out, and with it prepared statements and LISTEN.
+the statistics happen to say, so plans are made once, and whatever reads a whole table is a last resort. Whoever has
+waited for a row must go on with what is there then, so the isolation is READ COMMITTED, whatever the server's default.
+Timeouts on the server are shorter than those of the client, so that "timed out" means ended. PgBouncer in transaction
+mode can keep none of this: `?pgbouncer=true` in the URL leaves it out, and with it prepared statements and LISTEN.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def _session(options: Options) -> dict[str, str]:
         "application_name": options.application_name,
         "statement_timeout": patience,
         "idle_in_transaction_session_timeout": patience,
+        "default_transaction_isolation": "read committed",
         "jit": "off",
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",

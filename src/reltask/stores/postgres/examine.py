@@ -29,7 +29,7 @@ async def examine(ask: Ask) -> Facts:
         connection_limit=row["connection_limit"],
         oldest_transaction=row["oldest_transaction"],
         oldest_owner=row["oldest_owner"],
-        settings={name: row[name] for name in ("fsync", "synchronous_commit")},
+        settings={name: row[name] for name in ("fsync", "synchronous_commit", "transaction_isolation")},
     )
 
 

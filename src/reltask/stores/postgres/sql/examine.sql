@@ -40,4 +40,5 @@ select coalesce(:now::timestamptz, clock_timestamp()) as now,
        coalesce((select clock_timestamp() - xact_start from others), interval '0') as oldest_transaction,
        (select coalesce(nullif(application_name, ''), usename) from others) as oldest_owner,
        current_setting('fsync') as fsync,
-       current_setting('synchronous_commit') as synchronous_commit;
+       current_setting('synchronous_commit') as synchronous_commit,
+       current_setting('transaction_isolation') as transaction_isolation;
