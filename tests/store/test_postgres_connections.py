@@ -354,6 +354,56 @@ def test_tls_is_required_off_this_machine_unless_the_url_chooses(url: str, *, tl
     assert read_url(url).tls is tls
 
 
+ENVIRONMENT = ("PGHOST", "PGSERVICE", "PGSSLMODE")
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "tls"),
+    [
+        ("postgresql:///d", {}, False),
+        ("postgresql:///d", {"PGHOST": "localhost,/var/run/postgresql"}, False),
+        ("postgresql:///d", {"PGHOST": "db.example.com"}, True),
+        ("postgresql://u@/d?host=", {"PGHOST": "db.example.com:5432,localhost"}, True),
+        ("postgresql:///d?sslmode=disable", {"PGHOST": "db.example.com"}, False),
+        ("postgresql:///d?sslmode=", {"PGHOST": "db.example.com"}, True),
+        ("postgresql://localhost/d", {"PGHOST": "db.example.com", "PGSERVICE": "mine"}, False),
+        ("postgresql:///d", {"PGSERVICE": "mine"}, True),
+        ("postgresql:///d", {"PGHOST": "db.example.com", "PGSSLMODE": "prefer"}, True),
+        ("postgresql:///d", {"PGHOST": "db.example.com", "PGSSLMODE": "verify-full"}, False),  # the driver's, and more
+    ],
+)
+def test_host_from_the_environment_counts_like_one_in_the_url(
+    monkeypatch: pytest.MonkeyPatch, url: str, environment: dict[str, str], *, tls: bool
+) -> None:
+    """Where the URL names no host, the environment may. Its word on TLS counts if it asks for more than reltask."""
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert read_url(url).tls is tls
+
+
+def test_service_has_to_come_with_a_word_about_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service file can lead anywhere, and may ask for more TLS than reltask would. A token is never sent there."""
+    monkeypatch.setenv("PGHOST", "db.example.com")
+    with pytest.raises(SettingsError, match="names a service"):
+        read_url("postgresql:///d?service=mine")
+    assert not read_url("postgresql:///d?service=mine&sslmode=verify-full").tls
+    with pytest.raises(SettingsError, match="names no server"):
+        read_url("postgresql:///d?service=mine&auth=entra")
+
+
+async def test_server_named_by_the_environment_gets_no_password_in_clear_text(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Off this machine, a server without TLS is refused before anything is sent to it."""
+    monkeypatch.setenv("PGHOST", "0.0.0.0")  # it leads here, but does not look so
+    monkeypatch.setenv("PGPORT", str(postgres_server.port))
+    with pytest.raises(PermanentError, match="does not offer TLS"):
+        async with opened("postgresql://postgres@/postgres"):
+            pass
+
+
 async def test_server_without_tls_is_a_clear_error(postgres_url: str) -> None:
     """Where TLS is required and not offered, the message says what to change."""
     with pytest.raises(PermanentError, match="does not offer TLS"):

@@ -7,6 +7,8 @@
     this machine    as the URL says                TLS, certificate and name checked; sslmode=require takes any
     elsewhere       TLS, unless the URL chooses    TLS, certificate and name checked
 
+Where the URL names no host, the driver looks for one in the environment and in service files, which can lead anywhere.
+
 A token opens the database to whoever has it. So no option can change these rules: it is never sent unencrypted, which
 rules out socket files, nor off this machine to a server that has not proved who it is: by a certificate from one of the
 system's authorities, or from one in the file that `sslrootcert` names.
@@ -14,6 +16,7 @@ system's authorities, or from one in the file that `sslrootcert` names.
 
 from __future__ import annotations
 
+import os
 import ssl
 from ipaddress import ip_address
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
@@ -26,6 +29,8 @@ from reltask.stores.postgres.certificates import tls_mistake, unusable_file
 
 _ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
 """What `sslmode` may be where a token is sent."""
+_ANYWHERE = "?"
+"""In the place of a host that a service file names."""
 
 
 class Target(Struct, frozen=True):
@@ -76,7 +81,7 @@ def read_url(url: str, *, entra: bool = False) -> Target:
     dsn = urlunsplit(parts._replace(query=urlencode(query)))
     local = all(_is_local(host) for host in hosts)
     if not entra:
-        return Target(dsn, pgbouncer, tls=not query.get("sslmode") and not local, query=query)
+        return Target(dsn, pgbouncer, tls=not local and not _chooses_tls(query), query=query)
     _check_login(parts, query)
     _check_encryption(hosts, query)
     verified = not (local and query.get("sslmode") == "require")
@@ -86,11 +91,14 @@ def read_url(url: str, *, entra: bool = False) -> Target:
 
 
 def _hosts(parts: SplitResult, query: dict[str, str]) -> list[str]:
-    """The names that the driver will connect to, without their ports; "" where the URL has none."""
+    """The names that the driver will connect to, without their ports; "" where nothing names one."""
     user_info, _, places = parts.netloc.rpartition("@")
     if "@" in user_info:
         raise ValueError  # the driver would look for the host behind the first @
-    written = places or query.get("host", "")
+    written = places or query.get("host")
+    if not written and (query.get("service") or os.environ.get("PGSERVICE")):
+        return [_ANYWHERE]
+    written = written or os.environ.get("PGHOST", "")
     return [_without_port(unquote(host)) for host in written.split(",")]
 
 
@@ -105,6 +113,16 @@ def _is_local(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _chooses_tls(query: dict[str, str]) -> bool:
+    """Whether the URL says how much TLS there has to be, or the environment asks for no less than reltask would."""
+    if query.get("service") and not query.get("sslmode"):
+        raise SettingsError(
+            "the database URL names a service, which may lead off this machine or ask for TLS of its own.",
+            remedy="Say in the URL how much TLS there has to be: sslmode=verify-full; on this machine sslmode=prefer.",
+        )
+    return bool(query.get("sslmode")) or os.environ.get("PGSSLMODE") in _ENCRYPTED
 
 
 def _asks_for_token(auth: str | None) -> bool:
@@ -131,7 +149,7 @@ def _check_encryption(hosts: list[str], query: dict[str, str]) -> None:
             f"a token of Microsoft Entra ID is never sent unencrypted, and the database URL says sslmode={mode}.",
             remedy="Take sslmode out of the URL: verify-full. On a server without TLS log in with a password.",
         )
-    if any(not host or host.startswith("/") for host in hosts):
+    if any(host in {"", _ANYWHERE} or host.startswith("/") for host in hosts):
         raise SettingsError(
             "a token of Microsoft Entra ID is never sent unencrypted, and the database URL names no server.",
             remedy="Write postgresql://user@server.postgres.database.azure.com/database?auth=entra.",
