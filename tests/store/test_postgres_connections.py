@@ -21,7 +21,7 @@ from reltask.job import ClaimRequest, Completion, Hold, NewJob
 from reltask.resilience import Policy
 from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.connections import Options
-from reltask.stores.postgres.schema import check
+from reltask.stores.postgres.schema import check, migrate_postgres
 from reltask.stores.postgres.signals import Signals, from_payload, to_payload
 from reltask.stores.postgres.target import read_url
 from reltask.stores.postgres.values import WORTH_COPYING
@@ -519,6 +519,30 @@ async def test_read_only_database_is_refused_at_start(
             pass
     with pytest.raises(PermanentError, match="replica"):
         check({"schema_version": 1, "in_recovery": True, "read_only": True})
+
+
+async def test_failover_without_a_writable_server_is_transient(
+    postgres_server: PostgresServer, postgres_url: str, operator: asyncpg.Connection
+) -> None:
+    """Where `target_session_attrs` finds no server, nothing was sent: no doubt about a write, and no driver's error."""
+    name = await operator.fetchval("select current_database()")
+    postgres_server.execute(f"alter database {name} set default_transaction_read_only = on")
+    url = f"{postgres_url}?target_session_attrs=read-write"
+    store = PostgresStore(url)
+
+    job = NewJob(id=uuid4(), task="t")
+    with pytest.raises(TransientError, match="takes writes"):
+        await store.enqueue_jobs([job])
+    with pytest.raises(TransientError, match="takes writes"):
+        await migrate_postgres(url)
+    with pytest.raises(TransientError, match="takes writes"):
+        async with store.transaction(timeout=MINUTE):
+            pass
+    async with store.listen(lambda _: None) as listening:
+        assert listening
+        await operator.execute(f"alter database {name} reset default_transaction_read_only")
+        assert await store.enqueue_jobs([job]) == {job.id}
+    await store.close()
 
 
 def test_missing_driver_names_the_extra() -> None:

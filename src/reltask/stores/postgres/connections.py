@@ -91,7 +91,7 @@ async def connect(
             max_cached_statement_lifetime=0,
             **arguments,
         )
-    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.TargetServerAttributeNotMatched) as error:
         raise target.mistake() or connection_failed(error, token=target.entra) from error
     except (ValueError, asyncpg.InterfaceError):
         raise target.mistake() or SettingsError(

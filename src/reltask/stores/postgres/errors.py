@@ -86,7 +86,7 @@ def connection_failed(error: BaseException, *, token: bool = False) -> ReltaskEr
             f"the certificate of the database server cannot be verified: {error.verify_message}.",
             remedy="Install its authority here, or name a file that holds it: sslrootcert=…",
         )
-    if isinstance(error, OSError):
+    if isinstance(error, OSError | asyncpg.TargetServerAttributeNotMatched):
         return TransientError(f"the database cannot be reached: {_reason(error)}.")
     return AccessRefused(f"the database cannot be reached: {type(error).__name__}.")
 
@@ -150,6 +150,8 @@ def _kind(state: str, *, writes: bool) -> type[ReltaskError]:
     return ConflictError if state.startswith("23") else PermanentError
 
 
-def _reason(error: OSError) -> str:
-    """The operating system's words, without the addresses that asyncio lists after them."""
+def _reason(error: OSError | asyncpg.TargetServerAttributeNotMatched) -> str:
+    """The operating system's words, without the addresses that asyncio lists after them; or those for a failover."""
+    if not isinstance(error, OSError):
+        return "no server that the URL names takes writes now, as its target_session_attrs asks"
     return error.strerror or type(error).__name__
