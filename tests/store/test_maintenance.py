@@ -278,6 +278,18 @@ async def test_a_quiet_time_does_not_stop_the_counting(bench: Bench) -> None:
     assert len(await metrics(bench)) == 3
 
 
+async def test_what_is_not_counted_does_not_hold_the_counting_up(bench: Bench) -> None:
+    """A task that snoozes every minute leaves rows that are never counted; a run behind them is counted at once."""
+    await ran(bench)
+    await bench.store.roll_up_runs(leader=None)
+    for _ in range(20):
+        bench.now.advance(minutes=1)
+        await bench.release(await bench.claimed(new_job(task="poller")), outcome=Outcome.SNOOZED)
+    await ran(bench)
+    assert await bench.store.roll_up_runs(leader=None) == 1
+    assert [view.succeeded for view in await metrics(bench)] == [1, 1]
+
+
 async def test_counting_again_after_pruning_takes_nothing_away(bench: Bench) -> None:
     """Where rows may be gone, nothing is counted again: metrics outlive the ledger."""
     await ran(bench, 3)

@@ -5,7 +5,7 @@
 --
 --     newest minute counted - 2          counted again: a commit may have come late
 --     …
---     first minute not counted yet       the next 10 minutes with it; the rest the next time
+--     first run not counted yet          ten minutes, from its own on; the rest the next time
 --
 -- Not further back than an hour, less a moment: there rows may have been pruned, and counting again would count fewer.
 -- A minute that is as it was is not written.
@@ -62,7 +62,8 @@ BEGIN TRY
 
         SELECT @uncounted = MIN(FinishedAt)
         FROM reltask.Runs
-        WHERE FinishedAt >= @since AND (@newest IS NULL OR FinishedAt >= DATEADD(MINUTE, 1, @newest));
+        WHERE FinishedAt >= @since AND (@newest IS NULL OR FinishedAt >= DATEADD(MINUTE, 1, @newest))
+          AND Outcome IN (N'succeeded', N'failed', N'lost', N'abandoned') AND ClaimedAt IS NOT NULL;
         SET @until = DATEADD(MINUTE, DATEDIFF(MINUTE, @epoch, COALESCE(@uncounted, @now)) + 10, @epoch);
 
         -- What is as it was need not be written.

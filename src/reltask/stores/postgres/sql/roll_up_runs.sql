@@ -4,7 +4,7 @@
 --
 --     newest minute counted - 2          counted again: a commit may have come late
 --     …
---     first minute not counted yet       the next 10 minutes with it; the rest the next time
+--     first run not counted yet          ten minutes, from its own on; the rest the next time
 --
 -- Not further back than an hour, less a moment: there rows may have been pruned, and counting again would count fewer.
 -- A minute that is as it was is not written.
@@ -45,6 +45,7 @@ span as materialized (
         select run.finished_at
         from reltask.runs as run
         where run.finished_at >= greatest(recount.since, newest.minute + interval '1 minute')
+          and run.outcome in ('succeeded', 'failed', 'lost', 'abandoned') and run.claimed_at is not null
         order by run.finished_at
         limit 1
     ) as uncounted on true

@@ -4,7 +4,7 @@
 --
 --     newest minute counted - 2          counted again: a commit may have come late
 --     …
---     first minute not counted yet       the next 10 minutes with it; the rest the next time
+--     first run not counted yet          ten minutes, from its own on; the rest the next time
 --
 -- Not further back than an hour, less a moment: there rows may have been pruned, and counting again would count fewer.
 -- A minute that is as it was is not written.
@@ -21,7 +21,9 @@ span (since, until) as (
            coalesce(
                (select min(finished_at)
                   from reltask_runs
-                 where finished_at >= max(recount.since, coalesce(newest.minute + 60000000, 0))),
+                 where finished_at >= max(recount.since, coalesce(newest.minute + 60000000, 0))
+                   and outcome in ('succeeded', 'failed', 'lost', 'abandoned')
+                   and claimed_at is not null),
                :now
            ) / 60000000 * 60000000 + 10 * 60000000
       from recount
