@@ -1,4 +1,4 @@
-"""What leading and maintenance cost, as their plans say: a large ledger is never read whole.
+"""What leading, maintenance and a look at one job cost, as their plans say: a large ledger is never read whole.
 
 The statements are explained through connections and texts like those of the store, on a ledger of many rows, most of
 them too young to be pruned and too old to be counted again.
@@ -90,6 +90,27 @@ async def test_counting_reads_the_minutes_that_it_counts(full_ledger: asyncpg.Co
 async def test_a_try_reads_its_own_lease_and_its_waiters(full_ledger: asyncpg.Connection) -> None:
     """However many other leases there are."""
     check(await explain(full_ledger, "acquire_lease", values.lease_request(REQUEST)), at_most=110)
+
+
+BUSY = uuid4()
+RUN_OFTEN = """
+insert into reltask.runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at, finished_at, outcome)
+select $1, i, i, 'busy', 'default', 1, ended, ended, ended, 'succeeded'
+from generate_series(1, 5000) as i cross join lateral (select now() + (i - 6000) * interval '1 minute' as ended) as run
+"""
+FIRST_TO_END = "select job_id from reltask.runs order by finished_at limit 1"
+
+
+@pytest.mark.slow
+async def test_runs_of_one_job_are_found_by_its_key(full_ledger: asyncpg.Connection) -> None:
+    """A job that ran once, long ago, one that runs all the time, one that nobody knows: each reads what it shows."""
+    await full_ledger.execute(RUN_OFTEN, BUSY)
+    old = await full_ledger.fetchval(FIRST_TO_END)
+    for learn in ("select", "analyze reltask.runs"):  # without and with statistics
+        await full_ledger.execute(learn)
+        for job_id, at_most in ((old, 1), (BUSY, 10), (uuid4(), 0), (None, 50)):  # of all: some more, for their order
+            columns = {"job_id": job_id, "task": None, "limit": 10}
+            check(await explain(full_ledger, "list_runs", columns), at_most=at_most)
 
 
 @pytest.mark.slow

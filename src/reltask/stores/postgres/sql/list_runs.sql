@@ -1,11 +1,28 @@
--- Purpose       ledger rows, newest first, for people.
+-- Purpose       ledger rows, newest first, for people: of one job by its key, or of all by the time they ended.
 -- Precondition  none; reads only.
 -- Lock order    no locks.
 
+with
+-- The runs of one job end in the order of their fences. Without a job nothing equals null, and nothing is read.
+of_one as (
+    select *
+    from reltask.runs
+    where job_id = :job_id::uuid
+      and (:task::text is null or task = :task::text)
+    order by fence desc
+    limit :limit::integer
+),
+
+of_all as (
+    select *
+    from reltask.runs
+    where :job_id::uuid is null
+      and (:task::text is null or task = :task::text)
+    order by finished_at desc, fence desc, job_id
+    limit :limit::integer
+)
+
 select job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at, finished_at,
        outcome, error, result
-from reltask.runs
-where (:job_id::uuid is null or job_id = :job_id::uuid)
-  and (:task::text is null or task = :task::text)
-order by finished_at desc, fence desc, job_id
-limit :limit::integer;
+from (table of_one union all table of_all) as run
+order by finished_at desc, fence desc, job_id;
