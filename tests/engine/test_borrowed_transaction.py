@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +247,19 @@ def test_chunks_commit_one_by_one(stand: Stand) -> None:
     assert stand.notes() == ["four", "one", "three", "two"]
 
 
+@pytest.mark.parametrize("stand", ON_SQLITE, ids=repr, indirect=True)
+def test_a_block_that_failed_leaves_the_connection_usable(stand: Stand) -> None:
+    """Its transaction is over, so that the next block can begin one on the same connection."""
+
+    async def fail_first(ctx: Any, _tx: Any, connection: Any) -> None:
+        with suppress(Undo), ctx.transaction(complete=False, connection=connection):
+            await stand.lender.write(connection, "gone")
+            raise Undo
+
+    stand.play(stand.writes("kept"), before=fail_first)
+    assert (stand.errors, stand.notes(), stand.outcomes()) == ([], ["kept"], ["succeeded"])
+
+
 def test_an_open_transaction_is_not_taken_over(stand: Stand) -> None:
     """What the user has begun is the user's to end: the block would commit it behind their back."""
 
@@ -264,6 +277,7 @@ def test_an_open_transaction_is_not_taken_over(stand: Stand) -> None:
     (error,) = stand.errors
     assert isinstance(error, UsageError)
     assert "without an open transaction" in str(error)
+    assert ("autocommit=False" in str(error)) is stand.is_sqlite  # with which sqlite3 has no other connections
     assert (stand.notes(), stand.outcomes()) == ([], ["failed"])
 
 

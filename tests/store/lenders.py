@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, closing
 from typing import Any, TypeVar
@@ -127,6 +128,32 @@ class Sqlite3ByHand(Sqlite3):
         connection.execute("begin")
         with connection:
             yield
+
+
+class NoCommit(sqlite3.Connection):
+    """What autocommit=True makes of a connection, for a Python that does not have it yet."""
+
+    def commit(self) -> None:
+        """Nothing is done."""
+
+    def rollback(self) -> None:
+        """Nothing is done."""
+
+
+class Sqlite3Autocommit(Sqlite3ByHand):
+    """In the autocommit mode of Python 3.12, where commit() and rollback() do nothing."""
+
+    options = {"autocommit": True} if sys.version_info >= (3, 12) else {"isolation_level": None, "factory": NoCommit}
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncIterator[None]:
+        connection.execute("begin")
+        try:
+            yield
+        except BaseException:
+            connection.execute("rollback")
+            raise
+        connection.execute("commit")
 
 
 class Asyncpg(AsyncLender):
@@ -340,6 +367,7 @@ def declare_in_django(url: str, declared: dict[str, Any] | None = None) -> str:
 ON_SQLITE: list[Lender] = [
     Sqlite3(),
     Sqlite3ByHand(),
+    Sqlite3Autocommit(),
     AlchemySqlite(),
     AlchemySqliteSession(),
     AlchemySqliteScoped(),

@@ -127,10 +127,15 @@ class SqliteLink:
         self.connection.execute(BEGIN_SQLITE)
         try:
             yield
-            self.connection.commit()
+            self._end("commit")
         except BaseException:
-            self.connection.rollback()
+            self._end("rollback")
             raise
+
+    def _end(self, statement: str) -> None:
+        # Spelled out like the BEGIN: with autocommit=True the methods of these names do nothing.
+        if self.is_open():
+            self.connection.execute(statement)
 
 
 class OdbcLink:

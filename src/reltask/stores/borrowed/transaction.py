@@ -20,6 +20,9 @@ from reltask.stores.statement import BY_POSITION, Statement, compile_statement
 class BorrowedConnection(ABC):
     """A user's connection. Each store adds its verbs."""
 
+    if_open = "Hand over a connection without an open transaction: the block begins and commits its own."
+    """What to do about a transaction that is in the way of a block."""
+
     def __init__(self, link: Link) -> None:
         self._link = link
 
@@ -43,10 +46,7 @@ class BorrowedConnection(ABC):
     @asynccontextmanager
     async def transaction(self, *, timeout: timedelta) -> AsyncIterator[Self]:
         if self._link.is_open():
-            raise UsageError(
-                "connection= has an open transaction already.",
-                remedy="Hand over a connection without an open transaction: the block begins and commits its own.",
-            )
+            raise UsageError("connection= has an open transaction already.", remedy=self.if_open)
         committing = False
         try:
             async with self._link.transaction():

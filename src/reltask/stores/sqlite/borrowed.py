@@ -17,6 +17,10 @@ from reltask.stores.statement import load
 class BorrowedSqlite(Verbs, BorrowedConnection):
     """reltask's verbs on it."""
 
+    if_open = (
+        f"{BorrowedConnection.if_open} With autocommit=False sqlite3 always has one open: leave that out, or say True."
+    )
+
     def __init__(self, link: Link, now: Callable[[], datetime] | None) -> None:
         super().__init__(link)
         self._given_now = now
