@@ -17,7 +17,7 @@ import mssql_python
 import pytest
 
 from reltask import App, events
-from reltask.errors import PermanentError, ReltaskError, SchemaError, SettingsError, TransientError
+from reltask.errors import AccessRefused, PermanentError, ReltaskError, SchemaError, SettingsError, TransientError
 from reltask.stores.entra import Tokens
 from reltask.stores.mssql.connect import connect, read_url
 from reltask.stores.mssql.connections import execute
@@ -196,14 +196,14 @@ ERRORS = [
     (Refusal(208, "Invalid object name 'reltask.Jobs'.", 16), SchemaError, "reltask migrate"),
     (
         Refusal(229, "The SELECT permission was denied on the object 'Jobs', database 'D', schema 'reltask'."),
-        PermanentError,
+        AccessRefused,
         "ALTER ROLE reltask_run",
     ),
     (
         Refusal(
             916, 'The server principal "x" is not able to access the database "D" under the current security context.'
         ),
-        PermanentError,
+        AccessRefused,
         "CREATE USER",
     ),
     (

@@ -413,16 +413,20 @@ async def test_a_commit_inside_the_block_is_noticed(app: App, tmp_path: Path) ->
 class AnswerLost(sqlite3.Connection):
     """Commits, and then breaks."""
 
-    def commit(self) -> None:
-        super().commit()
-        raise OSError("connection reset")
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        cursor = super().execute(sql, *values)
+        if sql == "commit":
+            raise OSError("connection reset")
+        return cursor
 
 
 class RequestLost(sqlite3.Connection):
     """Breaks before it commits."""
 
-    def commit(self) -> None:
-        raise OSError("connection reset")
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql == "commit":
+            raise OSError("connection reset")
+        return super().execute(sql, *values)
 
 
 @pytest.mark.parametrize("kind", [AnswerLost, RequestLost])

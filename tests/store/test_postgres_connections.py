@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -381,6 +382,15 @@ def test_host_from_the_environment_counts_like_one_in_the_url(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert read_url(url).tls is tls
+
+
+def test_server_has_to_prove_itself_to_whoever_names_an_authority(home: Path) -> None:
+    """`sslrootcert` says by whom, and not only for show: certificate and name are checked, also without `sslmode`."""
+    context = read_url("postgresql://u@db.example.com/d?sslrootcert=system").tls_context()
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert read_url("postgresql://u@db.example.com/d").tls_context().verify_mode == ssl.CERT_NONE
+    with pytest.raises(SettingsError, match=r"sslrootcert.*nope\.pem"):
+        read_url(f"postgresql://u@db.example.com/d?sslrootcert={home}/nope.pem").tls_context()
 
 
 def test_service_has_to_come_with_a_word_about_tls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,15 @@ from msgspec import Struct
 from reltask import events
 from reltask.clock import Clock
 from reltask.engine.service import Service
-from reltask.errors import AccessRefused, AmbiguousError, DatabaseError, TransientError
+from reltask.errors import (
+    AccessRefused,
+    AmbiguousError,
+    DatabaseError,
+    ReltaskError,
+    SchemaError,
+    SettingsError,
+    TransientError,
+)
 from reltask.job import Completion, Failure, Hold, Outcome, Release, Settled, Settlement
 from reltask.store import BATCH, Store
 
@@ -33,7 +41,7 @@ T = TypeVar("T")
 Verb = Callable[[str, Sequence[S]], Awaitable[list[Settled]]]
 UNWRITABLE_PAUSE = timedelta(minutes=1)
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
-AWAY = (TransientError, AmbiguousError, AccessRefused)
+AWAY = (TransientError, AmbiguousError, AccessRefused, SchemaError, SettingsError)
 """Errors that speak of the database, not of what was to be written: what has run need not run again for these."""
 
 
@@ -152,7 +160,7 @@ class Settler(Service, Generic[T]):
         with contextlib.suppress(Exception):  # then the claim is let go, and its lock expires
             await self._store.fail_jobs(self._worker, [failure])
 
-    async def _wait_for_database(self, error: DatabaseError, tries: int) -> None:
+    async def _wait_for_database(self, error: ReltaskError, tries: int) -> None:
         pause = RETRY_PAUSES[min(tries, len(RETRY_PAUSES) - 1)]
         self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=pause))
         await self._clock.sleep(pause)

@@ -5,7 +5,8 @@
 
                     a password                     a token: auth=entra, or App(url, credential=…)
     this machine    as the URL says                TLS, certificate and name checked; sslmode=require takes any
-    elsewhere       TLS, unless the URL chooses    TLS, certificate and name checked
+    elsewhere       TLS, unless the URL chooses;   TLS, certificate and name checked
+                    checked if it says by whom
 
 Where the URL names no host, the driver looks for one in the environment and in service files, which can lead anywhere.
 
@@ -80,13 +81,14 @@ def read_url(url: str, *, entra: bool = False) -> Target:
     entra = _asks_for_token(query.pop("auth", None)) or entra
     dsn = urlunsplit(parts._replace(query=urlencode(query)))
     local = all(_is_local(host) for host in hosts)
+    authorities = query.get("sslrootcert", "system")
+    named = None if authorities == "system" else authorities
     if not entra:
-        return Target(dsn, pgbouncer, tls=not local and not _chooses_tls(query), query=query)
+        tls = not local and not _chooses_tls(query)
+        return Target(dsn, pgbouncer, tls=tls, verified="sslrootcert" in query, authorities=named, query=query)
     _check_login(parts, query)
     _check_encryption(hosts, query)
     verified = not (local and query.get("sslmode") == "require")
-    authorities = query.get("sslrootcert", "system")
-    named = None if authorities == "system" else authorities
     return Target(dsn, pgbouncer, tls=True, entra=True, verified=verified, authorities=named)
 
 
