@@ -116,7 +116,7 @@ BEGIN TRY
 
         IF @isolated_at <= @isolated_before
         BEGIN
-            UPDATE reltask.Jobs
+            UPDATE reltask.Jobs WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
             SET LockedBy = @worker,
                 ClaimToken = @token,
                 LockedAt = @now,
@@ -156,7 +156,7 @@ BEGIN TRY
             ORDER BY Nth;
             IF @queue IS NULL BREAK;
 
-            UPDATE reltask.Jobs
+            UPDATE reltask.Jobs WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
             SET LockedBy = @worker,
                 ClaimToken = @token,
                 LockedAt = @now,
@@ -204,7 +204,7 @@ BEGIN TRY
                END,
                job.SlotNo, job.NextRunTime, job.DueAt, job.SlotStartedAt, job.LockedAt, job.Attempt, job.MaxAttempts,
                job.ClaimTimeoutMs, job.Isolated
-        FROM reltask.Jobs AS job
+        FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE job.Id IN (SELECT Id FROM @taken) AND job.LockedBy = @worker;
 
         COMMIT TRANSACTION;

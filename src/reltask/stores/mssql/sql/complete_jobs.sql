@@ -5,6 +5,9 @@
 --
 -- A slot that was passed over (skipped) gets a ledger row too. It takes the next slot number and the next fence, so the
 -- job's row moves on by as many. The unique index UX_Runs_SlotEndsOnce refuses a second end of any slot.
+--
+-- Where the table is small a scan is cheaper than a seek, and would wait for rows that others hold, such as one that is
+-- being inserted. So the first UPDATE is told its index, and what comes after it skips what is not ours.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -49,15 +52,17 @@ BEGIN TRY
 
     BEGIN TRANSACTION;
 
-    UPDATE reltask.Jobs
+    UPDATE job
     SET ClaimToken = NULL
-    WHERE LockedBy = @worker
-      AND EXISTS (SELECT 1 FROM @given AS given WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence);
+    FROM @given AS given
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = given.Id AND job.Fence = given.Fence
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     INSERT INTO @held (Id, Fence)
     SELECT job.Id, job.Fence
     FROM @given AS given
-    JOIN reltask.Jobs AS job ON job.Id = given.Id AND job.Fence = given.Fence
+    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker;
 
     INSERT INTO reltask.Runs (
@@ -67,7 +72,7 @@ BEGIN TRY
            job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error, given.Result
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
-    JOIN reltask.Jobs AS job ON job.Id = held.Id;
+    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;
 
     INSERT INTO reltask.Runs (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
@@ -76,12 +81,12 @@ BEGIN TRY
            passed.NominalTime, passed.NominalTime, NULL, @now, N'skipped'
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence AND given.SkippedCount > 0
-    JOIN reltask.Jobs AS job ON job.Id = held.Id
+    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id
     CROSS APPLY (
         SELECT CAST([key] AS int) AS Nth, CAST(value AS datetime2(6)) AS NominalTime FROM OPENJSON(given.Skipped)
     ) AS passed;
 
-    DELETE FROM reltask.Jobs
+    DELETE FROM reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE LockedBy = @worker
       AND EXISTS (
           SELECT 1
@@ -90,7 +95,7 @@ BEGIN TRY
           WHERE held.Id = Jobs.Id AND given.NextRunTime IS NULL);
 
     -- The next nominal time is strictly later than the last, whatever the clocks did.
-    UPDATE reltask.Jobs
+    UPDATE reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     SET SlotNo = SlotNo + 1 + given.SkippedCount,
         Fence = Jobs.Fence + given.SkippedCount,
         NextRunTime = CASE WHEN given.NextRunTime > Jobs.NextRunTime THEN given.NextRunTime

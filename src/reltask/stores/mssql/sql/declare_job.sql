@@ -1,7 +1,8 @@
 -- Purpose       rewrite the definition of a recurring job after its declaration in code has changed.
--- Precondition  the row's declaration is still the one that was seen, so that of two workers one wins.
--- Lock order    one row. A claimed slot is never moved: only the definition changes then, and the slot's end
---               computes the next time from it.
+-- Precondition  the row's declaration is still the one that was seen, so that of two workers one wins; and it is not
+--               claimed. A slot that runs is never moved, and its worker computes the next time from the schedule that
+--               it has claimed: whoever declares comes again when it has ended.
+-- Lock order    one row.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -19,13 +20,20 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @lock_timeout_ms bigint = :lock_timeout_ms,
         @run_at datetime2(6) = :run_at,
         @delay bigint = :delay,
-        @seen nvarchar(128) = :seen;
+        @seen nvarchar(128) = :seen,
+        @id uniqueidentifier;
 DECLARE @next datetime2(6) = COALESCE(
     @run_at,
     DATEADD(MICROSECOND, COALESCE(@delay, 0) % 1000000, DATEADD(SECOND, COALESCE(@delay, 0) / 1000000, @now)));
 
 BEGIN TRY
-    UPDATE reltask.Jobs
+    -- Found first, because one condition for both kinds of name would read all jobs.
+    IF @key IS NULL
+        SELECT @id = Id FROM reltask.Jobs WHERE JobName = @task AND JobKey IS NULL AND Recurring = 1;
+    ELSE
+        SELECT @id = Id FROM reltask.Jobs WHERE JobName = @task AND JobKey = @key AND JobKey IS NOT NULL;
+
+    UPDATE job
     SET Queue = @queue,
         Priority = @priority,
         Args = @args,
@@ -37,13 +45,13 @@ BEGIN TRY
         MaxAttempts = @max_attempts,
         LockTimeoutMs = @lock_timeout_ms,
         LockTimeoutMinutes = 0,
-        NextRunTime = CASE WHEN LockedBy IS NULL THEN @next ELSE NextRunTime END,
-        NotBefore = CASE WHEN LockedBy IS NULL THEN NULL ELSE NotBefore END
+        NextRunTime = @next,
+        NotBefore = NULL
     OUTPUT inserted.Id AS id
-    WHERE JobName = @task
-      AND (JobKey = @key OR (JobKey IS NULL AND @key IS NULL))
-      AND Recurring = 1
-      AND (Declaration = @seen OR (Declaration IS NULL AND @seen IS NULL));
+    FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    WHERE job.Id = @id
+      AND job.Recurring = 1 AND job.LockedBy IS NULL
+      AND (job.Declaration = @seen OR (job.Declaration IS NULL AND @seen IS NULL));
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -14,9 +14,10 @@ DECLARE @found int;
 BEGIN TRY
     BEGIN TRANSACTION;
 
-    UPDATE reltask.Jobs
+    UPDATE job
     SET Fence = Fence + 1
-    WHERE Id = @id AND LockedBy IS NULL;
+    FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    WHERE job.Id = @id AND job.LockedBy IS NULL;
 
     SET @found = @@ROWCOUNT;
     IF @found > 0
@@ -24,10 +25,10 @@ BEGIN TRY
         INSERT INTO reltask.Runs (
             JobId, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NominalTime, DueAt, FinishedAt, Outcome)
         SELECT Id, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NextRunTime, DueAt, @now, N'discarded'
-        FROM reltask.Jobs
+        FROM reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE Id = @id;
 
-        DELETE FROM reltask.Jobs WHERE Id = @id;
+        DELETE FROM reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) WHERE Id = @id;
     END;
 
     COMMIT TRANSACTION;

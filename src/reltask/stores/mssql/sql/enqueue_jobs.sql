@@ -94,7 +94,9 @@ BEGIN TRY
               AND NOT EXISTS (SELECT 1 FROM reltask.Jobs AS job WHERE job.Id = given.Id)
               AND NOT EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = given.Id)
               AND NOT EXISTS (
-                  SELECT 1 FROM reltask.Jobs AS job WHERE job.JobName = given.JobName AND job.JobKey = given.JobKey)
+                  SELECT 1
+                  FROM reltask.Jobs AS job
+                  WHERE job.JobName = given.JobName AND job.JobKey = given.JobKey AND job.JobKey IS NOT NULL)
               AND NOT EXISTS (
                   SELECT 1
                   FROM reltask.Jobs AS job

@@ -11,11 +11,12 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @fence bigint = :fence;
 
 BEGIN TRY
-    UPDATE reltask.Jobs
+    UPDATE job
     SET HeartbeatAt = @now,
         LockExpiresAt = DATEADD(MILLISECOND, ClaimTimeoutMs % 1000, DATEADD(SECOND, ClaimTimeoutMs / 1000, @now))
     OUTPUT inserted.Id AS id
-    WHERE Id = @id AND Fence = @fence AND LockedBy = @worker;
+    FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    WHERE job.Id = @id AND job.Fence = @fence AND job.LockedBy = @worker;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

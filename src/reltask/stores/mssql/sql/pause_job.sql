@@ -9,9 +9,10 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @id uniqueidentifier = :id;
 
 BEGIN TRY
-    UPDATE reltask.Jobs
+    UPDATE job
     SET PausedAt = @now
-    WHERE Id = @id AND PausedAt IS NULL AND DeadAt IS NULL;
+    FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    WHERE job.Id = @id AND job.PausedAt IS NULL AND job.DeadAt IS NULL;
 
     SELECT @id AS id WHERE @@ROWCOUNT > 0;
 END TRY

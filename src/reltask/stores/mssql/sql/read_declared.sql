@@ -27,6 +27,17 @@ BEGIN TRY
             JobKey = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
                         N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
+    -- Each half spells out the filter of the index that it needs; one condition for both would read all jobs.
+    WITH named AS (
+        SELECT job.Id
+        FROM @given AS given
+        JOIN reltask.Jobs AS job ON job.JobName = given.JobName AND job.JobKey = given.JobKey AND job.JobKey IS NOT NULL
+        UNION ALL
+        SELECT job.Id
+        FROM @given AS given
+        JOIN reltask.Jobs AS job ON job.JobName = given.JobName AND job.JobKey IS NULL AND job.Recurring = 1
+        WHERE given.JobKey IS NULL
+    )
     SELECT job.Id AS id,
            job.JobName AS task,
            job.JobKey AS [key],
@@ -39,9 +50,8 @@ BEGIN TRY
            job.AppVersion AS app_version,
            job.NextRunTime AS next_run_time,
            @now AS now
-    FROM @given AS given
-    JOIN reltask.Jobs AS job ON job.JobName = given.JobName AND COALESCE(job.JobKey, N'') = COALESCE(given.JobKey, N'')
-    WHERE job.Recurring = 1 OR job.JobKey IS NOT NULL;
+    FROM named
+    JOIN reltask.Jobs AS job ON job.Id = named.Id;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

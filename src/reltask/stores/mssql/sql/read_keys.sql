@@ -26,7 +26,7 @@ BEGIN TRY
 
     SELECT job.JobName AS task, job.JobKey AS [key], job.Id AS id
     FROM @given AS given
-    JOIN reltask.Jobs AS job ON job.JobName = given.JobName AND COALESCE(job.JobKey, N'') = given.JobKey
+    JOIN reltask.Jobs AS job ON job.JobName = given.JobName AND job.JobKey = given.JobKey
     WHERE job.JobKey IS NOT NULL;
 END TRY
 BEGIN CATCH

@@ -28,7 +28,7 @@ BEGIN TRY
     BEGIN
         BEGIN TRANSACTION;
 
-        UPDATE reltask.Jobs
+        UPDATE reltask.Jobs WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
         SET ClaimToken = NULL
         OUTPUT inserted.Id INTO @locked (Id)
         WHERE Id IN (
@@ -42,7 +42,7 @@ BEGIN TRY
         SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.LockedBy,
                CASE WHEN job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END
         FROM @locked AS locked
-        JOIN reltask.Jobs AS job ON job.Id = locked.Id;
+        JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = locked.Id;
 
         -- A run that the ledger knows already must not keep the others from being freed.
         INSERT INTO reltask.Runs (
@@ -52,10 +52,10 @@ BEGIN TRY
                job.NextRunTime, job.DueAt, job.LockedAt, @now, N'lost',
                N'no heartbeat since ' + CONVERT(nvarchar(23), job.HeartbeatAt, 126) + N'Z'
         FROM @expired AS expired
-        JOIN reltask.Jobs AS job ON job.Id = expired.Id
+        JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = expired.Id
         WHERE NOT EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = job.Id AND run.Fence = job.Fence);
 
-        UPDATE reltask.Jobs
+        UPDATE reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         SET DeadAt = CASE WHEN Jobs.Attempt >= Jobs.MaxAttempts THEN @now END,
             Isolated = 1,
             LockedBy = NULL,

@@ -11,10 +11,11 @@ DECLARE @worker nvarchar(256) = :worker,
         @progress nvarchar(max) = :progress;
 
 BEGIN TRY
-    UPDATE reltask.Jobs
+    UPDATE job
     SET Progress = @progress
     OUTPUT inserted.Id AS id
-    WHERE Id = @id AND Fence = @fence AND LockedBy = @worker;
+    FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    WHERE job.Id = @id AND job.Fence = @fence AND job.LockedBy = @worker;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -2,6 +2,9 @@
 -- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
 -- Lock order    by id; waits for a row held by another statement and checks it again afterwards. It is the first UPDATE
 --               that locks and looks: what comes after it sees rows that nobody else can change.
+--
+-- Where the table is small a scan is cheaper than a seek, and would wait for rows that others hold, such as one that is
+-- being inserted. So the first UPDATE is told its index, and what comes after it skips what is not ours.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -39,15 +42,17 @@ BEGIN TRY
 
     BEGIN TRANSACTION;
 
-    UPDATE reltask.Jobs
+    UPDATE job
     SET ClaimToken = NULL
-    WHERE LockedBy = @worker
-      AND EXISTS (SELECT 1 FROM @given AS given WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence);
+    FROM @given AS given
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = given.Id AND job.Fence = given.Fence
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     INSERT INTO @held (Id, Fence)
     SELECT job.Id, job.Fence
     FROM @given AS given
-    JOIN reltask.Jobs AS job ON job.Id = given.Id AND job.Fence = given.Fence
+    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker;
 
     INSERT INTO reltask.Runs (
@@ -57,9 +62,9 @@ BEGIN TRY
            job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
-    JOIN reltask.Jobs AS job ON job.Id = held.Id;
+    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;
 
-    UPDATE reltask.Jobs
+    UPDATE reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     SET NotBefore = COALESCE(given.RetryAt, Jobs.NotBefore),
         Attempt = CASE WHEN Jobs.Attempt > 0 THEN Jobs.Attempt - 1 ELSE 0 END,
         Isolated = 0,

@@ -8,9 +8,10 @@ SET XACT_ABORT ON;
 DECLARE @id uniqueidentifier = :id;
 
 BEGIN TRY
-    UPDATE reltask.Jobs
+    UPDATE job
     SET PausedAt = NULL
-    WHERE Id = @id AND PausedAt IS NOT NULL AND DeadAt IS NULL;
+    FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    WHERE job.Id = @id AND job.PausedAt IS NOT NULL AND job.DeadAt IS NULL;
 
     SELECT @id AS id WHERE @@ROWCOUNT > 0;
 END TRY

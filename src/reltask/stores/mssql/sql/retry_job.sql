@@ -9,9 +9,10 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @id uniqueidentifier = :id;
 
 BEGIN TRY
-    UPDATE reltask.Jobs
+    UPDATE job
     SET Attempt = 0, DeadAt = NULL, Isolated = 0, NotBefore = @now
-    WHERE Id = @id AND DeadAt IS NOT NULL;
+    FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    WHERE job.Id = @id AND job.DeadAt IS NOT NULL;
 
     SELECT @id AS id WHERE @@ROWCOUNT > 0;
 END TRY

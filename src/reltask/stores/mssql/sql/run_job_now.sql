@@ -9,9 +9,10 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @id uniqueidentifier = :id;
 
 BEGIN TRY
-    UPDATE reltask.Jobs
+    UPDATE job
     SET NotBefore = CASE WHEN DueAt < @now THEN DueAt ELSE @now END
-    WHERE Id = @id AND LockedBy IS NULL AND DeadAt IS NULL;
+    FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    WHERE job.Id = @id AND job.LockedBy IS NULL AND job.DeadAt IS NULL;
 
     SELECT @id AS id WHERE @@ROWCOUNT > 0;
 END TRY
