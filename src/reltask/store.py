@@ -207,7 +207,7 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:
-        """Rewrite a recurring job's definition if its declaration is still `seen`; never move a claimed slot."""
+        """Rewrite a recurring job's definition if its declaration is still `seen`, and its slot is not claimed."""
         ...
 
     # The protocol

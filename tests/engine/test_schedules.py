@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from reltask import Context, events
+from reltask.engine.declare import AGAIN
 from reltask.errors import DeclarationError
 from reltask.job import JobView, NewJob, RunView, State
 from tests.engine.stage import Stage, StageApp
@@ -336,8 +337,8 @@ def test_change_at_run_time_stays_until_the_declaration_changes(stage: Stage) ->
     stage.run(scenario())
 
 
-def test_claimed_slot_is_never_moved(stage: Stage) -> None:
-    """A worker that starts with another declaration, while a slot runs, changes what comes after it, not the slot."""
+def test_schedule_that_changes_while_a_slot_runs(stage: Stage) -> None:
+    """A claimed slot is never moved, and ends by the old rule; then the new one takes effect, without another start."""
     app, changed = declared(stage, every="1h"), declared(stage, every="5m")
 
     async def scenario() -> None:
@@ -348,8 +349,12 @@ def test_claimed_slot_is_never_moved(stage: Stage) -> None:
                 job = await changed.one_job()
                 assert (job.locked_by, job.fence) == (row.locked_by, row.fence)
                 assert (job.next_run_time, job.due_at) == (row.next_run_time, row.due_at)
-                assert job.schedule == '{"every":"5m"}'
+                assert job.schedule == '{"every":"1h"}'
                 await app.log.wait(events.RunSucceeded, slot_no=2)
+                await asyncio.sleep(2 * AGAIN)
+                assert await schedule_of(changed) == '{"every":"5m"}'
+                await asyncio.sleep(timedelta(minutes=6).total_seconds())
+                assert {run.slot_no for run in await app.ledger()} == {1, 2, 3}
 
     stage.run(scenario())
     assert app.log.of(events.LateWriteRefused) == []

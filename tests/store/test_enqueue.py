@@ -271,16 +271,16 @@ async def test_declare_a_row_without_declaration(bench: Bench) -> None:
     assert await bench.store.declare_job(recurring(declaration="v1"), seen=None)
 
 
-async def test_declare_never_moves_a_claimed_slot(bench: Bench) -> None:
-    """The definition changes under a running job; its slot, its due time and its lock do not."""
+async def test_declare_waits_for_a_claimed_slot(bench: Bench) -> None:
+    """A slot that runs is neither moved nor rewritten: its worker ends it by the schedule that it has claimed."""
     claim = await bench.claimed(recurring())
-    before = await bench.job(claim.job_id)
+    before = await bench.snapshot()
     newer = recurring(declaration="v2", schedule='{"every":"1h"}', run_at=START + timedelta(hours=1))
+    assert not await bench.store.declare_job(newer, seen="v1")
+    assert await bench.snapshot() == before
+    await bench.complete(claim, next_run_time=START + timedelta(days=30))
     assert await bench.store.declare_job(newer, seen="v1")
-    after = await bench.job(claim.job_id)
-    changed = {name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name)}
-    assert changed == {"schedule"}
-    assert await bench.store.read_holds("alice", [claim.hold]) == {claim.hold}
+    assert (await bench.job(claim.job_id)).next_run_time == START + timedelta(hours=1)
 
 
 async def test_declare_clears_an_old_backoff(bench: Bench) -> None:

@@ -55,10 +55,11 @@ async def test_heartbeat_keeps_the_claim_from_being_reclaimed(bench: Bench) -> N
 
 
 async def test_reclaim_goes_by_the_copied_timeout(bench: Bench) -> None:
-    """A new declaration with a shorter timeout does not shorten a claim under way."""
-    job = recurring(lock_timeout=timedelta(hours=1))
-    claim = await bench.claimed(job)
-    assert await bench.store.declare_job(recurring(lock_timeout=timedelta(seconds=1), declaration="v2"), seen="v1")
+    """A claim lasts as long as was agreed when it was made, whatever other workers' settings are."""
+    await bench.add(recurring())
+    claim = await bench.claim_one(lock_timeout=timedelta(hours=1))
+    await bench.add(new_job())
+    await bench.claim_one(lock_timeout=timedelta(hours=2))
     bench.now.advance(minutes=30)
     assert await bench.store.reclaim_jobs() == []
     await bench.store.heartbeat_jobs("alice", [claim.hold], alive_for=LOCK)

@@ -3,7 +3,8 @@
 The row keeps a hash of its last declaration and the version of the app that made it. A starting worker inserts what
 is missing, and rewrites a definition only if its own differs and its app is not older: so old and new workers can run
 side by side, and what an operator changed at run time stays until the declaration itself changes. A claimed slot is
-never moved.
+never moved, and its worker ends it by the schedule that it has claimed: a starting worker that finds one comes again
+until the slot has ended.
 
 A task that was renamed declares the row that recurs under its old name, where there is one: workers of both versions
 then share it, while a second row would make everything happen twice.
@@ -11,17 +12,22 @@ then share it, while a second row would make everything happen twice.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from reltask.engine.service import Service
+from reltask.errors import ReltaskError
 from reltask.job import Declared, NewJob
 from reltask.schedule import decode, first_slot, next_after_change
 from reltask.store import Store
 from reltask.tasks import Registry
 
+AGAIN = 2.0
+"""Seconds until a declaration that found its job running is tried again."""
 Rows = dict[tuple[str, str | None], Declared]
 """Recurring jobs by task and key."""
 
@@ -34,9 +40,17 @@ class LeftOver(NamedTuple):
     """The former or present name of its task whose row has taken its place; None: the declaration is gone."""
 
 
+class Declaration(NamedTuple):
+    """What came of declaring."""
+
+    left_over: list[LeftOver]
+    waits: bool
+    """Whether a job could not be rewritten: it runs, or somebody else has just rewritten it."""
+
+
 async def declare(
     store: Store, jobs: Sequence[NewJob], registry: Registry, *, app_version: str | None = None
-) -> list[LeftOver]:
+) -> Declaration:
     """Bring these declarations into the table, and say what goes on beside them.
 
     Safe from any number of workers at once. Two versions that begin on an empty table in the same moment can make a row
@@ -47,10 +61,23 @@ async def declare(
     missing = [job for job, own in found if not own]
     if missing:
         await _insert(store, missing)
-    for job, (row, *_) in ((job, own) for job, own in found if own):
-        if _is_news(job, row):
-            await store.declare_job(_moved(job, row), seen=row.declaration)
-    return _left_over([own for _, own in found], rows, app_version)
+    news = [(job, own[0]) for job, own in found if own and _is_news(job, own[0])]
+    done = [await store.declare_job(_moved(job, row), seen=row.declaration) for job, row in news]
+    return Declaration(_left_over([own for _, own in found], rows, app_version), waits=not all(done))
+
+
+class Redeclaring(Service):
+    """Declares until nothing waits any more."""
+
+    def __init__(self, attempt: Callable[[], Awaitable[Declaration]]) -> None:
+        super().__init__()
+        self._attempt = attempt
+
+    async def tick(self) -> float | None:
+        with contextlib.suppress(ReltaskError):  # others tell of an outage
+            if not (await self._attempt()).waits:
+                return None
+        return AGAIN
 
 
 async def _read(store: Store, jobs: Sequence[NewJob], registry: Registry) -> Rows:

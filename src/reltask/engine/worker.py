@@ -30,7 +30,7 @@ from reltask.config import LimitSettings, MaintenanceSettings, WorkerSettings
 from reltask.engine.beater import Beater
 from reltask.engine.bodies import AsyncBody, ThreadBody
 from reltask.engine.context import Context, ContextServices, SyncContext
-from reltask.engine.declare import declare
+from reltask.engine.declare import Declaration, Redeclaring, declare
 from reltask.engine.execute import End, Executor
 from reltask.engine.heartbeat import Abandon
 from reltask.engine.maintenance import Maintenance
@@ -212,12 +212,17 @@ class Worker:
 
     async def _introduce(self) -> None:
         await self.store.open()
-        left_over = await declare(self.store, self._schedules, self._registry, app_version=self._app_version)
-        for row, beside in left_over:
+        declared = await self._declare()
+        if declared.waits:
+            self._hosts.append(LoopHost(Redeclaring(self._declare)))
+        for row, beside in declared.left_over:
             left = events.ScheduleLeftOver(worker=self.id, task=row.task, key=row.key, job_id=row.id, beside=beside)
             self._emit(left)
         await self.store.register_worker(self._record())
         await self._listening.enter_async_context(self._listen())
+
+    async def _declare(self) -> Declaration:
+        return await declare(self.store, self._schedules, self._registry, app_version=self._app_version)
 
     def _listen(self) -> AbstractAsyncContextManager[bool]:
         if self._maintenance is None:
