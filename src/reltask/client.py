@@ -35,26 +35,26 @@ PATIENCE = 10.0
 
 
 class UnderWay:
-    """Counts the calls that are under way: `with` each of them."""
+    """Knows the calls that are under way, by their tasks: `with` each of them."""
 
     def __init__(self) -> None:
-        self._calls = 0
+        self.calls: set[asyncio.Task[Any] | None] = set()
         self._none_left = asyncio.Event()
 
     def __enter__(self) -> None:
-        self._calls += 1
+        self.calls.add(asyncio.current_task())
         self._none_left.clear()
 
     def __exit__(self, *_: object) -> None:
-        self._calls -= 1
-        if self._calls == 0:
+        self.calls.discard(asyncio.current_task())
+        if not self.calls:
             self._none_left.set()
 
     async def ended(self) -> None:
         """Wait until none is left, but not for ever."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                while self._calls:
+                while self.calls:
                     await self._none_left.wait()
 
 
@@ -130,14 +130,16 @@ class Portal:
         """Close the connections and end the thread, after the calls that other threads still wait for."""
         with self._lock:
             self._closing = True
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        try:
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     async def _close(self) -> None:
         await self._calls.ended()
-        late = asyncio.all_tasks() - {asyncio.current_task()}
+        late = [call for call in self._calls.calls if call is not None]
         for call in late:
             call.cancel()  # it would never end without its loop, and its caller never hear of it
         await asyncio.gather(*late, return_exceptions=True)

@@ -81,7 +81,8 @@ def on_stop(noted: Callable[[], None], stop: Callable[[], None]) -> None:
 
     So whoever puts a handler of his own in the place of ours is asked, too. SIGTERM from elsewhere is ignored, as is
     Ctrl+C: a supervisor may signal worker and children at once (systemd does), and then the worker says what is to end.
-    It is ignored by a handler, which programs that the child starts do not inherit: they can be ended as ever.
+    It is ignored by a handler, which programs that the child starts do not inherit, and processes that it forks put
+    away: they can be ended as ever.
     """
     asked = False
 
@@ -95,8 +96,21 @@ def on_stop(noted: Callable[[], None], stop: Callable[[], None]) -> None:
         if asked:
             stop()
 
+    def forget() -> None:
+        for number, handler in ((signal.SIGTERM, terminate), (signal.SIGUSR2, ask)):
+            if signal.getsignal(number) is handler:
+                signal.signal(number, signal.SIG_DFL)
+        hear()
+
+    def hear() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+
+    def hold() -> None:  # a signal that comes while Python forks would be dropped
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if IS_POSIX:
         signal.signal(signal.SIGUSR2, ask)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+        os.register_at_fork(before=hold, after_in_parent=hear, after_in_child=forget)
+        hear()

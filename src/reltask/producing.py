@@ -133,13 +133,22 @@ class ProducerHost:
     async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
         """Insert jobs in as few statements as possible, and signal once."""
         batches = _batches(calls, store.bulk)
-        inserted = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
-        await self.signal(store)
+        try:
+            inserted = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
+        finally:
+            await self.signal(store)  # also for what was inserted before one of them failed
         return [job for batch in inserted for job in batch]
 
     async def _insert_batch(self, calls: list[Call], store: Store) -> list[Job]:
         jobs = await self._placed(self._new_jobs(calls), store)
-        return await self._handles(jobs, await self._insert_surely(jobs, store), store)
+        created = await self._insert_surely(jobs, store)
+        try:
+            return await self._handles(jobs, created, store)
+        except DatabaseError:
+            if not created:
+                raise
+        # they are inserted: an error about the others' ids would say that they are not
+        return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
 
     async def _handles(self, jobs: list[NewJob], created: set[UUID], store: Place) -> list[Job]:
         """A handle for each; for one whose key was taken, of the job that has it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,6 +19,14 @@ app = App("sqlite:///never-opened.db")
 
 def add(a: int, b: int) -> int:
     return a + b
+
+
+def fork_and_terminate() -> int | None:
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    process.start()
+    process.terminate()
+    process.join()
+    return process.exitcode
 
 
 def facts(ctx: ProcessContext, note: str) -> dict[str, object]:

@@ -410,6 +410,26 @@ async def test_a_commit_inside_the_block_is_noticed(app: App, tmp_path: Path) ->
     assert [run.outcome for run in await app.runs()] == ["failed"]
 
 
+async def test_coroutine_for_a_result_undoes_both(app: App, tmp_path: Path) -> None:
+    """A forgotten `await` is noticed before the commit: neither rows nor completion stand, and the job comes again."""
+
+    async def work() -> None: ...
+
+    @app.task(backoff="1h")
+    async def forgetful(ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute("create table effects (note text)")
+            tx.result = work()
+
+    job = await forgetful.enqueue()
+    await drain(app)
+    (run,) = await job.runs()
+    assert (run.outcome, await job.view() is not None) == ("failed", True)
+    assert "nobody runs" in (run.error or "")
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
+        assert file.execute("select name from sqlite_master where name = 'effects'").fetchall() == []
+
+
 class AnswerLost(sqlite3.Connection):
     """Commits, and then breaks."""
 

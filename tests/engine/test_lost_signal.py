@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from reltask import App, Context
@@ -51,6 +53,19 @@ async def test_committed_block_is_done_although_its_signal_is_lost(quiet_url: st
             ("child", "succeeded"),
             ("parent", "succeeded"),
         ]
+
+
+def test_last_signal_of_a_burst_is_sent_when_the_app_is_closed(postgres_url: str) -> None:
+    """Closing neither raises nor leaves a thread behind while a signal waits for its turn."""
+    app = App(postgres_url)
+
+    @app.task
+    async def quick() -> None: ...
+
+    for _ in range(4):
+        quick.enqueue_sync()
+    app.close()
+    assert not any(thread.name == "reltask-client" for thread in threading.enumerate())
 
 
 async def test_change_is_done_although_its_signal_is_lost(quiet_url: str) -> None:

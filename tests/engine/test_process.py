@@ -173,6 +173,12 @@ def test_signal_from_elsewhere_does_not_stop_a_child_that_has_hardly_begun() -> 
     assert bytes(msgspec.json.decode(answer, type=Message).value) == b"5"
 
 
+@pytest.mark.timeout(30)
+async def test_child_can_end_the_processes_that_it_forks(live: Stage) -> None:
+    """As a pool does, by SIGTERM: what a child ignores must not be ignored by those that it forks."""
+    assert await outcome(child_app(live, process_tasks.fork_and_terminate)) == ("succeeded", "-15", None)
+
+
 async def test_child_that_is_stopped_ends_the_program_it_runs(live: Stage, tmp_path: Path) -> None:
     """`Stopped` is raised out of whatever the body waits for; what it starts itself can be ended by SIGTERM as ever."""
     app = child_app(live, process_tasks.run_a_program, stop_grace="10s")

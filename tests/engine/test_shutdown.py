@@ -299,6 +299,23 @@ def test_stop_that_is_cut_off_renews_no_more(stage: Stage, after: float) -> None
     stage.run(scenario())
 
 
+def test_stop_that_is_cut_off_while_outcomes_are_written(stage: Stage) -> None:
+    """What has run is on its way, and arrives: a caller without patience does not take the last outcomes along."""
+    app = stage.app()
+    app.faults.slow["complete_jobs"] = 30.0
+
+    @app.task
+    async def quick() -> None: ...
+
+    async def scenario() -> None:
+        await quick.enqueue()
+        await cut_off(app, after=20.0)
+        await app.log.wait(events.WorkerStopped)
+        assert await app.outcomes() == ["succeeded"]
+
+    stage.run(scenario())
+
+
 @pytest.mark.slow
 async def test_stop_that_is_cut_off_ends_the_thread_that_beats(live: Stage) -> None:
     """The beater has a thread and a loop of its own: it must not go on when the worker's loop has gone."""

@@ -421,6 +421,22 @@ def test_failed_batch_is_the_last(app: App, greet: Any, monkeypatch: pytest.Monk
     assert app.status_sync().due == 1_000
 
 
+def test_ids_that_cannot_be_looked_up(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is inserted is not called a failure because the job that has another one's key cannot be named."""
+
+    async def away(*_: object) -> object:
+        raise TransientError("away")
+
+    taken = greet.using(key="k")
+    taken.enqueue_sync("Ada")
+    monkeypatch.setattr(SqliteStore, "read_keys", away)
+    jobs = app.enqueue_many_sync([greet.call("Grace"), taken.call("Alan")])
+    assert [job.created for job in jobs] == [True, False]
+    with pytest.raises(TransientError):
+        taken.enqueue_sync("Alan")
+    assert app.status_sync().due == 2
+
+
 async def _many(app: App, greet: Any) -> int:
     return len(await app.enqueue_many(greet.call(str(n)) for n in range(3)))
 

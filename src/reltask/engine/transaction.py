@@ -213,6 +213,8 @@ class Transactions:
 
     def _completion(self, run: Run, block: TaskTransaction) -> Completion:
         ended = returned(block.result, limit=self._result_limit)
+        if ended.outcome is not Outcome.SUCCEEDED:
+            raise UsageError(f"tx.result is no result. {ended.error}")  # before the commit: nothing of it is applied
         run.not_stored = ended.not_stored
         return completion_of(run, ended, self._clock.monotonic())
 

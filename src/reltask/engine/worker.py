@@ -42,7 +42,7 @@ from reltask.engine.service import Host, LoopHost, Service, ThreadHost
 from reltask.engine.settle import Settler, Waiting
 from reltask.engine.threads import ThreadPool
 from reltask.engine.transaction import Transactions, wait_for
-from reltask.errors import DatabaseError, LockLost, SettingsError
+from reltask.errors import DatabaseError, LockLost, ReltaskError, SettingsError
 from reltask.job import NewJob, Settled, WorkerRecord
 from reltask.lease import Pace
 from reltask.store import Store
@@ -253,11 +253,11 @@ class Worker:
         """See the bodies to their ends, and say goodbye."""
         beater, settler, *_ = self._hosts
         await self._finish_bodies(grace)
-        await settler.stop()
+        await asyncio.shield(settler.stop())  # whoever cuts this off leaves the last outcomes on their way
         self._executor.close()  # whoever was refused by the last answer
         await beater.stop()
         self._pool.close()
-        with contextlib.suppress(DatabaseError):
+        with contextlib.suppress(ReltaskError):
             await self.store.stop_worker(self.id)
             await self.store.signal()  # the others look, and learn the due times that only this one knew
         await self.store.close()

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timedelta
 
-from reltask.errors import DatabaseError
+from reltask.errors import ReltaskError
 from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, MetricView, Term
 from reltask.store import BATCH
 from reltask.stores.asking import Asking, Rows
@@ -50,7 +50,7 @@ class Upkeep(Asking):
         await self._tell("signal_lease", lease=name)
 
     async def _tell(self, verb: str, **columns: object) -> None:
-        with suppress(DatabaseError):
+        with suppress(ReltaskError):
             await self._ask("repeatable", verb, **columns)
 
     async def release_lease(self, term: Term) -> bool:

@@ -15,7 +15,7 @@ BEGIN TRY
     BEGIN TRANSACTION;
 
     UPDATE job
-    SET Fence = Fence + 1
+    SET Fence = job.Fence + 1
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
     WHERE job.Id = @id AND job.LockedBy IS NULL;
 

@@ -10,7 +10,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
 
 BEGIN TRY
     UPDATE job
-    SET NotBefore = CASE WHEN DueAt < @now THEN DueAt ELSE @now END
+    SET NotBefore = CASE WHEN job.DueAt < @now THEN job.DueAt ELSE @now END
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
     WHERE job.Id = @id AND job.LockedBy IS NULL AND job.DeadAt IS NULL;
 
