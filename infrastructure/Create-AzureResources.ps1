@@ -122,7 +122,9 @@ function Get-Administrator {
 
 function Confirm-ResourceGroup {
     # Makes the group unless it is there. One that is not ours is left alone: it would be removed with all that is in it.
-    $group = Get-AzResourceGroup -Name $ResourceGroupName -ErrorAction SilentlyContinue
+    # Groups are listed, because asking for one by its name fails in the same way whether it is missing, the login has
+    # expired or Azure is busy.
+    $group = Get-AzResourceGroup | Where-Object { $_.ResourceGroupName -eq $ResourceGroupName }
     if ($null -ne $group) {
         $tags = $group.Tags
         if ($null -eq $tags -or $tags[$TagName] -ne $TagValue) {

@@ -7,8 +7,8 @@
 
 .DESCRIPTION
     It shows what would be removed and asks first. A group that does not carry reltask's tag is refused. A group that is
-    not there is no error, so it can be run again. With -WhatIf it only says what it would do; -Confirm:$false does not
-    ask.
+    not there is no error, so it can be run again; one that this login may not see looks the same. With -WhatIf it only
+    says what it would do; -Confirm:$false does not ask.
 
 .PARAMETER SubscriptionId
     The subscription that the group belongs to.
@@ -41,9 +41,11 @@ if ($null -eq (Get-AzContext)) {
 # Choosing a subscription changes nothing on Azure: it is neither asked about nor left out of a dry run.
 $null = Set-AzContext -SubscriptionId $SubscriptionId -WhatIf:$false -Confirm:$false
 
-$group = Get-AzResourceGroup -Name $ResourceGroupName -ErrorAction SilentlyContinue
+# Groups are listed, because asking for one by its name fails in the same way whether it is missing, the login has
+# expired or Azure is busy. Only the first of these is no error.
+$group = Get-AzResourceGroup | Where-Object { $_.ResourceGroupName -eq $ResourceGroupName }
 if ($null -eq $group) {
-    Write-Output "There is no resource group $ResourceGroupName. Nothing to remove."
+    Write-Output "There is no resource group $ResourceGroupName that this login may see. Nothing to remove."
     return
 }
 

@@ -41,8 +41,17 @@ CMDLETS = {
         "New-AzResourceGroup",
         "New-AzResourceGroupDeployment",
         "Remove-AzResourceGroup",
+        "Set-AzResource",
     },
-    "PowerShell": {"ForEach-Object", "Join-Path", "Set-StrictMode", "Write-Output", "Write-Verbose"},
+    "PowerShell": {
+        "ForEach-Object",
+        "Join-Path",
+        "Set-StrictMode",
+        "Where-Object",
+        "Write-Output",
+        "Write-Verbose",
+        "Write-Warning",
+    },
 }
 """Every command that the scripts may use, by the module that has it."""
 CHANGES_AZURE = re.compile(r"(New|Set|Remove|Update)-Az(?!Context|ure)")
@@ -154,6 +163,15 @@ def test_removal_asks_and_refuses() -> None:
     places = [text.index(one) for one in order]
     assert places == sorted(places)
     assert "Nothing to remove" in text
+
+
+@pytest.mark.parametrize("script", [CREATE, REMOVE])
+def test_only_a_missing_group_is_no_error(script: str) -> None:
+    """An expired login or throttling must not look like a group that is not there: groups are listed, none is asked for."""
+    text = source(script)
+    assert "SilentlyContinue" not in text
+    assert "Get-AzResourceGroup | Where-Object { $_.ResourceGroupName -eq $ResourceGroupName }" in text
+    assert not re.search(r"Get-AzResourceGroup\s+-(Name|Id)", text)
 
 
 def test_foreign_group_is_refused_at_creation_too() -> None:
