@@ -112,12 +112,33 @@ function Get-Administrator {
         }
         return @{ Login = $AdministratorName; ObjectId = $AdministratorObjectId; Type = $AdministratorType }
     }
-    if ($Context.Account.Type -eq 'User') {
-        $user = Get-AzADUser -SignedIn
-        return @{ Login = $user.UserPrincipalName; ObjectId = $user.Id; Type = 'User' }
+    # Functions of a module do not see this script's $ErrorActionPreference.
+    $reason = 'the directory knows neither a user nor an application of this login.'
+    try {
+        if ($Context.Account.Type -ne 'ServicePrincipal') {
+            # Not by the account's name: in Cloud Shell that is MSI@ and a port, for every person.
+            $user = Get-AzADUser -SignedIn -ErrorAction Stop
+            if ($null -ne $user) {
+                return @{ Login = $user.UserPrincipalName; ObjectId = $user.Id; Type = 'User' }
+            }
+        }
     }
-    $application = Get-AzADServicePrincipal -ApplicationId $Context.Account.Id
-    return @{ Login = $application.DisplayName; ObjectId = $application.AppId; Type = 'Application' }
+    catch {
+        $reason = $_.Exception.Message
+    }
+    # An application: also one with a federated login, and a managed identity that was chosen by its client id.
+    try {
+        if ($Context.Account.Id -match '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$') {
+            $application = Get-AzADServicePrincipal -ApplicationId $Context.Account.Id -ErrorAction Stop
+            if ($null -ne $application) {
+                return @{ Login = $application.DisplayName; ObjectId = $application.AppId; Type = 'Application' }
+            }
+        }
+    }
+    catch {
+        $reason = $_.Exception.Message
+    }
+    throw "Nobody could be found to become the server's administrator: $reason Name one: -AdministratorName, -AdministratorObjectId and -AdministratorType."
 }
 
 function Confirm-ResourceGroup {

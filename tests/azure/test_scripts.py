@@ -198,6 +198,23 @@ def test_script_and_template_fit_together() -> None:
     assert "Mode                    = 'Incremental'" in source(CREATE)
 
 
+def function(name: str) -> str:
+    """The text of one function of the script that creates."""
+    (found,) = [one for one in nodes(CREATE, "function_statement") if one.startswith(f"function {name} ")]
+    return found
+
+
+def test_administrator_is_found_on_every_kind_of_login() -> None:
+    """In Cloud Shell the account is `MSI@…`, and the person is known by -SignedIn alone; a pipeline is an application."""
+    text = function("Get-Administrator")
+    order = ["-ne 'ServicePrincipal'", "Get-AzADUser -SignedIn -ErrorAction Stop", "Get-AzADServicePrincipal -App", "throw"]
+    places = [text.rindex(one) for one in order]
+    assert places == sorted(places)
+    last = text[places[-1] :]
+    assert "-AdministratorName" in last
+    assert "-AdministratorObjectId" in last
+
+
 def test_ends_with_what_to_do_next() -> None:
     """The connection URL, the schema command, and the grant for a managed identity."""
     text = source(CREATE)
