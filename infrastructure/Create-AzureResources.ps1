@@ -9,9 +9,11 @@
     The resources are described by azure-sql.json, beside this script. The server knows Microsoft Entra ID alone; whoever
     runs this becomes its administrator, unless another one is named. TLS 1.2 is the least.
 
-    Running it again changes nothing that is there already, and goes on where an interrupted run ended: the group, the
-    server and the database keep their names. The group is tagged, so that Remove-AzureResources.ps1 knows it. A group
-    of that name which somebody else has made is refused.
+    Running it again makes what is missing, so it goes on where an interrupted run ended. A server and a database that
+    the group has already are left as they are, whatever their names, tier, access and administrator. Only what is asked
+    for changes them: -SkuName, -DisablePublicAccess (:$false opens the server again) and -ClientIpAddress, whose rule
+    takes the place of the one before. The group is tagged, so that Remove-AzureResources.ps1 knows it. A group of that
+    name which somebody else has made is refused.
 
     Log in first: Connect-AzAccount. With -WhatIf it only says what it would do.
 
@@ -25,22 +27,24 @@
     The region of the group and of all that is in it.
 
 .PARAMETER ServerName
-    Unique in the whole world. Left out: reltaskexec- and a suffix that follows from subscription and group.
+    Unique in the whole world. Left out: the server that the group has, or else reltaskexec- and a suffix that follows
+    from subscription and group.
 
 .PARAMETER DatabaseName
-    The database that holds reltask's tables.
+    The database that holds reltask's tables. Left out: TaskExecutionDb, or else the only one that the server has.
 
 .PARAMETER SkuName
-    The tier of the database. Basic has 5 DTU, 2 GB and 30 concurrent workers.
+    The tier of the database. Basic has 5 DTU, 2 GB and 30 concurrent workers. Left out: a database that is there keeps
+    its own.
 
 .PARAMETER ClientIpAddress
     An IPv4 address that may connect from outside Azure, for local development. Left out: no firewall rule is made.
 
 .PARAMETER DisablePublicAccess
-    The server can then be reached through private endpoints alone.
+    The server can then be reached through private endpoints alone. Left out: a server that is there stays as it is.
 
 .PARAMETER AdministratorName
-    The server's administrator, where it is not the one who runs this. Wants AdministratorObjectId, too.
+    The administrator of a new server, where it is not the one who runs this. Wants AdministratorObjectId, too.
 
 .PARAMETER AdministratorObjectId
     The object id of that administrator; of an application: its application id.
@@ -92,6 +96,10 @@ $ErrorActionPreference = 'Stop'
 $TagName = 'managed-by'
 $TagValue = 'reltask'
 $Template = Join-Path -Path $PSScriptRoot -ChildPath 'azure-sql.json'
+$ApiVersion = '2021-11-01'
+$Nobody = @{ Login = ''; ObjectId = ''; Type = 'User' }
+# What was asked for, as against what has a default. Inside a function that variable is the function's own.
+$Given = $PSBoundParameters
 
 function Select-Subscription {
     # Without a login every later command would fail, each in its own words.
@@ -141,44 +149,97 @@ function Get-Administrator {
     throw "Nobody could be found to become the server's administrator: $reason Name one: -AdministratorName, -AdministratorObjectId and -AdministratorType."
 }
 
-function Confirm-ResourceGroup {
-    # Makes the group unless it is there. One that is not ours is left alone: it would be removed with all that is in it.
+function Find-ResourceGroup {
+    # The group, or nothing. One that is not ours is refused: it would be removed with all that is in it.
     # Groups are listed, because asking for one by its name fails in the same way whether it is missing, the login has
     # expired or Azure is busy.
     $group = Get-AzResourceGroup | Where-Object { $_.ResourceGroupName -eq $ResourceGroupName }
-    if ($null -ne $group) {
-        $tags = $group.Tags
-        if ($null -eq $tags -or $tags[$TagName] -ne $TagValue) {
-            throw "The resource group $ResourceGroupName exists and is not tagged $TagName=$TagValue. Choose another -ResourceGroupName."
-        }
-        Write-Verbose "The resource group $ResourceGroupName is there already."
-        return
+    if ($null -eq $group) {
+        return $null
     }
-    $region = ($Location -replace '\s', '').ToLowerInvariant()
-    if ($PSCmdlet.ShouldProcess("$ResourceGroupName in $region", 'Create the resource group')) {
-        $null = New-AzResourceGroup -Name $ResourceGroupName -Location $region -Tag @{ $TagName = $TagValue }
+    $tags = $group.Tags
+    if ($null -eq $tags -or $tags[$TagName] -ne $TagValue) {
+        throw "The resource group $ResourceGroupName exists and is not tagged $TagName=$TagValue. Choose another -ResourceGroupName."
     }
+    Write-Verbose "The resource group $ResourceGroupName is there already."
+    return $group
+}
+
+function Find-Server {
+    # The server that the group has already, or nothing: the one that was named, or else the only one.
+    $servers = @(Get-AzResource -ResourceGroupName $ResourceGroupName -ResourceType 'Microsoft.Sql/servers')
+    if ($ServerName -ne '') {
+        $servers = @($servers | Where-Object { $_.Name -eq $ServerName })
+    }
+    if ($servers.Count -gt 1) {
+        throw "The resource group $ResourceGroupName has several SQL servers. Say which one: -ServerName."
+    }
+    if ($servers.Count -eq 0) {
+        return $null
+    }
+    # A list does not tell whether public access is on.
+    return Get-AzResource -ResourceId $servers[0].ResourceId -ApiVersion $ApiVersion -ExpandProperties
+}
+
+function Find-Database {
+    # The name of the database that the server has already, or '': the one that was named, or else the only one.
+    param([Parameter(Mandatory = $true)] $Server)
+
+    $databases = @(Get-AzResource -ResourceGroupName $ResourceGroupName -ResourceType 'Microsoft.Sql/servers/databases')
+    $names = @($databases |
+            Where-Object { $_.ResourceId -like "*/servers/$($Server.Name)/databases/*" } |
+            ForEach-Object { ($_.ResourceId -split '/')[-1] } |
+            Where-Object { $_ -ne 'master' })
+    if ($names -contains $DatabaseName) {
+        return $DatabaseName
+    }
+    if ($names.Count -eq 0 -or $Given.ContainsKey('DatabaseName')) {
+        return ''
+    }
+    if ($names.Count -gt 1) {
+        throw "The server $($Server.Name) has several databases, and none is called $DatabaseName. Say which one: -DatabaseName."
+    }
+    return $names[0]
+}
+
+function Get-PublicAccess {
+    # What was asked for, or else what the server has. A new one is open, to those whom its firewall knows.
+    param($Server)
+
+    $open = -not $DisablePublicAccess
+    if ($null -ne $Server -and -not $Given.ContainsKey('DisablePublicAccess')) {
+        $open = $Server.Properties.publicNetworkAccess -eq 'Enabled'
+    }
+    if ($open) {
+        return 'Enabled'
+    }
+    return 'Disabled'
 }
 
 function Get-TemplateParameter {
-    # What the template is given. The server's name is left to the template unless one was asked for.
-    param([Parameter(Mandatory = $true)] [hashtable] $Administrator)
+    # What the template is given. It makes no server without an administrator, and no database without a tier: that is
+    # how those that are there are left alone. The name of a new server is left to it unless one was asked for.
+    param($Server, [string] $Database, [string] $Access, [hashtable] $Administrator)
 
-    $access = 'Enabled'
-    if ($DisablePublicAccess) {
-        $access = 'Disabled'
-    }
     $parameters = @{
         databaseName          = $DatabaseName
         skuName               = $SkuName
         clientIpAddress       = $ClientIpAddress
-        publicNetworkAccess   = $access
+        publicNetworkAccess   = $Access
         administratorLogin    = $Administrator.Login
         administratorObjectId = $Administrator.ObjectId
         administratorType     = $Administrator.Type
     }
     if ($ServerName -ne '') {
         $parameters['serverName'] = $ServerName
+    }
+    if ($null -ne $Server) {
+        $parameters['serverName'] = $Server.Name
+        $parameters['location'] = $Server.Location
+    }
+    if ($Database -ne '') {
+        $parameters['databaseName'] = $Database
+        $parameters['skuName'] = ''
     }
     return $parameters
 }
@@ -203,20 +264,56 @@ function Write-NextStep {
     Write-Output "  ./Remove-AzureResources.ps1 -SubscriptionId $SubscriptionId -ResourceGroupName $ResourceGroupName"
 }
 
-if ($DisablePublicAccess -and $ClientIpAddress -ne '') {
-    throw 'A server without public access has no firewall rules: leave out -ClientIpAddress or -DisablePublicAccess.'
+$context = Select-Subscription
+$group = Find-ResourceGroup
+$server = $null
+$database = ''
+if ($null -ne $group) {
+    $server = Find-Server
+}
+if ($null -ne $server) {
+    $database = Find-Database -Server $server
 }
 
-$context = Select-Subscription
-$administrator = Get-Administrator -Context $context
-Confirm-ResourceGroup
+$access = Get-PublicAccess -Server $server
+if ($access -eq 'Disabled' -and $ClientIpAddress -ne '') {
+    throw 'A server without public access has no firewall rules: leave out -ClientIpAddress, or open it with -DisablePublicAccess:$false.'
+}
 
-if ($PSCmdlet.ShouldProcess("$ResourceGroupName, administrator $($administrator.Login)", 'Create the SQL server and the database')) {
+# Azure takes an administrator with a new server alone.
+$administrator = $Nobody
+if ($null -eq $server) {
+    $administrator = Get-Administrator -Context $context
+}
+elseif ($AdministratorName -ne '' -or $AdministratorObjectId -ne '') {
+    Write-Warning "The server $($server.Name) is there already and keeps its administrator. To change that: az sql server ad-admin create"
+}
+
+if ($null -eq $group) {
+    $region = ($Location -replace '\s', '').ToLowerInvariant()
+    if ($PSCmdlet.ShouldProcess("$ResourceGroupName in $region", 'Create the resource group')) {
+        $null = New-AzResourceGroup -Name $ResourceGroupName -Location $region -Tag @{ $TagName = $TagValue }
+    }
+}
+
+# A deployment would set everything that the template names; a patch changes the one thing that was asked for.
+if ($null -ne $server -and $Given.ContainsKey('DisablePublicAccess')) {
+    if ($PSCmdlet.ShouldProcess($server.Name, "Set public access to $access")) {
+        $null = Set-AzResource -ResourceId $server.ResourceId -Properties @{ publicNetworkAccess = $access } -ApiVersion $ApiVersion -UsePatchSemantics -Force
+    }
+}
+if ($database -ne '' -and $Given.ContainsKey('SkuName')) {
+    if ($PSCmdlet.ShouldProcess("$($server.Name)/$database", "Set the tier to $SkuName")) {
+        $null = Set-AzResource -ResourceId "$($server.ResourceId)/databases/$database" -Sku @{ name = $SkuName } -ApiVersion $ApiVersion -UsePatchSemantics -Force
+    }
+}
+
+if ($PSCmdlet.ShouldProcess($ResourceGroupName, 'Create what is missing of the SQL server, the database and the firewall rule')) {
     $deployment = @{
         Name                    = 'reltask'
         ResourceGroupName       = $ResourceGroupName
         TemplateFile            = $Template
-        TemplateParameterObject = Get-TemplateParameter -Administrator $administrator
+        TemplateParameterObject = Get-TemplateParameter -Server $server -Database $database -Access $access -Administrator $administrator
         Mode                    = 'Incremental'
     }
     $result = New-AzResourceGroupDeployment @deployment

@@ -167,7 +167,7 @@ def test_removal_asks_and_refuses() -> None:
 
 @pytest.mark.parametrize("script", [CREATE, REMOVE])
 def test_only_a_missing_group_is_no_error(script: str) -> None:
-    """An expired login or throttling must not look like a group that is not there: groups are listed, none is asked for."""
+    """An expired login or throttling must not look like a group that is not there: groups are listed."""
     text = source(script)
     assert "SilentlyContinue" not in text
     assert "Get-AzResourceGroup | Where-Object { $_.ResourceGroupName -eq $ResourceGroupName }" in text
@@ -193,6 +193,8 @@ def test_script_and_template_fit_together() -> None:
     demanded = {name for name, parameter in template["parameters"].items() if "defaultValue" not in parameter}
     assert demanded <= handed
     assert handed | {"serverName", "location"} == set(template["parameters"])
+    (version,) = {one["apiVersion"] for one in template["resources"]}
+    assert f"$ApiVersion = '{version}'" in source(CREATE)
     assert "$result.Outputs['connectionUrl'].Value" in source(CREATE)
     assert "'azure-sql.json'" in source(CREATE)
     assert "Mode                    = 'Incremental'" in source(CREATE)
@@ -204,10 +206,63 @@ def function(name: str) -> str:
     return found
 
 
+def test_what_is_there_is_left_out_of_the_deployment() -> None:
+    """A deployment sets all that it says: of a server or a database that exists it must say nothing."""
+    handed = function("Get-TemplateParameter")
+    assert re.search(r"\$null -ne \$Server\) \{[^}]*\['serverName'\] = \$Server\.Name\n[^}]*\['location'\]", handed)
+    assert re.search(r"\$Database -ne ''\) \{[^}]*\['databaseName'\] = \$Database\n[^}]*\['skuName'\] = ''", handed)
+    text = source(CREATE)
+    assert "$administrator = $Nobody\nif ($null -eq $server) {\n    $administrator = Get-Administrator " in text
+    assert "$Nobody = @{ Login = ''; ObjectId = ''; Type = 'User' }" in text
+    assert "-ResourceType 'Microsoft.Sql/servers'" in function("Find-Server")
+    assert "-ResourceType 'Microsoft.Sql/servers/databases'" in function("Find-Database")
+
+
+def test_of_several_one_has_to_be_named() -> None:
+    """Which of two servers, or of two databases, is meant is never guessed."""
+    assert re.search(r"\.Count -gt 1\) \{\s+throw [^\n]*-ServerName", function("Find-Server"))
+    assert re.search(r"\.Count -gt 1\) \{\s+throw [^\n]*-DatabaseName", function("Find-Database"))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "change"),
+    [
+        ("DisablePublicAccess", "-Properties @{ publicNetworkAccess = $access }"),
+        ("SkuName", "-Sku @{ name = $SkuName }"),
+    ],
+)
+def test_what_is_there_changes_only_when_it_was_asked_for(parameter: str, change: str) -> None:
+    """A parameter that was not given has a default; that is for new things, and changes none that is there."""
+    text = source(CREATE)
+    (line,) = [one for one in text.splitlines() if "Set-AzResource " in one and change in one]
+    assert "-UsePatchSemantics" in line
+    condition = text[: text.index(line)].splitlines()[-2]
+    assert f"$Given.ContainsKey('{parameter}')" in condition
+    assert "$null -ne $server" in condition or "$database -ne ''" in condition
+
+
+def test_given_parameters_are_those_of_the_script() -> None:
+    """$PSBoundParameters is another one inside each function: it is kept once, outside of them."""
+    (line,) = [one for one in source(CREATE).splitlines() if "$PSBoundParameters" in one]
+    assert line == "$Given = $PSBoundParameters"
+
+
+def test_parameter_with_a_rule_is_not_assigned() -> None:
+    """Assigning to a parameter checks its [Validate…] again: '' for a tier or a database would be refused."""
+    names = "|".join(PARAMETERS[CREATE])
+    body = source(CREATE).partition("\n)\n")[2]
+    assert not re.search(rf"\$({names})\s*=[^=]", body)
+
+
 def test_administrator_is_found_on_every_kind_of_login() -> None:
-    """In Cloud Shell the account is `MSI@…`, and the person is known by -SignedIn alone; a pipeline is an application."""
+    """In Cloud Shell the account is `MSI@…`, and only -SignedIn knows the person; a pipeline is an application."""
     text = function("Get-Administrator")
-    order = ["-ne 'ServicePrincipal'", "Get-AzADUser -SignedIn -ErrorAction Stop", "Get-AzADServicePrincipal -App", "throw"]
+    order = [
+        "-ne 'ServicePrincipal'",
+        "Get-AzADUser -SignedIn -ErrorAction Stop",
+        "Get-AzADServicePrincipal -App",
+        "throw",
+    ]
     places = [text.rindex(one) for one in order]
     assert places == sorted(places)
     last = text[places[-1] :]

@@ -65,10 +65,12 @@ def test_names_and_defaults() -> None:
     assert default("publicNetworkAccess") == "Enabled"
 
 
-def test_only_the_administrator_has_to_be_named() -> None:
-    """Everything else has a default, and nothing is called a password."""
+def test_every_parameter_has_a_default_and_none_is_a_password() -> None:
+    """A new server needs its administrator, one that is there needs nothing; nothing is called a password."""
     parameters = template()["parameters"]
-    assert [name for name in parameters if default(name) is None] == ["administratorLogin", "administratorObjectId"]
+    assert [name for name in parameters if default(name) is None] == []
+    assert default("administratorLogin") == default("administratorObjectId") == ""
+    assert not any("minLength" in parameter for parameter in parameters.values())
     assert not re.search(
         "password|secret|securestring",
         TEMPLATE.read_text(encoding="utf-8").partition("metadata")[2].replace("no passwords", ""),
@@ -85,6 +87,23 @@ def test_server_knows_entra_alone() -> None:
     assert properties["administrators"]["sid"] == "[parameters('administratorObjectId')]"
     assert properties["minimalTlsVersion"] == "1.2"
     assert not {"administratorLogin", "administratorLoginPassword"} & properties.keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameter"),
+    [("Microsoft.Sql/servers", "administratorLogin"), ("Microsoft.Sql/servers/databases", "skuName")],
+)
+def test_what_is_there_already_can_be_left_alone(kind: str, parameter: str) -> None:
+    """A deployment would set the tier, the access and the administrator anew: without a value nothing is deployed."""
+    assert resource(kind)["condition"] == f"[not(empty(parameters('{parameter}')))]"
+    assert "as it is" in template()["parameters"][parameter]["metadata"]["description"]
+
+
+def test_output_does_not_need_the_server_to_be_deployed() -> None:
+    """`reference` finds what this deployment has not made only if it is told the version of the interface."""
+    version = resource("Microsoft.Sql/servers")["apiVersion"]
+    server = "resourceId('Microsoft.Sql/servers', parameters('serverName'))"
+    assert f"reference({server}, '{version}')" in template()["outputs"]["connectionUrl"]["value"]
 
 
 def test_firewall_opens_for_one_address_and_only_on_request() -> None:

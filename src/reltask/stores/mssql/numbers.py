@@ -138,8 +138,8 @@ _ROLE = "Give this user one of the roles of database/mssql/permissions.sql: ALTE
 _USER = "Make a user of it in this database: CREATE USER [name] FROM EXTERNAL PROVIDER; then give it a role."
 _PRIMARY = "Let the URL name the primary (a failover group's read-write listener), without application_intent=readonly."
 _FIREWALL = (
-    "Add a firewall rule for that address: infrastructure/Create-AzureResources.ps1 -ClientIpAddress ADDRESS, or: "
-    "az sql server firewall-rule create."
+    "Add a firewall rule for that address: az sql server firewall-rule create. On a server that was made by "
+    "infrastructure/Create-AzureResources.ps1, that script does it, too, with -ClientIpAddress ADDRESS."
 )
 
 REMEDIES = {
