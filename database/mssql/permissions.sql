@@ -1,6 +1,10 @@
 -- Four roles of this database, from the most to the least trusted. Run it after `reltask migrate`, as a user who may create
 -- roles (db_owner); run it again after each later migration. Running it again changes nothing.
 --
+-- The first run makes reltask_migrate the owner of the schema. With a change of owner SQL Server drops every grant on the
+-- tables in it. Those that stand below are given again in the same transaction, so nobody misses them; grants of your own
+-- on these tables have to be given again by hand. Where the owner is right already, no grant is dropped.
+--
 --     reltask_migrate   owns the schema and may change it; for the one who deploys
 --     reltask_run       workers: claims, settles, leads, reads; cannot rewrite the ledger, nor change the tables
 --     reltask_enqueue   web applications: adds jobs; cannot read arguments, change, claim or remove anything
@@ -20,10 +24,17 @@ IF DATABASE_PRINCIPAL_ID(N'reltask_run') IS NULL CREATE ROLE reltask_run;
 IF DATABASE_PRINCIPAL_ID(N'reltask_enqueue') IS NULL CREATE ROLE reltask_enqueue;
 IF DATABASE_PRINCIPAL_ID(N'reltask_read') IS NULL CREATE ROLE reltask_read;
 
+-- Workers may be running: they see all of the old grants, or all of the new ones.
+BEGIN TRANSACTION;
+
 -- The owner comes first: a change of owner takes grants away. Babelfish knows neither statement.
 IF SERVERPROPERTY('Babelfish') IS NULL
 BEGIN
-    EXEC (N'ALTER AUTHORIZATION ON SCHEMA::reltask TO reltask_migrate');
+    IF NOT EXISTS (
+        SELECT 1 FROM sys.schemas
+        WHERE schema_id = SCHEMA_ID(N'reltask') AND principal_id = DATABASE_PRINCIPAL_ID(N'reltask_migrate')
+    )
+        EXEC (N'ALTER AUTHORIZATION ON SCHEMA::reltask TO reltask_migrate');
     EXEC (N'GRANT CREATE TABLE TO reltask_migrate');
 END;
 
@@ -53,3 +64,5 @@ GRANT SELECT ON reltask.Workers TO reltask_read;
 GRANT SELECT ON reltask.Leases TO reltask_read;
 GRANT SELECT ON reltask.LeaseWaiters TO reltask_read;
 GRANT SELECT ON reltask.Metrics TO reltask_read;
+
+COMMIT TRANSACTION;

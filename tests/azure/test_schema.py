@@ -153,6 +153,20 @@ def test_four_roles() -> None:
     assert not re.search(r"GRANT[^;]*UPDATE[^;]*ON reltask\.Runs", code("permissions.sql"))
 
 
+def test_grants_are_never_missing_while_permissions_are_run() -> None:
+    """A change of owner drops grants: it happens only where it is needed, and in one transaction with all grants."""
+    text = code("permissions.sql")
+    assert text.index("SET XACT_ABORT ON;") < text.index("BEGIN TRANSACTION;")
+    inside = text.partition("BEGIN TRANSACTION;")[2].partition("COMMIT TRANSACTION;")[0]
+    assert len(re.findall("GRANT|ALTER AUTHORIZATION", text)) == len(re.findall("GRANT|ALTER AUTHORIZATION", inside))
+    change = inside.index("ALTER AUTHORIZATION")
+    assert change < inside.index("GRANT")
+    asked = inside[:change]
+    assert "schema_id = SCHEMA_ID(N'reltask') AND principal_id = DATABASE_PRINCIPAL_ID(N'reltask_migrate')" in asked
+    assert asked.index("SERVERPROPERTY('Babelfish') IS NULL") < asked.index("IF NOT EXISTS")
+    assert "drops" in read("permissions.sql").partition("SET NOCOUNT")[0]
+
+
 def test_drop_removes_every_table() -> None:
     """Nothing of ours is left in the schema, so that the schema itself can go."""
     dropped = re.findall(r"DROP TABLE IF EXISTS reltask\.(\w+);", read("drop.sql"))
