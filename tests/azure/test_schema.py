@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from reltask.errors import PermanentError
+from reltask.stores.migration import schema_version
+from reltask.stores.mssql import schema
+
 ROOT = Path(__file__).parents[2]
 MSSQL = ROOT / "database/mssql"
 SCRIPTS = sorted(MSSQL.glob("*.sql"))
@@ -211,6 +215,32 @@ def test_migration_can_be_run_again(script: str) -> None:
     last = text.rindex("UPDATE reltask.Meta SET SchemaVersion")
     assert text.rindex("CREATE") < last < text.index("COMMIT TRANSACTION;")
     assert f"SchemaVersion = {int(script[:3])}" in text[last:]
+
+
+def opened(level: int | None) -> None:
+    """Look at a database of that compatibility level as a store does that opens."""
+    schema.check({"read_only": 0, "compatibility_level": level, "schema_version": schema_version("mssql")})
+
+
+@pytest.mark.parametrize("level", [100, 110, 120])
+def test_database_of_an_older_server_is_refused(level: int) -> None:
+    """Below 130 there is no OPENJSON, and SQL Server calls that a missing object: no migration would help."""
+    with pytest.raises(PermanentError, match=rf"level {level}.*SET COMPATIBILITY_LEVEL = 130"):
+        opened(level)
+
+
+@pytest.mark.parametrize("level", [None, 130, 160])
+def test_database_with_json_is_taken(level: int | None) -> None:
+    """130 is enough; where the level is not known, nothing is refused."""
+    opened(level)
+
+
+def test_level_of_babelfish_does_not_count() -> None:
+    """Babelfish says 120 of every database, and has OPENJSON all the same."""
+    statement = (ROOT / "src/reltask/stores/mssql/sql/read_schema.sql").read_text(encoding="utf-8")
+    asked = statement.partition("AS compatibility_level")[0]
+    assert asked.rindex("WHEN SERVERPROPERTY('Babelfish') IS NULL") < asked.rindex("FROM sys.databases")
+    assert asked.rstrip().endswith("END")
 
 
 needs_parser = pytest.mark.skipif(not PARSER.exists(), reason="Microsoft's parser is not installed: make check-tsql")

@@ -145,6 +145,14 @@ def read_only() -> PermanentError:
     return PermanentError("this database is read-only; claims are decided on the primary alone.", remedy=REMEDIES[3906])
 
 
+def old_level(level: int, *, needed: int) -> PermanentError:
+    """The database behaves as on an older server: found when a store opens."""
+    return PermanentError(
+        f"this database has compatibility level {level}, and OPENJSON needs {needed}.",
+        remedy=f"As its owner, run: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = {needed};",
+    )
+
+
 def quotable(error: BaseException) -> BaseException | None:
     """The error as a cause to chain, if its text cannot carry arguments into a log."""
     said = _read(error)

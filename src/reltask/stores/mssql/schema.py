@@ -10,7 +10,7 @@ from reltask.stores.entra import Credential, Tokens
 from reltask.stores.migration import Migration, check_version, migrations, pending
 from reltask.stores.mssql.connect import read_url
 from reltask.stores.mssql.connections import Connections, Line, Options, cause, execute, failed, fetch
-from reltask.stores.mssql.errors import read_only
+from reltask.stores.mssql.errors import old_level, read_only
 from reltask.stores.mssql.transaction import send
 from reltask.stores.mssql.values import Row
 from reltask.stores.statement import load_batch
@@ -21,12 +21,17 @@ _PATIENCE = 600.0
 """Seconds: a migration may build an index."""
 _TRIES = 10
 """Under load a migration may lose a deadlock against other statements: it is rolled back whole, and run again."""
+_LEVEL = 130
+"""The compatibility level that OPENJSON came with; a database restored from SQL Server 2014 keeps 120."""
 
 
 def check(row: Row) -> None:
-    """Refuse a server that takes no writes, and tables that this version does not speak to."""
+    """Refuse a server that takes no writes or has no OPENJSON, and tables that this version does not speak to."""
     if row["read_only"]:
         raise read_only()
+    level = row["compatibility_level"]
+    if level is not None and level < _LEVEL:
+        raise old_level(level, needed=_LEVEL)
     check_version("mssql", row["schema_version"])
 
 
