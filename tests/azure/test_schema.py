@@ -161,6 +161,7 @@ def test_grants_are_never_missing_while_permissions_are_run() -> None:
     """A change of owner drops grants: it happens only where it is needed, and in one transaction with all grants."""
     text = code("permissions.sql")
     assert text.index("SET XACT_ABORT ON;") < text.index("BEGIN TRANSACTION;")
+    assert text.rstrip().endswith("COMMIT TRANSACTION;")
     inside = text.partition("BEGIN TRANSACTION;")[2].partition("COMMIT TRANSACTION;")[0]
     assert len(re.findall("GRANT|ALTER AUTHORIZATION", text)) == len(re.findall("GRANT|ALTER AUTHORIZATION", inside))
     change = inside.index("ALTER AUTHORIZATION")
