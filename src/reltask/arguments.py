@@ -7,12 +7,16 @@
 
 What is stored is read back at once with the same decoder, so a value that does not fit is refused where it is
 enqueued and not hours later in a worker. Nothing is pickled, and nothing is imported by a name from the database.
+
+Errors name places and types, never values: they end in logs and in the ledger. Where msgspec or pydantic would quote
+one, the error is made anew, outside of the `except` block, so that no traceback shows the original either.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import re
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +26,8 @@ import msgspec
 from reltask.errors import ArgumentsError, DeclarationError
 
 DEFAULT_LIMIT = 1_000_000
+_SHOWN_FAILURES = 10
+_QUOTED_VALUE = re.compile(r"^(Invalid (?:enum )?value) .*(?= - at )", re.DOTALL)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -55,8 +61,8 @@ class Arguments:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, limit: int = DEFAULT_LIMIT) -> str:
         """The JSON of a call, or ArgumentsError: wrong names, wrong types, or something JSON cannot hold."""
         try:
-            raw = encode_json(self._by_name(args, kwargs))
-            self._decoder.decode(raw)
+            raw = encode_json(self._by_name(args, kwargs), to_plain=_to_stored)
+            self._read(raw)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ArgumentsError(f"Task {self._label}: {error}.", remedy=_ARGUMENTS_REMEDY) from error
         if len(raw) > limit:
@@ -75,13 +81,23 @@ class Arguments:
     def decode(self, text: str) -> dict[str, Any]:
         """The keyword arguments of a stored call."""
         try:
-            values = self._decoder.decode(text)
+            values = self._read(text)
         except (ValueError, TypeError) as error:
             raise ArgumentsError(f"Task {self._label}: the stored arguments do not fit: {error}.") from error
         named = msgspec.structs.asdict(values)
         if not self._has_defaults:
             return named
         return {name: value for name, value in named.items() if value is not msgspec.UNSET}
+
+    def _read(self, text: str | bytes) -> Any:
+        """What the decoder makes of it, or an error without the value that msgspec quotes for enums, literals, tags."""
+        try:
+            return self._decoder.decode(text)
+        except msgspec.ValidationError as error:
+            if error.__cause__ is not None:
+                raise  # a class of the task's own refused it, in its own words
+            why = _QUOTED_VALUE.sub(r"\1", str(error))
+        raise ValueError(why)
 
 
 _ARGUMENTS_REMEDY = (
@@ -101,11 +117,18 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
         ) from error
 
 
-def encode_json(value: object) -> bytes:
+def _to_plain(value: Any) -> Any:
+    """Pydantic models, without depending on pydantic: whatever can dump itself."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} cannot be stored as JSON")
+
+
+def encode_json(value: object, *, to_plain: Callable[[Any], Any] = _to_plain) -> bytes:
     """JSON of a value; ValueError for NaN and infinity, which JSON cannot hold and msgspec would turn into null."""
-    raw = msgspec.json.encode(value, enc_hook=_to_plain)
+    raw = msgspec.json.encode(value, enc_hook=to_plain)
     if b"null" in raw:
-        _refuse_nan(msgspec.to_builtins(value, enc_hook=_to_plain))
+        _refuse_nan(msgspec.to_builtins(value, enc_hook=to_plain))
     return raw
 
 
@@ -126,14 +149,36 @@ def _refuse_nan(value: object) -> None:
             _refuse_nan(item)
 
 
-def _to_plain(value: Any) -> Any:
-    """Pydantic models, without depending on pydantic: whatever can dump itself."""
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} cannot be stored as JSON")
+def _to_stored(value: Any) -> Any:
+    """Like `_to_plain`, but a model must come back equal: masked secrets and excluded fields would be lost silently."""
+    if not hasattr(value, "model_dump"):
+        return _to_plain(value)
+    plain = value.model_dump(mode="json", by_alias=True, round_trip=True)
+    if _validated(type(value), plain) != value:
+        raise ValueError(
+            f"{type(value).__name__} does not come back from its JSON as it was, as with secrets and excluded fields"
+        )
+    return plain
 
 
 def _from_plain(kind: type, value: Any) -> Any:
     if hasattr(kind, "model_validate"):
-        return kind.model_validate(value)
+        return _validated(kind, value)
     raise TypeError(f"{getattr(kind, '__name__', kind)} cannot be read from JSON")
+
+
+def _validated(kind: Any, plain: Any) -> Any:
+    """The model of what was stored, or a ValueError that tells where it does not fit, and nothing of the values."""
+    try:
+        return kind.model_validate(plain)
+    except ValueError as error:
+        why = _failures(error)
+    raise ValueError(f"{kind.__name__} does not fit: {why}")
+
+
+def _failures(error: Any) -> str:
+    """Where a validation failed, and by which rule. The messages of pydantic's own validators may quote the value."""
+    if not hasattr(error, "errors"):
+        return type(error).__name__
+    failures = error.errors(include_input=False, include_url=False, include_context=False)[:_SHOWN_FAILURES]
+    return ", ".join(f"{'.'.join(map(str, failure['loc'])) or 'it'}: {failure['type']}" for failure in failures)

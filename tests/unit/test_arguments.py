@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reltask.arguments import Arguments
+from reltask.arguments import Arguments, encode_json
 from reltask.errors import ArgumentsError, DeclarationError
 
 UserId = NewType("UserId", int)
@@ -49,14 +49,28 @@ class Plain(msgspec.Struct):
     size: int
 
 
+class ModelError(ValueError):
+    """Like pydantic's ValidationError: quotes the input, unless it is asked for its parts without it."""
+
+    def __init__(self, place: str, kind: str, given: Any) -> None:
+        super().__init__(f"{place} [type={kind}, input_value={given!r}]")
+        self._failure = {"type": kind, "loc": (place,), "msg": f"not {given!r}"}
+        self._given = given
+
+    def errors(self, *, include_input: bool, include_url: bool, include_context: bool) -> list[dict[str, Any]]:
+        assert not include_url
+        assert not include_context
+        return [{**self._failure, "input": self._given} if include_input else self._failure]
+
+
 class Model:
-    """Looks like a pydantic model: dumps and validates itself."""
+    """Looks like a pydantic model with an alias and a computed field: dumps and validates itself."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"Model({self.name!r})"
+        return f"{type(self).__name__}({self.name!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Model) and other.name == self.name
@@ -64,15 +78,25 @@ class Model:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    def model_dump(self, *, mode: str) -> dict[str, str]:
+    def model_dump(self, *, mode: str, by_alias: bool = False, round_trip: bool = False) -> dict[str, Any]:
         assert mode == "json"
-        return {"name": self.name}
+        computed = {} if round_trip else {"length": len(self.name)}
+        return {"Name" if by_alias else "name": self.name, **computed}
 
     @classmethod
     def model_validate(cls, value: Any) -> Model:
-        if not isinstance(value, dict) or set(value) != {"name"}:
-            raise ValueError("a model has a name")
-        return cls(value["name"])
+        if not isinstance(value, dict) or "Name" not in value:
+            raise ModelError("Name", "missing", value)
+        if set(value) != {"Name"}:
+            raise ModelError(str(max(value)), "extra_forbidden", value)
+        return cls(value["Name"])
+
+
+class Masked(Model):
+    """Dumps its secret as stars, as pydantic's SecretStr does."""
+
+    def model_dump(self, *, mode: str, by_alias: bool = False, round_trip: bool = False) -> dict[str, Any]:
+        return dict.fromkeys(super().model_dump(mode=mode, by_alias=by_alias, round_trip=round_trip), "***")
 
 
 def typed_as(hint: Any) -> Callable[..., None]:
@@ -204,8 +228,9 @@ def test_any_json_value_survives(value: object) -> None:
         (Any, "\ud800", "surrogates"),
         (UUID, "not-a-uuid", "Invalid UUID"),
         (User, {"tags": []}, "missing required field `id`"),
-        (Colour, "blue", "Invalid enum value 'blue'"),
-        (Model, {"nome": "x"}, "a model has a name"),
+        (Colour, "blue", "Invalid enum value - at `$.value`"),
+        (Model, {"nome": "x"}, "Model does not fit: Name: missing - at `$.value`"),
+        (Masked, Masked("x"), "Masked does not come back from its JSON as it was"),
         (Annotated[int, msgspec.Meta(ge=1)], 0, "Expected `int` >= 1"),
     ],
     ids=str,
@@ -216,6 +241,96 @@ def test_what_does_not_fit_is_refused_where_it_is_enqueued(hint: Any, value: obj
         round_trip(hint, value)
     assert why in str(caught.value)
     assert "Pass what the function's signature asks for" in caught.value.remedy
+
+
+SECRET = "hunter2"
+
+
+class Cat(msgspec.Struct, tag="cat"):
+    name: str
+
+
+class Dog(msgspec.Struct, tag="dog"):
+    name: str
+
+
+UNFIT = [
+    (int, SECRET),
+    (UUID, SECRET),
+    (Decimal, SECRET),
+    (datetime, SECRET),
+    (timedelta, SECRET),
+    (bytes, SECRET),
+    (Colour, SECRET),
+    (Colour, f"{SECRET} - at `$.value` {SECRET}\n{SECRET}"),
+    (list[Colour], [SECRET]),
+    (dict[Colour, int], {SECRET: 1}),
+    (dict[str, int], {SECRET: "x"}),
+    (Literal["a"], SECRET),
+    (Cat | Dog, {"type": SECRET, "name": "x"}),
+    (Annotated[str, msgspec.Meta(pattern="^a$")], SECRET),
+    (Model, {"nome": SECRET}),
+    (list[Model], [{"Name": "x", "more": SECRET}]),
+]
+
+
+def told(error: BaseException | None) -> str:
+    """All that anybody could show of an error, with what caused it and what was handled meanwhile."""
+    return "" if error is None else f"{error!r} {error} {told(error.__cause__)} {told(error.__context__)}"
+
+
+@pytest.mark.parametrize(("hint", "value"), UNFIT, ids=str)
+def test_errors_quote_no_values(hint: Any, value: object) -> None:
+    """Neither the error nor what led to it shows what was passed, or what was stored: logs and ledger keep it."""
+    arguments = Arguments(typed_as(hint), skip_first=False)
+    with pytest.raises(ArgumentsError) as enqueued:
+        arguments.encode((value,), {})
+    with pytest.raises(ArgumentsError) as stored:
+        arguments.decode(json.dumps({"value": value}))
+    for caught in (enqueued, stored):
+        assert "`$.value" in str(caught.value), "the place is told"
+        assert SECRET not in told(caught.value)
+
+
+def test_result_of_a_model_is_what_it_dumps() -> None:
+    """A result is for people to read and never read back: masked secrets stay masked, computed fields are shown."""
+    assert encode_json(Masked("x")) == b'{"name":"***","length":"***"}'
+
+
+if find_spec("pydantic"):  # no dependency of reltask, not even in its tests: Model stands for it above
+
+    def pydantic_model(**fields: Any) -> Any:
+        return import_module("pydantic").create_model("Login", __config__={"extra": "forbid"}, **fields)
+
+    def test_pydantic_models_come_back_equal() -> None:
+        """Aliases and computed fields do not keep a model from being enqueued."""
+        pydantic = import_module("pydantic")
+        login = pydantic_model(user_id=(int, pydantic.Field(alias="userId")), at=(datetime, ...))
+        login = type("Computed", (login,), {"twice": pydantic.computed_field(property(twice))})
+        given = login(userId=3, at=datetime(2026, 1, 1, tzinfo=UTC))
+        assert round_trip(login, given) == given
+
+    def test_pydantic_models_that_would_change_are_refused() -> None:
+        """Secrets dump as stars, excluded fields not at all: said where it is enqueued, and the value is not shown."""
+        pydantic = import_module("pydantic")
+        secret = pydantic_model(password=(pydantic.SecretStr, ...))
+        hidden = pydantic_model(password=(str, pydantic.Field("none", exclude=True)))
+        for model in (secret, hidden):
+            with pytest.raises(ArgumentsError, match="does not come back from its JSON") as caught:
+                round_trip(model, model(password=SECRET))
+            assert SECRET not in told(caught.value)
+
+    def test_pydantic_errors_quote_no_values() -> None:
+        """Place and rule are told; neither the message nor what caused it shows the input."""
+        arguments = Arguments(typed_as(pydantic_model(password=(int, ...))), skip_first=False)
+        with pytest.raises(
+            ArgumentsError, match=r"Login does not fit: password: int_parsing - at `\$.value`"
+        ) as caught:
+            arguments.decode(json.dumps({"value": {"password": SECRET}}))
+        assert SECRET not in told(caught.value)
+
+    def twice(self: Any) -> int:
+        return 2 * int(self.user_id)
 
 
 def test_open_file_is_refused(tmp_path: Path) -> None:
