@@ -212,6 +212,21 @@ def test_a_dead_letter_is_shown_retried_and_discarded(worked: Project) -> None:
     assert worked.run("dead", "list", worked.app).out == "There are no dead letters.\n"
 
 
+@pytest.mark.parametrize(("action", "done"), [("discard", "discarded"), ("retry", "will be tried again")])
+def test_only_dead_letters_are_changed_and_each_is_told_of(worked: Project, action: str, done: str) -> None:
+    """A healthy job stays, in words; those behind it are changed all the same, and the exit status is 1."""
+    (letter,) = worked.run("dead", "list", worked.app, "--json").json
+    healthy = worked.enqueue("hello", name="Bea")
+    result = worked.run("dead", action, healthy, MISSING, letter["id"], "--app", worked.app)
+    assert result.code == 1
+    assert result.out == f"{letter['id']} {done}\n"
+    assert f"error[unknown-job]: Job {healthy} is not dead but ready." in result.err
+    assert MISSING in result.err
+    assert worked.run("jobs", "show", healthy, "--app", worked.app).code == 0
+    again = worked.run("dead", action, healthy, "--app", worked.app, "--json")
+    assert (again.code, again.json) == (1, [{"id": healthy, "error": f"Job {healthy} is not dead but ready."}])
+
+
 def test_dead_letters_are_named_or_all(worked: Project) -> None:
     """Neither is no answer, and both would be a guess."""
     assert worked.run("dead", "retry", "--app", worked.app).code == 2

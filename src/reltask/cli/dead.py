@@ -8,11 +8,13 @@ import click
 import msgspec
 
 from reltask.app import App
-from reltask.cli.jobs import print_changed, print_job
+from reltask.cli.errors import report
+from reltask.cli.jobs import print_job
 from reltask.cli.show import first_line, print_json, print_table
 from reltask.cli.target import about_all, about_some
 from reltask.errors import UnknownJob, UsageError
-from reltask.job import Outcome, RunView, State
+from reltask.job import JobView, Outcome, RunView, State
+from reltask.runner import EXIT_OK
 
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "ATTEMPTS", "LAST FAILURE (UTC)", "ERROR"]
 ALL_AT_ONCE = 1_000
@@ -46,9 +48,7 @@ def list_(app: App, *, task: str | None, limit: int, as_json: bool) -> None:
 @click.argument("job_id", type=click.UUID, metavar="ID")
 def show(app: App, *, job_id: UUID, as_json: bool) -> None:
     """Show a dead letter with the traceback of its last failure."""
-    job = app.job_sync(job_id)
-    if job.state is not State.DEAD:
-        raise UnknownJob(f"Job {job_id} is not dead but {job.state}.", remedy=f"See: reltask jobs show {job_id}")
+    job = _dead(app, job_id)
     print_job(job, app.runs_sync(job_id=job_id, limit=5), as_json=as_json)
     failure = _last_failure(app, job_id)
     if failure is not None and failure.error and not as_json:
@@ -63,29 +63,51 @@ _ALL = click.option("--all", "everything", is_flag=True, help="All dead letters,
 @about_some
 @_IDS
 @_ALL
-def retry(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> None:
+def retry(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> int:
     """Give dead letters a new set of attempts, due at once."""
-    _change(app, "retry", "will be tried again", job_ids, everything=everything, as_json=as_json)
+    return _change(app, "retry", "will be tried again", job_ids, everything=everything, as_json=as_json)
 
 
 @command.command()
 @about_some
 @_IDS
 @_ALL
-def discard(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> None:
+def discard(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> int:
     """Remove dead letters; the ledger keeps their runs."""
-    _change(app, "discard", "discarded", job_ids, everything=everything, as_json=as_json)
+    return _change(app, "discard", "discarded", job_ids, everything=everything, as_json=as_json)
 
 
-def _change(app: App, action: str, done: str, job_ids: tuple[UUID, ...], *, everything: bool, as_json: bool) -> None:
+def _change(app: App, action: str, done: str, job_ids: tuple[UUID, ...], *, everything: bool, as_json: bool) -> int:
+    """Do it to each, past those that cannot be changed, and say what became of each."""
     if bool(job_ids) == everything:
         raise UsageError("Which dead letters?", remedy="Name their ids, or write --all.")
     chosen = [job.id for job in app.jobs_sync(state=State.DEAD, limit=ALL_AT_ONCE)] if everything else list(job_ids)
+    became: list[dict[str, object]] = []
+    code = EXIT_OK
     for job_id in chosen:
-        app.change_sync(action, job_id)
-    print_changed(chosen, done, as_json=as_json)
-    if not chosen and not as_json:
+        try:
+            _dead(app, job_id)  # discarding takes any job that is not running, and a healthy one is no dead letter
+            app.change_sync(action, job_id)
+        except UnknownJob as error:
+            code = report(error, debug=False)
+            became.append({"id": job_id, "error": error.message})
+        else:
+            became.append({"id": job_id, "done": done})
+            if not as_json:
+                click.echo(f"{job_id} {done}")
+    if as_json:
+        print_json(became)
+    elif not chosen:
         click.echo("There are no dead letters.")
+    return code
+
+
+def _dead(app: App, job_id: UUID) -> JobView:
+    """The dead letter of this id, or UnknownJob."""
+    job = app.job_sync(job_id)
+    if job.state is not State.DEAD:
+        raise UnknownJob(f"Job {job_id} is not dead but {job.state}.", remedy=f"See: reltask jobs show {job_id}")
+    return job
 
 
 def _last_failure(app: App, job_id: UUID) -> RunView | None:
