@@ -9,7 +9,8 @@ A *grid* (`every` with `align=True`, or `cron`) has points of its own, and a lat
 
     missed="once"   next is 4: one run covers all that was missed before it started
     missed="all"    next is 2, then 3, 4 …: each point runs; the oldest beyond `missed_limit` are skipped
-    missed="skip"   next is 5; 2, 3 and 4 are skipped, each with a row in the ledger
+    missed="skip"   next is 4 if that is not later than `missed_grace`, else 5; the points before it are skipped,
+                    each with a row in the ledger
 
 Whatever the clocks do, the next slot is strictly later than the last one. Missed points are walked newest first and
 never further than `missed_limit` + `LISTED`, so a year's outage of a schedule that runs each second costs no more
@@ -202,10 +203,11 @@ def next_slot(schedule: Schedule, *, nominal: datetime, started: datetime, finis
     passed = _newest_first(schedule, after=nominal, until=finished)
     if schedule.missed == "all":
         kept = list(islice(passed, schedule.missed_limit))
-        at = kept[-1] if kept else _after(schedule, nominal)
     else:
-        at = _after(schedule, max(nominal, finished))
-    return Next(at, tuple(islice(passed, LISTED))[::-1])
+        kept = [newest for newest in islice(passed, 1) if finished <= newest + schedule.missed_grace]
+    at = kept[-1] if kept else _after(schedule, max(nominal, finished))
+    skipped = _newest_first(schedule, after=nominal, until=at - _TICK)
+    return Next(at, tuple(islice(skipped, LISTED))[::-1])
 
 
 def is_missed(schedule: Schedule, *, nominal: datetime, claimed_at: datetime, attempt: int) -> bool:

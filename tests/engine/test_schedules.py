@@ -181,6 +181,25 @@ def test_missed_slots(stage: Stage, missed: Any, outcomes: list[str]) -> None:
         assert [run.nominal_time.hour for run in runs] == [1, 2, 3, 4, 5]
 
 
+def test_newest_missed_slot_within_the_grace_runs(stage: Stage) -> None:
+    """Back at 02:30 after two nights: last night's slot is half an hour late and runs; the one before it is skipped."""
+    app = stage.app()
+
+    @app.task(cron="0 2 * * *", missed="skip", missed_grace="2h")
+    async def nightly() -> None: ...
+
+    async def scenario() -> list[RunView]:
+        async with app.worker():
+            pass  # declared: the first slot is on the first day
+        await asyncio.sleep(26.5 * 3600)
+        async with app.worker():
+            await asyncio.sleep(3600)
+        return await app.ledger()
+
+    runs = stage.run(scenario())
+    assert [(run.nominal_time.day, run.outcome) for run in runs] == [(1, "skipped"), (2, "succeeded")]
+
+
 # Several schedules of one task
 
 

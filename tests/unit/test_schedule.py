@@ -39,6 +39,7 @@ ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Ame
 
 moments = st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - bounds are naive
 intervals = st.timedeltas(timedelta(microseconds=1), timedelta(days=400))
+graces = st.timedeltas(timedelta(0), timedelta(days=1))
 missed_ways: st.SearchStrategy[Missed] = st.sampled_from(["once", "all", "skip"])
 grids: st.SearchStrategy[Schedule] = st.one_of(
     st.builds(Every, intervals, align=st.just(True), missed=missed_ways, missed_limit=st.integers(1, 20)),
@@ -141,13 +142,17 @@ def reachable_end(grid: Schedule, nominal: datetime, steps: int) -> datetime:
 
 @pytest.mark.slow
 @quick
-@given(grid=grids, nominal=moments, steps=st.integers(0, 40))
-def test_skip_leaves_no_gap(grid: Schedule, nominal: datetime, steps: int) -> None:
-    """With missed="skip" the skipped points and the next one are the grid from the last slot on, without a gap."""
-    finished = reachable_end(grid, nominal, steps)
-    answer = next_slot(with_missed(grid, "skip"), nominal=nominal, started=nominal, finished=finished)
-    assert list(answer.skipped) == points_between(grid, nominal, finished)
-    assert answer.at == following(grid, finished)
+@given(grid=grids, nominal=moments, steps=st.integers(0, 40), late=st.floats(0, 1), grace=graces)
+def test_skip_leaves_no_gap(grid: Schedule, nominal: datetime, steps: int, late: float, grace: timedelta) -> None:
+    """With missed="skip" the newest point runs if it is within the grace; skipped ones and the next leave no gap."""
+    end = reachable_end(grid, nominal, steps)
+    finished = end + late * (following(grid, end) - end)
+    skip = msgspec.structs.replace(with_missed(grid, "skip"), missed_grace=grace)
+    answer = next_slot(skip, nominal=nominal, started=nominal, finished=finished)
+    passed = points_between(grid, nominal, finished)
+    in_time = [point for point in passed[-1:] if finished <= point + grace]
+    assert [*answer.skipped, *in_time] == passed
+    assert answer.at == (in_time or [following(grid, finished)])[0]
 
 
 @pytest.mark.slow
@@ -168,8 +173,8 @@ def test_a_year_of_outage_is_bounded(grid: Schedule) -> None:
     """After a year without a worker a schedule of each second lists its newest missed points and no more."""
     back = NOON + timedelta(days=365)
     skip = next_slot(with_missed(grid, "skip"), nominal=NOON, started=back, finished=back)
-    assert skip.at == back + timedelta(seconds=1)
-    assert skip.skipped == tuple(back - timedelta(seconds=n) for n in reversed(range(LISTED)))
+    assert skip.at == back
+    assert skip.skipped == tuple(back - timedelta(seconds=n) for n in range(LISTED, 0, -1))
     catch_up = next_slot(with_missed(grid, "all", 10), nominal=NOON, started=back, finished=back)
     assert catch_up.at == back - timedelta(seconds=9)
     assert len(catch_up.skipped) == LISTED
@@ -192,7 +197,9 @@ def test_the_picture() -> None:
     two, three, four, five = (NOON + n * MINUTE for n in range(1, 5))
     assert next_slot(Every(MINUTE, align=True), **times) == (four, ())
     assert next_slot(Every(MINUTE, align=True, missed="all"), **times) == (two, ())
-    assert next_slot(Every(MINUTE, align=True, missed="skip"), **times) == (five, (two, three, four))
+    assert next_slot(Every(MINUTE, align=True, missed="skip"), **times) == (four, (two, three))
+    strict = Every(MINUTE, align=True, missed="skip", missed_grace=MINUTE / 4)
+    assert next_slot(strict, **times) == (five, (two, three, four))
 
 
 # The first slot, late slots, changed declarations.
