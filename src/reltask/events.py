@@ -194,6 +194,16 @@ class ScheduleLeftOver(Event, frozen=True, kw_only=True):
     """The name under which the task recurs as declared, so that it does twice; None: it is not declared any more."""
 
 
+class DeclarationIgnored(Event, frozen=True, kw_only=True):
+    """A recurring job stays as a newer version of the app declared it; this worker's code declares it otherwise."""
+
+    task: str
+    key: str | None
+    job_id: UUID
+    version: str | None
+    newer: str | None
+
+
 class LeaseEvent(Event, frozen=True, kw_only=True):
     """Something that happened to one leadership. Its `worker` is the lease's holder, which need not be a worker."""
 

@@ -72,13 +72,23 @@ def _unknown(event: events.TasksUnknown) -> str:
     return f"Due, but no live worker knows these tasks: {names}"
 
 
+def _schedule_name(event: events.ScheduleLeftOver | events.DeclarationIgnored) -> str:
+    return event.task if event.key is None else f"{event.task} ({event.key})"
+
+
+def _ignored(event: events.DeclarationIgnored) -> str:
+    return (
+        f"{_schedule_name(event)} recurs as version {event.newer} of the app declared it; "
+        f"the declaration of this worker's version {event.version} differs, and is ignored because it is older"
+    )
+
+
 def _left_over(event: events.ScheduleLeftOver) -> str:
-    name = event.task if event.key is None else f"{event.task} ({event.key})"
     if event.beside is None:
         why = "recurs, but this worker's code does not declare it; if no other worker's does"
     else:
         why = f"recurs beside {event.beside}, which has taken its place: twice in all; once no older worker runs"
-    return f"{name} {why}: reltask jobs discard {event.job_id}"
+    return f"{_schedule_name(event)} {why}: reltask jobs discard {event.job_id}"
 
 
 _LINES: dict[type[events.Event], Line] = {
@@ -91,6 +101,7 @@ _LINES: dict[type[events.Event], Line] = {
     events.WorkerStopped: Line("worker", INFO, _stopped),
     events.TasksUnknown: Line("worker", WARNING, _unknown),
     events.ScheduleLeftOver: Line("worker", WARNING, _left_over),
+    events.DeclarationIgnored: Line("worker", WARNING, _ignored),
     events.JobsClaimed: Line("worker", DEBUG, lambda e: f"Claimed {e.count} of at most {e.limit}"),
     events.Idle: Line("worker", DEBUG, lambda e: f"Nothing to do for {e.seconds:.3f} s"),
     events.LeaseAcquired: Line("lease", INFO, lambda e: f"Lease {e.lease} acquired, term {e.term}"),
@@ -163,7 +174,7 @@ def _extra(event: events.Event) -> dict[str, object]:
         extra |= {"task": event.task, "job": str(event.job_id), "slot": event.slot_no, "fence": event.fence}
     elif isinstance(event, events.StrayReleased):
         extra |= {"job": str(event.job_id), "fence": event.fence}
-    elif isinstance(event, events.ScheduleLeftOver):
+    elif isinstance(event, events.ScheduleLeftOver | events.DeclarationIgnored):
         extra |= {"task": event.task, "job": str(event.job_id)}
     elif isinstance(event, events.LeaseEvent):
         extra |= {"lease": event.lease, "term": event.term}

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from reltask import Context, events
-from reltask.engine.declare import AGAIN
+from reltask.engine.declare import AGAIN, is_older
 from reltask.errors import DeclarationError
 from reltask.job import JobView, NewJob, RunView, State
 from tests.engine.stage import Stage, StageApp
@@ -337,6 +337,40 @@ def test_older_app_does_not_undo_a_newer_one(stage: Stage) -> None:
             assert await schedule_of(app) == '{"every":"5m"}'
 
     stage.run(scenario())
+    told = [(event.task, event.version, event.newer) for event in old.log.of(events.DeclarationIgnored)]
+    assert told == [("tick", "1.9.0", "1.10.0")] * 2, "once per start of a worker that is ignored"
+    assert new.log.of(events.DeclarationIgnored) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "older"),
+    [
+        ("1.9.0", "1.10.0", True),
+        ("1.10.0", "1.9.0", False),
+        ("1.4", "1.4.1", True),
+        ("v1.4", "1.4.0", False),
+        ("1.4", "v1.4.0", False),
+        ("0.0", "0.0.1", True),
+        ("2.0", "2.0rc1", False),
+        ("2.0rc1", "2.0", False),
+        ("1.9.dev3+local.7", "2.0.post1", True),
+        ("1.4-12-gdeadbee", "v1.5", True),
+        ("2.0-3", "2.0-12", False),
+        ("3fa9c1d", "9b01e22", False),
+        ("3fa9c1d", "9", False),
+        ("3a9c1d0", "9", False),
+        ("1", "3fa9c1d", False),
+        ("build 3", "build 4", False),
+        ("", "1", False),
+        (None, "1", False),
+        ("1", None, False),
+    ],
+)
+def test_versions_are_compared_by_the_numbers_they_begin_with(
+    ours: str | None, theirs: str | None, older: bool
+) -> None:
+    """What is no version, such as a git SHA, is never older: its declaration counts as news."""
+    assert is_older(ours, theirs) is older
 
 
 def test_change_at_run_time_stays_until_the_declaration_changes(stage: Stage) -> None:

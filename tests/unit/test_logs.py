@@ -115,6 +115,7 @@ def test_a_line_about_a_lease_names_lease_and_term(kind: type[events.Event], cap
         (events.DatabaseUnavailable, WARNING, "reltask.database"),
         (events.TasksUnknown, WARNING, "reltask.worker"),
         (events.ScheduleLeftOver, WARNING, "reltask.worker"),
+        (events.DeclarationIgnored, WARNING, "reltask.worker"),
         (events.LeaseAcquired, INFO, "reltask.lease"),
         (events.LeaseLost, WARNING, "reltask.lease"),
         (events.JobsClaimed, DEBUG, "reltask.worker"),

@@ -44,6 +44,8 @@ class Declaration(NamedTuple):
     """What came of declaring."""
 
     left_over: list[LeftOver]
+    outdated: list[Declared]
+    """Rows that a newer version of the app has declared: ours differ, and are ignored."""
     waits: bool
     """Whether a job could not be rewritten: it runs, or somebody else has just rewritten it."""
 
@@ -51,7 +53,7 @@ class Declaration(NamedTuple):
 async def declare(
     store: Store, jobs: Sequence[NewJob], registry: Registry, *, app_version: str | None = None
 ) -> Declaration:
-    """Bring these declarations into the table, and say what goes on beside them.
+    """Bring these declarations into the table, and say what goes on beside them, or differs from them.
 
     Safe from any number of workers at once. Two versions that begin on an empty table in the same moment can make a row
     each, under the old name and the new: both stay, and whoever starts next tells of it.
@@ -63,7 +65,8 @@ async def declare(
         await _insert(store, missing)
     news = [(job, own[0]) for job, own in found if own and _is_news(job, own[0])]
     done = [await store.declare_job(_moved(job, row), seen=row.declaration) for job, row in news]
-    return Declaration(_left_over([own for _, own in found], rows, app_version), waits=not all(done))
+    outdated = [own[0] for job, own in found if own and _is_outdated(job, own[0])]
+    return Declaration(_left_over([own for _, own in found], rows, app_version), outdated, waits=not all(done))
 
 
 class Redeclaring(Service):
@@ -116,6 +119,10 @@ def _is_news(job: NewJob, row: Declared) -> bool:
     return job.declaration != row.declaration and not is_older(job.app_version, row.app_version)
 
 
+def _is_outdated(job: NewJob, row: Declared) -> bool:
+    return job.declaration != row.declaration and is_older(job.app_version, row.app_version)
+
+
 def _moved(job: NewJob, row: Declared) -> NewJob:
     """The declaration as it shall stand in this row, which may have a former name of the task."""
     before = None if row.schedule is None else decode(row.schedule)
@@ -125,11 +132,22 @@ def _moved(job: NewJob, row: Declared) -> NewJob:
 
 
 def is_older(ours: str | None, theirs: str | None) -> bool:
-    """Whether a version precedes another, by the numbers in them; a missing one never does, nor is preceded."""
-    if ours is None or theirs is None:
-        return False
-    return _numbers(ours) < _numbers(theirs)
+    """Whether a version precedes another, by the numbers that they begin with: 1.4 and v1.4.0 are equal, as are 2.0rc1
+    and 2.0. What does not begin like a version, as a git SHA, or is missing, neither precedes nor is preceded.
+    """
+    our_numbers, their_numbers = _numbers(ours), _numbers(theirs)
+    return our_numbers is not None and their_numbers is not None and our_numbers < their_numbers
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version))
+_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:\.?(?:a|b|rc|dev|post)\d*)*(?:[-+_.].*)?", re.DOTALL)
+"""The numbers, then what PEP 440 or SemVer adds to them. It must match to the end: the SHA 3fa9c1d is no version 3."""
+
+
+def _numbers(version: str | None) -> tuple[int, ...] | None:
+    found = _VERSION.fullmatch(version or "")
+    if found is None:
+        return None
+    numbers = [int(number) for number in found[1].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)

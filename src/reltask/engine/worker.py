@@ -218,6 +218,17 @@ class Worker:
         for row, beside in declared.left_over:
             left = events.ScheduleLeftOver(worker=self.id, task=row.task, key=row.key, job_id=row.id, beside=beside)
             self._emit(left)
+        for row in declared.outdated:
+            self._emit(
+                events.DeclarationIgnored(
+                    worker=self.id,
+                    task=row.task,
+                    key=row.key,
+                    job_id=row.id,
+                    version=self._app_version,
+                    newer=row.app_version,
+                )
+            )
         await self.store.register_worker(self._record())
         await self._listening.enter_async_context(self._listen())
 
