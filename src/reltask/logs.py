@@ -239,7 +239,23 @@ class JsonFormatter(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
         for traceback in _traceback(self, record):
             line["traceback"] = traceback
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        try:
+            return msgspec.json.encode(line, enc_hook=str).decode()
+        except UnicodeEncodeError:  # a lone surrogate, as in the name of a file: rare, so that only such a line pays
+            return msgspec.json.encode(_encodable(msgspec.to_builtins(line, enc_hook=str))).decode()
+
+
+def _encodable(value: object) -> object:
+    """The value with each lone surrogate as an escape that people can read."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_encodable(name): _encodable(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_encodable(item) for item in value]
+        case _:
+            return value
 
 
 def _suffix(record: logging.LogRecord) -> str:

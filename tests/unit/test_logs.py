@@ -167,6 +167,18 @@ def test_a_line_that_nobody_wants_is_not_even_put_together() -> None:
     log_event(unprintable)
 
 
+def test_json_line_with_a_lone_surrogate_is_written(stream: io.StringIO) -> None:
+    """File names and foreign texts hold such; the line is kept, with the surrogate as an escape that can be read."""
+    setup_logging("info", "json", stream)
+    logging.getLogger("mine").info(
+        "read %s", "caf\udce9", extra={"parts": {"caf\udce9": ["\udce9", 1]}, "what": {"\udce9"}}
+    )
+    line = json.loads(stream.getvalue())
+    assert line["message"] == r"read caf\udce9"
+    assert line["parts"] == {r"caf\udce9": [r"\udce9", 1]}
+    assert line["what"] == [r"\udce9"]
+
+
 def test_json_lines(stream: io.StringIO) -> None:
     """One object per line, with UTC times; what a record carries becomes keys, and the traceback is one of them."""
     setup_logging("debug", "json", stream)
