@@ -41,6 +41,30 @@ def test_a_reader_who_has_seen_enough(project: Project) -> None:
     assert process.stderr.read() == ""
 
 
+@pytest.mark.skipif(os.name != "posix", reason="the shell's way to close a descriptor")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", [["migrate"], ["worker", "--once"], ["status"]])
+def test_closed_streams_do_not_matter(project: Project, command: list[str], closed: str) -> None:
+    """A supervisor may close them all: the work is done, its exit status says so, and no file takes their place."""
+    job = project.enqueue("hello", name="Ada")
+    called = [sys.executable, "-m", "reltask.cli", command[0], project.app, *command[1:]]
+    done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *called], env=environment(), check=False)
+    assert done.returncode == 0
+    if command[0] == "worker":
+        assert len(project.run("runs", project.app, "--job", job, "--json").json) == 1
+
+
+@pytest.mark.parametrize("command", ["doctor --database sqlite:///none.db", "sql --dialect mssql --all"])
+@pytest.mark.usefixtures("project")
+def test_a_narrow_encoding_does_not_matter(command: str) -> None:
+    """What the terminal's encoding cannot show, such as the arrow before a remedy, is escaped."""
+    called = [sys.executable, "-m", "reltask.cli", *command.split()]
+    narrow = environment(PYTHONIOENCODING="cp1252")
+    done = subprocess.run(called, env=narrow, capture_output=True, encoding="cp1252", check=False)
+    assert done.stderr == ""
+    assert "\\u2" in done.stdout
+
+
 def test_once_logs_json_lines_without_arguments(project: Project) -> None:
     """Each line is an object that names the worker; arguments and results appear in none, whatever the level."""
     project.enqueue("hello", name="a-secret-name")

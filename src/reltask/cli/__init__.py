@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -75,7 +76,24 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The program `reltask`."""
+    _prepare_streams()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _prepare_streams() -> None:
+    """Make output that cannot be written cost neither the work nor its exit status.
+
+    A stream that was closed leads nowhere, under its own number, which else would go to the next file that is opened:
+    the database, perhaps. What a narrow encoding cannot show is escaped.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115 - stays; the lowest number is free
+            os.set_inheritable(nowhere.fileno(), True)  # so that child processes are spared the same
+            setattr(sys, name, nowhere)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def run(arguments: list[str]) -> int:
