@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -187,9 +188,20 @@ def test_a_paused_job_that_is_due_is_still_paused(worked: Project) -> None:
     """To make a job due does not resume it, and whoever did so is told what is missing."""
     (job,) = worked.run("jobs", "list", worked.app, "--task", "tick", "--json").json
     run = ("jobs", "run", job["id"], "--app", worked.app)
-    assert worked.run(*run).out == f"{job['id']} is due now\n"
+    assert "paused" not in worked.run(*run).out
     worked.run("jobs", "pause", job["id"], "--app", worked.app)
-    assert worked.run(*run).out == f"{job['id']} is due now, but paused: reltask jobs resume {job['id']}\n"
+    assert worked.run(*run).out.endswith(f", but paused: reltask jobs resume {job['id']}\n")
+
+
+def test_running_a_recurring_job_names_the_occurrence_brought_forward(worked: Project) -> None:
+    """Tonight's run has then been done; a one-off has no other occurrence to speak of."""
+    (job,) = worked.run("jobs", "list", worked.app, "--task", "tick", "--json").json
+    nominal = f"{datetime.fromisoformat(job['next_run_time']):%Y-%m-%d %H:%M:%S} UTC"
+    answer = worked.run("jobs", "run", job["id"], "--app", worked.app).out
+    assert answer == f"{job['id']} is due now (its occurrence of {nominal}; the next is the one after it)\n"
+    once = worked.enqueue("hello", name="Bea")
+    assert worked.run("jobs", "run", once, "--app", worked.app).out == f"{once} is due now\n"
+    assert "the one after it" in worked.run("jobs", "run", "--help").out
 
 
 def test_a_job_that_is_not_there_cannot_be_paused(worked: Project) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from uuid import UUID
 
 import click
@@ -10,9 +9,8 @@ import msgspec
 
 from reltask.app import App
 from reltask.cli.runs import print_runs
-from reltask.cli.show import print_fields, print_json, print_table, worker_text
+from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
 from reltask.cli.target import about_all, about_some
-from reltask.errors import UnknownJob
 from reltask.job import JobView, RunView, State
 
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "STATE", "SLOT", "DUE (UTC)", "ATTEMPT", "WORKER"]
@@ -67,19 +65,34 @@ def _changing(action: str, done: str, help_text: str) -> None:
 
     def change(app: App, *, job_id: UUID, as_json: bool) -> None:
         app.change_sync(action, job_id)
-        but = _but_paused(app, job_id) if action == "run" else ""
-        print_changed([job_id], f"{done}{but}", as_json=as_json)
+        print_changed([job_id], done, as_json=as_json)
 
     identified = click.argument("job_id", type=click.UUID, metavar="ID")(change)
     command.command(name=action, help=help_text)(about_some(identified))
 
 
-def _but_paused(app: App, job_id: UUID) -> str:
-    """What still keeps a due job from running. One that is gone by now has run."""
-    with contextlib.suppress(UnknownJob):
-        if app.job_sync(job_id).state is State.PAUSED:
-            return f", but paused: reltask jobs resume {job_id}"
-    return ""
+@command.command()
+@about_some
+@click.argument("job_id", type=click.UUID, metavar="ID")
+def run(app: App, *, job_id: UUID, as_json: bool) -> None:
+    """Make a job due at once.
+
+    A recurring job's next occurrence is brought forward: it has then been done, and the next is the one after it.
+    """
+    job = app.job_sync(job_id)  # before the change: a worker may be quicker than a second look
+    app.change_sync("run", job_id)
+    print_changed([job_id], f"is due now{_which_occurrence(job)}{_but_paused(job)}", as_json=as_json)
+
+
+def _which_occurrence(job: JobView) -> str:
+    if job.schedule is None:
+        return ""
+    return f" (its occurrence of {text(job.next_run_time)} UTC; the next is the one after it)"
+
+
+def _but_paused(job: JobView) -> str:
+    """What still keeps a due job from running."""
+    return f", but paused: reltask jobs resume {job.id}" if job.state is State.PAUSED else ""
 
 
 def print_changed(job_ids: list[UUID], done: str, *, as_json: bool) -> None:
@@ -93,5 +106,4 @@ def print_changed(job_ids: list[UUID], done: str, *, as_json: bool) -> None:
 
 _changing("pause", "paused", "Keep a job from being claimed; a run under way goes on.")
 _changing("resume", "resumed", "Let a paused job be claimed again.")
-_changing("run", "is due now", "Make a job due at once; its schedule stays as it is.")
 _changing("discard", "discarded", "Remove a job that is not running.")
