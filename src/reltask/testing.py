@@ -1,9 +1,16 @@
 """For tests: time that jumps, and workers that finish.
 
     with virtual_time() as time:
-        app = App("sqlite:///:memory:", clock=time.clock, now=time.now)
-        ...
-        time.run(scenario())        # an hour of schedules in milliseconds
+        app = App("sqlite:///:memory:", clock=time.clock, now=time.now, inline=True)
+
+        @app.task(every="10m")
+        async def tick() -> None: ...
+
+        async def an_hour() -> None:
+            async with app.worker():
+                await asyncio.sleep(3600)
+
+        time.run(an_hour())         # an hour of schedules in milliseconds
 
 A virtual loop never waits. When nothing can run, it sets its own clock to the next timer; monotonic time, the
 database's time and `asyncio.sleep` all follow that one clock. Only what runs on the loop takes part: threads and

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import re
 import sqlite3
 import subprocess
 import sys
+import textwrap
 from collections.abc import MutableMapping
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from reltask import App, testing
 from reltask.events import RunSucceeded
 from tests.docs.pages import ROOT
 
@@ -126,3 +130,11 @@ async def test_asgi_worker_lives_as_long_as_the_server(
     example.app.close()
     assert (status, str(run.job_id)) == (202, job_id)
     assert "Hello, Ada!" in capsys.readouterr().out
+
+
+def test_docstring_of_testing_runs_as_written() -> None:
+    """What `help(reltask.testing)` shows is what people copy."""
+    example = textwrap.dedent("".join(re.findall(r"^(?:    .*)?\n", testing.__doc__ or "", re.MULTILINE)))
+    names: dict[str, Any] = {"App": App, "asyncio": asyncio, "virtual_time": testing.virtual_time}
+    exec(example, names)
+    assert names["time"].now() == testing.START + timedelta(hours=1)
