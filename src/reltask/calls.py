@@ -132,6 +132,8 @@ def check_options(options: Options) -> None:
         raise UsageError("queue= needs a name.", remedy="Leave it out for the task's own queue.")
     if options.priority is not None and options.priority not in PRIORITIES:
         raise UsageError(f"priority={options.priority} is outside 0 (first) to 9 (last).")
+    if isinstance(options.max_attempts, int) and options.max_attempts < 1:
+        raise UsageError(f"max_attempts={options.max_attempts} would never run it.", remedy="Write 1 or more, or None.")
     if options.lock_timeout is not None and options.lock_timeout < SHORTEST:
         raise UsageError(
             f"lock_timeout={format_duration(options.lock_timeout)} is too short for a lock.",

@@ -460,6 +460,7 @@ BAD_CALLS: list[tuple[str, Callable[[Any], object], type[Exception], str]] = [
     ("bare number", lambda t: t.using(delay=15), UsageError, "delay: 15 is not a duration"),
     ("bare lock", lambda t: t.using(lock_timeout=15), UsageError, "lock_timeout: 15 is not a duration"),
     ("short lock", lambda t: t.using(lock_timeout="1ms"), UsageError, "lock_timeout=1ms is too short.*least 500ms"),
+    ("no attempts", lambda t: t.using(max_attempts=0), UsageError, "max_attempts=0 would never run it.*1 or more"),
     ("no lock", lambda t: t.using(lock_timeout="0s"), UsageError, "lock_timeout=0s is too short"),
     ("no queue", lambda t: t.using(queue=""), UsageError, "queue= needs a name.*Leave it out"),
     ("endless", lambda t: t.using(delay="9" * 30 + "d"), UsageError, "write at most 36525d"),
