@@ -29,7 +29,7 @@ from reltask.client import Client, refuse_running_loop
 from reltask.clock import Clock
 from reltask.duration import Duration, format_duration, parse_duration
 from reltask.engine.candidacy import RESIGNED
-from reltask.engine.leader import Leader, try_patience
+from reltask.engine.leader import TRY_SHARE, Leader
 from reltask.engine.service import LoopHost
 from reltask.engine.worker import worker_id
 from reltask.errors import AmbiguousError, DatabaseError, LeaseTaken, TransientError, UsageError
@@ -38,6 +38,7 @@ from reltask.lease import SHORTEST
 from reltask.lease_handle import Lease, Loss
 from reltask.store import Borrowed, Store
 
+LONGEST_TRY = timedelta(seconds=5)
 LONGEST_NAME = 200
 RESERVED = "reltask:"
 """Names that begin so belong to reltask's own leases."""
@@ -53,6 +54,11 @@ class Wish(Struct, frozen=True, kw_only=True):
     """How long to wait; None: for ever."""
     rotate_after: timedelta | None
     max_stall: timedelta | None
+
+    @property
+    def try_patience(self) -> timedelta:
+        """How long one try may take: whoever will not wait, or leaves, is kept no longer by a database that is busy."""
+        return min(self.ttl / TRY_SHARE, LONGEST_TRY)
 
 
 def make_wish(
@@ -122,7 +128,7 @@ class Holding:
         """Wait for the lease as the wish says; `store` is there to ask who holds it."""
         wish, holder = self._wish, worker_id(None, self._host.rng)
         self._outcome = asyncio.get_running_loop().create_future()
-        self._store = self._host.own_store(timeout=try_patience(wish.ttl))
+        self._store = self._host.own_store(timeout=wish.try_patience)
         self._leader = self._make_leader(self._store, holder)
         self._service = LoopHost(self._leader)
         try:
@@ -178,6 +184,7 @@ class Holding:
             tried=self._tried,
             once=True,
             waits=wish.wait,
+            patience=wish.try_patience,
         )
 
     def _decide(self, outcome: Term | Exception | None) -> None:

@@ -25,17 +25,11 @@ from reltask.errors import AmbiguousError, DatabaseError
 from reltask.leadership import Grant, LeaseAnswer, Term
 from reltask.store import LeaseStore
 
-TRY_SHARE, LONGEST_TRY = 3, timedelta(seconds=5)
-"""A try may take this fraction of the TTL: a grant that comes later is hardly worth having. Nor need those who will not
-wait, or leave, be kept longer than this by a database that does not answer."""
+TRY_SHARE = 3
+"""A try may take this fraction of the TTL: a grant that comes later is hardly worth having."""
 RESIGN_PATIENCE = 2.0
 """Seconds that giving back may take in all. After that the lease is left to expire."""
 RESIGN_PAUSE = 0.05
-
-
-def try_patience(ttl: timedelta) -> timedelta:
-    """How long one try for a lease may take."""
-    return min(ttl / TRY_SHARE, LONGEST_TRY)
 
 
 class Leader(Service):
@@ -58,8 +52,12 @@ class Leader(Service):
         tried: Callable[[LeaseAnswer | Exception], None] | None = None,
         once: bool = False,
         waits: bool = True,
+        patience: timedelta | None = None,
     ) -> None:
-        """After a loss it waits again, unless `once`. `tried` hears of each try that did not win."""
+        """After a loss it waits again, unless `once`. `tried` hears of each try that did not win.
+
+        `patience` is for one try; None: a fraction of the TTL.
+        """
         super().__init__()
         self.metadata = Metadata()
         self._store = store
@@ -70,7 +68,7 @@ class Leader(Service):
         self._acquired = acquired
         self._lost = lost
         self._tried = tried
-        self._try_patience = try_patience(ttl).total_seconds()
+        self._try_patience = (ttl / TRY_SHARE if patience is None else patience).total_seconds()
         self._calling = asyncio.Lock()
         self._time: DatabaseTime | None = None
         self._totals = {"items": 0, "errors": 0}
