@@ -80,7 +80,8 @@ class ProducerHost:
     async def insert(self, call: Call, store: Store) -> Job:
         """Insert one job."""
         jobs = await self._placed(self._new_jobs([call]), store)
-        (inserted,) = await self._handles(jobs, await self._insert_surely(jobs, store), store)
+        created = await self._insert_surely(jobs, store)
+        (inserted,) = self._handles(jobs, created, await _owners(jobs, created, store))
         if inserted.created:
             await self.signal(store)
         return inserted
@@ -127,7 +128,8 @@ class ProducerHost:
         inserted: list[Job] = []
         for batch in _batches(calls, BATCH):
             jobs = await self._placed(self._new_jobs(batch), transaction)
-            inserted += await self._handles(jobs, await transaction.enqueue_jobs(jobs), transaction)
+            created = await transaction.enqueue_jobs(jobs)
+            inserted += self._handles(jobs, created, await _owners(jobs, created, transaction))
         return inserted
 
     async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
@@ -142,28 +144,19 @@ class ProducerHost:
     async def _insert_batch(self, calls: list[Call], store: Store) -> list[Job]:
         jobs = await self._placed(self._new_jobs(calls), store)
         created = await self._insert_surely(jobs, store)
+        owners: dict[UUID, UUID] = {}
         try:
-            return await self._handles(jobs, created, store)
+            owners = await _owners(jobs, created, store)
         except DatabaseError:
-            if not created:
+            if not created:  # else an error about the others' ids would say that these are not inserted
                 raise
-        # they are inserted: an error about the others' ids would say that they are not
-        return [Job(self.client, job.id, job.task, created=job.id in created) for job in jobs]
+        return self._handles(jobs, created, owners)
 
-    async def _handles(self, jobs: list[NewJob], created: set[UUID], store: Place) -> list[Job]:
+    def _handles(self, jobs: list[NewJob], created: set[UUID], owners: dict[UUID, UUID]) -> list[Job]:
         """A handle for each; for one whose key was taken, of the job that has it."""
         if len(created) == len(jobs):  # as nearly always: nobody need be looked up
             return [Job(self.client, job.id, job.task) for job in jobs]
-        names = {job.id: (job.task, job.key) for job in jobs if job.key is not None and job.id not in created}
-        taken = await self._taken(list(names.values()), store)
-        ids = {job_id: taken.get(name, job_id) for job_id, name in names.items()}
-        return [Job(self.client, ids.get(job.id, job.id), job.task, created=job.id in created) for job in jobs]
-
-    async def _taken(self, names: list[tuple[str, str]], store: Place) -> dict[tuple[str, str], UUID]:
-        found: dict[tuple[str, str], UUID] = {}
-        for start in range(0, len(names), BATCH):
-            found |= await store.read_keys(names[start : start + BATCH])
-        return found
+        return [Job(self.client, owners.get(job.id, job.id), job.task, created=job.id in created) for job in jobs]
 
     async def _placed(self, jobs: list[NewJob], store: Place) -> list[NewJob]:
         """Give new schedules their first slot, which for a grid is a time that only the database's clock can tell."""
@@ -190,6 +183,15 @@ class ProducerHost:
             except DatabaseError as error:
                 raise lost from error
         raise lost
+
+
+async def _owners(jobs: list[NewJob], created: set[UUID], store: Place) -> dict[UUID, UUID]:
+    """For each of these that was not created because its key was taken: the job that has the key."""
+    names = {job.id: (job.task, job.key) for job in jobs if job.key is not None and job.id not in created}
+    wanted, found = list(names.values()), dict[tuple[str, str], UUID]()
+    for start in range(0, len(wanted), BATCH):
+        found |= await store.read_keys(wanted[start : start + BATCH])
+    return {job_id: found[name] for job_id, name in names.items() if name in found}
 
 
 def _batches(calls: list[Call], size: int) -> Iterator[list[Call]]:

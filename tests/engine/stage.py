@@ -30,6 +30,8 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 PATIENCE = 48 * 3600.0
 """A scenario in virtual time that takes longer than two days has gone wrong."""
+LIVE_PATIENCE = 30.0
+"""So has one in real time that takes longer than this."""
 
 
 class Recorder:
@@ -131,6 +133,14 @@ class FaultyStore:
             return answer
 
         return sent
+
+
+@contextlib.asynccontextmanager
+async def working(app: App) -> AsyncIterator[None]:
+    """A worker of an ordinary app, in real time; its connections are closed afterwards."""
+    async with asyncio.timeout(LIVE_PATIENCE), app.worker():
+        yield
+    await asyncio.to_thread(app.close)
 
 
 class StageApp(App):

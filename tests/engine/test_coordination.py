@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from reltask.engine.coordination import Advisory
 from reltask.errors import SettingsError
 from reltask.job import WorkerRecord
 from reltask.stores.choose import make_store
-from tests.engine.stage import Recorder
+from tests.engine.stage import LIVE_PATIENCE, Recorder, working
 
 OFFERED = [
     *(("sqlite", name) for name in ("lease", "everyone", "stealing")),
@@ -30,7 +29,6 @@ OFFERED = [
 EXCLUSIVE = [("sqlite", "lease"), ("postgres", "lease"), ("postgres", "advisory")]
 """One at a time."""
 TEN_DAYS = timedelta(days=10)
-PATIENCE = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -81,13 +79,6 @@ async def run_in_the_past(url: str) -> None:
     await asyncio.to_thread(app.close)
 
 
-@asynccontextmanager
-async def working(app: App) -> AsyncIterator[None]:
-    async with asyncio.timeout(PATIENCE), app.worker():
-        yield
-    await asyncio.to_thread(app.close)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("url", "name"), OFFERED, indirect=["url"])
 async def test_each_coordination_does_the_maintenance(url: str, name: str) -> None:
@@ -95,7 +86,7 @@ async def test_each_coordination_does_the_maintenance(url: str, name: str) -> No
     await run_in_the_past(url)
     await die(url, "gone")
     log = Recorder()
-    async with AsyncExitStack() as workers, asyncio.timeout(PATIENCE):
+    async with AsyncExitStack() as workers, asyncio.timeout(LIVE_PATIENCE):
         for _ in range(3):
             app, _ = make_app(url, name)
             app.subscribe(log)

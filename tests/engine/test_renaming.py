@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,8 @@ import pytest
 
 from reltask import App, Context, events
 from reltask.job import JobView
-from tests.engine.stage import Recorder, Stage, StageApp
+from tests.engine.stage import Recorder, Stage, StageApp, working
 
-PATIENCE = 30.0
 Ran = list[tuple[str, int]]
 """Who ran which slot."""
 
@@ -46,13 +42,6 @@ def make_app(url: str, ran: Ran, version: str, **names: Any) -> tuple[App, Recor
 
     app.schedule(report.call(7), key="tenant-7", every="20ms")
     return app, log
-
-
-@asynccontextmanager
-async def working(app: App) -> AsyncIterator[None]:
-    async with asyncio.timeout(PATIENCE), app.worker():
-        yield
-    await asyncio.to_thread(app.close)
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import uuid4
 
@@ -16,6 +18,16 @@ from reltask.store import Store
 LEASE = LeaseRequest(name="m", holder="w", acquisition=uuid4(), ttl=timedelta(seconds=10))
 MANY = 100
 """So many that a server which has another way for many takes it."""
+
+
+@asynccontextmanager
+async def opened(store: Store) -> AsyncIterator[Store]:
+    """A store as one role's user has it."""
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
 
 
 def request(worker: str = "w") -> ClaimRequest:

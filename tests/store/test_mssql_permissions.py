@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -67,16 +67,10 @@ def url_mssql(mssql_url: str) -> Iterator[Url]:
                 run(connection, f"DROP LOGIN {name}")
 
 
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Any]:
+def store_of(url: str) -> Any:
     from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - the driver is an extra
 
-    store = MssqlStore(url)
-    try:
-        await store.open()
-        yield store
-    finally:
-        await store.close()
+    return MssqlStore(url)
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -90,21 +84,21 @@ def test_mssql_role_cannot_do_more_than_its_work(url_mssql: Url, role: str) -> N
 
 async def test_mssql_worker_role(url_mssql: Url) -> None:
     """All verbs of the protocol, of leases and of maintenance work under reltask_run."""
-    async with opened(url_mssql("run")) as store:
+    async with role_work.opened(store_of(url_mssql("run"))) as store:
         await role_work.work(store)
         await role_work.lead(store)
 
 
 async def test_mssql_enqueue_role(url_mssql: Url) -> None:
     """Enqueueing works under reltask_enqueue, alone and in bulk; nothing else does."""
-    async with opened(url_mssql("enqueue")) as store:
+    async with role_work.opened(store_of(url_mssql("enqueue"))) as store:
         await role_work.enqueue(store)
 
 
 async def test_mssql_read_role(url_mssql: Url) -> None:
     """All reading verbs work under reltask_read; enqueueing does not."""
     job = NewJob(id=uuid4(), task="t")
-    async with opened(url_mssql("run")) as store:
+    async with role_work.opened(store_of(url_mssql("run"))) as store:
         await store.enqueue_jobs([job])
-    async with opened(url_mssql("read")) as store:
+    async with role_work.opened(store_of(url_mssql("read"))) as store:
         await role_work.read(store, job)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from uuid import uuid4
 
@@ -128,16 +127,6 @@ async def url(postgres_server: PostgresServer, postgres_url: str) -> Url:
     return lambda role: postgres_server.url(name, user=f"user_{role}")
 
 
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(url)
-    try:
-        await store.open()
-        yield store
-    finally:
-        await store.close()
-
-
 @pytest.mark.parametrize("role", ROLES)
 async def test_role_cannot_do_more_than_its_work(url: Url, role: str) -> None:
     """Each forbidden statement is refused for lack of privilege, not for some other reason."""
@@ -152,13 +141,13 @@ async def test_role_cannot_do_more_than_its_work(url: Url, role: str) -> None:
 
 async def test_worker_role_does_everything_a_worker_does(url: Url) -> None:
     """All verbs of the protocol work under reltask_run."""
-    async with opened(url("run")) as store:
+    async with role_work.opened(PostgresStore(url("run"))) as store:
         await role_work.work(store)
 
 
 async def test_worker_role_leads(url: Url) -> None:
     """All verbs of leases and maintenance work under reltask_run."""
-    async with opened(url("run")) as store:
+    async with role_work.opened(PostgresStore(url("run"))) as store:
         await role_work.lead(store)
 
 
@@ -171,7 +160,7 @@ async def test_worker_role_erases_no_fresh_ledger_rows(url: Url, postgres_url: s
         await owner.execute("update reltask.runs set finished_at = now() - interval '61 minutes' where ctid = '(0,1)'")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await worker.execute("update reltask.runs set job_id = job_id")
-        async with opened(url("run")) as store:
+        async with role_work.opened(PostgresStore(url("run"))) as store:
             assert await store.prune_runs(older_than=timedelta(0), most=1, leader=None) == 1
         assert await worker.execute("delete from reltask.runs") == "DELETE 0"
         assert await owner.fetchval("select count(*) from reltask.runs") == 1
@@ -183,16 +172,16 @@ async def test_worker_role_erases_no_fresh_ledger_rows(url: Url, postgres_url: s
 async def test_enqueue_role_adds_jobs_and_knows_a_repeated_one(url: Url) -> None:
     """Enqueueing works under reltask_enqueue, alone and in bulk; nothing else does."""
     assert role_work.MANY >= WORTH_COPYING
-    async with opened(url("enqueue")) as store:
+    async with role_work.opened(PostgresStore(url("enqueue"))) as store:
         await role_work.enqueue(store)
 
 
 async def test_read_role_sees_everything(url: Url) -> None:
     """All reading verbs work under reltask_read; enqueueing does not."""
     job = NewJob(id=uuid4(), task="t")
-    async with opened(url("run")) as store:
+    async with role_work.opened(PostgresStore(url("run"))) as store:
         await store.enqueue_jobs([job])
-    async with opened(url("read")) as store:
+    async with role_work.opened(PostgresStore(url("read"))) as store:
         await role_work.read(store, job)
 
 
