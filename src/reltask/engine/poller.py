@@ -45,7 +45,7 @@ DUE_SPREAD = (0.004, 0.064)
 EXPIRY_SPREAD = 0.25
 HINT_SPREAD = (0.02, 0.5)
 """Workers that wait for the same moment spread over this many seconds; they do not stampede. For a due time it is the
-first, and twice as much after each time that a rival was faster, up to the second: soon the last winner looks alone."""
+first for whoever found work last, the second for whom a rival was faster: so the last winner looks nearly alone."""
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -85,8 +85,8 @@ class Poller(Service):
         self._emit = emit
         self._reclaim_at = float("-inf")
         self._due_at = float("inf")
-        self._awaited = float("inf")
-        self._has_come = False
+        self._awaited: datetime | None = None
+        self._expected: datetime | None = None
         self._due_spread = DUE_SPREAD[0]
         self._time: DatabaseTime | None = None
         self._hint: asyncio.TimerHandle | None = None
@@ -138,8 +138,8 @@ class Poller(Service):
         self.idle, looked, claimed = False, self._wakes, 0
         if self._is_quarantined() or self._places.free == 0:
             return
-        self._has_come = self._awaited <= self._clock.monotonic()
-        self._due_at = self._awaited = float("inf")
+        self._due_at = float("inf")
+        self._expected, self._awaited = self._awaited, None
         for wish in self._places.wishes():
             claimed += await self._grant(wish)
             if self._is_quarantined():
@@ -165,7 +165,7 @@ class Poller(Service):
             self._beater.claim_unanswered(token, may_land_for=self._lock_timeout.total_seconds())
             raise
         runs = self._watch(answer, sent_at)
-        self._rate(len(runs))
+        self._rate(answer)
         self._plan(answer, wish, len(runs))
         if runs:
             self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=wish.limit))
@@ -225,13 +225,12 @@ class Poller(Service):
                 self._hint.cancel()
             self._hint = loop.call_at(at, self.wake)
 
-    def _rate(self, claimed: int) -> None:
-        """Keep further from the rivals if the time that we awaited has come, and one of them was faster."""
-        if claimed:
-            self._due_spread = DUE_SPREAD[0]
-        elif self._has_come:
-            self._due_spread = min(self._due_spread * 2, DUE_SPREAD[1])
-        self._has_come = False
+    def _rate(self, answer: ClaimAnswer) -> None:
+        """Keep away from the rivals if the time that we expected has come, and one of them was faster."""
+        if answer.claims:
+            self._due_spread, self._expected = DUE_SPREAD[0], None
+        elif self._expected is not None and self._expected <= answer.now:
+            self._due_spread = DUE_SPREAD[1]
 
     def _plan(self, answer: ClaimAnswer, wish: Wish, claimed: int) -> None:
         """Remember when it is worth looking again, on the monotonic clock."""
@@ -241,7 +240,7 @@ class Poller(Service):
         elif answer.next_due is not None:
             due = now + self._seconds_until(answer.next_due, answer.now, RIVAL_PAUSE, self._due_spread)
             self._due_at = min(self._due_at, due)
-            self._awaited = min(self._awaited, now + (answer.next_due - answer.now).total_seconds())
+            self._awaited = min(answer.next_due, self._awaited or answer.next_due)
         self._reclaim_at = self._next_reclaim(answer, now)
 
     def _next_reclaim(self, answer: ClaimAnswer, now: float) -> float:
