@@ -61,7 +61,7 @@ class Arguments:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, limit: int = DEFAULT_LIMIT) -> str:
         """The JSON of a call, or ArgumentsError: wrong names, wrong types, or something JSON cannot hold."""
         try:
-            raw = encode_json(self._by_name(args, kwargs), to_plain=_to_stored)
+            raw = encode_json(self._by_name(args, kwargs), _STORING)
             self._read(raw)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ArgumentsError(f"Task {self._label}: {error}.", remedy=_ARGUMENTS_REMEDY) from error
@@ -124,11 +124,14 @@ def _to_plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be stored as JSON")
 
 
-def encode_json(value: object, *, to_plain: Callable[[Any], Any] = _to_plain) -> bytes:
+_ENCODER = msgspec.json.Encoder(enc_hook=_to_plain)
+
+
+def encode_json(value: object, encoder: msgspec.json.Encoder = _ENCODER) -> bytes:
     """JSON of a value; ValueError for NaN and infinity, which JSON cannot hold and msgspec would turn into null."""
-    raw = msgspec.json.encode(value, enc_hook=to_plain)
+    raw = encoder.encode(value)
     if b"null" in raw:
-        _refuse_nan(msgspec.to_builtins(value, enc_hook=to_plain))
+        _refuse_nan(msgspec.to_builtins(value, enc_hook=encoder.enc_hook))
     return raw
 
 
@@ -159,6 +162,9 @@ def _to_stored(value: Any) -> Any:
             f"{type(value).__name__} does not come back from its JSON as it was, as with secrets and excluded fields"
         )
     return plain
+
+
+_STORING = msgspec.json.Encoder(enc_hook=_to_stored)
 
 
 def _from_plain(kind: type, value: Any) -> Any:

@@ -443,9 +443,12 @@ async def _many(app: App, greet: Any) -> int:
 
 def test_ids_are_time_ordered(app: App) -> None:
     """Ids are UUIDs of version 7: later ones sort later, so that new rows lie side by side in every index."""
-    ids = [new for _ in range(100) for new in app._host.new_ids(3)]
+    batches = [app._host.new_ids(count) for count in (1, 2, 2_500) * 30]
+    ids = [new for batch in batches for new in batch]
     assert all(new.version == 7 and new.variant == "specified in RFC 4122" for new in ids)
     assert [new.int >> 80 for new in ids] == sorted(new.int >> 80 for new in ids)
+    assert all(batch == sorted(batch) for batch in batches)
+    assert len(set(ids)) == len(ids) == 30 * 2_503
 
 
 # Refused
