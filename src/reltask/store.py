@@ -206,8 +206,13 @@ class Store(LeaseStore, Maintainable, Protocol):
         """Read the jobs with these (task, key) names, recurring or unique, and the database's time."""
         ...
 
-    async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:
-        """Rewrite a recurring job's definition if its declaration is still `seen`, and its slot is not claimed."""
+    async def declare_job(
+        self, job: NewJob, *, seen: str | None, worker: str | None = None, fence: int | None = None
+    ) -> bool:
+        """Rewrite a recurring job's definition if its declaration is still `seen`, and nobody else has claimed it.
+
+        With `worker` and `fence` as their claim says, the slot is not moved: they end it by the new schedule.
+        """
         ...
 
     # The protocol

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -411,6 +412,35 @@ def test_schedule_that_changes_while_a_slot_runs(stage: Stage) -> None:
 
     stage.run(scenario())
     assert app.log.of(events.LateWriteRefused) == []
+
+
+def test_schedule_that_changes_while_a_job_runs_back_to_back(stage: Stage) -> None:
+    """A job that is due again whenever it ends is never seen unclaimed: whoever runs it takes the new rule over."""
+
+    def busy(**rhythm: Any) -> StageApp:
+        app = stage.app(settings={"worker.poll": "100ms"})
+
+        @app.task(name="tick", **rhythm)
+        async def tick() -> None:
+            await asyncio.sleep(1.5)
+
+        return app
+
+    app, changed = busy(every="1s"), busy(every="1h")
+
+    async def scenario() -> None:
+        async with contextlib.AsyncExitStack() as running:
+            async with app.worker():
+                await app.log.wait(events.RunStarted, slot_no=2)
+                await running.enter_async_context(changed.worker())
+            await changed.log.wait(events.RunSucceeded, slot_no=3)
+            await asyncio.sleep(1)
+            job = await changed.one_job()
+            assert (job.slot_no, job.schedule) == (4, '{"every":"1h"}')
+            assert job.next_run_time - stage.now() > timedelta(minutes=50)
+
+    stage.run(scenario())
+    assert changed.log.of(events.LateWriteRefused) == []
 
 
 def test_workers_that_start_together_declare_one_job(stage: Stage) -> None:

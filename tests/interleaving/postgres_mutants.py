@@ -155,7 +155,7 @@ PRODUCERS = [
         "a declaration moves a claimed slot",
         "declare_job",
         "a declaration meets a claim",
-        ("and job.schedule is not null and job.locked_by is null", "and job.schedule is not null"),
+        ("and (job.locked_by is null or (job.locked_by = :worker::text and job.fence = :fence::bigint))", ""),
     ),
     _mutant("an enqueue trips over its twin", "enqueue_job", "an id sent twice", ("on conflict do nothing\n", "")),
     _mutant(

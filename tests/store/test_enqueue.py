@@ -283,6 +283,21 @@ async def test_declare_waits_for_a_claimed_slot(bench: Bench) -> None:
     assert (await bench.job(claim.job_id)).next_run_time == START + timedelta(hours=1)
 
 
+async def test_declare_a_slot_of_one_s_own(bench: Bench) -> None:
+    """Who holds the slot may rewrite the definition: the slot is not moved, and its claim is as before."""
+    claim = await bench.claimed(recurring(run_at=START))
+    newer = recurring(declaration="v2", schedule='{"every":"1h"}', run_at=START + timedelta(hours=1), queue="mail")
+    before = await bench.snapshot()
+    for worker, fence in [("bob", claim.fence), ("alice", claim.fence + 1), ("alice", None), (None, claim.fence)]:
+        assert not await bench.store.declare_job(newer, seen="v1", worker=worker, fence=fence)
+    assert await bench.snapshot() == before
+    assert await bench.store.declare_job(newer, seen="v1", worker="alice", fence=claim.fence)
+    job = await bench.job(claim.job_id)
+    assert (job.schedule, job.queue, job.next_run_time, job.due_at) == ('{"every":"1h"}', "mail", START, START)
+    assert (job.locked_by, job.fence) == ("alice", claim.fence)
+    assert await bench.complete(claim, next_run_time=START + timedelta(hours=2))
+
+
 async def test_declare_clears_an_old_backoff(bench: Bench) -> None:
     """An unclaimed slot moves to its new time, whatever a failure had set."""
     await bench.fail(await bench.claimed(recurring()), delay=timedelta(days=1))

@@ -4,7 +4,8 @@ The row keeps a hash of its last declaration and the version of the app that mad
 is missing, and rewrites a definition only if its own differs and its app is not older: so old and new workers can run
 side by side, and what an operator changed at run time stays until the declaration itself changes. A claimed slot is
 never moved, and its worker ends it by the schedule that it has claimed: a starting worker that finds one comes again
-until the slot has ended.
+until the slot has ended, or is its own. A job that runs back to back is hardly ever seen unclaimed; its holder rewrites
+it while it runs, and ends the slot by the new schedule.
 
 A task that was renamed declares the row that recurs under its old name, where there is one: workers of both versions
 then share it, while a second row would make everything happen twice.
@@ -16,9 +17,11 @@ import contextlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 import msgspec
 
+from reltask.engine.run import Run
 from reltask.engine.service import Service
 from reltask.errors import ReltaskError
 from reltask.job import Declared, NewJob
@@ -51,9 +54,17 @@ class Declaration(NamedTuple):
 
 
 async def declare(
-    store: Store, jobs: Sequence[NewJob], registry: Registry, *, app_version: str | None = None
+    store: Store,
+    jobs: Sequence[NewJob],
+    registry: Registry,
+    *,
+    worker: str,
+    run_of: Callable[[UUID], Run | None],
+    app_version: str | None = None,
 ) -> Declaration:
     """Bring these declarations into the table, and say what goes on beside them, or differs from them.
+
+    `run_of` tells the worker's own run of a job, if its end is still to be computed.
 
     Safe from any number of workers at once. Two versions that begin on an empty table in the same moment can make a row
     each, under the old name and the new: both stay, and whoever starts next tells of it.
@@ -64,9 +75,20 @@ async def declare(
     if missing:
         await _insert(store, missing)
     news = [(job, own[0]) for job, own in found if own and _is_news(job, own[0])]
-    done = [await store.declare_job(_moved(job, row), seen=row.declaration) for job, row in news]
+    done = [await _rewrite(store, job, row, worker, run_of(row.id)) for job, row in news]
     outdated = [own[0] for job, own in found if own and _is_outdated(job, own[0])]
     return Declaration(_left_over([own for _, own in found], rows, app_version), outdated, waits=not all(done))
+
+
+async def _rewrite(store: Store, job: NewJob, row: Declared, worker: str, run: Run | None) -> bool:
+    """Rewrite a row; False: it runs elsewhere, or somebody else has just rewritten it."""
+    if run is None:
+        return await store.declare_job(_moved(job, row), seen=row.declaration)
+    before, run.redeclared = run.redeclared, job.schedule  # first: its body may end at any time
+    won = await store.declare_job(_moved(job, row), seen=row.declaration, worker=worker, fence=run.hold.fence)
+    if not won:
+        run.redeclared = before
+    return won
 
 
 class Redeclaring(Service):

@@ -123,7 +123,7 @@ def complete(run: Run, ended: Ended, now: float) -> Completion:
     end = Completion(run.hold, ended.outcome, ended.result, ended.error)
     if claim.schedule is None:
         return end
-    rule = read_schedule(claim.schedule)
+    rule = read_schedule(run.redeclared or claim.schedule)
     following = schedule.next_slot(rule, nominal=claim.nominal, started=claim.slot_started_at, finished=run.now(now))
     return msgspec.structs.replace(end, next_run_time=following.at, skipped=following.skipped)
 

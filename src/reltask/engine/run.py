@@ -69,6 +69,10 @@ class Run(Struct, eq=False):
     """The database's time at the claim, to be carried forward by monotonic time."""
     stop_reason: StopReason | None = None
     stop_detail: str = ""
+    redeclared: str | None = None
+    """The schedule that its job was given while it ran: its end is computed by this one."""
+    is_completing: bool = False
+    """Whether the body's own transaction has computed its end."""
     completion: Completion | None = None
     """What the body's own transaction has committed."""
     not_stored: str | None = None

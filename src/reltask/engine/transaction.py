@@ -215,7 +215,7 @@ class Transactions:
         ended = returned(block.result, limit=self._result_limit)
         if ended.outcome is not Outcome.SUCCEEDED:
             raise UsageError(f"tx.result is no result. {ended.error}")  # before the commit: nothing of it is applied
-        run.not_stored = ended.not_stored
+        run.not_stored, run.is_completing = ended.not_stored, True
         return completion_of(run, ended, self._clock.monotonic())
 
     async def _seal(self, run: Run, inner: Transaction, completion: Completion | None) -> None:

@@ -233,7 +233,19 @@ class Worker:
         await self._listening.enter_async_context(self._listen())
 
     async def _declare(self) -> Declaration:
-        return await declare(self.store, self._schedules, self._registry, app_version=self._app_version)
+        return await declare(
+            self.store,
+            self._schedules,
+            self._registry,
+            worker=self.id,
+            run_of=self._run_of,
+            app_version=self._app_version,
+        )
+
+    def _run_of(self, job_id: UUID) -> Run | None:
+        """The run of a job here whose end is still to be computed."""
+        runs = (run for run in self._places if run.hold.job_id == job_id)
+        return next((run for run in runs if not run.has_ended and not run.is_completing), None)
 
     def _listen(self) -> AbstractAsyncContextManager[bool]:
         if self._maintenance is None:

@@ -129,8 +129,11 @@ class MssqlStore(Upkeep):
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
         return [values.declared(row) for row in await self._ask("read", "read_declared", names=values.names(names))]
 
-    async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:
-        return bool(await self._ask("once", "declare_job", **values.new_job(job), seen=seen))
+    async def declare_job(
+        self, job: NewJob, *, seen: str | None, worker: str | None = None, fence: int | None = None
+    ) -> bool:
+        columns = {**values.new_job(job), "seen": seen, "worker": worker, "fence": fence}
+        return bool(await self._ask("once", "declare_job", **columns))
 
     # The protocol
 

@@ -154,8 +154,10 @@ class SqliteStore(Upkeep):
         (rows,) = await self._read("read_declared", names=values.batch(names))
         return [values.declared(row) for row in rows]
 
-    async def declare_job(self, job: NewJob, *, seen: str | None) -> bool:
-        return await self._wins("declare_job", **values.job_row(job), seen=seen)
+    async def declare_job(
+        self, job: NewJob, *, seen: str | None, worker: str | None = None, fence: int | None = None
+    ) -> bool:
+        return await self._wins("declare_job", **values.job_row(job), seen=seen, worker=worker, fence=fence)
 
     # The protocol
 

@@ -1,7 +1,8 @@
 -- Purpose       rewrite the definition of a recurring job after its declaration in code has changed.
 -- Precondition  the row's declaration is still the one that was seen, so that of two workers one wins; and it is not
---               claimed. A slot that runs is never moved, and its worker computes the next time from the schedule that
---               it has claimed: whoever declares comes again when it has ended.
+--               claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
+--               the next time from the schedule that it has claimed: whoever declares comes again when it has ended. The
+--               holder itself need not wait. It computes the next time from the new schedule.
 -- Lock order    one row.
 
 SET NOCOUNT ON;
@@ -21,6 +22,8 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @run_at datetime2(6) = :run_at,
         @delay bigint = :delay,
         @seen nvarchar(128) = :seen,
+        @worker nvarchar(256) = :worker,
+        @fence bigint = :fence,
         @id uniqueidentifier;
 DECLARE @next datetime2(6) = COALESCE(
     @run_at,
@@ -45,12 +48,13 @@ BEGIN TRY
         MaxAttempts = @max_attempts,
         LockTimeoutMs = @lock_timeout_ms,
         LockTimeoutMinutes = 0,
-        NextRunTime = @next,
-        NotBefore = NULL
+        NextRunTime = CASE WHEN job.LockedBy IS NULL THEN @next ELSE job.NextRunTime END,
+        NotBefore = CASE WHEN job.LockedBy IS NULL THEN NULL ELSE job.NotBefore END
     OUTPUT inserted.Id AS id
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
     WHERE job.Id = @id
-      AND job.Recurring = 1 AND job.LockedBy IS NULL
+      AND job.Recurring = 1
+      AND (job.LockedBy IS NULL OR (job.LockedBy = @worker AND job.Fence = @fence))
       AND (job.Declaration = @seen OR (job.Declaration IS NULL AND @seen IS NULL));
 END TRY
 BEGIN CATCH

@@ -1,7 +1,8 @@
 -- Purpose       rewrite the definition of a recurring job after its declaration in code has changed.
 -- Precondition  the row's declaration is still the one that was seen, so that of two workers one wins; and it is not
---               claimed. A slot that runs is never moved, and its worker computes the next time from the schedule that
---               it has claimed: whoever declares comes again when it has ended.
+--               claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
+--               the next time from the schedule that it has claimed: whoever declares comes again when it has ended. The
+--               holder itself need not wait. It computes the next time from the new schedule.
 -- Lock order    one row.
 --
 -- A delay is so many seconds: as days it would be added to the date in the session's time zone, and be an hour off when
@@ -16,12 +17,16 @@ set queue = :queue::text,
     app_version = :app_version::text,
     max_attempts = :max_attempts::integer,
     lock_timeout_ms = :lock_timeout_ms::bigint,
-    next_run_time = coalesce(
-        :run_at::timestamptz,
-        coalesce(:now::timestamptz, statement_timestamp())
-            + coalesce(extract(epoch from :delay::interval), 0) * interval '1 second'),
-    not_before = null
+    next_run_time = case
+        when job.locked_by is not null then job.next_run_time
+        else coalesce(
+            :run_at::timestamptz,
+            coalesce(:now::timestamptz, statement_timestamp())
+                + coalesce(extract(epoch from :delay::interval), 0) * interval '1 second')
+        end,
+    not_before = case when job.locked_by is not null then job.not_before end
 where job.task = :task::text and coalesce(job.key, '') = coalesce(:key::text, '')
-  and job.schedule is not null and job.locked_by is null
+  and job.schedule is not null
+  and (job.locked_by is null or (job.locked_by = :worker::text and job.fence = :fence::bigint))
   and job.declaration is not distinct from :seen::text
 returning job.id;

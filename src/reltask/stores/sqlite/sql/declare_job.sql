@@ -1,7 +1,8 @@
 -- Purpose       rewrite a recurring job's definition after its declaration in code has changed.
--- Precondition  its declaration is still the one that was seen, and it is not claimed. A slot that runs is never moved,
---               and its worker computes the next time from the schedule that it has claimed: whoever declares comes
---               again when it has ended.
+-- Precondition  the row's declaration is still the one that was seen, so that of two workers one wins; and it is not
+--               claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
+--               the next time from the schedule that it has claimed: whoever declares comes again when it has ended. The
+--               holder itself need not wait. It computes the next time from the new schedule.
 -- Lock order    the whole file: one short write transaction.
 
 update reltask_jobs
@@ -13,11 +14,13 @@ update reltask_jobs
        app_version     = :app_version,
        max_attempts    = :max_attempts,
        lock_timeout_ms = :lock_timeout_ms,
-       next_run_time   = coalesce(:run_at, :now + coalesce(:delay, 0)),
-       not_before      = null
+       next_run_time   = case when locked_by is null
+                              then coalesce(:run_at, :now + coalesce(:delay, 0))
+                              else next_run_time end,
+       not_before      = case when locked_by is null then null else not_before end
  where task = :task
    and coalesce(key, '') = coalesce(:key, '')
    and schedule is not null
-   and locked_by is null
+   and (locked_by is null or (locked_by = :worker and fence = :fence))
    and declaration is :seen
 returning id;
