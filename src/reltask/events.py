@@ -194,6 +194,14 @@ class ScheduleLeftOver(Event, frozen=True, kw_only=True):
     """The name under which the task recurs as declared, so that it does twice; None: it is not declared any more."""
 
 
+class ScheduleBlocked(Event, frozen=True, kw_only=True):
+    """A declared schedule cannot be made yet: a job that runs once has its key."""
+
+    task: str
+    key: str | None
+    job_id: UUID
+
+
 class DeclarationIgnored(Event, frozen=True, kw_only=True):
     """A recurring job stays as a newer version of the app declared it; this worker's code declares it otherwise."""
 

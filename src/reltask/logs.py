@@ -72,7 +72,10 @@ def _unknown(event: events.TasksUnknown) -> str:
     return f"Due, but no live worker knows these tasks: {names}"
 
 
-def _schedule_name(event: events.ScheduleLeftOver | events.DeclarationIgnored) -> str:
+_ScheduleEvent = events.ScheduleLeftOver | events.ScheduleBlocked | events.DeclarationIgnored
+
+
+def _schedule_name(event: _ScheduleEvent) -> str:
     return event.task if event.key is None else f"{event.task} ({event.key})"
 
 
@@ -81,6 +84,10 @@ def _ignored(event: events.DeclarationIgnored) -> str:
         f"{_schedule_name(event)} recurs as version {event.newer} of the app declared it; "
         f"the declaration of this worker's version {event.version} differs, and is ignored because it is older"
     )
+
+
+def _blocked(event: events.ScheduleBlocked) -> str:
+    return f"{_schedule_name(event)} does not recur before the one-off that has its key is done: job {event.job_id}"
 
 
 def _left_over(event: events.ScheduleLeftOver) -> str:
@@ -101,6 +108,7 @@ _LINES: dict[type[events.Event], Line] = {
     events.WorkerStopped: Line("worker", INFO, _stopped),
     events.TasksUnknown: Line("worker", WARNING, _unknown),
     events.ScheduleLeftOver: Line("worker", WARNING, _left_over),
+    events.ScheduleBlocked: Line("worker", WARNING, _blocked),
     events.DeclarationIgnored: Line("worker", WARNING, _ignored),
     events.JobsClaimed: Line("worker", DEBUG, lambda e: f"Claimed {e.count} of at most {e.limit}"),
     events.Idle: Line("worker", DEBUG, lambda e: f"Nothing to do for {e.seconds:.3f} s"),
@@ -174,7 +182,7 @@ def _extra(event: events.Event) -> dict[str, object]:
         extra |= {"task": event.task, "job": str(event.job_id), "slot": event.slot_no, "fence": event.fence}
     elif isinstance(event, events.StrayReleased):
         extra |= {"job": str(event.job_id), "fence": event.fence}
-    elif isinstance(event, events.ScheduleLeftOver | events.DeclarationIgnored):
+    elif isinstance(event, _ScheduleEvent):
         extra |= {"task": event.task, "job": str(event.job_id)}
     elif isinstance(event, events.LeaseEvent):
         extra |= {"lease": event.lease, "term": event.term}

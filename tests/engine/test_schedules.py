@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from reltask import Context, events
+from reltask import Context, Snooze, events
 from reltask.engine.declare import AGAIN, is_older
 from reltask.errors import DeclarationError
 from reltask.job import JobView, NewJob, RunView, State
@@ -360,6 +360,11 @@ def test_older_app_does_not_undo_a_newer_one(stage: Stage) -> None:
         ("3fa9c1d", "9b01e22", False),
         ("3fa9c1d", "9", False),
         ("3a9c1d0", "9", False),
+        ("9b01234", "12a4567", False),
+        ("1a2b345", "9904521", False),
+        ("7", "20261116", True),
+        ("7-3-gdeadbee", "8", True),
+        ("v2rc1", "v3", True),
         ("1", "3fa9c1d", False),
         ("build 3", "build 4", False),
         ("", "1", False),
@@ -387,6 +392,57 @@ def test_change_at_run_time_stays_until_the_declaration_changes(stage: Stage) ->
         await changed.drain()
         assert await schedule_of(changed) == '{"every":"2h"}'
         assert (await app.one_job()).state is State.PAUSED
+
+    stage.run(scenario())
+
+
+@pytest.mark.parametrize("moved", ["run now", "snoozed"])
+def test_changed_declaration_forgets_nobody_s_wish(stage: Stage, moved: str) -> None:
+    """A declaration that leaves the slot where it is leaves alone what an operator or the task itself has chosen."""
+
+    def hourly(**options: Any) -> StageApp:
+        app = stage.app()
+
+        @app.task(cron="0 * * * *", name="tick", **options)
+        async def tick() -> None:
+            raise Snooze("10m")
+
+        return app
+
+    app, changed = hourly(), hourly(priority=2)
+
+    async def scenario() -> None:
+        await app.drain()
+        await app.change("run", (await app.one_job()).id)
+        if moved == "snoozed":
+            await app.drain()
+        before = await app.one_job()
+        assert before.due_at < before.next_run_time
+        await changed.drain()
+        job = await app.one_job()
+        assert (job.priority, await app.outcomes()) == (2, ["snoozed"])
+        assert (job.due_at == before.due_at) is (moved == "snoozed")
+
+    stage.run(scenario())
+
+
+def test_schedule_waits_for_a_one_off_with_its_key(stage: Stage) -> None:
+    """A job that runs once may have the key of a schedule: it is told, and the schedule made when the job is done."""
+    app = stage.app()
+
+    @app.task
+    async def report(number: int) -> None: ...
+
+    app.schedule(report.call(5), key="k", every="1h")
+
+    async def scenario() -> None:
+        job = await report.using(key="k", delay="10s").enqueue(1)
+        async with app.worker():
+            await asyncio.sleep(9)
+            assert [(event.key, event.job_id) for event in app.log.of(events.ScheduleBlocked)] == [("k", job.id)]
+            await asyncio.sleep(1 + 2 * AGAIN)
+            assert (await app.one_job()).schedule == '{"every":"1h"}'
+        assert await app.outcomes() == ["succeeded"]
 
     stage.run(scenario())
 

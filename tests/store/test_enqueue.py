@@ -307,6 +307,14 @@ async def test_declare_clears_an_old_backoff(bench: Bench) -> None:
     assert (view.due_at, view.next_run_time) == (at, at)
 
 
+async def test_declare_keeps_what_moved_a_slot_that_stays(bench: Bench) -> None:
+    """A slot whose nominal time does not change keeps its backoff, or what an operator has chosen."""
+    await bench.fail(await bench.claimed(recurring(run_at=START)), delay=timedelta(days=1))
+    assert await bench.store.declare_job(recurring(declaration="v2", run_at=START), seen="v1")
+    (view,) = await bench.store.list_jobs()
+    assert (view.due_at, view.next_run_time) == (START + timedelta(days=1), START)
+
+
 async def test_declare_leaves_one_offs_alone(bench: Bench) -> None:
     """A unique one-off with the same name is no declaration."""
     await bench.add(new_job(key="k"))

@@ -32,7 +32,7 @@ from reltask.tasks import Registry
 AGAIN = 2.0
 """Seconds until a declaration that found its job running is tried again."""
 Rows = dict[tuple[str, str | None], Declared]
-"""Recurring jobs by task and key."""
+"""By task and key."""
 
 
 class LeftOver(NamedTuple):
@@ -49,8 +49,10 @@ class Declaration(NamedTuple):
     left_over: list[LeftOver]
     outdated: list[Declared]
     """Rows that a newer version of the app has declared: ours differ, and are ignored."""
+    blocking: list[Declared]
+    """One-offs that have the key of a schedule: it can be made when they are done."""
     waits: bool
-    """Whether a job could not be rewritten: it runs, or somebody else has just rewritten it."""
+    """Whether a job could not be made or rewritten: it runs, its key is taken, or somebody else was faster."""
 
 
 async def declare(
@@ -69,15 +71,17 @@ async def declare(
     Safe from any number of workers at once. Two versions that begin on an empty table in the same moment can make a row
     each, under the old name and the new: both stay, and whoever starts next tells of it.
     """
-    rows = await _read(store, jobs, registry)
+    read = await _read(store, jobs, registry)
+    rows = {name: row for name, row in read.items() if row.schedule is not None}
     found = [(job, _rows_of(job, registry, rows)) for job in jobs]
     missing = [job for job, own in found if not own]
-    if missing:
-        await _insert(store, missing)
+    made = await _insert(store, missing) if missing else True
+    blocking = [read[job.task, job.key] for job in missing if (job.task, job.key) in read]
     news = [(job, own[0]) for job, own in found if own and _is_news(job, own[0])]
     done = [await _rewrite(store, job, row, worker, run_of(row.id)) for job, row in news]
     outdated = [own[0] for job, own in found if own and _is_outdated(job, own[0])]
-    return Declaration(_left_over([own for _, own in found], rows, app_version), outdated, waits=not all(done))
+    left_over = _left_over([own for _, own in found], rows, app_version)
+    return Declaration(left_over, outdated, blocking, waits=not (made and all(done)))
 
 
 async def _rewrite(store: Store, job: NewJob, row: Declared, worker: str, run: Run | None) -> bool:
@@ -106,11 +110,12 @@ class Redeclaring(Service):
 
 
 async def _read(store: Store, jobs: Sequence[NewJob], registry: Registry) -> Rows:
-    """The rows of these declarations, and what else recurs without a key: for a key that is gone nobody can ask."""
+    """The rows with the names of these declarations, and what recurs without a key: nobody can ask for a key that is
+    gone.
+    """
     names = {(name, job.key) for job in jobs for name in registry.get(job.task).names}
     names |= {(name, None) for name in registry.names()}
-    read = await store.read_declared(list(names)) if names else []
-    return {(row.task, row.key): row for row in read if row.schedule is not None}
+    return {(row.task, row.key): row for row in (await store.read_declared(list(names)) if names else [])}
 
 
 def _rows_of(job: NewJob, registry: Registry, rows: Rows) -> list[Declared]:
@@ -130,11 +135,12 @@ def _was_declared(row: Declared, app_version: str | None) -> bool:
     return row.declaration is not None and not is_older(app_version, row.app_version)
 
 
-async def _insert(store: Store, jobs: list[NewJob]) -> None:
-    """Insert new declarations. A grid's first slot depends on the database's time, which the insert itself can tell."""
+async def _insert(store: Store, jobs: list[NewJob]) -> bool:
+    """Insert new declarations; whether all are new. A grid's first slot depends on the database's time."""
     now = await store.read_now()
     placed = [(job, first_slot(decode(job.schedule or ""), now)) for job in jobs]
-    await store.enqueue_jobs([msgspec.structs.replace(job, run_at=moment) for job, moment in placed])
+    created = await store.enqueue_jobs([msgspec.structs.replace(job, run_at=moment) for job, moment in placed])
+    return len(created) == len(jobs)
 
 
 def _is_news(job: NewJob, row: Declared) -> bool:
@@ -161,15 +167,18 @@ def is_older(ours: str | None, theirs: str | None) -> bool:
     return our_numbers is not None and their_numbers is not None and our_numbers < their_numbers
 
 
-_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:\.?(?:a|b|rc|dev|post)\d*)*(?:[-+_.].*)?", re.DOTALL)
-"""The numbers, then what PEP 440 or SemVer adds to them. It must match to the end: the SHA 3fa9c1d is no version 3."""
+_VERSION = re.compile(
+    r"(?:(?:v(?=\d)|(?=\d+\.\d))(\d+(?:\.\d+)*)(?:\.?(?:a|b|rc|dev|post)\d*)*|(\d+))(?:[-+_.].*)?", re.DOTALL
+)
+"""The numbers, then what PEP 440 or SemVer adds to them. It must match to the end, and letters are believed only after
+a v or a dot: neither the SHA 3fa9c1d is a version 3, nor 12a4567 a version 12."""
 
 
 def _numbers(version: str | None) -> tuple[int, ...] | None:
     found = _VERSION.fullmatch(version or "")
     if found is None:
         return None
-    numbers = [int(number) for number in found[1].split(".")]
+    numbers = [int(number) for number in (found[1] or found[2]).split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)

@@ -218,6 +218,8 @@ class Worker:
         for row, beside in declared.left_over:
             left = events.ScheduleLeftOver(worker=self.id, task=row.task, key=row.key, job_id=row.id, beside=beside)
             self._emit(left)
+        for row in declared.blocking:
+            self._emit(events.ScheduleBlocked(worker=self.id, task=row.task, key=row.key, job_id=row.id))
         for row in declared.outdated:
             self._emit(
                 events.DeclarationIgnored(

@@ -3,6 +3,7 @@
 --               claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
 --               the next time from the schedule that it has claimed: whoever declares comes again when it has ended. The
 --               holder itself need not wait. It computes the next time from the new schedule.
+--               A slot that stays where it is keeps what moved it: a backoff, a snooze, or an operator's "run now".
 -- Lock order    one row.
 
 SET NOCOUNT ON;
@@ -49,7 +50,7 @@ BEGIN TRY
         LockTimeoutMs = @lock_timeout_ms,
         LockTimeoutMinutes = 0,
         NextRunTime = CASE WHEN job.LockedBy IS NULL THEN @next ELSE job.NextRunTime END,
-        NotBefore = CASE WHEN job.LockedBy IS NULL THEN NULL ELSE job.NotBefore END
+        NotBefore = CASE WHEN job.LockedBy IS NULL AND job.NextRunTime <> @next THEN NULL ELSE job.NotBefore END
     OUTPUT inserted.Id AS id
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
     WHERE job.Id = @id

@@ -3,6 +3,7 @@
 --               claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
 --               the next time from the schedule that it has claimed: whoever declares comes again when it has ended. The
 --               holder itself need not wait. It computes the next time from the new schedule.
+--               A slot that stays where it is keeps what moved it: a backoff, a snooze, or an operator's "run now".
 -- Lock order    the whole file: one short write transaction.
 
 update reltask_jobs
@@ -17,7 +18,9 @@ update reltask_jobs
        next_run_time   = case when locked_by is null
                               then coalesce(:run_at, :now + coalesce(:delay, 0))
                               else next_run_time end,
-       not_before      = case when locked_by is null then null else not_before end
+       not_before      = case when locked_by is null and next_run_time <> coalesce(:run_at, :now + coalesce(:delay, 0))
+                              then null
+                              else not_before end
  where task = :task
    and coalesce(key, '') = coalesce(:key, '')
    and schedule is not null
