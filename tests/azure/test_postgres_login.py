@@ -144,6 +144,7 @@ def test_missing_authorities_are_named(tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="sslrootcert"):
             read_url(f"{AZURE}?auth=entra&sslrootcert={tmp_path / name}").tls_context()
     context = read_url(f"{AZURE}?auth=entra&sslrootcert=system").tls_context()
+    assert context is not None
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 

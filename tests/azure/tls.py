@@ -3,7 +3,8 @@
     client ── SSLRequest ──► S ══ TLS, with a certificate for 127.0.0.1 ══► plain, on loopback ──► PostgreSQL
                        └──► N: this server has no TLS
 
-What arrives outside of TLS is kept, so that a test can say that it was nothing but the request for TLS.
+What arrives outside of TLS is kept, so that a test can say that it was nothing but the request for TLS. A client may
+show a certificate, and the server's own will do: whose it was is kept, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -33,12 +35,18 @@ class TlsFront:
     def __init__(self, target: int, directory: Path) -> None:
         self.authority = directory / "authority.pem"
         """The file that `sslrootcert` would name."""
+        self.certificate, self.key = directory / "server.pem", directory / "server.key"
+        """The files that `sslcert` and `sslkey` could name."""
         self.port = 0
         self.offers_tls = True
         self.in_clear: list[bytes] = []
         """Everything that came without TLS."""
+        self.shown: list[str | None] = []
+        """Whose certificate each client showed, if it did."""
         self._target = target
         self._context = server_context(directory, self.authority)
+        self._context.verify_mode = ssl.CERT_OPTIONAL
+        self._context.load_verify_locations(self.authority)
 
     async def open(self) -> asyncio.Server:
         server = await asyncio.start_server(self._serve, HOST, 0)
@@ -67,6 +75,7 @@ class TlsFront:
             return
         writer.write(b"S")
         await writer.start_tls(self._context)
+        self.shown.append(_common_name(writer.get_extra_info("peercert")))
         server_reader, server_writer = await asyncio.open_connection(HOST, self._target)
         answers = asyncio.create_task(_copy(server_reader, writer))
         try:
@@ -74,6 +83,10 @@ class TlsFront:
         finally:
             answers.cancel()
             server_writer.transport.abort()
+
+
+def _common_name(certificate: dict[str, Any] | None) -> str | None:
+    return certificate["subject"][0][0][1] if certificate else None
 
 
 async def _turns() -> None:

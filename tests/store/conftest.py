@@ -72,3 +72,13 @@ async def rival(backend: Backend, now: Now) -> AsyncIterator[Store]:
 def bench(store: Store, now: Now, backend: Backend) -> Bench:
     """The store, its clock and its database in one hand."""
     return Bench(store, now, backend)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without certificates, and an environment that names none."""
+    for name in ("SSLMODE", "SSLROOTCERT", "SSLCRL", "SSLCERT", "SSLKEY"):
+        monkeypatch.delenv(f"PG{name}", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    return tmp_path

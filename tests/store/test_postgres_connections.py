@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -384,15 +383,6 @@ def test_host_from_the_environment_counts_like_one_in_the_url(
     assert read_url(url).tls is tls
 
 
-def test_server_has_to_prove_itself_to_whoever_names_an_authority(home: Path) -> None:
-    """`sslrootcert` says by whom, and not only for show: certificate and name are checked, also without `sslmode`."""
-    context = read_url("postgresql://u@db.example.com/d?sslrootcert=system").tls_context()
-    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert read_url("postgresql://u@db.example.com/d").tls_context().verify_mode == ssl.CERT_NONE
-    with pytest.raises(SettingsError, match=r"sslrootcert.*nope\.pem"):
-        read_url(f"postgresql://u@db.example.com/d?sslrootcert={home}/nope.pem").tls_context()
-
-
 def test_service_has_to_come_with_a_word_about_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service file can lead anywhere, and may ask for more TLS than reltask would. A token is never sent there."""
     monkeypatch.setenv("PGHOST", "db.example.com")
@@ -419,16 +409,6 @@ async def test_server_without_tls_is_a_clear_error(postgres_url: str) -> None:
     with pytest.raises(PermanentError, match="does not offer TLS"):
         async with opened(f"{postgres_url}?sslmode=require"):
             pass
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without certificates, and an environment that names none."""
-    for name in ("SSLMODE", "SSLROOTCERT", "SSLCRL", "SSLCERT", "SSLKEY"):
-        monkeypatch.delenv(f"PG{name}", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    return tmp_path
 
 
 @pytest.mark.parametrize(

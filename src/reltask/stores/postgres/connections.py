@@ -78,14 +78,13 @@ async def connect(
     session = {"application_name": options.application_name} if plain else _session(options)
     session.update(settings or {})
     arguments: dict[str, Any] = {"statement_cache_size": 0} if target.pgbouncer else {"server_settings": session}
-    if target.tls:
-        arguments["ssl"] = target.tls_context()
     if target.entra:
         tokens = options.tokens or postgres_tokens()
         arguments["password"] = partial(tokens.fetch_async, options.connect_timeout * TOKEN_SHARE)
     try:
         return await asyncpg.connect(
             target.dsn,
+            ssl=target.tls_context(),
             timeout=options.connect_timeout,
             command_timeout=options.command_timeout,
             max_cached_statement_lifetime=0,

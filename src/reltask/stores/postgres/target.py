@@ -8,6 +8,10 @@
     elsewhere       TLS, unless the URL chooses;   TLS, certificate and name checked
                     checked if it says by whom
 
+For a password the driver makes TLS of PostgreSQL's own options, variables and files, as psql does. Where reltask
+demands more than they say, it writes so into the URL: sslmode=require, which never falls back to clear text, or
+verify-full.
+
 Where the URL names no host, the driver looks for one in the environment and in service files, which can lead anywhere.
 
 A token opens the database to whoever has it. So no option can change these rules: it is never sent unencrypted, which
@@ -44,7 +48,7 @@ class Target(Struct, frozen=True):
     entra: bool = False
     """Whether a token of Microsoft Entra ID takes the place of a password."""
     verified: bool = False
-    """Whether the server has to prove who it is."""
+    """Whether the server has to prove who it is to reltask itself; the driver checks what `sslmode` says."""
     authorities: str | None = None
     """A file with the authorities that it may prove it by; None: the system's own."""
     query: dict[str, str] = {}
@@ -52,10 +56,16 @@ class Target(Struct, frozen=True):
 
     def mistake(self) -> SettingsError | None:
         """What in the URL's TLS options kept the driver from connecting, if they were its business and did."""
-        return None if self.tls else tls_mistake(self.query)
+        return None if self._makes_tls() else tls_mistake(self.query)
 
-    def tls_context(self) -> ssl.SSLContext:
-        """TLS as it is demanded here; without proof it is what `sslmode=require` means."""
+    def _makes_tls(self) -> bool:
+        """Whether reltask makes TLS itself: for a token, or by the system's authorities, unknown to the driver."""
+        return self.entra or self.verified
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """TLS of reltask's own, without proof it is what `sslmode=require` means; None: the driver makes it."""
+        if not self._makes_tls():
+            return None
         try:
             context = ssl.create_default_context(cafile=self.authorities)
         except OSError as error:
@@ -79,17 +89,24 @@ def read_url(url: str, *, entra: bool = False) -> Target:
         ) from None
     pgbouncer = query.pop("pgbouncer", "false").lower() in YES
     entra = _asks_for_token(query.pop("auth", None)) or entra
-    dsn = urlunsplit(parts._replace(query=urlencode(query)))
     local = all(_is_local(host) for host in hosts)
-    authorities = query.get("sslrootcert", "system")
-    named = None if authorities == "system" else authorities
     if not entra:
+        authorities = query.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
         tls = not local and not _chooses_tls(query)
-        return Target(dsn, pgbouncer, tls=tls, verified="sslrootcert" in query, authorities=named, query=query)
+        if tls:
+            query["sslmode"] = "verify-full" if authorities else "require"
+        verified = tls and authorities == "system"
+        return Target(_dsn(parts, query), pgbouncer, tls=tls, verified=verified, query=query)
     _check_login(parts, query)
     _check_encryption(hosts, query)
+    authorities = query.get("sslrootcert", "system")
+    named = None if authorities == "system" else authorities
     verified = not (local and query.get("sslmode") == "require")
-    return Target(dsn, pgbouncer, tls=True, entra=True, verified=verified, authorities=named)
+    return Target(_dsn(parts, query), pgbouncer, tls=True, entra=True, verified=verified, authorities=named)
+
+
+def _dsn(parts: SplitResult, query: dict[str, str]) -> str:
+    return urlunsplit(parts._replace(query=urlencode(query)))
 
 
 def _hosts(parts: SplitResult, query: dict[str, str]) -> list[str]:

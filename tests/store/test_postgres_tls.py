@@ -1,0 +1,114 @@
+"""What PostgreSQL's TLS options come to, at a real PostgreSQL behind TLS: the same as in psql, and never clear text.
+
+The server is reached as 127.0.0.1, which its certificate names; or as 0.0.0.0, which leads here but does not look so.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reltask.errors import AccessRefused, SettingsError
+from reltask.stores.postgres.connections import Options, connect
+from reltask.stores.postgres.target import read_url
+from tests.azure.tls import SSL_REQUEST, TlsFront, server_context, tls_front
+from tests.postgres_server import PostgresServer
+
+ELSEWHERE = "0.0.0.0"
+
+
+@pytest.fixture
+def front(postgres_server: PostgresServer, home: Path) -> Iterator[TlsFront]:
+    with tls_front(postgres_server.port, home) as front:
+        yield front
+
+
+def at(front: TlsFront, host: str, options: str = "") -> str:
+    files = {"authority": front.authority, "certificate": front.certificate, "key": front.key}
+    return f"postgresql://postgres@{host}:{front.port}/postgres?{options.format(**files)}"
+
+
+async def attempt(url: str) -> None:
+    await (await connect(url, Options())).close()
+
+
+# Off this machine, without an sslmode
+
+
+async def test_certificate_named_in_the_url_is_shown(front: TlsFront) -> None:
+    """Off this machine, where reltask demands TLS, `sslcert` and `sslkey` mean what they mean elsewhere."""
+    await attempt(at(front, ELSEWHERE, "sslcert={certificate}&sslkey={key}"))
+    await attempt(at(front, ELSEWHERE))
+    assert front.shown == ["server", None]
+
+
+async def test_certificate_named_by_the_environment_is_shown(front: TlsFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PGSSLCERT and PGSSLKEY count where the URL is silent."""
+    monkeypatch.setenv("PGSSLCERT", str(front.certificate))
+    monkeypatch.setenv("PGSSLKEY", str(front.key))
+    await attempt(at(front, ELSEWHERE))
+    assert front.shown == ["server"]
+
+
+async def test_certificate_in_its_usual_place_is_shown(front: TlsFront, home: Path) -> None:
+    """Where nothing names one, those in ~/.postgresql count."""
+    (home / ".postgresql").mkdir()
+    front.certificate.rename(home / ".postgresql/postgresql.crt")
+    front.key.rename(home / ".postgresql/postgresql.key")
+    await attempt(at(front, ELSEWHERE))
+    assert front.shown == ["server"]
+
+
+async def test_authorities_in_their_usual_place_count(front: TlsFront, home: Path) -> None:
+    """As with `sslmode=require` in psql: with a root.crt the certificate is checked, without one any will do."""
+    (home / ".postgresql").mkdir()
+    root = home / ".postgresql/root.crt"
+    root.write_bytes(front.authority.read_bytes())
+    await attempt(at(front, ELSEWHERE))
+    server_context(home / ".postgresql", root)  # another authority
+    with pytest.raises(AccessRefused, match="cannot be verified"):
+        await attempt(at(front, ELSEWHERE))
+    root.unlink()
+    await attempt(at(front, ELSEWHERE))
+
+
+async def test_server_has_to_prove_itself_to_whoever_names_an_authority(
+    front: TlsFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sslrootcert` says by whom, and not only for show: certificate and name are checked, also without `sslmode`."""
+    with pytest.raises(AccessRefused, match=r"not valid for '0\.0\.0\.0'"):
+        await attempt(at(front, ELSEWHERE, "sslrootcert={authority}"))
+    monkeypatch.setenv("PGSSLROOTCERT", str(front.authority))
+    with pytest.raises(AccessRefused, match=r"not valid for '0\.0\.0\.0'"):
+        await attempt(at(front, ELSEWHERE))
+    await attempt(at(front, ELSEWHERE, "sslmode=require"))
+
+
+@pytest.mark.usefixtures("home")
+def test_authorities_of_the_system() -> None:
+    """They are known to no file, so that `sslrootcert=system` is reltask's own business."""
+    context = read_url("postgresql://u@db.example.com/d?sslrootcert=system").tls_context()
+    assert context is not None
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@pytest.mark.parametrize("option", ["sslrootcert", "sslcert"])
+async def test_file_that_is_not_there_is_named(front: TlsFront, option: str) -> None:
+    """Nothing is sent to a server that could not be checked, or without the certificate that was to be shown."""
+    with pytest.raises(SettingsError, match=rf"{option} .*/nope\.pem: No such file"):
+        await attempt(at(front, ELSEWHERE, f"{option}=/nope.pem"))
+    assert front.in_clear == []
+
+
+@pytest.mark.parametrize(
+    "options", ["", "sslcert={certificate}&sslkey={key}", "sslrootcert={authority}", "sslrootcert=system"]
+)
+async def test_there_is_no_way_back_to_clear_text(front: TlsFront, options: str) -> None:
+    """A server without TLS hears that it is wanted, and not a word more, whoever makes the TLS of the options."""
+    front.offers_tls = False
+    with pytest.raises(AccessRefused, match="does not offer TLS"):
+        await attempt(at(front, ELSEWHERE, options))
+    assert b"".join(front.in_clear) == SSL_REQUEST
