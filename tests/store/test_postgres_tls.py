@@ -5,13 +5,14 @@ The server is reached as 127.0.0.1, which its certificate names; or as 0.0.0.0, 
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from reltask.errors import AccessRefused, SettingsError
+from reltask.errors import AccessRefused, SettingsError, TransientError
 from reltask.stores.postgres.connections import Options, connect
 from reltask.stores.postgres.target import read_url
 from tests.azure.tls import SSL_REQUEST, TlsFront, server_context, tls_front
@@ -24,6 +25,13 @@ ELSEWHERE = "0.0.0.0"
 def front(postgres_server: PostgresServer, home: Path) -> Iterator[TlsFront]:
     with tls_front(postgres_server.port, home) as front:
         yield front
+
+
+@pytest.fixture
+def usual(home: Path) -> Path:
+    """The folder in which PostgreSQL's clients look for files that nothing names."""
+    (home / ".postgresql").mkdir()
+    return home / ".postgresql"
 
 
 def at(front: TlsFront, host: str, options: str = "") -> str:
@@ -53,22 +61,20 @@ async def test_certificate_named_by_the_environment_is_shown(front: TlsFront, mo
     assert front.shown == ["server"]
 
 
-async def test_certificate_in_its_usual_place_is_shown(front: TlsFront, home: Path) -> None:
+async def test_certificate_in_its_usual_place_is_shown(front: TlsFront, usual: Path) -> None:
     """Where nothing names one, those in ~/.postgresql count."""
-    (home / ".postgresql").mkdir()
-    front.certificate.rename(home / ".postgresql/postgresql.crt")
-    front.key.rename(home / ".postgresql/postgresql.key")
+    front.certificate.rename(usual / "postgresql.crt")
+    front.key.rename(usual / "postgresql.key")
     await attempt(at(front, ELSEWHERE))
     assert front.shown == ["server"]
 
 
-async def test_authorities_in_their_usual_place_count(front: TlsFront, home: Path) -> None:
+async def test_authorities_in_their_usual_place_count(front: TlsFront, usual: Path) -> None:
     """As with `sslmode=require` in psql: with a root.crt the certificate is checked, without one any will do."""
-    (home / ".postgresql").mkdir()
-    root = home / ".postgresql/root.crt"
+    root = usual / "root.crt"
     root.write_bytes(front.authority.read_bytes())
     await attempt(at(front, ELSEWHERE))
-    server_context(home / ".postgresql", root)  # another authority
+    server_context(usual, root)  # another authority
     with pytest.raises(AccessRefused, match="cannot be verified"):
         await attempt(at(front, ELSEWHERE))
     root.unlink()
@@ -112,3 +118,67 @@ async def test_there_is_no_way_back_to_clear_text(front: TlsFront, options: str)
     with pytest.raises(AccessRefused, match="does not offer TLS"):
         await attempt(at(front, ELSEWHERE, options))
     assert b"".join(front.in_clear) == SSL_REQUEST
+
+
+# A server that is away
+
+
+async def test_key_in_its_usual_place_is_no_mistake(front: TlsFront, usual: Path) -> None:
+    """`sslcert` may be named alone: an outage does not become a certificate without a key, which would end retries."""
+    front.key.rename(usual / "postgresql.key")
+    url = at(front, "127.0.0.1", "sslmode=require&sslcert={certificate}")
+    await attempt(url)
+    assert front.shown == ["server"]
+    with pytest.raises(TransientError):
+        await attempt(url.replace(f":{front.port}/", ":1/"))
+    assert read_url(url).mistake(FileNotFoundError(2, "No such file")) is None
+    front.certificate.write_text("not a certificate")
+    with pytest.raises(SettingsError, match=r"sslcert .*server\.pem: .*PEM"):
+        await attempt(url)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("root.crt", "sslrootcert"),
+        ("root.crl", "sslcrl"),
+        ("postgresql.crt", "sslcert"),
+    ],
+)
+async def test_unusable_file_in_its_usual_place_is_named(front: TlsFront, usual: Path, name: str, option: str) -> None:
+    """The driver reads what it finds there, so it can be what is wrong; trying again would not help."""
+    (usual / name).touch()
+    with pytest.raises(SettingsError, match=rf"{option} .*{name}: .*PEM"):
+        await attempt(at(front, ELSEWHERE))
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PGSSLCERT": "/nope.crt"},
+        {"PGSSLCERT": "/nope.crt", "PGSSLMODE": "verify-full"},
+        {"PGSSLROOTCERT": "system", "PGSSLCERT": "/nope.crt"},
+    ],
+)
+@pytest.mark.parametrize("url", ["postgresql:///d?host=/nope&sslmode=", "postgresql://%2Fnope,%2Fnowhere/d"])
+@pytest.mark.usefixtures("home")
+async def test_socket_that_is_not_there_is_not_blamed_on_tls(
+    monkeypatch: pytest.MonkeyPatch, url: str, variables: dict[str, str]
+) -> None:
+    """There is no TLS on a socket file, so that variables for another database have no say, as in psql."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TransientError, match="No such file"):
+        await attempt(url)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [ConnectionRefusedError(111, "refused"), TimeoutError(), socket.gaierror(-2, "unknown name"), OSError(101, "away")],
+)
+@pytest.mark.usefixtures("home")
+def test_outage_is_never_blamed_on_files(failure: OSError) -> None:
+    """The driver reads files before it connects: once it is at that, they were good, whatever they are by now."""
+    target = read_url(f"postgresql://{ELSEWHERE}/d?sslcert=/nope.crt")
+    assert target.mistake(failure) is None
+    assert target.mistake(FileNotFoundError(2, "No such file")) is not None

@@ -1,12 +1,14 @@
 """What is wrong with the TLS options that the driver reads by itself; asked once it has failed.
 
     sslmode     disable │ allow  prefer │ require  verify-ca  verify-full
-    it reads    nothing │ sslcert and sslkey, if there is an sslcert
-                        │               │ sslrootcert and sslcrl; to verify, ~/.postgresql/root.crt in their stead
+    it reads    nothing │ sslcert and sslkey
+                        │               │ sslrootcert and sslcrl; to verify there has to be an sslrootcert
+
+Where the URL and the environment are silent, it reads the file in ~/.postgresql, if there is one.
 
 The driver reads these files before it connects, and an error of theirs looks like one of the network: "no such file" is
 also what a socket file says whose server is not up yet. Only a second look tells a mistake, which stays one, from an
-outage, which passes.
+outage, which passes. An error that no file can cause is not looked into.
 """
 
 from __future__ import annotations
@@ -25,9 +27,15 @@ _READ_TO_VERIFY = frozenset({"require", "verify-ca", "verify-full"})
 _VERIFIED = frozenset({"verify-ca", "verify-full"})
 
 
-def tls_mistake(query: Mapping[str, str]) -> SettingsError | None:
-    """The first TLS option, of a URL's query or the environment, that keeps the driver from connecting."""
-    given = {name: query.get(name) or os.environ.get(_variable(name), "") for name in _OPTIONS}
+_OF_FILES = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, ssl.SSLError, ValueError)
+"""What a file or an option that cannot be used makes the driver raise."""
+
+
+def tls_mistake(query: Mapping[str, str], error: BaseException) -> SettingsError | None:
+    """The first TLS option, of a URL's query or the environment, that may have brought the driver to this error."""
+    if not isinstance(error, _OF_FILES):
+        return None
+    given = {name: query.get(name) or os.environ.get(_variable(name)) or _usual_file(name) for name in _OPTIONS}
     mode = (given["sslmode"] or "prefer").replace("_", "-")
     if mode not in MODES:
         return SettingsError(
@@ -36,8 +44,8 @@ def tls_mistake(query: Mapping[str, str]) -> SettingsError | None:
     for name, path in _files(mode, given):
         try:
             _load(name, path, given)
-        except OSError as error:
-            return unusable_file(name, path, error)
+        except OSError as reason:
+            return unusable_file(name, path, reason)
     return None
 
 
@@ -56,11 +64,34 @@ _CONTENTS = {
     "sslcert": "this client's certificate",
     "sslkey": "the key of the certificate in sslcert",
 }
+_USUAL_NAMES = {
+    "sslrootcert": "root.crt",
+    "sslcrl": "root.crl",
+    "sslcert": "postgresql.crt",
+    "sslkey": "postgresql.key",
+}
 _OPTIONS = ("sslmode", *_CONTENTS, "sslpassword")
 
 
 def _variable(name: str) -> str:
     return f"PG{name.upper()}"
+
+
+def _usual_path(name: str) -> str:
+    return os.path.expanduser(f"~/.postgresql/{_USUAL_NAMES[name]}")  # noqa: PTH111 - a Path raises where there is no home
+
+
+def _usual_file(name: str) -> str:
+    """The file that the driver reads for an option that nobody gives; "" for none."""
+    if name not in _USUAL_NAMES:
+        return ""
+    try:
+        Path(_usual_path(name)).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except PermissionError:
+        pass  # the driver does not pass over this one
+    return _usual_path(name)
 
 
 def _files(mode: str, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -72,7 +103,7 @@ def _files(mode: str, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if given[name]:
             yield name, given[name]
         elif name == "sslrootcert" and mode in _VERIFIED:
-            yield name, str(Path("~/.postgresql/root.crt").expanduser())
+            yield name, _usual_path(name)
 
 
 def _load(name: str, path: str, given: Mapping[str, str]) -> None:

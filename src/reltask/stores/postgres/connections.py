@@ -91,9 +91,9 @@ async def connect(
             **arguments,
         )
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.TargetServerAttributeNotMatched) as error:
-        raise target.mistake() or connection_failed(error, token=target.entra) from error
-    except (ValueError, asyncpg.InterfaceError):
-        raise target.mistake() or SettingsError(
+        raise target.mistake(error) or connection_failed(error, token=target.entra) from error
+    except (ValueError, asyncpg.InterfaceError) as error:
+        raise target.mistake(error) or SettingsError(
             "the database URL cannot be read.", remedy="Write postgresql://user@host:5432/database."
         ) from None
 

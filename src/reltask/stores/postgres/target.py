@@ -54,9 +54,9 @@ class Target(Struct, frozen=True):
     query: dict[str, str] = {}
     """The driver's own options."""
 
-    def mistake(self) -> SettingsError | None:
-        """What in the URL's TLS options kept the driver from connecting, if they were its business and did."""
-        return None if self._makes_tls() else tls_mistake(self.query)
+    def mistake(self, error: BaseException) -> SettingsError | None:
+        """What in the TLS options brought the driver to this error, if they were its business and did."""
+        return None if self._makes_tls() else tls_mistake(self.query, error)
 
     def _makes_tls(self) -> bool:
         """Whether reltask makes TLS itself: for a token, or by the system's authorities, unknown to the driver."""
@@ -95,6 +95,8 @@ def read_url(url: str, *, entra: bool = False) -> Target:
         tls = not local and not _chooses_tls(query)
         if tls:
             query["sslmode"] = "verify-full" if authorities else "require"
+        elif all(host.startswith("/") for host in hosts):
+            query["sslmode"] = query.get("sslmode") or "disable"  # or the driver would read files for nothing
         verified = tls and authorities == "system"
         return Target(_dsn(parts, query), pgbouncer, tls=tls, verified=verified, query=query)
     _check_login(parts, query)
