@@ -47,7 +47,7 @@ class Fixed:
 def test_azure_url_needs_no_more_than_auth_entra() -> None:
     """The option is reltask's own; the login is encrypted, to a server that proves who it is by the system's list."""
     target = read_url(f"{AZURE}?auth=entra")
-    assert target == Target(AZURE, pgbouncer=False, tls=True, entra=True, verified=True)
+    assert target == Target(AZURE, pgbouncer=False, entra=True, verified=True)
     assert read_url(f"{AZURE}?auth=entra&pgbouncer=true").pgbouncer
 
 
@@ -91,7 +91,7 @@ def test_token_is_never_sent_unencrypted(host: str, mode: str) -> None:
 def test_token_leaves_this_machine_for_a_proven_server_only(host: str, mode: str, *, verified: bool) -> None:
     """`sslmode=require`, which Azure's portal writes, takes any certificate on loopback alone."""
     target = read_url(f"postgresql://worker@{host}/jobs?auth=entra&sslmode={mode}")
-    assert (target.tls, target.verified) == (True, verified)
+    assert (target.entra, target.verified) == (True, verified)
 
 
 @pytest.mark.parametrize(
@@ -220,6 +220,16 @@ async def test_worker_without_a_password(endpoint: Endpoint, front: TlsFront, pl
     await asyncio.to_thread(app.close)
     assert {asked["resource"] for asked in endpoint.asked} == {POSTGRES_SCOPE.removesuffix("/.default")}
     assert set(front.in_clear) == {SSL_REQUEST}
+
+
+async def test_mode_that_a_token_makes_stronger(front: TlsFront, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a token `sslmode=require` means no less than verify-full, so that the system may vouch for the server."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(front.authority))
+    store = App(place.url(auth="", sslmode="require", sslrootcert="system"), credential=Fixed())._make_store()
+    async with store.listen(lambda _: None) as listening:
+        assert listening
+        await store.read_now()
+    await store.close()
 
 
 async def test_each_kind_of_connection(endpoint: Endpoint, place: Place) -> None:

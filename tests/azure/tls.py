@@ -43,8 +43,11 @@ class TlsFront:
         """Everything that came without TLS."""
         self.shown: list[str | None] = []
         """Whose certificate each client showed, if it did."""
+        self.protocols: list[str | None] = []
+        """What each client said that it would speak inside of TLS."""
         self._target = target
         self._context = server_context(directory, self.authority)
+        self._context.set_alpn_protocols(["postgresql"])
         self._context.verify_mode = ssl.CERT_OPTIONAL
         self._context.load_verify_locations(self.authority)
 
@@ -76,6 +79,7 @@ class TlsFront:
         writer.write(b"S")
         await writer.start_tls(self._context)
         self.shown.append(_common_name(writer.get_extra_info("peercert")))
+        self.protocols.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
         server_reader, server_writer = await asyncio.open_connection(HOST, self._target)
         answers = asyncio.create_task(_copy(server_reader, writer))
         try:

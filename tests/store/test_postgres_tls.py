@@ -6,7 +6,6 @@ The server is reached as 127.0.0.1, which its certificate names; or as 0.0.0.0, 
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,14 +92,6 @@ async def test_server_has_to_prove_itself_to_whoever_names_an_authority(
     await attempt(at(front, ELSEWHERE, "sslmode=require"))
 
 
-@pytest.mark.usefixtures("home")
-def test_authorities_of_the_system() -> None:
-    """They are known to no file, so that `sslrootcert=system` is reltask's own business."""
-    context = read_url("postgresql://u@db.example.com/d?sslrootcert=system").tls_context()
-    assert context is not None
-    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
-
-
 @pytest.mark.parametrize("option", ["sslrootcert", "sslcert"])
 async def test_file_that_is_not_there_is_named(front: TlsFront, option: str) -> None:
     """Nothing is sent to a server that could not be checked, or without the certificate that was to be shown."""
@@ -110,7 +101,14 @@ async def test_file_that_is_not_there_is_named(front: TlsFront, option: str) -> 
 
 
 @pytest.mark.parametrize(
-    "options", ["", "sslcert={certificate}&sslkey={key}", "sslrootcert={authority}", "sslrootcert=system"]
+    "options",
+    [
+        "",
+        "sslcert={certificate}&sslkey={key}",
+        "sslrootcert={authority}",
+        "sslrootcert=system",
+        "sslmode=verify-full&sslrootcert=system",
+    ],
 )
 async def test_there_is_no_way_back_to_clear_text(front: TlsFront, options: str) -> None:
     """A server without TLS hears that it is wanted, and not a word more, whoever makes the TLS of the options."""
@@ -118,6 +116,75 @@ async def test_there_is_no_way_back_to_clear_text(front: TlsFront, options: str)
     with pytest.raises(AccessRefused, match="does not offer TLS"):
         await attempt(at(front, ELSEWHERE, options))
     assert b"".join(front.in_clear) == SSL_REQUEST
+
+
+# The system's authorities
+
+
+@pytest.fixture
+def trusted(front: TlsFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system knows the server's authority."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(front.authority))
+
+
+SYSTEM = ["sslrootcert=system", "sslmode=verify-full&sslrootcert=system"]
+
+
+@pytest.mark.parametrize("options", SYSTEM)
+@pytest.mark.usefixtures("trusted")
+async def test_system_vouches_for_a_server(front: TlsFront, options: str) -> None:
+    """`sslrootcert=system` means `sslmode=verify-full`, on this machine too: certificate and name are checked."""
+    await attempt(at(front, "127.0.0.1", options))
+    assert set(front.in_clear) == {SSL_REQUEST}
+    with pytest.raises(AccessRefused, match=r"not valid for '0\.0\.0\.0'"):
+        await attempt(at(front, ELSEWHERE, options))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", ELSEWHERE])
+@pytest.mark.parametrize("options", SYSTEM)
+async def test_system_does_not_know_a_server(front: TlsFront, host: str, options: str) -> None:
+    """An authority of the server's own is not the system's."""
+    with pytest.raises(AccessRefused, match="cannot be verified"):
+        await attempt(at(front, host, options))
+
+
+@pytest.mark.parametrize("mode", [{}, {"PGSSLMODE": "verify-full"}, {"PGSSLMODE": "require"}])
+@pytest.mark.usefixtures("trusted")
+async def test_environment_names_the_system(
+    front: TlsFront, monkeypatch: pytest.MonkeyPatch, mode: dict[str, str]
+) -> None:
+    """PGSSLROOTCERT counts where the URL is silent, and PGSSLMODE takes nothing away from it."""
+    for name, value in {"PGSSLROOTCERT": "system", **mode}.items():
+        monkeypatch.setenv(name, value)
+    await attempt(at(front, "127.0.0.1"))
+    with pytest.raises(AccessRefused, match="not valid for"):
+        await attempt(at(front, ELSEWHERE))
+
+
+@pytest.mark.parametrize("mode", ["disable", "allow", "prefer", "require", "verify-ca", "bogus"])
+@pytest.mark.parametrize("host", ["127.0.0.1", ELSEWHERE])
+@pytest.mark.usefixtures("home")
+async def test_system_vouches_for_nobody_whose_name_is_not_checked(host: str, mode: str) -> None:
+    """Anybody can have a certificate from one of the system's authorities: weaker modes are refused, as in psql."""
+    with pytest.raises(SettingsError, match=r"sslrootcert=system.* sslmode=verify-full alone"):
+        await attempt(f"postgresql://u@{host}:1/d?sslmode={mode}&sslrootcert=system")
+
+
+@pytest.mark.usefixtures("trusted")
+async def test_client_shows_the_same_with_the_authorities_of_the_system(front: TlsFront) -> None:
+    """A context of reltask's own has the client's certificate, and the word that PostgreSQL 17 wants in direct TLS."""
+    await attempt(at(front, "127.0.0.1", "sslrootcert=system&sslcert={certificate}&sslkey={key}"))
+    await attempt(at(front, "127.0.0.1", "sslmode=require&sslcert={certificate}&sslkey={key}"))
+    assert front.shown == ["server", "server"]
+    assert front.protocols == ["postgresql", "postgresql"]
+
+
+@pytest.mark.parametrize("option", ["sslcert", "sslcrl"])
+async def test_file_beside_the_authorities_of_the_system_is_named(front: TlsFront, option: str) -> None:
+    """A context of reltask's own passes over no file either."""
+    with pytest.raises(SettingsError, match=rf"{option} .*/nope\.pem: No such file"):
+        await attempt(at(front, ELSEWHERE, f"sslrootcert=system&{option}=/nope.pem"))
+    assert front.in_clear == []
 
 
 # A server that is away

@@ -1,4 +1,4 @@
-"""What is wrong with the TLS options that the driver reads by itself; asked once it has failed.
+"""The files of PostgreSQL's TLS options: which of them the driver reads, and what is wrong with one once it has failed.
 
     sslmode     disable │ allow  prefer │ require  verify-ca  verify-full
     it reads    nothing │ sslcert and sslkey
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from reltask.connection_url import safe_value
@@ -25,8 +25,6 @@ MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 """What `sslmode` may be, from the weakest to the strongest."""
 _READ_TO_VERIFY = frozenset({"require", "verify-ca", "verify-full"})
 _VERIFIED = frozenset({"verify-ca", "verify-full"})
-
-
 _OF_FILES = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, ssl.SSLError, ValueError)
 """What a file or an option that cannot be used makes the driver raise."""
 
@@ -35,18 +33,23 @@ def tls_mistake(query: Mapping[str, str], error: BaseException) -> SettingsError
     """The first TLS option, of a URL's query or the environment, that may have brought the driver to this error."""
     if not isinstance(error, _OF_FILES):
         return None
-    given = {name: query.get(name) or os.environ.get(_variable(name)) or _usual_file(name) for name in _OPTIONS}
+    given = _given(query)
     mode = (given["sslmode"] or "prefer").replace("_", "-")
     if mode not in MODES:
         return SettingsError(
             f"sslmode is none of {', '.join(MODES)}.", remedy="Correct it in the database URL, or in PGSSLMODE."
         )
-    for name, path in _files(mode, given):
-        try:
-            _load(name, path, given)
-        except OSError as reason:
-            return unusable_file(name, path, reason)
+    try:
+        _load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), _files(mode, given), given)
+    except SettingsError as mistake:
+        return mistake
     return None
+
+
+def load_files(context: ssl.SSLContext, query: Mapping[str, str]) -> None:
+    """Give a context of reltask's own, which has its authorities, the other files that the driver would read."""
+    given = _given(query)
+    _load(context, [(name, path) for name, path in _files("verify-full", given) if name != "sslrootcert"], given)
 
 
 def unusable_file(name: str, path: str, error: OSError) -> SettingsError:
@@ -71,6 +74,10 @@ _USUAL_NAMES = {
     "sslkey": "postgresql.key",
 }
 _OPTIONS = ("sslmode", *_CONTENTS, "sslpassword")
+
+
+def _given(query: Mapping[str, str]) -> dict[str, str]:
+    return {name: query.get(name) or os.environ.get(_variable(name)) or _usual_file(name) for name in _OPTIONS}
 
 
 def _variable(name: str) -> str:
@@ -106,9 +113,16 @@ def _files(mode: str, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield name, _usual_path(name)
 
 
-def _load(name: str, path: str, given: Mapping[str, str]) -> None:
+def _load(context: ssl.SSLContext, files: Iterable[tuple[str, str]], given: Mapping[str, str]) -> None:
+    for name, path in files:
+        try:
+            _load_file(context, name, path, given)
+        except OSError as error:
+            raise unusable_file(name, path, error) from None
+
+
+def _load_file(context: ssl.SSLContext, name: str, path: str, given: Mapping[str, str]) -> None:
     """Read a file as the driver does. A key is read with its certificate, here only for being there."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if name == "sslkey":
         Path(path).open("rb").close()
     elif name == "sslcert":
@@ -116,3 +130,5 @@ def _load(name: str, path: str, given: Mapping[str, str]) -> None:
         context.load_cert_chain(path, given["sslkey"] or None, password=lambda: given["sslpassword"])
     else:
         context.load_verify_locations(cafile=path)
+    if name == "sslcrl":
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN

@@ -10,7 +10,7 @@
 
 For a password the driver makes TLS of PostgreSQL's own options, variables and files, as psql does. Where reltask
 demands more than they say, it writes so into the URL: sslmode=require, which never falls back to clear text, or
-verify-full.
+verify-full. The system's authorities (sslrootcert=system), which the driver does not know, are reltask's own business.
 
 Where the URL names no host, the driver looks for one in the environment and in service files, which can lead anywhere.
 
@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from reltask.connection_url import YES
 from reltask.errors import SettingsError
-from reltask.stores.postgres.certificates import tls_mistake, unusable_file
+from reltask.stores.postgres.certificates import load_files, tls_mistake, unusable_file
 
 _ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
 """What `sslmode` may be where a token is sent."""
@@ -43,8 +43,6 @@ class Target(Struct, frozen=True):
 
     dsn: str
     pgbouncer: bool
-    tls: bool
-    """Whether reltask demands TLS: the URL leaves this machine and does not choose for itself, or a token is sent."""
     entra: bool = False
     """Whether a token of Microsoft Entra ID takes the place of a password."""
     verified: bool = False
@@ -66,6 +64,8 @@ class Target(Struct, frozen=True):
         """TLS of reltask's own, without proof it is what `sslmode=require` means; None: the driver makes it."""
         if not self._makes_tls():
             return None
+        if not self.entra:
+            _check_system(self.query)
         try:
             context = ssl.create_default_context(cafile=self.authorities)
         except OSError as error:
@@ -73,6 +73,9 @@ class Target(Struct, frozen=True):
         if not self.verified:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
+        if not self.entra:
+            load_files(context, self.query)
+        context.set_alpn_protocols(["postgresql"])  # PostgreSQL 17 insists on it where TLS begins at once
         return context
 
 
@@ -89,22 +92,25 @@ def read_url(url: str, *, entra: bool = False) -> Target:
         ) from None
     pgbouncer = query.pop("pgbouncer", "false").lower() in YES
     entra = _asks_for_token(query.pop("auth", None)) or entra
-    local = all(_is_local(host) for host in hosts)
-    if not entra:
-        authorities = query.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
-        tls = not local and not _chooses_tls(query)
-        if tls:
-            query["sslmode"] = "verify-full" if authorities else "require"
-        elif all(host.startswith("/") for host in hosts):
-            query["sslmode"] = query.get("sslmode") or "disable"  # or the driver would read files for nothing
-        verified = tls and authorities == "system"
-        return Target(_dsn(parts, query), pgbouncer, tls=tls, verified=verified, query=query)
+    read = _for_token if entra else _for_password
+    return read(parts, query, hosts, pgbouncer=pgbouncer)
+
+
+def _for_password(parts: SplitResult, query: dict[str, str], hosts: list[str], *, pgbouncer: bool) -> Target:
+    demanded = "" if query.get("sslmode") else _demanded_mode(hosts, query)
+    if demanded:
+        query["sslmode"] = demanded
+    verified = _authorities(query) == "system" and demanded != "disable"
+    return Target(_dsn(parts, query), pgbouncer, verified=verified, query=query)
+
+
+def _for_token(parts: SplitResult, query: dict[str, str], hosts: list[str], *, pgbouncer: bool) -> Target:
     _check_login(parts, query)
     _check_encryption(hosts, query)
     authorities = query.get("sslrootcert", "system")
     named = None if authorities == "system" else authorities
-    verified = not (local and query.get("sslmode") == "require")
-    return Target(_dsn(parts, query), pgbouncer, tls=True, entra=True, verified=verified, authorities=named)
+    verified = not (_are_local(hosts) and query.get("sslmode") == "require")
+    return Target(_dsn(parts, query), pgbouncer, entra=True, verified=verified, authorities=named)
 
 
 def _dsn(parts: SplitResult, query: dict[str, str]) -> str:
@@ -127,6 +133,10 @@ def _without_port(host: str) -> str:
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
+def _are_local(hosts: list[str]) -> bool:
+    return all(_is_local(host) for host in hosts)
+
+
 def _is_local(host: str) -> bool:
     if host in {"", "localhost"} or host.startswith("/"):
         return True
@@ -136,14 +146,39 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _chooses_tls(query: dict[str, str]) -> bool:
-    """Whether the URL says how much TLS there has to be, or the environment asks for no less than reltask would."""
-    if query.get("service") and not query.get("sslmode"):
+def _authorities(query: dict[str, str]) -> str:
+    """Whom the driver would ask about a server."""
+    return query.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
+
+
+def _demanded_mode(hosts: list[str], query: dict[str, str]) -> str:
+    """The `sslmode` of a URL that has none; "": whatever the driver makes of the environment will do."""
+    if all(host.startswith("/") for host in hosts):
+        return "disable"  # or the driver would read files for nothing
+    if not _are_local(hosts):
+        _check_service(query)
+    if _authorities(query) == "system":
+        return "verify-full"
+    if _are_local(hosts) or os.environ.get("PGSSLMODE") in _ENCRYPTED:
+        return ""
+    return "verify-full" if _authorities(query) else "require"
+
+
+def _check_service(query: dict[str, str]) -> None:
+    if query.get("service"):
         raise SettingsError(
             "the database URL names a service, which may lead off this machine or ask for TLS of its own.",
             remedy="Say in the URL how much TLS there has to be: sslmode=verify-full; on this machine sslmode=prefer.",
         )
-    return bool(query.get("sslmode")) or os.environ.get("PGSSLMODE") in _ENCRYPTED
+
+
+def _check_system(query: dict[str, str]) -> None:
+    """Anybody can get a certificate from the system's authorities: it proves a name, or nothing. As in psql."""
+    if query["sslmode"] != "verify-full":
+        raise SettingsError(
+            "sslrootcert=system, in the database URL or PGSSLROOTCERT, goes with sslmode=verify-full alone.",
+            remedy="Write sslmode=verify-full, or name the file with the server's authorities: sslrootcert=…",
+        )
 
 
 def _asks_for_token(auth: str | None) -> bool:
