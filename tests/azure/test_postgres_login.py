@@ -360,6 +360,14 @@ async def test_server_that_has_not_proved_who_it_is(place: Place, host: str, opt
             pass
 
 
+async def test_certificate_for_another_name_says_what_helps(place: Place) -> None:
+    """A token is sent to nobody else, so that no `sslmode` would help."""
+    with pytest.raises(PermanentError, match="not valid for 'localhost'") as caught:
+        async with connected(place.url("localhost"), postgres_tokens(Fixed())):
+            pass
+    assert caught.value.remedy == "Connect by a name that the certificate has."
+
+
 async def test_any_certificate_on_loopback_if_the_url_says_so(place: Place) -> None:
     """For a server of one's own, on one's own machine: still encrypted."""
     url = place.url(sslrootcert="", sslmode="require")

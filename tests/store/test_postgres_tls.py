@@ -92,6 +92,17 @@ async def test_server_has_to_prove_itself_to_whoever_names_an_authority(
     await attempt(at(front, ELSEWHERE, "sslmode=require"))
 
 
+@pytest.mark.parametrize("host", [ELSEWHERE, "localhost"])
+async def test_certificate_for_another_name_says_what_helps(front: TlsFront, host: str) -> None:
+    """Nothing is wrong with the authorities: what helps is the right name, or not to ask for it."""
+    with pytest.raises(
+        AccessRefused, match=r"not valid for '[\w.]+'\. Connect by a name .* sslmode=verify-ca"
+    ) as caught:
+        await attempt(at(front, host, "sslmode=verify-full&sslrootcert={authority}"))
+    assert "Install" not in caught.value.remedy
+    await attempt(at(front, host, "sslmode=verify-ca&sslrootcert={authority}"))
+
+
 @pytest.mark.parametrize("option", ["sslrootcert", "sslcert"])
 async def test_file_that_is_not_there_is_named(front: TlsFront, option: str) -> None:
     """Nothing is sent to a server that could not be checked, or without the certificate that was to be shown."""

@@ -62,6 +62,9 @@ _NO_ROLE = (
 )
 _TOKEN_REMEDIES = _REMEDIES | {"28P01": _NO_ROLE, "28000": _NO_ROLE}
 
+_OTHER_NAME = frozenset({62, 64})
+"""What OpenSSL says of a certificate that is good, but for another host or another address."""
+
 _MISSING = frozenset({"42P01", "42703", "3F000"})
 """A table, a column or the schema is not there."""
 
@@ -82,10 +85,7 @@ def connection_failed(error: BaseException, *, token: bool = False) -> ReltaskEr
     if "rejected SSL upgrade" in str(error):
         return _without_tls(token=token)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return AccessRefused(
-            f"the certificate of the database server cannot be verified: {error.verify_message}.",
-            remedy="Install its authority here, or name a file that holds it: sslrootcert=…",
-        )
+        return _unverified(error, token=token)
     if isinstance(error, OSError | asyncpg.TargetServerAttributeNotMatched):
         return TransientError(f"the database cannot be reached: {_reason(error)}.")
     return AccessRefused(f"the database cannot be reached: {type(error).__name__}.")
@@ -101,6 +101,20 @@ def _without_tls(*, token: bool) -> AccessRefused:
         "the database server does not offer TLS, which is required off this machine.",
         remedy="Turn TLS on at the server, or add ?sslmode=disable to the URL to send everything in clear text.",
     )
+
+
+def _unverified(error: ssl.SSLCertVerificationError, *, token: bool) -> AccessRefused:
+    if error.verify_code not in _OTHER_NAME:
+        remedy = "Install its authority here, or name a file that holds it: sslrootcert=…"
+    elif token:
+        remedy = "Connect by a name that the certificate has."
+    else:
+        remedy = (
+            "Connect by a name that the certificate has; or, with its authority in a file (sslrootcert=…), write "
+            "sslmode=verify-ca."
+        )
+    reason = error.verify_message.removesuffix(".")
+    return AccessRefused(f"the certificate of the database server cannot be verified: {reason}.", remedy=remedy)
 
 
 def statement_failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
