@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +18,10 @@ from reltask.lease import SHORTEST
 from reltask.schedule import Schedule, encode
 from reltask.tasks import ONE_OFF_ATTEMPTS, PRIORITIES, TaskDefinition
 
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+"""Times before it can be stored. In any zone, and with the longest duration added, they are times in Python, too: one
+row that cannot be read would stop every worker."""
 _LONGEST_NAME = 400
 
 
@@ -124,8 +128,8 @@ class Call(Struct, frozen=True):
 
 def check_options(options: Options) -> None:
     """Refuse, in words, what could never run as meant."""
-    if options.at is not None and options.at.tzinfo is None:
-        raise UsageError(f"at={options.at} has no time zone.", remedy="Write datetime(..., tzinfo=timezone.utc).")
+    if options.at is not None:
+        _check_time(options.at)
     if options.at is not None and options.delay is not None:
         raise UsageError("Both at= and delay= are given.", remedy="Give one of them.")
     if options.queue == "":
@@ -145,3 +149,13 @@ def check_options(options: Options) -> None:
         )
     if options.key is not None and not 0 < len(options.key) <= _LONGEST_NAME:
         raise ArgumentsError(f"key= must have 1 to {_LONGEST_NAME} characters.")
+
+
+def _check_time(at: datetime) -> None:
+    if at.tzinfo is None:
+        raise UsageError(f"at={at} has no time zone.", remedy="Write datetime(..., tzinfo=timezone.utc).")
+    if not EARLIEST <= at < LATEST:
+        raise UsageError(
+            f"at={at} is outside the years {EARLIEST.year} to {LATEST.year - 1}.",
+            remedy="Write a time that can come, or leave it out to run the job at once.",
+        )

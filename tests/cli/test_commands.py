@@ -87,6 +87,7 @@ def test_enqueue_options(project: Project) -> None:
         (["hello", "{secret"], 1, "error[arguments]: The arguments are not JSON"),
         (["hello", '["secret"]'], 1, "error[arguments]: The arguments are no JSON object"),
         (["hello", '{"name": "secret"}', "--at", "2030-01-31T09:00:00"], 2, "has no time zone"),
+        (["hello", '{"name": "secret"}', "--at", "9999-12-31T23:59:59-05:00"], 2, "outside the years 1970 to 8999"),
         (["hello", '{"name": "secret"}', "--at", "tomorrow"], 2, "--at 'tomorrow' is no time"),
         (["hello", '{"name": "secret"}', "--queue", ""], 2, "queue= needs a name"),
         (["hello", '{"name": "secret"}', "--delay", "5"], 2, "is not a duration"),

@@ -10,6 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec.structs import replace
 
+from reltask.calls import EARLIEST, LATEST
+from reltask.duration import LONGEST
 from reltask.job import NewJob, State
 from reltask.store import Store
 from tests.store.bench import START, Bench, Snapshot, new_job, recurring, request
@@ -24,6 +26,23 @@ async def test_due_at_once_after_a_delay_or_at_a_time(bench: Bench) -> None:
     assert (await bench.job(now)).due_at == START
     assert (await bench.job(later)).due_at == START + timedelta(minutes=1)
     assert (await bench.job(then)).next_run_time == at.astimezone(UTC)
+
+
+async def test_the_furthest_times_come_back(bench: Bench) -> None:
+    """The first and the last time that a call may name, and the longest delay: none is in the way of a claim."""
+    last = LATEST - timedelta(microseconds=1)
+    first, later, latest = await bench.add(new_job(run_at=EARLIEST), new_job(delay=LONGEST), new_job(run_at=last))
+    assert [(job.id, job.due_at) for job in await bench.store.list_jobs()] == [
+        (first, EARLIEST),
+        (later, START + LONGEST),
+        (latest, last),
+    ]
+    bench.now.value = last
+    assert {claim.job_id: claim.due_at for claim in (await bench.claim(limit=3)).claims} == {
+        first: EARLIEST,
+        later: START + LONGEST,
+        latest: last,
+    }
 
 
 async def test_enqueued_job_begins_at_the_beginning(bench: Bench) -> None:

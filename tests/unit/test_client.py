@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from reltask import App, Task, client
+from reltask.calls import EARLIEST, LATEST
 from reltask.errors import (
     AmbiguousError,
     ArgumentsError,
@@ -373,6 +374,8 @@ def test_job_at_a_time(greet: Any) -> None:
     """`at` takes any aware datetime, whatever its zone."""
     at = datetime(2030, 1, 1, 12, tzinfo=UTC)
     assert greet.using(at=at).enqueue_sync("Ada").view_sync().next_run_time == at
+    for at in (EARLIEST, LATEST - timedelta(microseconds=1)):
+        assert greet.using(at=at.astimezone(_zone(5))).enqueue_sync("Ada").view_sync().next_run_time == at
 
 
 @pytest.mark.slow
@@ -454,12 +457,23 @@ def test_ids_are_time_ordered(app: App) -> None:
 # Refused
 
 
+def _zone(hours: int) -> timezone:
+    return timezone(timedelta(hours=hours))
+
+
 BAD_CALLS: list[tuple[str, Callable[[Any], object], type[Exception], str]] = [
     ("wrong type", lambda t: t.enqueue_sync(42), ArgumentsError, "Expected `str`, got `int`"),
     ("missing", lambda t: t.enqueue_sync(), ArgumentsError, "missing a required argument: 'name'"),
     ("too many", lambda t: t.enqueue_sync("a", "b"), ArgumentsError, "too many positional"),
     ("10 MB", lambda t: t.enqueue_sync("x" * 10_000_000), ArgumentsError, "limit of 1,000,000"),
     ("naive time", lambda t: t.using(at=datetime(2030, 1, 1)), UsageError, "has no time zone"),  # noqa: DTZ001
+    ("last time", lambda t: t.using(at=datetime.max.replace(tzinfo=UTC)), UsageError, "outside the years 1970 to 8999"),
+    ("first time", lambda t: t.using(at=datetime.min.replace(tzinfo=UTC)), UsageError, "outside the years.*at once"),
+    ("beyond the last", lambda t: t.using(at=datetime.max.replace(tzinfo=_zone(-5))), UsageError, "outside the years"),
+    ("before the first", lambda t: t.using(at=datetime.min.replace(tzinfo=_zone(1))), UsageError, "outside the years"),
+    ("too late", lambda t: t.using(at=LATEST), UsageError, "outside the years"),
+    ("too early", lambda t: t.using(at=EARLIEST - timedelta(microseconds=1)), UsageError, "outside the years"),
+    ("longest delay", lambda t: t.using(delay=timedelta.max), UsageError, "write at most 36525d"),
     ("bare number", lambda t: t.using(delay=15), UsageError, "delay: 15 is not a duration"),
     ("bare lock", lambda t: t.using(lock_timeout=15), UsageError, "lock_timeout: 15 is not a duration"),
     ("short lock", lambda t: t.using(lock_timeout="1ms"), UsageError, "lock_timeout=1ms is too short.*least 500ms"),
