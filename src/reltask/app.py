@@ -36,7 +36,7 @@ from reltask.leases import LeaseHost, LeaseMethods
 from reltask.logs import is_logged, log_event
 from reltask.operations import Operations
 from reltask.producing import ProducerHost
-from reltask.schedule import Missed, make_schedule
+from reltask.schedule import Missed, check_grace, make_schedule
 from reltask.store import Store
 from reltask.stores.choose import make_store
 from reltask.tasks import (
@@ -237,6 +237,7 @@ class App(Operations, LeaseMethods):
         )
         if rule is None:
             raise DeclarationError("A schedule needs a rhythm.", remedy='Write every="10m" or cron="0 9 * * *".')
+        check_grace(rule)
         key = call.key_of_schedule(key)
         options = msgspec.structs.replace(call.options, key=key, schedule=rule)
         if key is not None:
@@ -266,6 +267,7 @@ class App(Operations, LeaseMethods):
     ) -> Task[..., ..., Any]:
         refuse_unknown(function, rhythm)
         schedule = make_schedule(**rhythm)
+        check_grace(schedule)
         options = TaskOptions(
             queue=queue,
             priority=priority,

@@ -39,6 +39,7 @@ LISTED = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
 _GRACE = timedelta(minutes=1)
+_SHORTEST_GRACE = timedelta(seconds=1)
 
 
 class Every(msgspec.Struct, frozen=True):
@@ -259,6 +260,15 @@ def _newest_first(grid: Schedule, *, after: datetime, until: datetime) -> Iterat
 
 
 # Checks.
+
+
+def check_grace(schedule: Schedule | None) -> None:
+    """Refuse a declaration whose every slot would be skipped. A row may hold one from before, and is still read."""
+    if schedule is not None and schedule.missed == "skip" and schedule.missed_grace < _SHORTEST_GRACE:
+        raise DeclarationError(
+            f"missed_grace={format_duration(schedule.missed_grace)} is shorter than a claim takes: nothing would run.",
+            remedy=f"Write at least {format_duration(_SHORTEST_GRACE)}.",
+        )
 
 
 def _check_missed(schedule: Every | Cron) -> None:

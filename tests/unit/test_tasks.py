@@ -13,6 +13,7 @@ import pytest
 from reltask import App, Context, SyncContext, Task
 from reltask.errors import DeclarationError, UnknownTask
 from reltask.job import NewJob
+from reltask.schedule import decode
 from reltask.tasks import Kind, declaration_hash
 
 
@@ -183,6 +184,8 @@ def test_generators_are_refused(app: App) -> None:
         ({"timezone": "Europe/Berlin"}, "timezone needs cron"),
         ({"every": "10m", "missed": "skip"}, "missed needs a grid"),
         ({"align": True}, "need every"),
+        ({"cron": "* * * * *", "missed": "skip", "missed_grace": "0s"}, "missed_grace=0s is shorter.*at least 1s"),
+        ({"every": "1m", "align": True, "missed": "skip", "missed_grace": "999ms"}, "missed_grace=999ms is shorter"),
         ({"aliases": "old"}, r"aliases='old' is one text, not a list of names.*Write aliases=\['old'\]"),
     ],
 )
@@ -259,6 +262,18 @@ def test_schedule_takes_the_key_of_its_call(app: App) -> None:
     assert declared == {("k7", '{"a":7}', "mail"), ("k8", '{"a":8}', "default"), ("k9", '{"a":9}', "default")}
     with pytest.raises(DeclarationError, match="scheduled twice with key 'k7'"):
         app.schedule(task.using(key="k7").call(1), every="1h")
+
+
+def test_grace_that_a_claim_can_meet(app: App) -> None:
+    """A claim is always a little late: less than a second would skip every slot. Rows that have less are still read."""
+
+    @app.task(cron="0 9 * * *", missed="skip", missed_grace="1s")
+    async def task() -> None: ...
+
+    with pytest.raises(DeclarationError, match="missed_grace=1ms is shorter"):
+        app.schedule(task, key="k", cron="0 9 * * *", missed="skip", missed_grace="1ms")
+    assert len(app.declarations()) == 1
+    assert decode('{"cron":"0 9 * * *","missed":"skip","missed_grace":"0s"}').missed_grace == timedelta(0)
 
 
 @pytest.mark.parametrize(
