@@ -29,8 +29,8 @@ from reltask.engine.child import ProcessContext
 from reltask.engine.context import Context, SyncContext
 from reltask.engine.service import LoopHost, ThreadHost
 from reltask.engine.worker import Worker
-from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError
-from reltask.handles import Task
+from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError, UsageError
+from reltask.handles import Producer, Task
 from reltask.job import NewJob
 from reltask.leases import LeaseHost, LeaseMethods
 from reltask.logs import is_logged, log_event
@@ -44,6 +44,8 @@ from reltask.tasks import (
     Registry,
     TaskDefinition,
     TaskOptions,
+    check_function,
+    check_text,
     context_of,
     declaration_hash,
     kind_of,
@@ -84,6 +86,7 @@ class App(Operations, LeaseMethods):
         now: Callable[[], datetime] | None = None,
         inline: bool = False,
     ) -> None:
+        check_text("version", version, ConfigurationError)
         self.registry = Registry()
         self.version = version
         self.imports = tuple(imports)
@@ -224,6 +227,10 @@ class App(Operations, LeaseMethods):
         missed_grace: Duration = "1m",
     ) -> None:
         """Declare a recurring job of a task, or one more with another `key` and, by `task.call(…)`, other arguments."""
+        if not isinstance(what, Producer | Call):
+            raise DeclarationError(
+                f"app.schedule takes a task, not {type(what).__name__}.", remedy="Decorate it with @app.task."
+            )
         call = what if isinstance(what, Call) else what.call()
         rule = make_schedule(
             every=every,
@@ -265,6 +272,7 @@ class App(Operations, LeaseMethods):
         aliases: Iterable[str] = (),
         **rhythm: Any,
     ) -> Task[..., ..., Any]:
+        check_function(function)
         refuse_unknown(function, rhythm)
         schedule = make_schedule(**rhythm)
         check_grace(schedule)
@@ -320,7 +328,7 @@ class App(Operations, LeaseMethods):
 
         With `connection` in your own open transaction: see `Task.using`.
         """
-        listed = list(calls)
+        listed = _listed(calls)
         joining = self._host.join(listed, connection, name="enqueue_many")
         if joining is not None:
             return joining
@@ -328,7 +336,7 @@ class App(Operations, LeaseMethods):
 
     def enqueue_many_sync(self, calls: Iterable[Call], *, connection: Any = None) -> list[Job]:
         """`enqueue_many` for synchronous code."""
-        listed = list(calls)
+        listed = _listed(calls)
         joined = self._host.join_sync(listed, connection, name="enqueue_many")
         if joined is not None:
             return joined
@@ -428,3 +436,14 @@ class App(Operations, LeaseMethods):
         else:
             async with self.lifespan(self) as state:
                 yield state
+
+
+def _listed(calls: Iterable[Call]) -> list[Call]:
+    listed = list(calls)
+    for call in listed:
+        if not isinstance(call, Call):
+            raise UsageError(
+                f"enqueue_many takes calls, not {type(call).__name__}.",
+                remedy="Write app.enqueue_many([task.call(…), …]).",
+            )
+    return listed

@@ -16,7 +16,7 @@ from reltask.errors import ArgumentsError, DeclarationError, UsageError
 from reltask.job import JobView, NewJob, RunView
 from reltask.lease import SHORTEST
 from reltask.schedule import Schedule, encode
-from reltask.tasks import ONE_OFF_ATTEMPTS, PRIORITIES, TaskDefinition
+from reltask.tasks import ONE_OFF_ATTEMPTS, PRIORITIES, TaskDefinition, check_number, check_text
 
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
@@ -128,6 +128,10 @@ class Call(Struct, frozen=True):
 
 def check_options(options: Options) -> None:
     """Refuse, in words, what could never run as meant."""
+    check_text("queue", options.queue, UsageError)
+    check_text("key", options.key, UsageError)
+    check_number("priority", options.priority, UsageError)
+    check_number("max_attempts", options.max_attempts, UsageError)
     if options.at is not None:
         _check_time(options.at)
     if options.at is not None and options.delay is not None:
@@ -151,7 +155,9 @@ def check_options(options: Options) -> None:
         raise ArgumentsError(f"key= must have 1 to {_LONGEST_NAME} characters.")
 
 
-def _check_time(at: datetime) -> None:
+def _check_time(at: object) -> None:
+    if not isinstance(at, datetime):
+        raise UsageError(f"at={at!r} is no datetime.", remedy="Write datetime(..., tzinfo=timezone.utc).")
     if at.tzinfo is None:
         raise UsageError(f"at={at} has no time zone.", remedy="Write datetime(..., tzinfo=timezone.utc).")
     if not EARLIEST <= at < LATEST:

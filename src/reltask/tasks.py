@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 from reltask.arguments import Arguments, annotations_of
 from reltask.backoff import Backoff
 from reltask.duration import format_duration
-from reltask.errors import DeclarationError, UnknownTask
+from reltask.errors import ConfigurationError, DeclarationError, UnknownTask
 from reltask.job import NewJob
 from reltask.lease import SHORTEST
 from reltask.schedule import Schedule
@@ -109,6 +109,7 @@ class Registry:
     def add(self, task: TaskDefinition) -> None:
         """Register a task; a second one of the same name is a mistake."""
         for name in task.names:
+            check_text("name", name, DeclarationError)
             other = self._tasks.get(name)
             if other is not None:
                 raise DeclarationError(
@@ -191,8 +192,41 @@ def _mentions(hint: Any, classes: Collection[type]) -> bool:
     return hint in classes or any(_mentions(part, classes) for part in typing.get_args(hint))
 
 
+def check_function(function: object) -> None:
+    """Refuse what has neither a name nor annotations of its own: a `functools.partial`, an object, a text."""
+    if not callable(function) or not hasattr(function, "__name__"):
+        raise DeclarationError(
+            f"A task is a function, not {type(function).__name__}.",
+            remedy="Write a `def` or `async def` that calls it, and decorate that; options are given by name.",
+        )
+
+
+def check_text(label: str, value: object, error: type[ConfigurationError]) -> None:
+    """Refuse what no database takes for a name. Where there is no type checker, only the next deploy would tell."""
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise error(f"{label}={value!r} is no text.", remedy="Write it in quotes.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise error(
+            f"{label}={value!r} holds a lone surrogate, which no database stores.",
+            remedy="Decode the bytes that it was made from with their own encoding.",
+        ) from None
+
+
+def check_number(label: str, value: object, error: type[ConfigurationError]) -> None:
+    """Refuse what a database would take for another number, or refuse when a job is enqueued."""
+    if value is not None and value is not UNSET and not isinstance(value, int):
+        raise error(f"{label}={value!r} is no whole number.", remedy="Write it without quotes or a point.")
+
+
 def check_options(name: str, options: TaskOptions) -> None:
     """Refuse what the table would refuse, in words."""
+    check_text(f"Task {name}: queue", options.queue, DeclarationError)
+    check_number(f"Task {name}: priority", options.priority, DeclarationError)
+    check_number(f"Task {name}: max_attempts", options.max_attempts, DeclarationError)
     if options.priority not in PRIORITIES:
         raise DeclarationError(f"Task {name}: priority={options.priority} is outside 0 (first) to 9 (last).")
     if not options.queue:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -486,6 +486,13 @@ BAD_CALLS: list[tuple[str, Callable[[Any], object], type[Exception], str]] = [
     ("no key", lambda t: t.using(every="10m"), DeclarationError, "needs a key"),
     ("empty key", lambda t: t.using(key=""), ArgumentsError, "1 to 400 characters"),
     ("long key", lambda t: t.using(key="x" * 401), ArgumentsError, "1 to 400 characters"),
+    ("key no text", lambda t: t.using(key=5), UsageError, "key=5 is no text. Write it in quotes"),
+    ("surrogate", lambda t: t.using(key="a\udcff"), UsageError, r"key='a\\udcff' holds a lone surrogate"),
+    ("queue no text", lambda t: t.using(queue=5), UsageError, "queue=5 is no text"),
+    ("time as text", lambda t: t.using(at="2030-01-01"), UsageError, "at='2030-01-01' is no datetime. Write datetime"),
+    ("date", lambda t: t.using(at=date(2030, 1, 1)), UsageError, "is no datetime. Write datetime"),
+    ("attempts as text", lambda t: t.using(max_attempts="3"), UsageError, "max_attempts='3' is no whole number"),
+    ("half a priority", lambda t: t.using(priority=1.0), UsageError, "priority=1.0 is no whole number"),
     ("bad cron", lambda t: t.using(key="k", cron="every day"), DeclarationError, "cron"),
     ("bare every", lambda t: t.using(key="k", every=5), DeclarationError, "every: 5 is not a duration"),
 ]
@@ -498,6 +505,16 @@ def test_bad_calls_store_nothing(app: App, greet: Any, call: Callable[[Any], obj
     """Each mistake is one error of reltask's tree that says what is wrong, and the table stays empty."""
     with pytest.raises(error, match=why):
         call(greet)
+    assert app.jobs_sync() == []
+
+
+def test_many_takes_calls(app: App, greet: Any) -> None:
+    """Anything else among them is named by its type, and none of the others is enqueued."""
+    wrong = [greet.call("Ada"), greet]
+    with pytest.raises(UsageError, match=r"takes calls, not Task. Write .*task.call\(…\)"):
+        app.enqueue_many_sync(wrong)
+    with pytest.raises(UsageError, match="takes calls, not Task"):
+        asyncio.run(app.enqueue_many(wrong))
     assert app.jobs_sync() == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Optional
@@ -11,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from reltask import App, Context, SyncContext, Task
-from reltask.errors import DeclarationError, UnknownTask
+from reltask.errors import ConfigurationError, DeclarationError, UnknownTask
 from reltask.job import NewJob
 from reltask.schedule import decode
 from reltask.tasks import Kind, declaration_hash
@@ -168,6 +169,12 @@ def test_generators_are_refused(app: App) -> None:
         ({"priority": 10}, "priority=10 is outside 0 .* to 9"),
         ({"priority": -1}, "outside 0"),
         ({"queue": ""}, "a queue needs a name"),
+        ({"queue": 5}, "Task task: queue=5 is no text. Write it in quotes"),
+        ({"priority": "3"}, "Task task: priority='3' is no whole number. Write it without quotes or a point"),
+        ({"max_attempts": "3"}, "Task task: max_attempts='3' is no whole number"),
+        ({"name": 5}, "name=5 is no text"),
+        ({"aliases": [5]}, "name=5 is no text"),
+        ({"name": "a\udcff"}, r"name='a\\udcff' holds a lone surrogate.*Decode"),
         ({"max_attempts": 0}, "max_attempts=0 would never run it"),
         ({"timeout": 30}, "timeout: 30 is not a duration"),
         ({"timeout": "0s"}, "timeout must be longer than nothing"),
@@ -226,6 +233,32 @@ def test_declaration_hash_changes_with_what_is_declared() -> None:
         {"args": '{"a":1}'},
     ]
     assert len({base, *(declaration_hash(job(**change)) for change in changes)}) == 7
+
+
+@pytest.mark.parametrize("what", [functools.partial(plain, 1), "plain", None])
+def test_only_functions_become_tasks(app: App, what: Any) -> None:
+    """What has no name, no signature of its own, or cannot be called is refused, with what to write instead."""
+    decorators: list[Any] = [app.task, app.task(name="named")]
+    for decorate in decorators:
+        with pytest.raises(DeclarationError, match=f"A task is a function, not {type(what).__name__}.*async def"):
+            decorate(what)
+    assert app.registry.names() == []
+
+
+def test_only_tasks_are_scheduled(app: App) -> None:
+    """A function that nobody has decorated is named, with the decorator that it lacks; task.using(…) is a task."""
+    schedule: Any = app.schedule
+    with pytest.raises(DeclarationError, match=r"takes a task, not function. Decorate it with @app.task"):
+        schedule(plain, every="1h")
+    with pytest.raises(ConfigurationError, match="key=5 is no text"):
+        schedule(app.task(plain).call(1), key=5, every="1h")
+
+
+def test_version_is_a_text() -> None:
+    """A number would be found out at the next deploy, when a worker compares it with the one that is stored."""
+    number: Any = 2
+    with pytest.raises(ConfigurationError, match=r"version=2 is no text. Write it in quotes"):
+        App("sqlite:////nowhere/reltask.db", version=number)
 
 
 def test_misspelt_option_is_refused_with_the_right_one(app: App) -> None:
