@@ -246,6 +246,24 @@ def test_dead_letters_are_named_or_all(worked: Project) -> None:
     assert worked.run("dead", "retry", MISSING, "--all", "--app", worked.app).code == 2
 
 
+@pytest.mark.parametrize("action", ["retry", "discard"])
+def test_all_dead_letters_are_more_than_one_batch(
+    action: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are all; and each is changed once, also while a worker lets it die again."""
+    monkeypatch.setattr("reltask.cli.dead.ALL_AT_ONCE", 2)
+    letters = {project.enqueue("fragile", secret="hush") for _ in range(5)}
+    assert project.call("worker", project.app, "--once").code == 0
+    changing = ("dead", action, "--all", "--app", project.app, "--json")
+    with monkeypatch.context() as unchanged:
+        unchanged.setattr("reltask.app.App.change_sync", lambda *_: None)
+        assert len(project.run(*changing).json) == 2
+    result = project.run(*changing)
+    assert len(result.json) == 5
+    assert {one["id"] for one in result.json} == letters
+    assert project.run("dead", action, "--all", "--app", project.app).out == "There are no dead letters.\n"
+
+
 # Schema, SQL, settings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from uuid import UUID
 
 import click
@@ -18,6 +19,7 @@ from reltask.runner import EXIT_OK
 
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "ATTEMPTS", "LAST FAILURE (UTC)", "ERROR"]
 ALL_AT_ONCE = 1_000
+"""So many are looked up at a time."""
 
 
 @click.group(name="dead")
@@ -56,7 +58,7 @@ def show(app: App, *, job_id: UUID, as_json: bool) -> None:
 
 
 _IDS = click.argument("job_ids", type=click.UUID, nargs=-1, metavar="ID...")
-_ALL = click.option("--all", "everything", is_flag=True, help="All dead letters, at most 1000 at once.")
+_ALL = click.option("--all", "everything", is_flag=True, help="All dead letters.")
 
 
 @command.command()
@@ -81,10 +83,9 @@ def _change(app: App, action: str, done: str, job_ids: tuple[UUID, ...], *, ever
     """Do it to each, past those that cannot be changed, and say what became of each."""
     if bool(job_ids) == everything:
         raise UsageError("Which dead letters?", remedy="Name their ids, or write --all.")
-    chosen = [job.id for job in app.jobs_sync(state=State.DEAD, limit=ALL_AT_ONCE)] if everything else list(job_ids)
     became: list[dict[str, object]] = []
     code = EXIT_OK
-    for job_id in chosen:
+    for job_id in _all_dead(app) if everything else job_ids:
         try:
             _dead(app, job_id)  # discarding takes any job that is not running, and a healthy one is no dead letter
             app.change_sync(action, job_id)
@@ -97,9 +98,21 @@ def _change(app: App, action: str, done: str, job_ids: tuple[UUID, ...], *, ever
                 click.echo(f"{job_id} {done}")
     if as_json:
         print_json(became)
-    elif not chosen:
+    elif not became:
         click.echo("There are no dead letters.")
     return code
+
+
+def _all_dead(app: App) -> Iterator[UUID]:
+    """Every dead letter, for whoever changes one before asking for the next; one that dies again is not repeated."""
+    told: set[UUID] = set()
+    while True:
+        listed = [job.id for job in app.jobs_sync(state=State.DEAD, limit=ALL_AT_ONCE)]
+        new = [job_id for job_id in listed if job_id not in told]
+        yield from new
+        if not new or len(listed) < ALL_AT_ONCE:
+            return
+        told.update(new)
 
 
 def _dead(app: App, job_id: UUID) -> JobView:
