@@ -17,8 +17,8 @@ from reltask.metrics import TaskStats, sum_up
 from reltask.store import Store
 
 ACTIONS = {
-    "pause": "is not there, or is paused already",
-    "resume": "is not there, or is not paused",
+    "pause": "is not there, or is paused already, or is dead",
+    "resume": "is not there, or is not paused, or is dead",
     "run": "is not there, or is running or dead",
     "retry": "is not there, or is not dead",
     "discard": "is not there, or is running",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -244,6 +245,26 @@ def test_dead_letters_are_named_or_all(worked: Project) -> None:
     """Neither is no answer, and both would be a guess."""
     assert worked.run("dead", "retry", "--app", worked.app).code == 2
     assert worked.run("dead", "retry", MISSING, "--all", "--app", worked.app).code == 2
+
+
+def test_a_paused_dead_letter_is_retried_but_paused(worked: Project) -> None:
+    """To retry does not resume, and whoever did so is told what is missing; of others nothing of the kind is said."""
+    (letter,) = worked.run("dead", "list", worked.app, "--json").json
+    with closing(sqlite3.connect(worked.folder / "jobs.db")) as connection, connection:
+        connection.execute("update reltask_jobs set paused_at = dead_at where dead_at is not null")
+    answer = worked.run("dead", "retry", letter["id"], "--app", worked.app)
+    resume = f"reltask jobs resume {letter['id']}"
+    assert answer.out == f"{letter['id']} will be tried again, but paused: {resume}\n"
+    assert worked.run(*resume.split()[1:], "--app", worked.app).code == 0
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_a_dead_job_is_neither_paused_nor_resumed(action: str, worked: Project) -> None:
+    """The answer counts death among the reasons."""
+    (letter,) = worked.run("dead", "list", worked.app, "--json").json
+    result = worked.run("jobs", action, letter["id"], "--app", worked.app)
+    assert result.code == 1
+    assert "or is dead; nothing was changed" in result.err
 
 
 @pytest.mark.parametrize("action", ["retry", "discard"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import click
@@ -10,7 +11,7 @@ import msgspec
 
 from reltask.app import App
 from reltask.cli.errors import report
-from reltask.cli.jobs import print_job
+from reltask.cli.jobs import but_paused, print_job
 from reltask.cli.show import first_line, print_json, print_table
 from reltask.cli.target import about_all, about_some
 from reltask.errors import UnknownJob, UsageError
@@ -67,7 +68,7 @@ _ALL = click.option("--all", "everything", is_flag=True, help="All dead letters.
 @_ALL
 def retry(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> int:
     """Give dead letters a new set of attempts, due at once."""
-    return _change(app, "retry", "will be tried again", job_ids, everything=everything, as_json=as_json)
+    return _change(app, "retry", _retried, job_ids, everything=everything, as_json=as_json)
 
 
 @command.command()
@@ -76,10 +77,26 @@ def retry(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: boo
 @_ALL
 def discard(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> int:
     """Remove dead letters; the ledger keeps their runs."""
-    return _change(app, "discard", "discarded", job_ids, everything=everything, as_json=as_json)
+    return _change(app, "discard", lambda *_: "discarded", job_ids, everything=everything, as_json=as_json)
 
 
-def _change(app: App, action: str, done: str, job_ids: tuple[UUID, ...], *, everything: bool, as_json: bool) -> int:
+def _retried(app: App, job_id: UUID) -> str:
+    """What became of it. If it is paused, no worker was quicker than this look; if it is gone, it was not paused."""
+    paused = ""
+    with contextlib.suppress(UnknownJob):
+        paused = but_paused(app.job_sync(job_id))
+    return f"will be tried again{paused}"
+
+
+def _change(
+    app: App,
+    action: str,
+    told: Callable[[App, UUID], str],
+    job_ids: tuple[UUID, ...],
+    *,
+    everything: bool,
+    as_json: bool,
+) -> int:
     """Do it to each, past those that cannot be changed, and say what became of each."""
     if bool(job_ids) == everything:
         raise UsageError("Which dead letters?", remedy="Name their ids, or write --all.")
@@ -93,6 +110,7 @@ def _change(app: App, action: str, done: str, job_ids: tuple[UUID, ...], *, ever
             code = report(error, debug=False)
             became.append({"id": job_id, "error": error.message})
         else:
+            done = told(app, job_id)
             became.append({"id": job_id, "done": done})
             if not as_json:
                 click.echo(f"{job_id} {done}")

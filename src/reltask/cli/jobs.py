@@ -81,7 +81,7 @@ def run(app: App, *, job_id: UUID, as_json: bool) -> None:
     """
     job = app.job_sync(job_id)  # before the change: a worker may be quicker than a second look
     app.change_sync("run", job_id)
-    print_changed([job_id], f"is due now{_which_occurrence(job)}{_but_paused(job)}", as_json=as_json)
+    print_changed([job_id], f"is due now{_which_occurrence(job)}{but_paused(job)}", as_json=as_json)
 
 
 def _which_occurrence(job: JobView) -> str:
@@ -90,7 +90,7 @@ def _which_occurrence(job: JobView) -> str:
     return f" (its occurrence of {text(job.next_run_time)} UTC; the next is the one after it)"
 
 
-def _but_paused(job: JobView) -> str:
+def but_paused(job: JobView) -> str:
     """What still keeps a due job from running."""
     return f", but paused: reltask jobs resume {job.id}" if job.state is State.PAUSED else ""
 
