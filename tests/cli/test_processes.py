@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,23 @@ def test_closed_streams_do_not_matter(project: Project, command: list[str], clos
     assert done.returncode == 0
     if command[0] == "worker":
         assert len(project.run("runs", project.app, "--job", job, "--json").json) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_on_a_full_disk(project: Project, unbuffered: str) -> None:
+    """The work is done, and all that is told is that its answer is lost: it is no mistake, and not quite done."""
+    called = [sys.executable, "-m", "reltask.cli", "enqueue", project.app, "hello", '{"name": "Ada"}']
+    variables = environment(PYTHONUNBUFFERED=unbuffered)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(called, env=variables, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error[output]: The output could not be written: No space left on device.",
+        "  What the command did before it wrote is done: look before you run it again.",
+        "  see docs/errors.md#output",
+    ]
+    assert len(project.run("jobs", "list", project.app, "--json").json) == 1
 
 
 @pytest.mark.parametrize("command", ["doctor --database sqlite:///none.db", "sql --dialect mssql --all"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -38,6 +39,8 @@ line, 69 database not available, 70 a mistake inside reltask or runs left behind
 """
 
 EXIT_INTERRUPTED = 130
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a full disk answers to our output: whatever else we write goes through a database, which has its own errors."""
 
 
 class LazyGroup(click.Group):
@@ -109,8 +112,11 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         return _stop_writing()
     except Exception as error:  # noqa: BLE001 - the one place where every error ends
-        from reltask.cli.errors import report  # noqa: PLC0415 - the good case does not pay for it
+        from reltask.cli.errors import report, report_lost_output  # noqa: PLC0415 - the good case does not pay for it
 
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            _stop_writing()
+            return report_lost_output(error)
         return report(error, debug="--debug" in arguments)
     return code if isinstance(code, int) else 0
 

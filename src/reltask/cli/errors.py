@@ -12,7 +12,7 @@ import traceback
 import click
 
 from reltask.errors import ReltaskError
-from reltask.runner import exit_code
+from reltask.runner import EXIT_ERROR, exit_code
 
 DOCS = "docs/errors.md"
 REMEDIES = {
@@ -33,6 +33,14 @@ def report(error: Exception, *, debug: bool) -> int:
     for line in _lines(error):
         click.echo(line, err=True)
     return exit_code(error)
+
+
+def report_lost_output(error: OSError) -> int:
+    """Write to standard error that standard output cannot be written; no mistake of anybody's, but not all is well."""
+    click.echo(f"error[output]: The output could not be written: {error.strerror}.", err=True)
+    click.echo("  What the command did before it wrote is done: look before you run it again.", err=True)
+    click.echo(_see("output"), err=True)
+    return EXIT_ERROR
 
 
 def _lines(error: Exception) -> list[str]:
