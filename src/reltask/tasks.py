@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from reltask.arguments import Arguments, annotations_of
 from reltask.backoff import Backoff
+from reltask.config.values import LARGEST
 from reltask.duration import format_duration
 from reltask.errors import ConfigurationError, DeclarationError, UnknownTask
 from reltask.job import NewJob
@@ -220,6 +221,8 @@ def check_number(label: str, value: object, error: type[ConfigurationError]) -> 
     """Refuse what a database would take for another number, or refuse when a job is enqueued."""
     if value is not None and value is not UNSET and not isinstance(value, int):
         raise error(f"{label}={value!r} is no whole number.", remedy="Write it without quotes or a point.")
+    if isinstance(value, int) and value > LARGEST:
+        raise error(f"{label}={value} is too large.", remedy=f"Write at most {LARGEST}.")
 
 
 def check_options(name: str, options: TaskOptions) -> None:

@@ -165,6 +165,18 @@ def test_a_filter_that_finds_no_run_says_so(filter_: list[str], worked: Project)
     assert worked.run("runs", worked.app, *filter_).out == "No run that has ended matches.\n"
 
 
+@pytest.mark.parametrize("command", ["jobs list", "dead list", "runs", "stats"])
+def test_a_number_beyond_all_databases(command: str, project: Project) -> None:
+    """The option is named, and what it can be; the largest that it can be is taken."""
+    project.enqueue("hello", name="Ada")
+    option, limit = ("--minutes", 52_596_000) if command == "stats" else ("--limit", 2**31 - 1)
+    assert project.run(*command.split(), project.app, option, str(limit)).code == 0
+    for number in (limit + 1, 10**20):
+        result = project.run(*command.split(), project.app, option, str(number))
+        assert result.code == 2
+        assert f"Invalid value for '{option}': {number} is not in the range 1<=x<={limit}." in result.err
+
+
 def test_no_run_yet(project: Project) -> None:
     """Without a filter, nothing means nothing."""
     project.enqueue("hello", name="Ada")

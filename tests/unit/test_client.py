@@ -492,6 +492,7 @@ BAD_CALLS: list[tuple[str, Callable[[Any], object], type[Exception], str]] = [
     ("time as text", lambda t: t.using(at="2030-01-01"), UsageError, "at='2030-01-01' is no datetime. Write datetime"),
     ("date", lambda t: t.using(at=date(2030, 1, 1)), UsageError, "is no datetime. Write datetime"),
     ("attempts as text", lambda t: t.using(max_attempts="3"), UsageError, "max_attempts='3' is no whole number"),
+    ("too many attempts", lambda t: t.using(max_attempts=2**31), UsageError, "is too large. Write at most 2147483647"),
     ("half a priority", lambda t: t.using(priority=1.0), UsageError, "priority=1.0 is no whole number"),
     ("bad cron", lambda t: t.using(key="k", cron="every day"), DeclarationError, "cron"),
     ("bare every", lambda t: t.using(key="k", every=5), DeclarationError, "every: 5 is not a duration"),

@@ -13,7 +13,7 @@ from reltask.app import App
 from reltask.cli.errors import report
 from reltask.cli.jobs import but_paused, print_job
 from reltask.cli.show import first_line, print_json, print_table
-from reltask.cli.target import about_all, about_some
+from reltask.cli.target import COUNT, about_all, about_some
 from reltask.errors import UnknownJob, UsageError
 from reltask.job import JobView, Outcome, RunView, State
 from reltask.runner import EXIT_OK
@@ -31,7 +31,7 @@ def command() -> None:
 @command.command(name="list")
 @about_all
 @click.option("--task", metavar="NAME", help="Only those of this task.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="At most so many.")
 def list_(app: App, *, task: str | None, limit: int, as_json: bool) -> None:
     """List the jobs that have used up their attempts, with their last error."""
     jobs = app.jobs_sync(state=State.DEAD, task=task, limit=limit)

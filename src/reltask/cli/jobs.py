@@ -10,7 +10,7 @@ import msgspec
 from reltask.app import App
 from reltask.cli.runs import print_runs
 from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
-from reltask.cli.target import about_all, about_some
+from reltask.cli.target import COUNT, about_all, about_some
 from reltask.job import JobView, RunView, State
 
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "STATE", "SLOT", "DUE (UTC)", "ATTEMPT", "WORKER"]
@@ -26,7 +26,7 @@ def command() -> None:
 @about_all
 @click.option("--state", type=click.Choice(LISTED), help="Only jobs in this state.")
 @click.option("--task", metavar="NAME", help="Only jobs of this task.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="At most so many.")
 def list_(app: App, *, state: str | None, task: str | None, limit: int, as_json: bool) -> None:
     """List jobs by due time."""
     jobs = app.jobs_sync(state=None if state is None else State(state), task=task, limit=limit)

@@ -8,7 +8,7 @@ import click
 
 from reltask.app import App
 from reltask.cli.show import first_line, print_json, print_table, worker_text
-from reltask.cli.target import about_all
+from reltask.cli.target import COUNT, about_all
 from reltask.job import RunView
 
 COLUMNS = ["FINISHED", "TASK", "SLOT", "ATTEMPT", "OUTCOME", "SECONDS", "WORKER", "JOB", "ERROR"]
@@ -19,7 +19,7 @@ NONE_YET = "No run has ended yet."
 @about_all
 @click.option("--job", "job_id", type=click.UUID, metavar="ID", help="Only runs of this job.")
 @click.option("--task", metavar="NAME", help="Only runs of this task.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=COUNT, default=20, show_default=True, help="At most so many.")
 def command(app: App, *, job_id: UUID | None, task: str | None, limit: int, as_json: bool) -> None:
     """List the runs that have ended, newest first."""
     runs = app.runs_sync(job_id=job_id, task=task, limit=limit)

@@ -10,17 +10,18 @@ import msgspec
 from reltask.app import App
 from reltask.cli.show import print_json, print_table
 from reltask.cli.target import about_all
-from reltask.duration import parse_duration
+from reltask.duration import LONGEST, parse_duration
 from reltask.errors import UsageError
 from reltask.metrics import TaskStats
 
 COLUMNS = ["TASK", "RUNS", "FAILED", "SHARE", "SECONDS", "MAX", "LATE", "MAX LATE"]
+MOST_MINUTES = LONGEST // timedelta(minutes=1)
 NOTHING = "No run has been counted in that time. A worker counts them once a minute."
 
 
 @click.command(name="stats")
 @about_all
-@click.option("--minutes", type=click.IntRange(1), help="The last so many minutes.  [default: 60]")
+@click.option("--minutes", type=click.IntRange(1, MOST_MINUTES), help="The last so many minutes.  [default: 60]")
 @click.option("--since", metavar="DURATION", help="The same as a duration: 90m, 24h, 7d.")
 @click.option("--task", metavar="NAME", help="Only this task.")
 def command(app: App, *, minutes: int | None, since: str | None, task: str | None, as_json: bool) -> None:

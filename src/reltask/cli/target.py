@@ -20,6 +20,7 @@ from types import ModuleType
 import click
 
 from reltask.app import App
+from reltask.config.values import LARGEST
 from reltask.errors import ConfigurationError, ReltaskError
 from reltask.runner import failed
 from reltask.stores.sqlite.session import database_path
@@ -34,6 +35,8 @@ _NOWHERE = ConfigurationError(
 
 # ── Options that commands share ──────────────────────────────────────────────────────────────────────────────────────
 
+COUNT = click.IntRange(1, LARGEST)
+"""The type of `--limit`."""
 _CONFIG = click.option(
     "--config", metavar="FILE", help="The settings file; otherwise reltask.toml or appsettings.json."
 )
