@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from reltask.calls import Call, Job
 from reltask.client import Client, refuse_running_loop
 from reltask.engine.transaction import TaskTransaction, open_transaction, run_here
-from reltask.errors import AmbiguousError, DatabaseError, UsageError
+from reltask.errors import AmbiguousError, ReltaskError, UsageError
 from reltask.job import NewJob
 from reltask.schedule import decode, first_slot
 from reltask.store import BATCH, Borrowed, Store, Transaction
@@ -149,7 +149,7 @@ class ProducerHost:
         owners: dict[UUID, UUID] = {}
         try:
             owners = await _owners(jobs, created, store)
-        except DatabaseError:
+        except ReltaskError:
             if not created:  # else an error about the others' ids would say that these are not inserted
                 raise
         return self._handles(jobs, created, owners)
@@ -182,7 +182,7 @@ class ProducerHost:
                 return await store.enqueue_jobs(jobs, again=True)
             except AmbiguousError as error:
                 lost = error
-            except DatabaseError as error:
+            except ReltaskError as error:
                 raise lost from error
         raise lost
 

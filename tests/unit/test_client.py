@@ -26,6 +26,9 @@ from reltask.errors import (
     DatabaseError,
     DeclarationError,
     PermanentError,
+    ReltaskError,
+    SchemaError,
+    SettingsError,
     TransientError,
     UnknownJob,
     UnknownTask,
@@ -392,7 +395,15 @@ def test_enqueue_many(app: App, greet: Any) -> None:
     assert app.status_sync().due == 2_504
 
 
-@pytest.mark.parametrize("later", [TransientError("away"), PermanentError("no permission any more")])
+@pytest.mark.parametrize(
+    "later",
+    [
+        TransientError("away"),
+        PermanentError("no permission any more"),
+        SchemaError("no tables"),
+        SettingsError("no file"),
+    ],
+)
 def test_doubt_stays_doubt(greet: Any, monkeypatch: pytest.MonkeyPatch, later: Exception) -> None:
     """Once an answer was lost, no error says "certainly not applied": whoever believed it would enqueue twice."""
     answers: list[Exception] = [AmbiguousError("lost"), later]
@@ -424,18 +435,21 @@ def test_failed_batch_is_the_last(app: App, greet: Any, monkeypatch: pytest.Monk
     assert app.status_sync().due == 1_000
 
 
-def test_ids_that_cannot_be_looked_up(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [TransientError("away"), SettingsError("no file")])
+def test_ids_that_cannot_be_looked_up(
+    app: App, greet: Any, monkeypatch: pytest.MonkeyPatch, error: ReltaskError
+) -> None:
     """What is inserted is not called a failure because the job that has another one's key cannot be named."""
 
     async def away(*_: object) -> object:
-        raise TransientError("away")
+        raise error
 
     taken = greet.using(key="k")
     taken.enqueue_sync("Ada")
     monkeypatch.setattr(SqliteStore, "read_keys", away)
     jobs = app.enqueue_many_sync([greet.call("Grace"), taken.call("Alan")])
     assert [job.created for job in jobs] == [True, False]
-    with pytest.raises(TransientError):
+    with pytest.raises(type(error)):
         taken.enqueue_sync("Alan")
     assert app.status_sync().due == 2
 

@@ -65,7 +65,8 @@ class Policy:
         """Send, and send again while that can help; at most `attempts` times more, or not at all without `retry`.
 
         `operation` sends once, ends within a time limit of its own, and does not come back here. Where an answer may
-        have been lost it is sent again only if `resend_ambiguous` says that doing it twice is doing it once.
+        have been lost it is sent again only if `resend_ambiguous` says that doing it twice is doing it once. From then
+        on the doubt is what is raised, whatever the error: a later one speaks of the last try, not of the earlier.
         """
         if not retry:
             return await self._send(verb, operation)
@@ -74,13 +75,13 @@ class Policy:
         while True:
             try:
                 return await self._send(verb, operation)
-            except (TransientError, AmbiguousError) as error:
+            except ReltaskError as error:
                 failures += 1
                 if isinstance(error, AmbiguousError):
                     lost = error
                 delay = self._delay(error, failures, resend_ambiguous=resend_ambiguous)
                 if delay is None and lost is not None and lost is not error:
-                    raise lost from error  # "not applied" speaks of the last try: the doubt about an earlier one stays
+                    raise lost from error
                 if delay is None:
                     raise
                 if self._on_retry is not None:
@@ -89,7 +90,8 @@ class Policy:
 
     def _delay(self, error: ReltaskError, failures: int, *, resend_ambiguous: bool) -> float | None:
         """How long to wait before the next try; None: there is none."""
-        if isinstance(error, AmbiguousError) and not resend_ambiguous:
+        again = (TransientError, AmbiguousError) if resend_ambiguous else TransientError
+        if not isinstance(error, again):
             return None
         if isinstance(error, CircuitOpen) or self._breaker.state == "open":
             return None  # waiting here would end in a refusal: the caller knows better what to do meanwhile
