@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from reltask.errors import AmbiguousError, TransientError
 from reltask.job import Completion, Failure, Hold, Outcome, Release, State
+from reltask.stores.sqlite.adapter import SqliteStore
 from tests.store.bench import LOCK, START, Bench, new_job, recurring
 
 SECOND = timedelta(seconds=1)
@@ -160,6 +163,29 @@ async def test_one_success_per_slot_by_constraint(bench: Bench) -> None:
     assert {accepted.hold for accepted in settled} == {claim.hold for claim in claims if claim is not bad}
     assert (await bench.job(bad.job_id)).locked_by == "alice"
     assert [run.fence for run in await bench.runs(bad.job_id)] == [-1]
+
+
+async def test_an_error_after_some_rows_were_settled_leaves_doubt(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a batch is settled row by row and breaks off, "certainly not applied" would be untrue of the first rows."""
+    await bench.add(recurring(key="a"), new_job(), new_job())
+    claims = sorted((await bench.claim(limit=3)).claims, key=lambda claim: claim.key == "a")
+    await bench.backend.forge_success(claims[-1])
+    sending = "_write" if isinstance(bench.store, SqliteStore) else "_ask"
+    send, sent = getattr(bench.store, sending), []
+
+    async def breaking_off(*args: Any, **columns: Any) -> Any:
+        sent.append(args)
+        if len(sent) == 3:  # after the whole batch, and one row
+            raise TransientError("away")
+        return await send(*args, **columns)
+
+    monkeypatch.setattr(bench.store, sending, breaking_off)
+    with pytest.raises(AmbiguousError, match="1 of 3") as caught:
+        await bench.store.complete_jobs("alice", [Completion(hold=c.hold, next_run_time=c.due_at) for c in claims])
+    assert isinstance(caught.value.__cause__, TransientError)
+    assert len(await bench.runs(claims[0].job_id)) == 1
 
 
 # Failing

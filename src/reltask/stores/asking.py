@@ -11,11 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from reltask.errors import AmbiguousError, ConflictError
+from reltask.errors import AmbiguousError, ConflictError, ReltaskError
 from reltask.job import Settled
 from reltask.resilience import Policy
 from reltask.store import SENT_ONCE
 
+A = TypeVar("A")
 T = TypeVar("T")
 Rows = list[Any]
 Columns = dict[str, object]
@@ -78,5 +79,17 @@ class Asking(ABC):
         except ConflictError:
             if len(batch) == 1:
                 return []
-            alone = [await self._settle(verb, worker, [one], columns, read) for one in batch]
-            return [settled for answer in alone for settled in answer]
+        return await one_by_one(batch, lambda one: self._settle(verb, worker, [one], columns, read))
+
+
+async def one_by_one(batch: Sequence[T], settle: Callable[[T], Awaitable[list[A]]]) -> list[A]:
+    """Settle each in a transaction of its own. Once one has landed, an error is doubt: it says nothing of that one."""
+    settled: list[A] = []
+    for one in batch:
+        try:
+            settled += await settle(one)
+        except ReltaskError as error:
+            if not settled:
+                raise
+            raise AmbiguousError(f"{len(settled)} of {len(batch)} outcomes were written. {error}") from error
+    return settled

@@ -49,6 +49,7 @@ from reltask.job import (
 )
 from reltask.resilience import Policy
 from reltask.store import BATCH, SENT_ONCE, LeaseWake, Wake
+from reltask.stores.asking import one_by_one
 from reltask.stores.borrowed import recognise
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
@@ -322,8 +323,7 @@ class SqliteStore(Upkeep):
         except ConflictError:
             if len(rows) == 1:
                 return []
-        singles = [await self._settle(verb, worker, name, [row], answer=answer) for row in rows]
-        return [row for single in singles for row in single]
+        return await one_by_one(rows, lambda row: self._settle(verb, worker, name, [row], answer=answer))
 
     async def _wins(self, verb: str, **parameters: object) -> bool:
         return bool((await self._write(verb, **parameters))[-1])
