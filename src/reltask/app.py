@@ -326,7 +326,9 @@ class App(Operations, LeaseMethods):
     def enqueue_many(self, calls: Iterable[Call], *, connection: Any = None) -> Coroutine[Any, Any, list[Job]]:
         """Enqueue many at once: `await app.enqueue_many(task.call(i) for i in range(1000))`.
 
-        With `connection` in your own open transaction: see `Task.using`.
+        More than a thousand go in batches, each committed by itself. When one fails no further one is begun; if
+        others are in the database by then, or may be, the error is AmbiguousError, and says how many certainly are.
+        With `connection` in your own open transaction, and so all or nothing: see `Task.using`.
         """
         listed = _listed(calls)
         joining = self._host.join(listed, connection, name="enqueue_many")

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import datetime
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -135,13 +135,16 @@ class ProducerHost:
         return inserted
 
     async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
-        """Insert jobs in as few statements as possible, and signal once."""
+        """Insert jobs in as few statements as possible, and signal once. Each batch is committed by itself."""
         batches = _batches(calls, store.bulk)
         try:
-            inserted = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
+            done, errors = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
         finally:
             await self.signal(store)  # also for what was inserted before one of them failed
-        return [job for batch in inserted for job in batch]
+        inserted = [job for batch in done for job in batch]
+        if errors:
+            _raise_first(errors, inserted=sum(job.created for job in inserted), wanted=len(calls))
+        return inserted
 
     async def _insert_batch(self, calls: list[Call], store: Store) -> list[Job]:
         jobs = await self._placed(self._new_jobs(calls), store)
@@ -200,8 +203,13 @@ def _batches(calls: list[Call], size: int) -> Iterator[list[Call]]:
     return (calls[start : start + size] for start in range(0, len(calls), size))
 
 
-async def _overlapping(work: Callable[[B], Coroutine[Any, Any, T]], given: Iterable[B], *, at_once: int) -> list[T]:
-    """Work on all of these, so many at a time. After a failure nothing more is begun, and nothing left under way."""
+async def _overlapping(
+    work: Callable[[B], Coroutine[Any, Any, T]], given: Iterable[B], *, at_once: int
+) -> tuple[list[T], list[BaseException]]:
+    """Work on all of these, so many at a time: what was done, and the errors of what was not.
+
+    After a failure nothing more is begun, and nothing left under way.
+    """
     waiting, done = deque(enumerate(given)), {}
 
     async def one_by_one() -> None:
@@ -213,10 +221,23 @@ async def _overlapping(work: Callable[[B], Coroutine[Any, Any, T]], given: Itera
                 waiting.clear()
                 raise
 
-    for ended in await asyncio.gather(*(one_by_one() for _ in range(at_once)), return_exceptions=True):
-        if ended is not None:
-            raise ended
-    return [done[nth] for nth in sorted(done)]
+    ended = await asyncio.gather(*(one_by_one() for _ in range(at_once)), return_exceptions=True)
+    return [done[nth] for nth in sorted(done)], [error for error in ended if error is not None]
+
+
+def _raise_first(errors: list[BaseException], *, inserted: int, wanted: int) -> NoReturn:
+    """Raise the error of a bulk that broke off; as doubt, where some of its jobs are inserted, or may be.
+
+    An error that speaks of one batch alone would say that all may be enqueued again.
+    """
+    lost = [error for error in errors if isinstance(error, AmbiguousError)]
+    first = (lost or errors)[0]
+    if not isinstance(first, ReltaskError) or not (inserted or lost):
+        raise first
+    raise AmbiguousError(
+        f"{inserted} of {wanted} jobs are certainly inserted. {first}",
+        remedy="Look which are there before you enqueue them again. With connection= it is all or nothing.",
+    ) from first
 
 
 def _at_first_slot(job: NewJob, now: datetime) -> NewJob:

@@ -417,22 +417,49 @@ def test_doubt_stays_doubt(greet: Any, monkeypatch: pytest.MonkeyPatch, later: E
     assert answers == []
 
 
-@pytest.mark.slow
-def test_failed_batch_is_the_last(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When one batch fails its error is raised; the other one under way is finished, and no further one begun."""
-    enqueue, sizes = SqliteStore.enqueue_jobs, []
+def _failing_batches(monkeypatch: pytest.MonkeyPatch, *answers: Exception | None) -> list[int]:
+    """Batches of two jobs, each answered with the next of these, None as it is; returns the sizes of what was sent."""
+    enqueue, sizes, coming = SqliteStore.enqueue_jobs, list[int](), iter(answers)
 
-    async def failing(store: SqliteStore, jobs: Sequence[NewJob]) -> set[UUID]:
+    async def failing(store: SqliteStore, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
+        if again:
+            raise AmbiguousError("lost again")
         sizes.append(len(jobs))
-        if len(sizes) == 2:
-            raise PermanentError("refused")
-        return await enqueue(store, jobs)
+        if (answer := next(coming)) is None:
+            return await enqueue(store, jobs)
+        if len(sizes) == 1:
+            await asyncio.sleep(0)  # so that the second batch is begun before the first one fails
+        raise answer
 
+    monkeypatch.setattr(SqliteStore, "bulk", 2)
     monkeypatch.setattr(SqliteStore, "enqueue_jobs", failing)
-    with pytest.raises(PermanentError, match="refused"):
-        app.enqueue_many_sync(greet.call(str(n)) for n in range(4_500))
-    assert sizes == [1_000, 1_000]
-    assert app.status_sync().due == 1_000
+    return sizes
+
+
+@pytest.mark.parametrize("error", [TransientError("away"), PermanentError("refused"), SettingsError("no file")])
+def test_failed_batch_is_the_last(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch, error: ReltaskError) -> None:
+    """The other batch under way is finished, and no further one begun. That some jobs are there no error denies."""
+    sizes = _failing_batches(monkeypatch, None, error)
+    with pytest.raises(AmbiguousError, match=rf"^2 of 9 jobs .*{error}.* all or nothing") as caught:
+        app.enqueue_many_sync(greet.call(str(n)) for n in range(9))
+    assert caught.value.__cause__ is error
+    assert sizes == [2, 2]
+    assert app.status_sync().due == 2
+
+
+def test_bulk_of_which_nothing_landed(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error is raised as it is: whoever believes it may enqueue all of them again."""
+    _failing_batches(monkeypatch, TransientError("away"), PermanentError("refused"))
+    with pytest.raises(TransientError, match="away"):
+        app.enqueue_many_sync(greet.call(str(n)) for n in range(9))
+
+
+def test_bulk_of_which_some_may_have_landed(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doubt about one batch outweighs what is certain of another, whichever stands first."""
+    _failing_batches(monkeypatch, TransientError("away"), AmbiguousError("lost"))
+    with pytest.raises(AmbiguousError, match=r"^0 of 9 jobs .*lost again") as caught:
+        app.enqueue_many_sync(greet.call(str(n)) for n in range(9))
+    assert isinstance(caught.value.__cause__, AmbiguousError)
 
 
 @pytest.mark.parametrize("error", [TransientError("away"), SettingsError("no file")])
