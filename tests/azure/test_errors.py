@@ -8,6 +8,7 @@ import mssql_python
 import pytest
 from mssql_python.exceptions import sqlstate_to_exception
 
+from reltask.engine.settle import AWAY
 from reltask.errors import (
     AccessRefused,
     AmbiguousError,
@@ -30,6 +31,8 @@ LOCKS += [40642, 40648, 40671, 40675, 40890, 40903, 40918, 40938, 49510, 49802, 
 ENDS_THE_CONNECTION = [40197, 40020, 40143, 40166, 40540, 10053, 10054, 10060, 233, 121, 64, 20, 997, -2]
 NEVER = [40615, 18456, 40531, 40544]
 READ_ONLY = [3906, 978, 976]
+MEMORY = [701, 802]
+FULL = [1101, 1105, 40544]
 
 
 def driver_error(state: str, text: str = "") -> Exception:
@@ -47,7 +50,7 @@ def pyodbc_error(state: str, text: str, number: int) -> Exception:
 
 
 @pytest.mark.parametrize("writes", [False, True])
-@pytest.mark.parametrize("number", [*CORE, *RESOURCES, *LOCKS, *READ_ONLY])
+@pytest.mark.parametrize("number", [*CORE, *RESOURCES, *LOCKS, *READ_ONLY, *MEMORY])
 def test_transient_number(number: int, *, writes: bool) -> None:
     """Refused or rolled back by the server: certainly not applied, and worth another try."""
     assert type(answered(number, "Words.", verb="claim_jobs", writes=writes)) is TransientError
@@ -65,6 +68,16 @@ def test_permanent_number(number: int) -> None:
     """No repetition helps, a person does: each says how."""
     error = answered(number, "Words.", verb="connect", writes=True)
     assert isinstance(error, PermanentError)
+    assert error.remedy
+
+
+@pytest.mark.parametrize("number", FULL)
+def test_full_database(number: int) -> None:
+    """Not tried again blindly, but no value is at fault: an outcome is kept until somebody has made room for it."""
+    error = answered(number, "Words.", verb="complete_jobs", writes=True)
+    assert type(error) is AccessRefused
+    assert isinstance(error, AWAY)
+    assert "Words" in str(error)
     assert error.remedy
 
 
@@ -172,6 +185,9 @@ STATEMENTS = [
     ("42000", "The service has encountered an error processing your request.", AmbiguousError, TransientError),
     ("42000", 'Failed to update database "D" because the database is read-only.', TransientError, TransientError),
     ("42000", "The UPDATE permission was denied on the object 'Jobs'.", AccessRefused, AccessRefused),
+    ("42000", "The database 'D' has reached its size quota.", AccessRefused, AccessRefused),
+    ("42000", "Could not allocate space for object 'Jobs', filegroup 'PRIMARY' is full.", AccessRefused, AccessRefused),
+    ("42000", "There is insufficient system memory in resource pool 'x'.", TransientError, TransientError),
     ("42S02", "Invalid object name 'reltask.Jobs'.", SchemaError, SchemaError),
     ("42S22", "", SchemaError, SchemaError),
     ("23000", "", ConflictError, ConflictError),

@@ -2,7 +2,7 @@
 
     LOST        the connection ends with it: a write that was under way may or may not have been committed
     TRANSIENT   refused or rolled back, and the same statement may succeed later
-    REFUSED     no login, or no permission: whatever the statement says
+    REFUSED     no login, no permission or no space: whatever the statement says, until somebody has changed that
     CONFLICT    a constraint
     MISSING     no such table or column
     REMEDIES    what a person can do about it; most of these are permanent
@@ -80,6 +80,8 @@ _LIMITS = frozenset(
         11001,  # no such host, or no name server
         17197,  # login timed out
         18401,  # script upgrade mode
+        701,  # no memory for the statement
+        802,  # no memory for its pages
         8628,  # no resources to optimise
         8645,  # no memory grant in time
         8651,
@@ -128,6 +130,7 @@ REFUSED = frozenset(
     {229, 230, 262, 300, 916, 15247}  # no permission, no user in this database
     | {18452, 18456, 18470, 18487, 18488, 37353}  # no such login, or not any more
     | {40531, 40532, 40607, 40615, 40914, 47073}  # no way in: firewall, network, wrong server
+    | {1101, 1105, 40544}  # no room: the disk, the files or the tier's limit
 )
 CONFLICT = frozenset({515, 547, 2601, 2627})
 MISSING = frozenset({207, 208, 2760, 2812})
@@ -137,6 +140,8 @@ SILENT = frozenset({220, 241, 242, 245, 248, 295, 2601, 2627, 2628, 8114, 8115, 
 _ROLE = "Give this user one of the roles of database/mssql/permissions.sql: ALTER ROLE reltask_run ADD MEMBER [user];"
 _USER = "Make a user of it in this database: CREATE USER [name] FROM EXTERNAL PROVIDER; then give it a role."
 _PRIMARY = "Let the URL name the primary (a failover group's read-write listener), without application_intent=readonly."
+_MEMORY = "The server is short of memory: it is tried again. If it stays so, run fewer workers or choose a larger tier."
+_ROOM = "Free disk space, or let the database's files grow. Nothing is lost, and work goes on when there is space."
 _FIREWALL = (
     "Add a firewall rule for that address: az sql server firewall-rule create. On a server that was made by "
     "infrastructure/Create-AzureResources.ps1, that script does it, too, with -ClientIpAddress ADDRESS."
@@ -149,10 +154,14 @@ REMEDIES = {
     262: _ROLE,
     266: "Commit what you begin inside ctx.transaction(), or begin nothing there: the block is a transaction already.",
     300: _ROLE,
+    701: _MEMORY,
+    802: _MEMORY,
     916: _USER,
     976: _PRIMARY,
     978: _PRIMARY,
     983: _PRIMARY,
+    1101: _ROOM,
+    1105: _ROOM,
     3906: _PRIMARY,
     3908: _PRIMARY,
     4060: f"Check the name of the database in the URL. Does this login have a user there? {_USER}",
@@ -213,6 +222,9 @@ PHRASES: tuple[tuple[str, int], ...] = (
     (r"lock request time ?out|due to lock timeout", 1222),
     (r"snapshot isolation transaction aborted|could not serialize access", 3960),
     (r"transaction log for database .* is full", 9002),
+    (r"could not allocate (space for object|a new page)", 1105),
+    (r"database .* has reached its size quota", 40544),
+    (r"insufficient (system )?memory", 701),
     (r"error code 0x2af9|no such host is known", 11001),
     (r"error code 0x2746", 10054),
     (r"error code 0x2745", 10053),
