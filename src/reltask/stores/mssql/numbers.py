@@ -119,6 +119,7 @@ _LOCKS = frozenset(
         982,
         988,
         2816,
+        51222,  # reltask's own: a statement could not reach what its transaction has locked
     }
 )
 

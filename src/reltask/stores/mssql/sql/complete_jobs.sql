@@ -7,7 +7,9 @@
 -- job's row moves on by as many. The unique index UX_Runs_SlotEndsOnce refuses a second end of any slot.
 --
 -- Where the table is small a scan is cheaper than a seek, and would wait for rows that others hold, such as one that is
--- being inserted. So the first UPDATE is told its index, and what comes after it skips what is not ours.
+-- being inserted. So the first UPDATE is told its index, and what reads after it skips what is not ours. What writes
+-- must skip nothing: the same worker's heartbeat may have its hand on a row's key in another index just then. It goes to
+-- the rows by the index whose keys are locked already, and that all of them were reached is counted.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -15,6 +17,8 @@ SET XACT_ABORT ON;
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
         @completions nvarchar(max) = :completions;
+DECLARE @locked int,
+        @settled int;
 DECLARE @given TABLE (
     Id           uniqueidentifier NOT NULL,
     Fence        bigint           NOT NULL,
@@ -58,6 +62,7 @@ BEGIN TRY
     JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker
     OPTION (LOOP JOIN, FORCE ORDER);
+    SET @locked = @@ROWCOUNT;
 
     INSERT INTO @held (Id, Fence)
     SELECT job.Id, job.Fence
@@ -86,20 +91,20 @@ BEGIN TRY
         SELECT CAST([key] AS int) AS Nth, CAST(value AS datetime2(6)) AS NominalTime FROM OPENJSON(given.Skipped)
     ) AS passed;
 
-    DELETE FROM reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE LockedBy = @worker
-      AND EXISTS (
-          SELECT 1
-          FROM @held AS held
-          JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
-          WHERE held.Id = Jobs.Id AND given.NextRunTime IS NULL);
+    DELETE job
+    FROM @held AS held
+    JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence AND given.NextRunTime IS NULL
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = held.Id AND job.Fence = held.Fence
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
+    SET @settled = @@ROWCOUNT;
 
     -- The next nominal time is strictly later than the last, whatever the clocks did.
-    UPDATE reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    SET SlotNo = SlotNo + 1 + given.SkippedCount,
-        Fence = Jobs.Fence + given.SkippedCount,
-        NextRunTime = CASE WHEN given.NextRunTime > Jobs.NextRunTime THEN given.NextRunTime
-                           ELSE DATEADD(MICROSECOND, 1, Jobs.NextRunTime) END,
+    UPDATE job
+    SET SlotNo = job.SlotNo + 1 + given.SkippedCount,
+        Fence = job.Fence + given.SkippedCount,
+        NextRunTime = CASE WHEN given.NextRunTime > job.NextRunTime THEN given.NextRunTime
+                           ELSE DATEADD(MICROSECOND, 1, job.NextRunTime) END,
         NotBefore = NULL,
         Attempt = 0,
         SlotStartedAt = NULL,
@@ -112,9 +117,15 @@ BEGIN TRY
         LockExpiresAt = NULL,
         ClaimToken = NULL,
         Progress = NULL
-    FROM @given AS given
-    WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence AND Jobs.LockedBy = @worker
-      AND given.NextRunTime IS NOT NULL;
+    FROM @held AS held
+    JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence AND given.NextRunTime IS NOT NULL
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = held.Id AND job.Fence = held.Fence
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
+    SET @settled = @settled + @@ROWCOUNT;
+
+    IF @settled <> @locked
+        THROW 51222, N'a row was out of reach; everything is rolled back', 1;
 
     COMMIT TRANSACTION;
 

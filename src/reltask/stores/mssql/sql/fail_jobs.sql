@@ -4,7 +4,9 @@
 --               that locks and looks: what comes after it sees rows that nobody else can change.
 --
 -- Where the table is small a scan is cheaper than a seek, and would wait for rows that others hold, such as one that is
--- being inserted. So the first UPDATE is told its index, and what comes after it skips what is not ours.
+-- being inserted. So the first UPDATE is told its index, and what reads after it skips what is not ours. What writes
+-- must skip nothing: the same worker's heartbeat may have its hand on a row's key in another index just then. It goes to
+-- the rows by the index whose keys are locked already, and that all of them were reached is counted.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -12,6 +14,7 @@ SET XACT_ABORT ON;
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
         @failures nvarchar(max) = :failures;
+DECLARE @locked int;
 DECLARE @given TABLE (
     Id       uniqueidentifier NOT NULL,
     Fence    bigint           NOT NULL,
@@ -46,6 +49,7 @@ BEGIN TRY
     JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker
     OPTION (LOOP JOIN, FORCE ORDER);
+    SET @locked = @@ROWCOUNT;
 
     INSERT INTO @held (Id, Fence, Dead)
     SELECT job.Id, job.Fence, CASE WHEN job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END
@@ -62,9 +66,9 @@ BEGIN TRY
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;
 
-    UPDATE reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    UPDATE job
     SET NotBefore = given.RetryAt,
-        DeadAt = CASE WHEN Jobs.Attempt >= Jobs.MaxAttempts THEN @now END,
+        DeadAt = CASE WHEN job.Attempt >= job.MaxAttempts THEN @now END,
         Isolated = 0,
         LockedBy = NULL,
         LockedAt = NULL,
@@ -73,8 +77,14 @@ BEGIN TRY
         LockExpiresAt = NULL,
         ClaimToken = NULL,
         Progress = NULL
-    FROM @given AS given
-    WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence AND Jobs.LockedBy = @worker;
+    FROM @held AS held
+    JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = held.Id AND job.Fence = held.Fence
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
+
+    IF @@ROWCOUNT <> @locked
+        THROW 51222, N'a row was out of reach; everything is rolled back', 1;
 
     COMMIT TRANSACTION;
 

@@ -3,15 +3,21 @@
 -- Lock order    rows held by somebody else are skipped. The first UPDATE locks, and asks again for what its SELECT has
 --               seen: every renewal and every new claim moves LockExpiresAt beyond @now. What comes after it sees rows
 --               that nobody else can change.
+--
+-- A row that was taken must not be skipped any more: another statement may have its hand on the row's key in some other
+-- index, and wait for the row itself. So the last UPDATE goes to the rows where they lie, which is what the first has
+-- locked, and that all of them were reached is counted.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @limit int = :limit;
+DECLARE @taken int;
 DECLARE @locked TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY);
 DECLARE @expired TABLE (
     Id          uniqueidentifier NOT NULL PRIMARY KEY,
+    RowNo       bigint           NOT NULL,
     Fence       bigint           NOT NULL,
     SlotNo      bigint           NOT NULL,
     JobName     nvarchar(256)    NOT NULL,
@@ -37,9 +43,10 @@ BEGIN TRY
             WHERE job.LockedBy IS NOT NULL AND job.LockExpiresAt < @now
             ORDER BY job.LockExpiresAt)
           AND LockedBy IS NOT NULL AND LockExpiresAt < @now;
+        SET @taken = @@ROWCOUNT;
 
-        INSERT INTO @expired (Id, Fence, SlotNo, JobName, Worker, Dead)
-        SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.LockedBy,
+        INSERT INTO @expired (Id, RowNo, Fence, SlotNo, JobName, Worker, Dead)
+        SELECT job.Id, job.RowNo, job.Fence, job.SlotNo, job.JobName, job.LockedBy,
                CASE WHEN job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END
         FROM @locked AS locked
         JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = locked.Id;
@@ -55,8 +62,8 @@ BEGIN TRY
         JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = expired.Id
         WHERE NOT EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = job.Id AND run.Fence = job.Fence);
 
-        UPDATE reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-        SET DeadAt = CASE WHEN Jobs.Attempt >= Jobs.MaxAttempts THEN @now END,
+        UPDATE job
+        SET DeadAt = CASE WHEN job.Attempt >= job.MaxAttempts THEN @now END,
             Isolated = 1,
             LockedBy = NULL,
             LockedAt = NULL,
@@ -65,7 +72,13 @@ BEGIN TRY
             LockExpiresAt = NULL,
             ClaimToken = NULL,
             Progress = NULL
-        WHERE Id IN (SELECT Id FROM @expired) AND LockedBy IS NOT NULL;
+        FROM @expired AS expired
+        JOIN reltask.Jobs AS job WITH (INDEX (UQ_Jobs_RowNo), UPDLOCK, ROWLOCK) ON job.RowNo = expired.RowNo
+        WHERE job.Fence = expired.Fence AND job.LockedBy IS NOT NULL
+        OPTION (LOOP JOIN, FORCE ORDER);
+
+        IF @@ROWCOUNT <> @taken
+            THROW 51222, N'a row was out of reach; everything is rolled back', 1;
 
         COMMIT TRANSACTION;
     END;

@@ -1,0 +1,36 @@
+"""How SQL Server's statements reach rows that their transaction holds. Locks are seen on a server; the text here."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from reltask.errors import TransientError
+from reltask.stores.mssql.errors import answered
+from reltask.stores.statement import read_sql
+
+VERBS = ["complete_jobs", "fail_jobs", "release_jobs", "reclaim_jobs"]
+_WRITE = re.compile(r"^ +(?:UPDATE|DELETE) (?:job|FROM reltask\.Jobs|reltask\.Jobs)\b[^;]*;", re.MULTILINE)
+_COUNTED = re.compile(r"IF @\S+ <> @\w+\s+THROW (\d+), N'(.+)', 1;\s+COMMIT TRANSACTION;")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_rows_that_are_held_are_not_skipped(verb: str) -> None:
+    """The first write locks. A later one that skips, or goes another way, might leave a row whose end is recorded."""
+    _, *later = _WRITE.findall(read_sql("mssql", verb))
+    assert later
+    for write in later:
+        assert "READPAST" not in write
+        assert re.search(r"WITH \(INDEX \((PK_Jobs|UQ_Jobs_RowNo)\), UPDLOCK, ROWLOCK\)", write)
+        assert "OPTION (LOOP JOIN, FORCE ORDER)" in write
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_rows_that_were_not_reached_undo_everything(verb: str) -> None:
+    """What was locked and what was written are counted before the commit; the answer then means: not applied, again."""
+    counted = _COUNTED.search(read_sql("mssql", verb))
+    assert counted is not None
+    error = answered(int(counted[1]), counted[2], verb=verb, writes=True)
+    assert type(error) is TransientError
+    assert "rolled back" in str(error)
