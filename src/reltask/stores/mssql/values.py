@@ -42,7 +42,7 @@ from uuid import UUID
 import msgspec
 
 from reltask.audit import Break, Kind, Loss, TaskCount, Wait
-from reltask.errors import UsageError
+from reltask.errors import ArgumentsError, UsageError
 from reltask.job import (
     BeatAnswer,
     Claim,
@@ -72,6 +72,8 @@ Columns = dict[str, object]
 
 _MICROSECOND = timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)
+_LONGEST = {"task": 256, "key": 256, "queue": 128}
+"""What the columns of a job's names hold, in units of UTF-16. The server would cut off the rest in silence."""
 
 
 def moment(value: datetime | None) -> datetime | None:
@@ -130,7 +132,8 @@ def holds(given: Iterable[Hold]) -> str:
 
 
 def new_job(job: NewJob) -> Columns:
-    """A single job, for a statement that takes plain parameters."""
+    """A single job, for a statement that takes plain parameters. ArgumentsError if a name does not fit its column."""
+    _refuse_long_names(job)
     return {
         "id": str(job.id),
         "task": job.task,
@@ -146,6 +149,16 @@ def new_job(job: NewJob) -> Columns:
         "run_at": moment(job.run_at),
         "delay": length(job.delay),
     }
+
+
+def _refuse_long_names(job: NewJob) -> None:
+    for name, most in _LONGEST.items():
+        units = len((getattr(job, name) or "").encode("utf-16-le", "surrogatepass")) // 2
+        if units > most:
+            raise ArgumentsError(
+                f"The job's {name} has {units} characters, and on SQL Server it has at most {most}.",
+                remedy="Choose a shorter one; in the place of a long key, its hash will do.",
+            )
 
 
 def new_jobs(given: Sequence[NewJob]) -> str:
