@@ -81,7 +81,7 @@ class ProducerHost:
 
     async def insert(self, call: Call, store: Store) -> Job:
         """Insert one job."""
-        jobs = await self._placed(self._new_jobs([call]), store)
+        jobs = await self._rows([call], store)
         created = await self._insert_surely(jobs, store)
         (inserted,) = self._handles(jobs, created, await _owners(jobs, created, store))
         if inserted.created:
@@ -129,7 +129,7 @@ class ProducerHost:
         """Insert jobs inside an open transaction; a task's own block sends its signal after the commit."""
         inserted: list[Job] = []
         for batch in _batches(calls, BATCH):
-            jobs = await self._placed(self._new_jobs(batch), transaction)
+            jobs = await self._rows(batch, transaction)
             created = await transaction.enqueue_jobs(jobs)
             inserted += self._handles(jobs, created, await _owners(jobs, created, transaction))
         return inserted
@@ -147,7 +147,7 @@ class ProducerHost:
         return inserted
 
     async def _insert_batch(self, calls: list[Call], store: Store) -> list[Job]:
-        jobs = await self._placed(self._new_jobs(calls), store)
+        jobs = await self._rows(calls, store)
         created = await self._insert_surely(jobs, store)
         owners: dict[UUID, UUID] = {}
         try:
@@ -163,8 +163,9 @@ class ProducerHost:
             return [Job(self.client, job.id, job.task) for job in jobs]
         return [Job(self.client, owners.get(job.id, job.id), job.task, created=job.id in created) for job in jobs]
 
-    async def _placed(self, jobs: list[NewJob], store: Place) -> list[NewJob]:
-        """Give new schedules their first slot, which for a grid is a time that only the database's clock can tell."""
+    async def _rows(self, calls: list[Call], store: Place) -> list[NewJob]:
+        """What to insert. A schedule begins at its first slot; for a grid only the database's clock can tell it."""
+        jobs = await _under_former_names(calls, self._new_jobs(calls), store)
         if all(job.schedule is None for job in jobs):
             return jobs
         now = await store.read_now()
@@ -190,12 +191,33 @@ class ProducerHost:
         raise lost
 
 
+async def _under_former_names(calls: list[Call], jobs: list[NewJob], store: Place) -> list[NewJob]:
+    """The jobs; one whose key is taken under a former name of its task has that name: two would do everything twice."""
+    renamed = {job.id: call.task for call, job in zip(calls, jobs, strict=True) if job.key and call.task.aliases}
+    if not renamed:
+        return jobs
+    names = [(name, job.key) for job in jobs if job.key and job.id in renamed for name in renamed[job.id].names]
+    taken = await _keys(names, store)
+
+    def name_of(job: NewJob) -> str:
+        names = renamed[job.id].names if job.id in renamed else ()
+        return next((name for name in names if (name, job.key) in taken), job.task)
+
+    return [replace(job, task=name_of(job)) for job in jobs]
+
+
+async def _keys(names: list[tuple[str, str]], store: Place) -> dict[tuple[str, str], UUID]:
+    """Who has which of these names."""
+    found: dict[tuple[str, str], UUID] = {}
+    for start in range(0, len(names), BATCH):
+        found |= await store.read_keys(names[start : start + BATCH])
+    return found
+
+
 async def _owners(jobs: list[NewJob], created: set[UUID], store: Place) -> dict[UUID, UUID]:
     """For each of these that was not created because its key was taken: the job that has the key."""
     names = {job.id: (job.task, job.key) for job in jobs if job.key is not None and job.id not in created}
-    wanted, found = list(names.values()), dict[tuple[str, str], UUID]()
-    for start in range(0, len(wanted), BATCH):
-        found |= await store.read_keys(wanted[start : start + BATCH])
+    found = await _keys(list(names.values()), store)
     return {job_id: found[name] for job_id, name in names.items() if name in found}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reltask import App, Context, events
+from reltask.calls import Job
 from reltask.job import JobView
 from tests.engine.stage import Recorder, Stage, StageApp, working
 
@@ -155,3 +156,37 @@ def test_two_rows_stay_and_are_told(stage: Stage) -> None:
     surplus = stage.run(scenario())
     told = [(event.task, event.job_id, event.beside) for event in new.log.of(events.ScheduleLeftOver)]
     assert told == [("old", surplus.id, "new")] * 2
+
+
+# With keys, made at run time
+
+
+@pytest.mark.parametrize("options", [{"every": "1h"}, {"delay": "1h"}], ids=["a schedule", "a one-off"])
+async def test_key_of_a_former_name_is_taken(url: str, options: dict[str, str]) -> None:
+    """What has a key under the old name is found by the new one, alone, in bulk and in a transaction."""
+    old, new, log = App(url), App(url), Recorder()
+    new.subscribe(log)
+
+    @old.task
+    async def report(tenant: int) -> None: ...
+
+    @new.task(aliases=["report"])
+    async def tell(tenant: int) -> None: ...
+
+    @new.task
+    async def ask(ctx: Context) -> None:
+        async with ctx.transaction():
+            inside.append(await tell.using(key="k", **options).enqueue(7))
+
+    inside: list[Job] = []
+    async with old.producer():
+        first = await report.using(key="k", **options).enqueue(7)
+    async with working(new):
+        alone = await tell.using(key="k", **options).enqueue(7)
+        many = await new.enqueue_many(tell.using(key=key, **options).call(7) for key in ("k", "new"))
+        await ask.enqueue()
+        await log.wait(events.RunSucceeded, task="ask")
+        assert len(await new.jobs()) == 2
+    found = [alone, many[0], *inside]
+    assert [(job.id, job.task, job.created) for job in found] == [(first.id, "report", False)] * 3
+    assert (many[1].task, many[1].created) == ("tell", True)
