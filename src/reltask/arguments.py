@@ -19,6 +19,8 @@ import math
 import re
 import typing
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -153,22 +155,34 @@ def _refuse_nan(value: object) -> None:
 
 
 def _to_stored(value: Any) -> Any:
-    """Like `_to_plain`, but a model must come back equal: masked secrets and excluded fields would be lost silently."""
+    """Like `_to_plain`, but a model must come back equal: masked secrets and excluded fields would be lost silently.
+
+    By its aliases, or by the names of its fields, where it is not read by the aliases that it is written by.
+    """
     if not hasattr(value, "model_dump"):
         return _to_plain(value)
     plain = value.model_dump(mode="json", by_alias=True, round_trip=True)
-    if _validated(type(value), plain) != value:
-        raise ValueError(
-            f"{type(value).__name__} does not come back from its JSON as it was, as with secrets and excluded fields"
-        )
-    return plain
+    if _comes_back(value, plain):
+        return plain
+    plain = value.model_dump(mode="json", by_alias=False, round_trip=True)
+    if _validated(type(value), plain) == value:
+        return plain
+    raise ValueError(
+        f"{type(value).__name__} does not come back from its JSON as it was, as with secrets and excluded fields"
+    )
+
+
+def _comes_back(value: Any, plain: Any) -> bool:
+    with suppress(ValueError):
+        return bool(_validated(type(value), plain) == value)
+    return False
 
 
 _STORING = msgspec.json.Encoder(enc_hook=_to_stored)
 
 
 def _from_plain(kind: type, value: Any) -> Any:
-    if hasattr(kind, "model_validate"):
+    if hasattr(kind, "model_validate_json"):
         return _validated(kind, value)
     raise TypeError(f"{getattr(kind, '__name__', kind)} cannot be read from JSON")
 
@@ -176,10 +190,20 @@ def _from_plain(kind: type, value: Any) -> Any:
 def _validated(kind: Any, plain: Any) -> Any:
     """The model of what was stored, or a ValueError that tells where it does not fit, and nothing of the values."""
     try:
-        return kind.model_validate(plain)
+        return _reader(kind)(msgspec.json.encode(plain))
     except ValueError as error:
         why = _failures(error)
     raise ValueError(f"{kind.__name__} does not fit: {why}")
+
+
+@cache
+def _reader(kind: Any) -> Callable[[bytes], Any]:
+    """What reads a model from JSON, out of which even a strict one takes a date, a UUID or an enum.
+
+    By the names of fields, too, which a pydantic before 2.11 cannot be asked for.
+    """
+    read: Callable[..., Any] = kind.model_validate_json
+    return partial(read, by_name=True) if "by_name" in inspect.signature(read).parameters else read
 
 
 def _failures(error: Any) -> str:
