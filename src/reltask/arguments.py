@@ -6,7 +6,9 @@
     {"user": {"id": 42}, "at": "2026-11-15T09:00:00Z", "copies": 2}
 
 What is stored is read back at once with the same decoder, so a value that does not fit is refused where it is
-enqueued and not hours later in a worker. Nothing is pickled, and nothing is imported by a name from the database.
+enqueued and not hours later in a worker. So is an object of another class than the annotated one, be it a subclass:
+the worker would get the annotated one, without what the other has more. Nothing is pickled, and nothing is imported
+by a name from the database.
 
 Errors name places and types, never values: they end in logs and in the ledger. Where msgspec or pydantic would quote
 one, the error is made anew, outside of the `except` block, so that no traceback shows the original either.
@@ -14,14 +16,20 @@ one, the error is made anew, outside of the `except` block, so that no traceback
 
 from __future__ import annotations
 
+import enum
 import inspect
+import itertools
 import math
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import cache, partial
+from types import NoneType
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -30,6 +38,12 @@ from reltask.errors import ArgumentsError, DeclarationError
 DEFAULT_LIMIT = 1_000_000
 _SHOWN_FAILURES = 10
 _QUOTED_VALUE = re.compile(r"^(Invalid (?:enum )?value) .*(?= - at )", re.DOTALL)
+_PLAIN = (
+    *(Any, NoneType, bool, int, float, str, bytes, Decimal, UUID, datetime, date, time, timedelta),
+    *(list, tuple, set, frozenset, dict, ...),
+)
+_OBJECTS = ("model_dump", "__struct_fields__", "__dataclass_fields__", "__attrs_attrs__")
+_MANY = (list, tuple, set, frozenset)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -49,8 +63,10 @@ class Arguments:
                 )
         self._signature = signature.replace(parameters=parameters)
         self._names = [parameter.name for parameter in parameters]
-        self._by_position = sum(parameter.kind is not inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
+        all_by_position = all(parameter.kind is not inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
+        self._by_position = len(parameters) if all_by_position else None
         self._has_defaults = any(parameter.default is not inspect.Parameter.empty for parameter in parameters)
+        self._with_objects = [name for name in self._names if not _is_plain(hints.get(name, Any))]
         fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in parameters]
         try:
             shape = msgspec.defstruct(f"{self._label}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
@@ -63,8 +79,11 @@ class Arguments:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, limit: int = DEFAULT_LIMIT) -> str:
         """The JSON of a call, or ArgumentsError: wrong names, wrong types, or something JSON cannot hold."""
         try:
-            raw = encode_json(self._by_name(args, kwargs), _STORING)
-            self._read(raw)
+            given = self._by_name(args, kwargs)
+            raw = encode_json(given, _STORING)
+            read = self._read(raw)
+            if self._with_objects:
+                self._refuse_other_classes(given, read)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ArgumentsError(f"Task {self._label}: {error}.", remedy=_ARGUMENTS_REMEDY) from error
         if len(raw) > limit:
@@ -76,7 +95,7 @@ class Arguments:
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The values of a call. One that gives all of them by position, as most do, is bound at a tenth of the cost."""
-        if not kwargs and len(args) == self._by_position == len(self._names):
+        if not kwargs and len(args) == self._by_position:
             return dict(zip(self._names, args))  # noqa: B905 - compared above; to ask again would double the cost
         return self._signature.bind(*args, **kwargs).arguments
 
@@ -100,6 +119,11 @@ class Arguments:
                 raise  # a class of the task's own refused it, in its own words
             why = _QUOTED_VALUE.sub(r"\1", str(error))
         raise ValueError(why)
+
+    def _refuse_other_classes(self, given: dict[str, Any], read: Any) -> None:
+        for name in self._with_objects:
+            if found := _other_class(given.get(name), getattr(read, name)):
+                raise ValueError(f"{found[0].__name__} would be read as {found[1].__name__} - at `$.{name}`")
 
 
 _ARGUMENTS_REMEDY = (
@@ -141,6 +165,52 @@ def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any] | tuple[s
     if parameter.default is inspect.Parameter.empty:
         return (parameter.name, hint)
     return (parameter.name, hint | msgspec.UnsetType if hint is not Any else Any, msgspec.UNSET)
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether nothing of this type is an object with fields. In doubt it may be: then values are looked at."""
+    if inside := typing.get_args(hint):
+        return all(map(_is_plain, inside))
+    return hint in _PLAIN or (isinstance(hint, type) and issubclass(hint, enum.Enum))
+
+
+def _other_class(given: Any, read: Any) -> tuple[type, type] | None:
+    """The class of an object in what was given, and the other class that it was read by, if there is such an object."""
+    try:
+        equal = bool(given == read)
+    except Exception:  # noqa: BLE001 - a method of the user's own, which may know no dicts; classes tell as well
+        equal = False
+    if equal:
+        return None
+    if _is_object(given) and _is_object(read) and type(given) is not type(read):
+        return type(given), type(read)
+    return next(filter(None, (_other_class(*pair) for pair in _pairs(given, read))), None)
+
+
+def _pairs(given: Any, read: Any) -> Iterable[tuple[Any, Any]]:
+    """What stands in the same place of both. None, where a dict stands for an object, or an object became a dict."""
+    if isinstance(read, dict) and isinstance(given, dict):
+        return ((given[key], read[key]) for key in read.keys() & given.keys())
+    if isinstance(read, set | frozenset) and isinstance(given, _MANY):
+        classes = {type(item): item for item in read}  # a set has no places: each class in it does for one
+        strangers = (item for item in given if _is_object(item) and type(item) not in classes)
+        return itertools.product(strangers, classes.values())
+    if isinstance(read, _MANY) and isinstance(given, _MANY):
+        return zip(given, read)  # noqa: B905 - a named tuple may have been completed by its defaults
+    if type(read) is type(given):
+        return ((getattr(given, name, None), getattr(read, name, None)) for name in _fields(type(read)))
+    return ()
+
+
+def _is_object(value: Any) -> bool:
+    return any(hasattr(type(value), mark) for mark in _OBJECTS)
+
+
+def _fields(kind: Any) -> Iterable[str]:
+    """The names of the fields of a struct, a dataclass or an attrs class; none for anything else."""
+    if hasattr(kind, "__attrs_attrs__"):
+        return [field.name for field in kind.__attrs_attrs__]
+    return getattr(kind, "__struct_fields__", getattr(kind, "__dataclass_fields__", ()))
 
 
 def _refuse_nan(value: object) -> None:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, NewType, Self, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Self, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -192,8 +192,18 @@ if find_spec("attrs"):  # no dependency of reltask, not even in its tests
     def test_attrs_classes_come_back_equal() -> None:
         """Attrs classes are like dataclasses."""
         attrs = import_module("attrs")
-        point = attrs.make_class("Point", {"x": attrs.field(type=int)})
+        point = attrs.make_class("Dot", {"x": attrs.field(type=int)})
         assert round_trip(point, point(3)) == point(3)
+
+    def test_attrs_subclasses_are_refused() -> None:
+        """Nor do attrs classes lose what a subclass has more."""
+        attrs = import_module("attrs")
+        dot = attrs.make_class("Dot", {"x": attrs.field(type=int)})
+        dot3 = attrs.make_class("Dot3", {"z": attrs.field(type=int)}, bases=(dot,))
+        line = attrs.make_class("Line", {"end": attrs.field(type=dot)})
+        for hint, value in ((dot, dot3(1, 2)), (line, line(dot3(1, 2)))):
+            with pytest.raises(ArgumentsError, match="Dot3 would be read as Dot - at"):
+                round_trip(hint, value)
 
 
 def test_arguments_are_stored_by_name() -> None:
@@ -336,6 +346,141 @@ def test_failures_of_a_model_are_told_by_place_and_rule() -> None:
         ArgumentsError, match=r"Strict does not fit: id: uuid_parsing, pair\.0: int_type - at `\$.value`"
     ):
         arguments.decode('{"value": {"id": "x", "pair": ["1", "a"]}}')
+
+
+# Classes: the worker reads by the annotation
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+
+
+@dataclass(frozen=True)
+class Point3(Point):
+    z: int = 0
+
+
+@dataclass
+class Line:
+    points: list[Point]
+    label: Point | None = None
+
+
+@dataclass(eq=False)
+class Unequal:
+    x: int
+    inner: Point | None = None
+
+
+class Path3(TypedDict):
+    start: Point
+
+
+@dataclass(eq=False)
+class Careless:
+    x: int
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.x == other.x)  # type: ignore[attr-defined]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass
+class Event:
+    pass
+
+
+@dataclass
+class Opened(Event):
+    door: int
+
+
+class Spot(NamedTuple):
+    point: Point
+    size: int = 1
+
+
+class Box(msgspec.Struct):
+    inner: Any = None
+
+
+class Crate(Box):
+    size: int = 0
+
+
+class Shelf(msgspec.Struct):
+    model: Strict
+
+
+class Stricter(Strict):
+    more: int = 1
+
+
+class Kitten(msgspec.Struct, tag="kitten", frozen=True):
+    name: str
+
+
+class Puppy(msgspec.Struct, tag="puppy", frozen=True):
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "classes"),
+    [
+        (Point, Point3(1, 2), "Point3 would be read as Point"),
+        (Annotated[Point, "noted"], Point3(1, 2), "Point3 would be read as Point"),
+        (Point | None, Point3(1, 2), "Point3 would be read as Point"),
+        (list[Point], [Point(1), Point3(1, 2)], "Point3 would be read as Point"),
+        (tuple[int, Point], (1, Point3(1, 2)), "Point3 would be read as Point"),
+        (set[Point], {Point(1), Point3(1, 2)}, "Point3 would be read as Point"),
+        (dict[Colour, list[Point]], {Colour.RED: [Point3(1, 2)]}, "Point3 would be read as Point"),
+        (Line, Line([Point3(1, 2)]), "Point3 would be read as Point"),
+        (Unequal, Unequal(1, Point3(1, 2)), "Point3 would be read as Point"),
+        (Path3, {"start": Point3(1, 2), "unknown": 1}, "Point3 would be read as Point"),
+        (Box, Crate(1), "Crate would be read as Box"),
+        (Strict, Stricter(), "Stricter would be read as Strict"),
+        (list[Strict], [Stricter()], "Stricter would be read as Strict"),
+        (Shelf, Shelf(Stricter()), "Stricter would be read as Strict"),
+        (Event, Opened(1), "Opened would be read as Event"),
+        (Point, Unequal(1), "Unequal would be read as Point"),
+    ],
+    ids=str,
+)
+def test_objects_of_other_classes_are_refused(hint: Any, value: object, classes: str) -> None:
+    """What is not of the annotated class, as of a subclass, would reach the task without what it has more."""
+    with pytest.raises(ArgumentsError) as caught:
+        round_trip(hint, value)
+    assert f"{classes} - at `$.value`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "read"),
+    [
+        (Point, {"x": 1}, Point(1)),
+        (Strict, {}, Strict()),
+        (list[Point], (Point(1), {"x": 2}), [Point(1), Point(2)]),
+        (Any, [Point3(1, 2)], [{"x": 1, "z": 2}]),
+        (dict[str, int], Point3(1, 2), {"x": 1, "z": 2}),
+        (Box, Box(Point3(1, 2)), Box({"x": 1, "z": 2})),
+        (set[Kitten | Puppy], [Kitten("a"), Puppy("b"), Kitten("c")], {Kitten("a"), Puppy("b"), Kitten("c")}),
+        (set[Point], [], set()),
+        (dict[UUID, Point], {str(UUID(int=5)): Point(1)}, {UUID(int=5): Point(1)}),
+        (list[Careless], [{"x": 1}], [Careless(1)]),
+        (Spot, [Point(1)], Spot(Point(1))),
+    ],
+    ids=str,
+)
+def test_dicts_stand_for_objects(hint: Any, value: object, read: object) -> None:
+    """A dict may stand for an object, and where no class is asked for, an object becomes a dict: nothing is lost."""
+    assert round_trip(hint, value) == read
+
+
+def test_objects_without_equality_are_told_by_their_class() -> None:
+    """Objects that equal nothing but themselves come back, too."""
+    read = round_trip(list[Unequal], [Unequal(1, Point(2))])
+    assert [vars(item) for item in read] == [{"x": 1, "inner": Point(2)}]  # type: ignore[attr-defined]
 
 
 def test_open_file_is_refused(tmp_path: Path) -> None:
