@@ -162,7 +162,7 @@ def test_two_rows_stay_and_are_told(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("options", [{"every": "1h"}, {"delay": "1h"}], ids=["a schedule", "a one-off"])
-async def test_key_of_a_former_name_is_taken(url: str, options: dict[str, str]) -> None:
+async def test_key_of_a_former_name_is_taken(url: str, options: dict[str, Any]) -> None:
     """What has a key under the old name is found by the new one, alone, in bulk and in a transaction."""
     old, new, log = App(url), App(url), Recorder()
     new.subscribe(log)
