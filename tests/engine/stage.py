@@ -146,10 +146,12 @@ async def working(app: App) -> AsyncIterator[None]:
 class StageApp(App):
     """An app whose events are recorded and whose database can fail."""
 
-    def __init__(self, path: Path, time: VirtualTime | None, **options: Any) -> None:
+    def __init__(self, path: Path, time: VirtualTime | None, *, watch: timedelta | None = None, **options: Any) -> None:
+        """`watch`: how often to look whether somebody else wrote; None: not at all, as most tests want it."""
         virtual: dict[str, Any] = {} if time is None else {"clock": time.clock, "now": time.now, "inline": True}
         super().__init__(f"sqlite:///{path}", **virtual, **options)
         self.path = path
+        self._watch = watch
         self.log = Recorder()
         self.faults = Faults()
         self.subscribe(self.log)
@@ -159,7 +161,7 @@ class StageApp(App):
 
     def sound_store(self, *, inline: bool = False) -> Store:
         """A store past all faults."""
-        options = SqliteOptions(synchronous="normal", watch=None)
+        options = SqliteOptions(synchronous="normal", watch=self._watch)
         inline = inline or self._inline
         return SqliteStore(str(self.path), options=options, now=self._now, inline=inline, clock=self._clock)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Awaitable
+from datetime import timedelta
 
 import pytest
 
@@ -234,15 +236,15 @@ def test_shutdown_during_an_outage_ends(stage: Stage) -> None:
     assert app.log.of(events.WorkerStopped)[0].unsettled == 1
 
 
-async def cut_off(app: StageApp, *, after: float = 0.0) -> None:
-    """Run a worker until a body has begun, stop it, and cancel the stop so many seconds later."""
+async def cut_off(app: StageApp, *, begun: Awaitable[object] | None = None, after: float = 0.0) -> None:
+    """Run a worker until a body (or something else) has begun, stop it, and cancel the stop so many seconds later."""
 
     async def serve() -> None:
         async with app.worker():
             await asyncio.get_running_loop().create_future()
 
     serving = asyncio.create_task(serve())
-    await app.log.wait(events.RunStarted)
+    await (begun or app.log.wait(events.RunStarted))
     serving.cancel()
     await app.log.wait(events.WorkerStopping)
     await asyncio.sleep(after)
@@ -312,6 +314,48 @@ def test_stop_that_is_cut_off_while_outcomes_are_written(stage: Stage) -> None:
         await cut_off(app, after=20.0)
         await app.log.wait(events.WorkerStopped)
         assert await app.outcomes() == ["succeeded"]
+
+    stage.run(scenario())
+
+
+@pytest.mark.parametrize("after", [0.5, 7.0], ids=["while the lease is given back", "while the poller ends"])
+def test_stop_that_is_cut_off_begins_nothing_more(stage: Stage, after: float) -> None:
+    """What a claim brings that was on its way is given back unbegun: nobody would renew it, nor stop its body."""
+    app = stage.app(settings={"maintenance.coordination": "lease"})
+    begun = []
+
+    @app.task
+    async def job() -> None:
+        begun.append(stage.seconds())
+
+    async def claim_on_its_way() -> None:
+        await app.log.wait(events.LeaseAcquired)
+        app.faults.slow |= {"resign_lease": 30.0, "claim_jobs": 60.0}
+        await job.enqueue()
+        await asyncio.sleep(1)
+
+    async def scenario() -> None:
+        await cut_off(app, begun=claim_on_its_way(), after=after)
+        await app.log.wait(events.WorkerStopped)
+        assert await app.outcomes() == ["released"]
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    stage.run(scenario())
+    assert begun == []
+
+
+def test_stop_that_is_cut_off_watches_no_more(stage: Stage) -> None:
+    """Who listened to the database is told nothing more, whatever the stop was doing when it was cut off."""
+    app = stage.app(settings={"maintenance.coordination": "lease"}, watch=timedelta(seconds=1))
+
+    async def leading() -> None:
+        await app.log.wait(events.LeaseAcquired)
+        app.faults.slow["resign_lease"] = 30.0
+
+    async def scenario() -> None:
+        await cut_off(app, begun=leading(), after=0.5)
+        await app.log.wait(events.WorkerStopped)
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
     stage.run(scenario())
 

@@ -111,6 +111,11 @@ class LoopHost(Host):
         if self._task is not None:
             await self._task
 
+    async def ended(self) -> None:
+        """Wait for the end, and leave the service alone: whoever is cancelled here does not cancel its last tick."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
 
 class ThreadHost(Host):
     """Runs a service on a thread and a loop of its own, out of reach of whatever blocks the caller's loop."""

@@ -3,7 +3,8 @@
     start   open store ─► declare schedules ─► register ─► beater ─► settler ─► poller ─► maintenance
     stop    maintenance (resigns) ─► poller ─► wait for bodies (beating on) ─► stop bodies ─► release ─► settler
             ─► beater ─► say goodbye
-    cut off stop bodies and beater at once ─► the rest of a stop, for as long as there is a loop
+    cut off stop bodies and beater at once ─► the rest of a stop, from the poller on, for as long as there is a loop;
+            what a claim on its way still brings is released unbegun
 
 Maintenance ends first, so that somebody else has it at once, however long bodies go on. While bodies finish within the
 grace, the beater goes on: a shutdown that stops beating would hand a running slot to somebody else. Claims are released
@@ -17,7 +18,7 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -113,7 +114,8 @@ class Worker:
         self._executor = self._make_executor()
         self._poller = self._make_poller()
         self._maintenance = self._make_maintenance(maintenance)
-        self._hosts: list[Host] = [beater_host(self._beater), LoopHost(self._settler), LoopHost(self._poller)]
+        self._polling = LoopHost(self._poller)
+        self._hosts: list[Host] = [beater_host(self._beater), LoopHost(self._settler), self._polling]
         if self._maintenance is not None:
             self._hosts.append(LoopHost(self._maintenance))
 
@@ -162,7 +164,7 @@ class Worker:
             lock_timeout=self._settings.lock_timeout,
             alive_for=self._alive_for,
             pace_of=self._pace_of,
-            dispatch=self._executor.start,
+            dispatch=self._begin,
             clock=self._clock,
             rng=self._rng,
             emit=self._emit,
@@ -266,17 +268,17 @@ class Worker:
 
     async def _withdraw(self, grace: timedelta) -> None:
         """Claim no more, and let somebody else do the maintenance."""
-        _, _, poller, *maintenance = self._hosts
+        _, _, _, *maintenance = self._hosts
         self._poller.finish()  # first of all: whatever else takes its time, nothing more is claimed
         self._emit(events.WorkerStopping(worker=self.id, running=self.running, grace=grace.total_seconds()))
         for host in maintenance:
             await _stop_soon(host)
-        await self._listening.aclose()
-        await poller.stop()
 
     async def _leave(self, grace: timedelta) -> None:
-        """See the bodies to their ends, and say goodbye."""
+        """See the claim on its way and the bodies to their ends, and say goodbye. Once cut off, it can begin anew."""
         beater, settler, *_ = self._hosts
+        await self._listening.aclose()
+        await self._polling.ended()  # whoever cuts this off leaves a claim on its way, to be given back
         await self._finish_bodies(grace)
         await asyncio.shield(settler.stop())  # whoever cuts this off leaves the last outcomes on their way
         self._executor.close()  # whoever was refused by the last answer
@@ -297,7 +299,7 @@ class Worker:
         for host in self._hosts:
             if host.service is not self._settler:
                 host.service.finish()
-        self._stop_bodies()
+        _stop_bodies(self._places)
         self._leaving = self._loop.create_task(self._leave(timedelta(0)))
 
     async def drained(self) -> None:
@@ -319,16 +321,12 @@ class Worker:
     async def _finish_bodies(self, grace: timedelta) -> None:
         """Wait for the bodies; those that outlast the grace are stopped, and get their own grace to end."""
         await self._wait_for_bodies(grace)
-        self._stop_bodies()
+        _stop_bodies(self._places)
         longest = max((run.pace.stop_grace for run in self._places), default=0.0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest + 2.0):
                 await self._emptied()
         self._executor.close()
-
-    def _stop_bodies(self) -> None:
-        for run in self._places:
-            run.stop(StopReason.SHUTDOWN, "the worker is shutting down")
 
     async def _wait_for_bodies(self, grace: timedelta) -> None:
         waits = [self._loop.create_task(self._hurried.wait()), self._loop.create_task(self._emptied())]
@@ -345,6 +343,12 @@ class Worker:
             await self._freed.wait()
 
     # Runs
+
+    def _begin(self, runs: Sequence[Run]) -> None:
+        """Begin what was claimed. Once a stop is cut off, nobody renews it: it is given back without a body."""
+        if self._leaving is not None:
+            _stop_bodies(runs)
+        self._executor.start(runs)
 
     def _vacated(self, runs: Sequence[Run]) -> None:
         self._places.vacate(runs)
@@ -424,6 +428,11 @@ class Worker:
             concurrency=self._settings.concurrency,
             alive_for=self._alive_for,
         )
+
+
+def _stop_bodies(runs: Iterable[Run]) -> None:
+    for run in runs:
+        run.stop(StopReason.SHUTDOWN, "the worker is shutting down")
 
 
 async def _stop_soon(host: Host) -> None:
