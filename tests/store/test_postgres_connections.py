@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from reltask.clock import SystemClock
-from reltask.errors import AmbiguousError, PermanentError, ReltaskError, SettingsError, TransientError
+from reltask.errors import AmbiguousError, ConflictError, PermanentError, ReltaskError, SettingsError, TransientError
 from reltask.job import ClaimRequest, Completion, Hold, NewJob
 from reltask.resilience import Policy
 from reltask.stores.postgres.adapter import PostgresStore
@@ -25,6 +25,7 @@ from reltask.stores.postgres.schema import check, migrate_postgres
 from reltask.stores.postgres.signals import Signals, from_payload, to_payload
 from reltask.stores.postgres.target import read_url
 from reltask.stores.postgres.values import WORTH_COPYING
+from reltask.testing import virtual_time
 from tests.postgres_server import PostgresServer
 
 MINUTE = timedelta(minutes=1)
@@ -141,6 +142,26 @@ async def test_server_gives_up_before_the_client(postgres_url: str, operator: as
         await operator.execute("lock table reltask.jobs in access exclusive mode")
         with pytest.raises(TransientError, match="57014"):
             await store.reclaim_jobs()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_connection_in_use_is_closed_when_its_store_has_been_closed(
+    postgres_url: str, operator: asyncpg.Connection, refused: bool
+) -> None:
+    """A statement under way goes on to its end, and its connection ends with it, however that answers."""
+    store = PostgresStore(postgres_url)
+    await store.open()
+    transaction = operator.transaction()
+    await transaction.start()
+    await operator.execute("lock table reltask.jobs in access exclusive mode")
+    asked = asyncio.create_task(store.enqueue_jobs([NewJob(id=uuid4(), task="t", priority=10 if refused else 5)]))
+    await until(operator, WAITING, 1)
+    await store.close()
+    await transaction.rollback()
+    with pytest.raises(ConflictError) if refused else nullcontext():
+        await asked
+    assert store._connections._idle == []
+    await until(operator, SESSIONS, 0)
 
 
 async def test_cancelled_statement_costs_one_connection_and_no_place(
@@ -310,6 +331,70 @@ async def test_a_signal_for_now_outdoes_one_for_later() -> None:
         await signals.signal(due_at)
     await signals.close()
     assert sent == [None, None]
+
+
+def test_whoever_is_cancelled_while_closing_leaves_the_planned_signal() -> None:
+    """It is somebody else's news: it is sent all the same, and closing again waits for it."""
+    sent: list[datetime | None] = []
+
+    async def send(due_at: datetime | None) -> None:
+        sent.append(due_at)
+
+    async def scenario() -> None:
+        signals = Signals(send)
+        await signals.signal(None)
+        await signals.signal(None)
+        closing = asyncio.create_task(signals.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await signals.close()
+
+    with virtual_time() as time:
+        time.run(scenario())
+    assert sent == [None, None]
+
+
+def test_a_planned_signal_that_is_cancelled_makes_room_for_the_next() -> None:
+    """Somebody cancels every task of the loop: whoever closes does not hear of it, and later signals are sent."""
+    sent: list[datetime | None] = []
+
+    async def send(due_at: datetime | None) -> None:
+        sent.append(due_at)
+
+    async def scenario() -> None:
+        signals = Signals(send)
+        await signals.signal(None)
+        await signals.signal(None)
+        (planned,) = asyncio.all_tasks() - {asyncio.current_task()}
+        planned.cancel()
+        await signals.close()
+        await signals.signal(None)
+        await signals.close()
+
+    with virtual_time() as time:
+        time.run(scenario())
+    assert sent == [None, None]
+
+
+@pytest.mark.parametrize("verb", ["signal", "read_status"], ids=["while a signal is planned", "in a goodbye"])
+async def test_store_whose_closing_is_cut_off_leaves_no_connection(
+    postgres_url: str, operator: asyncpg.Connection, verb: str
+) -> None:
+    """Whoever closes a store and is cancelled closes its connections all the same."""
+    store = PostgresStore(postgres_url)
+    await store.open()
+    async with store.transaction(timeout=MINUTE):
+        await asyncio.gather(*(getattr(store, verb)() for _ in range(3)))
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert [*store._connections._idle, *store._tasks_connections._idle] == []
+    await store.close()  # the signal may have been on its way: it takes a connection of its own
+    await until(operator, SESSIONS, 0)
 
 
 @pytest.mark.parametrize("due_at", [None, datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)])

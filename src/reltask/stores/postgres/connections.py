@@ -8,6 +8,8 @@ use. The first one also LISTENs, while somebody wants to be woken:
                  │             └─ failed: terminate        it breaks: wake the worker; its next statement
                  └─ none: connect (at most `pool_size`)    connects again, listens again, wakes once more
 
+One that is in use when its store is closed is closed when it comes back.
+
 Settings that belong to the session travel with the connect. The plans of these statements must not depend on what
 the statistics happen to say, so plans are made once, and whatever reads a whole table is a last resort. Whoever has
 waited for a row must go on with what is there then, so the isolation is READ COMMITTED, whatever the server's default.
@@ -114,6 +116,7 @@ class Connections:
         self._options = options
         self._plain = plain
         self._idle: list[asyncpg.Connection] = []
+        self._closed = False
         self._room = asyncio.Semaphore(options.pool_size)
         self._listeners: list[Listener] = []
         self._listening: asyncpg.Connection | None = None
@@ -127,12 +130,12 @@ class Connections:
                 await self._listen_on(connection)
                 yield connection
             except asyncpg.PostgresError as error:
-                self._after_error(connection, error)
+                await self._after_error(connection, error)
                 raise
             except BaseException:
                 connection.terminate()
                 raise
-            self._idle.append(connection)
+            await self._give_back(connection)
 
     def _pop(self) -> asyncpg.Connection | None:
         while self._idle:
@@ -141,11 +144,18 @@ class Connections:
                 return connection
         return None
 
-    def _after_error(self, connection: asyncpg.Connection, error: asyncpg.PostgresError) -> None:
+    async def _give_back(self, connection: asyncpg.Connection) -> None:
+        """Keep it for the next statement, unless nobody would ever close it."""
+        if self._closed:
+            await _say_goodbye(connection)
+        else:
+            self._idle.append(connection)
+
+    async def _after_error(self, connection: asyncpg.Connection, error: asyncpg.PostgresError) -> None:
         """Keep a connection whose server answered in good order: a constraint, a deadlock, a timeout."""
         orderly = (error.sqlstate or "08")[:2] in {"22", "23", "40", "42", "55"}
         if orderly and not connection.is_closed() and not connection.is_in_transaction():
-            self._idle.append(connection)
+            await self._give_back(connection)
         else:
             connection.terminate()
 
@@ -198,10 +208,19 @@ class Connections:
                 listener.lease(name)
 
     async def close(self) -> None:
-        """Say goodbye on every idle connection."""
+        """Say goodbye on every idle connection; one that is in use hears it when it comes back."""
+        self._closed = True
         idle, self._idle, self._listening = self._idle, [], None
-        for connection in idle:
-            try:
-                await connection.close(timeout=2.0)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        try:
+            while idle:
+                await _say_goodbye(idle.pop())
+        finally:
+            for connection in idle:  # this was cut off before their turn
                 connection.terminate()
+
+
+async def _say_goodbye(connection: asyncpg.Connection) -> None:
+    try:
+        await connection.close(timeout=2.0)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
