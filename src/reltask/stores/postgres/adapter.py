@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -86,9 +86,10 @@ class PostgresStore(Upkeep):
         check((await self._ask("read", "read_schema"))[0])
 
     async def close(self) -> None:
-        await self._signals.close()
-        await self._connections.close()
-        await self._tasks_connections.close()
+        async with AsyncExitStack() as closing:  # all of them, even if whoever waits for one is cancelled
+            closing.push_async_callback(self._tasks_connections.close)
+            closing.push_async_callback(self._connections.close)
+            await self._signals.close()
 
     def dedicated(self, *, timeout: timedelta) -> PostgresStore:
         seconds = timeout.total_seconds()

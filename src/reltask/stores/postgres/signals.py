@@ -27,7 +27,7 @@ class Signals:
 
     async def signal(self, due_at: datetime | None) -> None:
         """Send now, or let the one that is already planned speak for this one too."""
-        if self._later is not None:
+        if self._later is not None and not self._later.done():  # done: somebody has cancelled it
             self._due_at = None if due_at is None or self._due_at is None else min(due_at, self._due_at)
             return
         loop = asyncio.get_running_loop()
@@ -46,9 +46,9 @@ class Signals:
         await self._send(self._due_at)
 
     async def close(self) -> None:
-        """Wait for the one that is planned."""
+        """Wait for the one that is planned, and leave it alone: it is sent even if this is cancelled."""
         if self._later is not None:
-            await self._later
+            await asyncio.wait({self._later})
 
 
 def to_payload(due_at: datetime | None) -> str:
