@@ -399,7 +399,7 @@ class App(Operations, LeaseMethods):
             finally:
                 self._workers.discard(worker)
                 self._client.take_back(lent)
-                await worker.stop()
+                await worker.stop(unused=lent.ended)
 
     def run(self) -> None:
         """Run a worker in this process until SIGTERM or Ctrl+C. Sets up logging and signals, as the CLI does."""

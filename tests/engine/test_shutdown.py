@@ -236,6 +236,24 @@ def test_shutdown_during_an_outage_ends(stage: Stage) -> None:
     assert app.log.of(events.WorkerStopped)[0].unsettled == 1
 
 
+def test_stop_waits_for_calls_that_use_the_worker_s_store(stage: Stage) -> None:
+    """A request on the worker's loop enqueues by the worker's own connections: they are closed after its answer."""
+    app = stage.app()
+    app.faults.slow["enqueue_jobs"] = 5.0
+
+    @app.task
+    async def job() -> None: ...
+
+    async def scenario() -> None:
+        async with app.worker():
+            request = asyncio.create_task(job.enqueue())
+            await asyncio.sleep(1)
+        assert request.done()
+        assert (await request).created
+
+    stage.run(scenario())
+
+
 async def cut_off(app: StageApp, *, begun: Awaitable[object] | None = None, after: float = 0.0) -> None:
     """Run a worker until a body (or something else) has begun, stop it, and cancel the stop so many seconds later."""
 

@@ -18,7 +18,7 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -50,6 +50,8 @@ from reltask.store import Store
 from reltask.tasks import Kind, Registry
 from reltask.version import __version__
 
+Unused = Callable[[], Awaitable[None]]
+"""Waits until those that were lent a worker's store have done with it, but not for ever."""
 MAINTENANCE_PATIENCE = 1.0
 """A step of the maintenance that takes longer to end than this is cut off: it is tried again by somebody else."""
 PROGRESS_INTERVAL = 1.0
@@ -256,14 +258,17 @@ class Worker:
             return self.store.listen(self._poller.signalled)
         return self.store.listen(self._poller.signalled, lease=self._maintenance.hint)
 
-    async def stop(self, *, grace: timedelta | None = None) -> None:
-        """Claim no more, let bodies finish within the grace, stop the rest, release, and say goodbye."""
+    async def stop(self, *, grace: timedelta | None = None, unused: Unused | None = None) -> None:
+        """Claim no more, let bodies finish within the grace, stop the rest, release, and say goodbye.
+
+        `unused` is waited for before the store is closed.
+        """
         grace = self._settings.shutdown_grace if grace is None else grace
         try:
             await self._withdraw(grace)
-            await self._leave(grace)
+            await self._leave(grace, unused)
         except BaseException:
-            self._cut_off()
+            self._cut_off(unused)
             raise
 
     async def _withdraw(self, grace: timedelta) -> None:
@@ -274,7 +279,7 @@ class Worker:
         for host in maintenance:
             await _stop_soon(host)
 
-    async def _leave(self, grace: timedelta) -> None:
+    async def _leave(self, grace: timedelta, unused: Unused | None) -> None:
         """See the claim on its way and the bodies to their ends, and say goodbye. Once cut off, it can begin anew."""
         beater, settler, *_ = self._hosts
         await self._listening.aclose()
@@ -287,10 +292,12 @@ class Worker:
         with contextlib.suppress(ReltaskError):
             await self.store.stop_worker(self.id)
             await self.store.signal()  # the others look, and learn the due times that only this one knew
+        if unused is not None:
+            await unused()
         await self.store.close()
         self._emit(events.WorkerStopped(worker=self.id, unsettled=self.running))
 
-    def _cut_off(self) -> None:
+    def _cut_off(self, unused: Unused | None) -> None:
         """Nobody waits for this stop any more: ask all bodies to end, and renew no claim, so that the locks expire.
 
         The beater lives on a thread of its own, and would renew them for as long as the process lives. The goodbye goes
@@ -300,7 +307,7 @@ class Worker:
             if host.service is not self._settler:
                 host.service.finish()
         _stop_bodies(self._places)
-        self._leaving = self._loop.create_task(self._leave(timedelta(0)))
+        self._leaving = self._loop.create_task(self._leave(timedelta(0), unused))
 
     async def drained(self) -> None:
         """Wait until nothing is due and nothing runs: for `worker --once`."""
