@@ -118,6 +118,7 @@ class Holding:
         self._store: Store | None = None
         self._outcome: asyncio.Future[Term | None] | None = None
         self._error: Exception | None = None
+        self._ending = asyncio.Lock()
 
     @property
     def is_mine(self) -> bool:
@@ -156,13 +157,15 @@ class Holding:
         await self._end()
 
     async def _end(self) -> None:
-        service, self._service = self._service, None
-        if service is not None:
-            await service.stop()
-        self._lost.announce(RESIGNED)
-        store, self._store = self._store, None
-        if store is not None:
-            await store.close()
+        """One after the other: a wait that is cut off ends here while its block is left, and must resign first."""
+        async with self._ending:
+            service, self._service = self._service, None
+            if service is not None:
+                await service.stop()
+            self._lost.announce(RESIGNED)
+            store, self._store = self._store, None
+            if store is not None:
+                await store.close()
 
     def _given_up(self) -> UsageError:
         return UsageError(f"Waiting for lease {self._wish.name} was given up, or the app was closed.")

@@ -14,6 +14,7 @@ from reltask import events
 from reltask.engine.leader import Leader
 from reltask.errors import AmbiguousError, LeaseTaken, PermanentError, TransientError, UsageError
 from reltask.leadership import LeaseView, Term
+from reltask.leases import make_wish
 from tests.engine.stage import Stage, StageApp
 
 TRUST = 10 - 10 / 6
@@ -101,6 +102,29 @@ def test_who_is_cancelled_while_waiting_waits_no_more(stage: Stage) -> None:
         assert not (await lease_of(first)).held
 
     stage.run(scenario())
+
+
+def test_who_leaves_while_giving_up_waits_for_the_resignation(stage: Stage) -> None:
+    """A cancelled caller ends the wait and leaves the block at once: what a try on its way wins is resigned first."""
+    app = stage.app()
+    app.faults.slow["acquire_lease"] = 2.0
+
+    async def scenario() -> None:
+        store = app.sound_store()
+        await store.open()
+        wish = make_wish("reports", ttl="1m", wait=True, rotate_after=None, max_stall=None)
+        holding = app._lease_host._holding(wish)
+        taking = asyncio.create_task(holding.take(store))
+        await asyncio.sleep(1)
+        taking.cancel()
+        await asyncio.sleep(0)
+        await holding.give_back()
+        assert not (await lease_of(app)).held
+        await asyncio.wait({taking})
+        await store.close()
+
+    stage.run(scenario())
+    assert [type(event) for event in app.log.events] == [events.LeaseAcquired, events.LeaseResigned]
 
 
 # Losing
