@@ -77,9 +77,10 @@ class Lent:
 class Portal:
     """A private event loop with an open store, on a thread of its own."""
 
-    def __init__(self, make_store: Callable[[], Store]) -> None:
+    def __init__(self, make_store: Callable[[], Store], leave: Callable[[], Awaitable[None]]) -> None:
         self.pid = os.getpid()
         self._make_store = make_store
+        self._leave = leave
         self._store: Store | None = None
         self._opening: asyncio.Lock | None = None
         self._calls = UnderWay()
@@ -143,6 +144,7 @@ class Portal:
         for call in late:
             call.cancel()  # it would never end without its loop, and its caller never hear of it
         await asyncio.gather(*late, return_exceptions=True)
+        await self._leave()
         if self._store is not None:
             await self._store.close()
 
@@ -158,6 +160,8 @@ class Client:
         self._portal: Portal | None = None
         self._inherited: list[Portal] = []
         self._lent: dict[asyncio.AbstractEventLoop, list[Lent]] = defaultdict(list)
+        self.leave: Callable[[], Awaitable[None]] = _no_leave
+        """Gives back what lives on the running loop: called on a private one before it ends."""
 
     def run(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """The operation as a coroutine for the running loop; without a loop, an error at once."""
@@ -236,7 +240,7 @@ class Client:
                 self._inherited.append(self._portal)
                 self._portal = None
             if self._portal is None:
-                self._portal = Portal(self._make_store)
+                self._portal = Portal(self._make_store, self.leave)
             return self._portal
 
     def _submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T]:
@@ -261,6 +265,10 @@ class Client:
 
     async def _through_portal(self, operation: Operation[T]) -> T:
         return await asyncio.wrap_future(self.private(operation))
+
+
+async def _no_leave() -> None:
+    """Nothing lives on it."""
 
 
 def refuse_running_loop(name: str, *, instead: str | None = None) -> None:

@@ -119,16 +119,24 @@ class Holding:
         self._outcome: asyncio.Future[Term | None] | None = None
         self._error: Exception | None = None
         self._ending = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._given_back = Future[None]()
 
     @property
     def is_mine(self) -> bool:
         """Whether this process has something to give back: a forked child has not."""
         return not self.over and self._pid == os.getpid()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it lives on the running loop."""
+        return self._loop is asyncio.get_running_loop()
+
     async def take(self, store: Store) -> Lease:
         """Wait for the lease as the wish says; `store` is there to ask who holds it."""
         wish, holder = self._wish, worker_id(None, self._host.rng)
-        self._outcome = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._outcome = self._loop.create_future()
         self._store = self._host.own_store(timeout=wish.try_patience)
         self._leader = self._make_leader(self._store, holder)
         self._service = LoopHost(self._leader)
@@ -149,12 +157,23 @@ class Holding:
         await service.start()
 
     async def give_back(self) -> None:
-        """Resign, signal and close. Bounded in time, and silent: it must not hide what the body raised."""
+        """Resign, signal and close. Bounded in time, and silent: it must not hide what the body raised.
+
+        On another loop than its own, which takes no more work because it is being closed: wait until that has done it.
+        """
+        if self._loop is not None and not self.is_here:
+            await asyncio.shield(asyncio.wrap_future(self._given_back))
+            return
         self.over = True
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(self._given_up())
             self._outcome.exception()  # looked at, even if nobody waits any more
-        await self._end()
+        try:
+            await self._end()
+        finally:
+            self._host.forget(self)
+            if not self._given_back.done():
+                self._given_back.set_result(None)
 
     async def _end(self) -> None:
         """One after the other: a wait that is cut off ends here while its block is left, and must resign first."""
@@ -248,6 +267,7 @@ class LeaseHost:
         self._make_store = make_store
         self._inline = inline
         self._open: set[Holding] = set()
+        client.leave = self._leave_loop
 
     def own_store(self, *, timeout: timedelta) -> Store:
         """A connection for one leader alone."""
@@ -264,7 +284,6 @@ class LeaseHost:
         try:
             yield await self._client.run_private(holding.take, name="lease")
         finally:
-            self._open.discard(holding)
             if holding.is_mine:
                 await self._leave(holding)
 
@@ -287,7 +306,6 @@ class LeaseHost:
         try:
             yield self._client.run_sync(holding.take, name="lease")
         finally:
-            self._open.discard(holding)
             if holding.is_mine:
                 self._give_back_privately(holding).result()
 
@@ -296,11 +314,20 @@ class LeaseHost:
         self._open.add(holding)
         return holding
 
+    def forget(self, holding: Holding) -> None:
+        """It is given back."""
+        self._open.discard(holding)
+
     def close(self) -> None:
         """Give back what this process still holds or waits for, before its private loop ends."""
         if not self._inline:
-            for holding in [holding for holding in self._open if holding.is_mine]:
-                self._give_back_privately(holding).result()
+            given = [self._give_back_privately(holding) for holding in list(self._open) if holding.is_mine]
+            for future in given:  # all at once: who waits here must not win what is given back beside it
+                future.result()
+
+    async def _leave_loop(self) -> None:
+        """The running loop ends: give back what was won there after `close` had looked."""
+        await asyncio.gather(*(holding.give_back() for holding in list(self._open) if holding.is_here))
 
     def _give_back_privately(self, holding: Holding) -> Future[None]:
         return self._client.privately(holding.give_back)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -16,8 +17,10 @@ import pytest
 
 from reltask import App, Context, Lease, LeaseLost, LeaseTaken, SyncContext
 from reltask.errors import ReltaskError, TransientError, UsageError
+from reltask.job import WorkerView
 from reltask.leadership import Term
 from reltask.leases import make_wish
+from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.testing import drain
 
 pytestmark = pytest.mark.slow
@@ -141,6 +144,44 @@ def test_closing_the_app_gives_back(app: App, rival: App) -> None:
         with rival.lease_sync("reports", wait=False) as following:
             assert following.term == 2
     assert [type(error) for error in errors] == [UsageError]
+
+
+def test_a_lease_that_is_won_while_the_app_closes_is_given_back(app: App, rival: App) -> None:
+    """The private loop that ends gives back what lives on it, also what was won after `close()` had looked."""
+    with app.lease_sync("reports") as lease:
+        app._client.close()
+        assert lease.lost.reason == "resigned"
+        with rival.lease_sync("reports", wait=False) as following:
+            assert following.term == 2
+
+
+def test_a_block_that_is_left_while_the_app_closes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own loop takes no more work: whoever leaves waits until that loop has given the lease back."""
+    asked, answer, ask = threading.Event(), threading.Event(), SqliteStore.list_workers
+
+    async def held(store: SqliteStore) -> list[WorkerView]:
+        asked.set()
+        await asyncio.to_thread(answer.wait)
+        return await ask(store)
+
+    monkeypatch.setattr(SqliteStore, "list_workers", held)
+    block = app.lease_sync("reports")
+    lease = block.__enter__()
+    first = app._client._portal
+    with ThreadPoolExecutor(3) as pool:
+        calling = pool.submit(app.workers_sync)
+        asked.wait()
+        closing = pool.submit(app._client.close)
+        while app._client._portal is first:
+            time.sleep(0.001)
+        leaving = pool.submit(block.__exit__, None, None, None)
+        while app._client._portal is None:  # the way that it leaves by
+            time.sleep(0.001)
+        answer.set()
+        for ended in (calling, closing, leaving):
+            ended.result()
+    assert lease.lost.reason == "resigned"
+    assert not app.leases_sync()[0].held
 
 
 async def test_who_has_left_before_it_began_takes_nothing(app: App) -> None:
