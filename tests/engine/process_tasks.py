@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from reltask import App, Cancel, ProcessContext, Retry, Snooze
 
+UNREADABLE = "\udcff"
+"""A byte of a file's name that is no text, as Python hands it out."""
 app = App("sqlite:///never-opened.db")
 """Only declares: each test registers these functions with an app of its own."""
 
@@ -65,6 +68,15 @@ def end(how: str) -> object:
         case "nothing":
             return None
     raise AssertionError(how)
+
+
+def log(line: str) -> str:
+    logging.getLogger(__name__).warning(line, UNREADABLE)
+    return "logged"
+
+
+def cancel() -> None:
+    raise Cancel(f"cannot read {UNREADABLE}")
 
 
 async def _never_awaited() -> None: ...

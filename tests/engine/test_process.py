@@ -114,6 +114,17 @@ async def test_however_a_child_ends(live: Stage, how: str, ended: str, text: str
     assert len(app.log.of(events.ResultNotStored)) == (how == "unstorable")
 
 
+@pytest.mark.parametrize("line", ["cannot read %s", "%d files"])
+async def test_line_that_cannot_be_logged_harms_no_child(live: Stage, line: str) -> None:
+    """Neither a name that is no text nor a format that does not fit costs the task its success."""
+    assert await outcome(child_app(live, process_tasks.log), line) == ("succeeded", '"logged"', None)
+
+
+async def test_reason_that_is_no_text_changes_no_outcome(live: Stage) -> None:
+    """What JSON cannot hold is written as an escape; the task's signal stays what it is."""
+    assert await outcome(child_app(live, process_tasks.cancel)) == ("cancelled", None, r"cannot read \udcff")
+
+
 async def test_child_that_returns_a_coroutine_has_not_run(live: Stage) -> None:
     """Nobody awaits it there either: a failure."""
     ended, _, error = await outcome(child_app(live, process_tasks.forget_to_await, max_attempts=1))

@@ -59,6 +59,7 @@ def main() -> None:
     answers = _take_over_stdout()
 
     def say(message: Message) -> None:
+        message.text = _readable(message.text)
         answers.write(msgspec.json.encode(message) + b"\n")
         answers.flush()
 
@@ -78,7 +79,18 @@ class _LogPipe(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._say(Message(kind="log", text=self.format(record), level=record.levelno, logger=record.name))
+        """As every handler of Python's: a line that cannot be formed is told on stderr, and harms nobody."""
+        try:
+            self._say(Message(kind="log", text=self.format(record), level=record.levelno, logger=record.name))
+        except Stopped:
+            raise  # it came by a signal, and is the task's
+        except Exception:  # noqa: BLE001 - told there
+            self.handleError(record)
+
+
+def _readable(text: str) -> str:
+    """The text with lone surrogates, as in the name of a file, as escapes: neither JSON nor a database takes them."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _log_through(say: Callable[[Message], None]) -> None:
