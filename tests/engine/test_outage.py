@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -271,6 +272,54 @@ def test_refused_outcome_does_not_take_others_along(stage: Stage) -> None:
 
     stage.run(scenario())
     assert picky.refused >= 2
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_doubt_outlives_a_refusal(stage: Stage, jobs: int) -> None:
+    """Once an answer was lost the ledger is asked, also if the same outcomes are refused when they are sent again."""
+    app = stage.app()
+
+    @app.task(max_attempts=1)
+    async def job() -> None:
+        raise ValueError
+
+    def refuse_once() -> Exception:
+        app.faults.error = None
+        return PermanentError("the database cannot take this")
+
+    def refuse_next(event: events.Event) -> None:
+        if isinstance(event, events.DatabaseUnavailable) and app.faults.calls["fail_jobs"] == 1:
+            app.faults.error, app.faults.verbs = refuse_once, {"fail_jobs"}
+
+    async def scenario() -> list[str]:
+        app.faults.losing["fail_jobs"] = 1
+        app.subscribe(refuse_next)
+        await app.enqueue_many(job.call() for _ in range(jobs))
+        await app.drain()
+        return await app.outcomes()
+
+    assert stage.run(scenario()) == ["failed"] * jobs
+    assert len(app.log.of(events.RunFailed)) == jobs
+    assert app.log.of(events.LateWriteRefused) == []
+
+
+def test_what_is_given_up_one_by_one_is_not_refused(stage: Stage) -> None:
+    """A worker that stops in an outage gives up what it could not write, in a batch or alone: it stays unsettled."""
+    app = stage.app()
+    errors = itertools.chain([PermanentError("the database cannot take this")], itertools.repeat(away()))
+
+    @app.task
+    async def job() -> None: ...
+
+    async def scenario() -> None:
+        app.faults.error, app.faults.verbs = lambda: next(errors), {"complete_jobs", "read_outcomes"}
+        await app.enqueue_many(job.call() for _ in range(2))
+        async with app.worker():
+            await app.log.wait(events.DatabaseUnavailable)
+
+    stage.run(scenario())
+    assert app.log.of(events.LateWriteRefused) == []
+    assert app.log.of(events.WorkerStopped)[0].unsettled == 2
 
 
 def test_outcome_that_no_driver_takes_frees_its_place(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

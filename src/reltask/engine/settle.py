@@ -55,6 +55,8 @@ class Waiting(Struct, Generic[T], frozen=True, gc=False):
     """What whoever hears the answer needs beside it."""
 
 
+Answers = dict[Hold, Settled | None]
+"""What the database said to outcomes; None: refused. What is missing was given up: the locks will expire."""
 Answered = Callable[[Sequence[tuple[Waiting[T], Settled | None]]], None]
 """Is told how outcomes were accepted; None: the claim had passed on."""
 
@@ -105,51 +107,60 @@ class Settler(Service, Generic[T]):
 
     async def _flush(self, group: list[Waiting[T]], verb: Verb[Any]) -> None:
         """Write the outcomes of one kind, and tell what became of each."""
-        accepted = await self._write([waiting.settlement for waiting in group], verb) if group else None
-        if accepted is None:
+        answers = await self._write([waiting.settlement for waiting in group], verb) if group else {}
+        if not answers:
             return
-        self._answered([(waiting, accepted.get(waiting.settlement.hold)) for waiting in group])
-        await self._tell_others([w.due_at for w in group if w.due_at is not None and w.settlement.hold in accepted])
+        self._answered([(w, answers[w.settlement.hold]) for w in group if w.settlement.hold in answers])
+        await self._tell_others([w.due_at for w in group if w.due_at is not None and answers.get(w.settlement.hold)])
 
     async def _tell_others(self, due: list[datetime]) -> None:
         """These slots are due again. Sleeping workers do not know: they saw them claimed, and this one may die."""
         if due:
             await self._store.signal(min(due))
 
-    async def _write(self, settlements: list[S], verb: Verb[S]) -> dict[Hold, Settled] | None:
-        """Send until answered. Once an answer was lost, what no longer matches is looked up in the ledger.
+    async def _write(self, settlements: list[S], verb: Verb[S], *, doubtful: bool = False) -> Answers:
+        """Send until answered, or given up. Once an answer was lost, what no longer matches is looked up in the ledger.
 
-        None: given up. Nobody waits any more, and the locks will expire.
+        `doubtful`: one was, before this.
         """
-        doubtful, tries = False, 0
+        tries = 0
         while True:
             try:
-                answer = {settled.hold: settled for settled in await verb(self._worker, settlements)}
-                return answer if not doubtful else answer | await self._recorded(settlements, answer)
+                accepted = {settled.hold: settled for settled in await verb(self._worker, settlements)}
+                if doubtful:
+                    accepted |= await self._recorded(settlements, accepted)
+                return {settlement.hold: accepted.get(settlement.hold) for settlement in settlements}
             except AWAY as error:
                 if self._stopping:
-                    return None
+                    return {}
                 doubtful = doubtful or isinstance(error, AmbiguousError)
                 await self._wait_for_database(error, tries)
                 tries += 1
             except Exception as error:  # noqa: BLE001 - one outcome that cannot be written must not stop the others
-                return await self._one_by_one(settlements, verb, error)
+                return await self._one_by_one(settlements, verb, error, doubtful=doubtful)
 
     async def _recorded(self, settlements: Sequence[Settlement], answer: dict[Hold, Settled]) -> dict[Hold, Settled]:
         missing = [s.hold for s in settlements if s.hold not in answer]
         recorded = await self._store.read_outcomes(missing) if missing else {}
         return {s.hold: Settled(s.hold) for s in settlements if recorded.get(s.hold) == _outcome(s)}
 
-    async def _one_by_one(self, settlements: list[S], verb: Verb[S], error: Exception) -> dict[Hold, Settled]:
+    async def _one_by_one(self, settlements: list[S], verb: Verb[S], error: Exception, *, doubtful: bool) -> Answers:
         """The database refuses the batch for good: one bad row must not take the others along."""
         if len(settlements) == 1:
-            self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=0.0))
-            await self._fail_instead(settlements[0], error)
-            return {}
-        accepted: dict[Hold, Settled] = {}
+            return await self._refused(settlements[0], error, doubtful=doubtful)
+        answers: Answers = {}
         for settlement in settlements:
-            accepted |= await self._write([settlement], verb) or {}
-        return accepted
+            answers |= await self._write([settlement], verb, doubtful=doubtful)
+        return answers
+
+    async def _refused(self, settlement: Settlement, error: Exception, *, doubtful: bool) -> Answers:
+        """The database refuses this one for good, unless it has taken it before and only the answer was lost."""
+        hold = settlement.hold
+        self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=0.0))
+        if doubtful and await self.recorded(hold) == _outcome(settlement):
+            return {hold: Settled(hold)}
+        await self._fail_instead(settlement, error)
+        return {hold: None}
 
     async def _fail_instead(self, settlement: Settlement, error: Exception) -> None:
         """An outcome that the database will never take counts as a failure, so that it is seen and does not repeat."""
