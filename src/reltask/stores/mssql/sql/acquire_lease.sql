@@ -19,9 +19,9 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @waits bigint = :waits;
 DECLARE @guard nvarchar(255) = N'reltask.lease ' + @lease,
         @locked int = -1,
-        @expires_at datetime2(6) = DATEADD(MILLISECOND, @ttl_ms % 1000, DATEADD(SECOND, @ttl_ms / 1000, @now)),
-        @waits_until datetime2(6) = DATEADD(MICROSECOND, @waits % 1000000, DATEADD(SECOND, @waits / 1000000, @now)),
-        @lasts_until datetime2(6) = DATEADD(MICROSECOND, @waits / 2 % 1000000, DATEADD(SECOND, @waits / 2000000, @now));
+        @expires_at datetime2(6) = DATEADD(MILLISECOND, @ttl_ms % 60000, DATEADD(MINUTE, @ttl_ms / 60000, @now)),
+        @waits_until datetime2(6) = DATEADD(MICROSECOND, @waits % 60000000, DATEADD(MINUTE, @waits / 60000000, @now)),
+        @lasts_until datetime2(6) = DATEADD(MICROSECOND, @waits / 2 % 60000000, DATEADD(MINUTE, @waits / 120000000, @now));
 DECLARE @won TABLE (Term bigint NOT NULL, ExpiresAt datetime2(6) NOT NULL);
 
 BEGIN TRY

@@ -23,7 +23,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @kept_for bigint = :kept_for,
         @limit int = :limit;
 DECLARE @kept_since datetime2(6) =
-    DATEADD(MICROSECOND, -(@kept_for % 1000000), DATEADD(SECOND, -(@kept_for / 1000000), @now));
+    DATEADD(MICROSECOND, -(@kept_for % 60000000), DATEADD(MINUTE, -(@kept_for / 60000000), @now));
 
 BEGIN TRY
     WITH run AS (

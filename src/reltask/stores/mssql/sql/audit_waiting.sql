@@ -20,7 +20,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @task nvarchar(256) = :task,
         @lock_timeout bigint = :lock_timeout;
 DECLARE @settled_before datetime2(6) =
-    DATEADD(MICROSECOND, -(@lock_timeout % 1000000), DATEADD(SECOND, -(@lock_timeout / 1000000), @now));
+    DATEADD(MICROSECOND, -(@lock_timeout % 60000000), DATEADD(MINUTE, -(@lock_timeout / 60000000), @now));
 
 BEGIN TRY
     WITH alive AS (
@@ -79,15 +79,15 @@ BEGIN TRY
         FROM due
         LEFT JOIN serving ON serving.JobName = due.JobName AND serving.Queue = due.Queue
         WHERE due.Since < DATEADD(
-            MILLISECOND, -(due.PatienceMs % 1000), DATEADD(SECOND, -(due.PatienceMs / 1000), @now))
+            MILLISECOND, -(due.PatienceMs % 60000), DATEADD(MINUTE, -(due.PatienceMs / 60000), @now))
         UNION ALL
         SELECT CASE WHEN EXISTS (SELECT 1 FROM alive WHERE Settled = 1) THEN N'unreclaimed' ELSE N'expired' END,
                job.JobName, job.Queue, job.Id, job.LockExpiresAt
         FROM reltask.Jobs AS job
         WHERE job.LockedBy IS NOT NULL
           AND job.LockExpiresAt < DATEADD(
-                MILLISECOND, -(COALESCE(job.ClaimTimeoutMs, @lock_timeout / 1000) % 1000),
-                DATEADD(SECOND, -(COALESCE(job.ClaimTimeoutMs, @lock_timeout / 1000) / 1000), @now))
+                MILLISECOND, -(COALESCE(job.ClaimTimeoutMs, @lock_timeout / 1000) % 60000),
+                DATEADD(MINUTE, -(COALESCE(job.ClaimTimeoutMs, @lock_timeout / 1000) / 60000), @now))
     ),
 
     ranked AS (

@@ -23,7 +23,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @isolated_after bigint = :isolated_after,
         @alive_for bigint = :alive_for;
 DECLARE @isolated_before datetime2(6) =
-            DATEADD(MICROSECOND, -(@isolated_after % 1000000), DATEADD(SECOND, -(@isolated_after / 1000000), @now)),
+            DATEADD(MICROSECOND, -(@isolated_after % 60000000), DATEADD(MINUTE, -(@isolated_after / 60000000), @now)),
         @isolated_at datetime2(6),
         @next_due datetime2(6),
         @next_expiry datetime2(6),
@@ -67,7 +67,7 @@ BEGIN TRY
     -- A sign of life, now and then; it stands whatever becomes of the claim.
     UPDATE reltask.Workers WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     SET HeartbeatAt = @now,
-        AliveUntil = DATEADD(MICROSECOND, @alive_for % 1000000, DATEADD(SECOND, @alive_for / 1000000, @now)),
+        AliveUntil = DATEADD(MICROSECOND, @alive_for % 60000000, DATEADD(MINUTE, @alive_for / 60000000, @now)),
         DeadAt = NULL
     WHERE Id = @worker AND (HeartbeatAt < DATEADD(SECOND, -5, @now) OR DeadAt IS NOT NULL);
 
@@ -124,10 +124,10 @@ BEGIN TRY
                 ClaimTimeoutMs = COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms),
                 LockExpiresAt = DATEADD(
                     MILLISECOND,
-                    COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) % 1000,
+                    COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) % 60000,
                     DATEADD(
-                        SECOND,
-                        COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) / 1000,
+                        MINUTE,
+                        COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) / 60000,
                         @now)),
                 Fence = Fence + 1,
                 Attempt = Attempt + 1,
@@ -164,10 +164,10 @@ BEGIN TRY
                 ClaimTimeoutMs = COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms),
                 LockExpiresAt = DATEADD(
                     MILLISECOND,
-                    COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) % 1000,
+                    COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) % 60000,
                     DATEADD(
-                        SECOND,
-                        COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) / 1000,
+                        MINUTE,
+                        COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) / 60000,
                         @now)),
                 Fence = Fence + 1,
                 Attempt = Attempt + 1,
@@ -235,7 +235,7 @@ BEGIN TRY
               WHERE claimed.Queue = lane.Queue AND claimed.JobName = lane.JobName AND claimed.Priority = lane.Priority
                 AND claimed.DueAt = lane.DueAt AND claimed.Isolated = 0)
         UNION ALL
-        SELECT DATEADD(MICROSECOND, @isolated_after % 1000000, DATEADD(SECOND, @isolated_after / 1000000, job.DueAt))
+        SELECT DATEADD(MICROSECOND, @isolated_after % 60000000, DATEADD(MINUTE, @isolated_after / 60000000, job.DueAt))
         FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL AND job.Isolated = 1
           AND job.Queue IN (SELECT Name FROM @known_queues) AND job.JobName IN (SELECT Name FROM @known_tasks)

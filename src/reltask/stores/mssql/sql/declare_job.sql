@@ -28,7 +28,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @id uniqueidentifier;
 DECLARE @next datetime2(6) = COALESCE(
     @run_at,
-    DATEADD(MICROSECOND, COALESCE(@delay, 0) % 1000000, DATEADD(SECOND, COALESCE(@delay, 0) / 1000000, @now)));
+    DATEADD(MICROSECOND, COALESCE(@delay, 0) % 60000000, DATEADD(MINUTE, COALESCE(@delay, 0) / 60000000, @now)));
 
 BEGIN TRY
     -- Found first, because one condition for both kinds of name would read all jobs.

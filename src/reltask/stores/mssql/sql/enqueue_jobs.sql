@@ -36,8 +36,8 @@ BEGIN TRY
     INSERT INTO @given
     SELECT job.id, job.task, job.[key], job.queue, job.priority, job.args, job.schedule, job.declaration,
            job.app_version, job.max_attempts, job.lock_timeout_ms,
-           COALESCE(job.run_at, DATEADD(MICROSECOND, COALESCE(job.delay, 0) % 1000000,
-                                        DATEADD(SECOND, COALESCE(job.delay, 0) / 1000000, @now))),
+           COALESCE(job.run_at, DATEADD(MICROSECOND, COALESCE(job.delay, 0) % 60000000,
+                                        DATEADD(MINUTE, COALESCE(job.delay, 0) / 60000000, @now))),
            ROW_NUMBER() OVER (
                PARTITION BY job.task COLLATE Latin1_General_100_BIN2,
                             COALESCE(job.[key] COLLATE Latin1_General_100_BIN2, N''),

@@ -27,7 +27,7 @@ DECLARE @held TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY, Fence bigint NOT 
 BEGIN TRY
     INSERT INTO @given (Id, Fence, Error, RetryAt)
     SELECT one.id, one.fence, one.error,
-           DATEADD(MICROSECOND, one.delay % 1000000, DATEADD(SECOND, one.delay / 1000000, @now))
+           DATEADD(MICROSECOND, one.delay % 60000000, DATEADD(MINUTE, one.delay / 60000000, @now))
     FROM OPENJSON(@failures) WITH (
         id    uniqueidentifier '$.id',
         fence bigint           '$.fence',

@@ -13,7 +13,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
 BEGIN TRY
     UPDATE job
     SET HeartbeatAt = @now,
-        LockExpiresAt = DATEADD(MILLISECOND, job.ClaimTimeoutMs % 1000, DATEADD(SECOND, job.ClaimTimeoutMs / 1000, @now))
+        LockExpiresAt = DATEADD(MILLISECOND, job.ClaimTimeoutMs % 60000, DATEADD(MINUTE, job.ClaimTimeoutMs / 60000, @now))
     OUTPUT inserted.Id AS id
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
     WHERE job.Id = @id AND job.Fence = @fence AND job.LockedBy = @worker;

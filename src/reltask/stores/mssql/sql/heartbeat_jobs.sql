@@ -23,14 +23,14 @@ BEGIN TRY
 
     UPDATE reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     SET HeartbeatAt = @now,
-        LockExpiresAt = DATEADD(MILLISECOND, ClaimTimeoutMs % 1000, DATEADD(SECOND, ClaimTimeoutMs / 1000, @now))
+        LockExpiresAt = DATEADD(MILLISECOND, ClaimTimeoutMs % 60000, DATEADD(MINUTE, ClaimTimeoutMs / 60000, @now))
     OUTPUT inserted.Id, inserted.Fence INTO @renewed (Id, Fence)
     WHERE LockedBy = @worker
       AND EXISTS (SELECT 1 FROM @given AS given WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence);
 
     UPDATE reltask.Workers WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     SET HeartbeatAt = @now,
-        AliveUntil = DATEADD(MICROSECOND, @alive_for % 1000000, DATEADD(SECOND, @alive_for / 1000000, @now)),
+        AliveUntil = DATEADD(MICROSECOND, @alive_for % 60000000, DATEADD(MINUTE, @alive_for / 60000000, @now)),
         DeadAt = NULL
     WHERE Id = @worker;
 

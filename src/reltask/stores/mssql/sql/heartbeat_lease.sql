@@ -14,7 +14,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
 BEGIN TRY
     UPDATE reltask.Leases
     SET HeartbeatAt = @now,
-        ExpiresAt = DATEADD(MILLISECOND, TtlMs % 1000, DATEADD(SECOND, TtlMs / 1000, @now)),
+        ExpiresAt = DATEADD(MILLISECOND, TtlMs % 60000, DATEADD(MINUTE, TtlMs / 60000, @now)),
         Metadata = COALESCE(@metadata, Metadata)
     WHERE Name = @lease AND Term = @term AND Acquisition = @acquisition AND ExpiresAt > @now;
 

@@ -9,7 +9,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @since bigint = :since,
         @task nvarchar(256) = :task;
 DECLARE @after datetime2(6) =
-    DATEADD(MINUTE, -1, DATEADD(MICROSECOND, -(@since % 1000000), DATEADD(SECOND, -(@since / 1000000), @now)));
+    DATEADD(MINUTE, -1, DATEADD(MICROSECOND, -(@since % 60000000), DATEADD(MINUTE, -(@since / 60000000), @now)));
 
 BEGIN TRY
     SELECT Minute AS minute, JobName AS task, Succeeded AS succeeded, Failed AS failed, Seconds AS seconds,

@@ -16,9 +16,9 @@ DECLARE @guard nvarchar(255) = N'reltask.lease ' + @lease,
         @leads int = 0,
         @removed int = 0,
         @ended_before datetime2(6) =
-            DATEADD(MICROSECOND, -(@workers % 1000000), DATEADD(SECOND, -(@workers / 1000000), @now)),
+            DATEADD(MICROSECOND, -(@workers % 60000000), DATEADD(MINUTE, -(@workers / 60000000), @now)),
         @made_before datetime2(6) =
-            DATEADD(MICROSECOND, -(@metrics % 1000000), DATEADD(SECOND, -(@metrics / 1000000), @now));
+            DATEADD(MICROSECOND, -(@metrics % 60000000), DATEADD(MINUTE, -(@metrics / 60000000), @now));
 
 BEGIN TRY
     SET DEADLOCK_PRIORITY LOW;

@@ -17,7 +17,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @surplus_before datetime2(6) = :surplus_before,
         @limit int = :limit;
 DECLARE @before datetime2(6) =
-            DATEADD(MICROSECOND, -(@older_than % 1000000), DATEADD(SECOND, -(@older_than / 1000000), @now)),
+            DATEADD(MICROSECOND, -(@older_than % 60000000), DATEADD(MINUTE, -(@older_than / 60000000), @now)),
         @guard nvarchar(255) = N'reltask.lease ' + @lease,
         @leads int = 0,
         @removed int = 0;

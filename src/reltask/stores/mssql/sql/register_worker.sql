@@ -15,7 +15,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @tasks nvarchar(max) = :tasks,
         @concurrency int = :concurrency,
         @alive_for bigint = :alive_for;
-DECLARE @alive_until datetime2(6) = DATEADD(MICROSECOND, @alive_for % 1000000, DATEADD(SECOND, @alive_for / 1000000, @now));
+DECLARE @alive_until datetime2(6) = DATEADD(MICROSECOND, @alive_for % 60000000, DATEADD(MINUTE, @alive_for / 60000000, @now));
 
 BEGIN TRY
     BEGIN TRANSACTION;

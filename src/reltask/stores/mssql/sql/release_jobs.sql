@@ -28,7 +28,7 @@ DECLARE @held TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY, Fence bigint NOT 
 BEGIN TRY
     INSERT INTO @given (Id, Fence, Outcome, Error, RetryAt)
     SELECT one.id, one.fence, one.outcome, one.error,
-           DATEADD(MICROSECOND, one.delay % 1000000, DATEADD(SECOND, one.delay / 1000000, @now))
+           DATEADD(MICROSECOND, one.delay % 60000000, DATEADD(MINUTE, one.delay / 60000000, @now))
     FROM OPENJSON(@releases) WITH (
         id      uniqueidentifier '$.id',
         fence   bigint           '$.fence',

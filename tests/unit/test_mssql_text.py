@@ -1,15 +1,18 @@
-"""How SQL Server's statements reach rows that their transaction holds. Locks are seen on a server; the text here."""
+"""What only the text of SQL Server's statements can show here: locks and overflows are seen on a server."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from reltask.errors import TransientError
+from reltask.stores import mssql
 from reltask.stores.mssql.errors import answered
 from reltask.stores.statement import read_sql
 
+STATEMENTS = sorted(Path(mssql.__file__).parent.glob("sql/*.sql"))
 VERBS = ["complete_jobs", "fail_jobs", "release_jobs", "reclaim_jobs"]
 _WRITE = re.compile(r"^ +(?:UPDATE|DELETE) (?:job|FROM reltask\.Jobs|reltask\.Jobs)\b[^;]*;", re.MULTILINE)
 _COUNTED = re.compile(r"IF @\S+ <> @\w+\s+THROW (\d+), N'(.+)', 1;\s+COMMIT TRANSACTION;")
@@ -34,3 +37,9 @@ def test_rows_that_were_not_reached_undo_everything(verb: str) -> None:
     error = answered(int(counted[1]), counted[2], verb=verb, writes=True)
     assert type(error) is TransientError
     assert "rolled back" in str(error)
+
+
+@pytest.mark.parametrize("file", STATEMENTS, ids=lambda file: file.name)
+def test_durations_are_added_as_minutes(file: Path) -> None:
+    """DATEADD takes an int, and a hundred years are too many seconds for one: a long delay would be refused."""
+    assert not re.search(r"DATEADD\(\s*SECOND,(?!\s*-?\d+,)", file.read_text())
