@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from reltask.arguments import Arguments, annotations_of
 from reltask.backoff import Backoff
-from reltask.config.values import LARGEST
+from reltask.config.settings import LARGEST
 from reltask.duration import format_duration
 from reltask.errors import ConfigurationError, DeclarationError, UnknownTask
 from reltask.job import NewJob

@@ -47,7 +47,7 @@ class Fixed:
 def test_azure_url_needs_no_more_than_auth_entra() -> None:
     """The option is reltask's own; the login is encrypted, to a server that proves who it is by the system's list."""
     target = read_url(f"{AZURE}?auth=entra")
-    assert target == Target(AZURE, pgbouncer=False, entra=True, verified=True)
+    assert target == Target(AZURE, pgbouncer=False, entra=True, makes_tls=True, verified=True)
     assert read_url(f"{AZURE}?auth=entra&pgbouncer=true").pgbouncer
 
 

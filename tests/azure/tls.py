@@ -46,10 +46,10 @@ class TlsFront:
         self.protocols: list[str | None] = []
         """What each client said that it would speak inside of TLS."""
         self._target = target
-        self._context = server_context(directory, self.authority)
-        self._context.set_alpn_protocols(["postgresql"])
-        self._context.verify_mode = ssl.CERT_OPTIONAL
-        self._context.load_verify_locations(self.authority)
+        self.context = server_context(directory, self.authority)
+        self.context.set_alpn_protocols(["postgresql"])
+        self.context.verify_mode = ssl.CERT_OPTIONAL
+        self.context.load_verify_locations(self.authority)
 
     async def open(self) -> asyncio.Server:
         server = await asyncio.start_server(self._serve, HOST, 0)
@@ -77,7 +77,7 @@ class TlsFront:
             self.in_clear.append(await reader.read(4096))
             return
         writer.write(b"S")
-        await writer.start_tls(self._context)
+        await writer.start_tls(self.context)
         self.shown.append(_common_name(writer.get_extra_info("peercert")))
         self.protocols.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
         server_reader, server_writer = await asyncio.open_connection(HOST, self._target)

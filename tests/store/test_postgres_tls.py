@@ -5,7 +5,9 @@ The server is reached as 127.0.0.1, which its certificate names; or as 0.0.0.0, 
 
 from __future__ import annotations
 
+import os
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tests.azure.tls import SSL_REQUEST, TlsFront, server_context, tls_front
 from tests.postgres_server import PostgresServer
 
 ELSEWHERE = "0.0.0.0"
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -170,6 +173,70 @@ async def test_environment_names_the_system(
     await attempt(at(front, "127.0.0.1"))
     with pytest.raises(AccessRefused, match="not valid for"):
         await attempt(at(front, ELSEWHERE))
+
+
+@pytest.mark.parametrize("options", ["", "sslmode=disable", "sslmode=prefer"])
+async def test_environment_makes_no_tls_where_there_is_none(
+    front: TlsFront, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    """On this machine nobody has to have TLS, whatever authorities a variable names for other servers."""
+    monkeypatch.setenv("PGSSLROOTCERT", "system")
+    url = at(front, "127.0.0.1", options).replace(f":{front.port}/", f":{postgres_server.port}/")
+    await attempt(url)
+
+
+@pytest.mark.usefixtures("trusted")
+async def test_revocations_of_other_authorities_do_not_count(front: TlsFront, usual: Path) -> None:
+    """The list in ~/.postgresql belongs to the authorities there, not to the system's, as in psql."""
+    (usual / "root.crl").write_text("not a list")
+    await attempt(at(front, "127.0.0.1", "sslrootcert=system"))
+
+
+@pytest.mark.parametrize("least", ["TLSv1.3", "TLSv1.2"])
+@pytest.mark.parametrize("where", ["the URL", "the environment"])
+@pytest.mark.usefixtures("trusted")
+async def test_least_version_of_tls(front: TlsFront, monkeypatch: pytest.MonkeyPatch, where: str, least: str) -> None:
+    """A context of reltask's own is no weaker than the driver's: an older version than was asked for is refused."""
+    front.context.maximum_version = ssl.TLSVersion.TLSv1_2
+    option = f"&ssl_min_protocol_version={least}" if where == "the URL" else ""
+    if not option:
+        monkeypatch.setenv("PGSSLMINPROTOCOLVERSION", least)
+    attempted = attempt(at(front, "127.0.0.1", f"sslrootcert=system{option}"))
+    if least == "TLSv1.2":
+        await attempted
+    else:
+        with pytest.raises(TransientError, match="cannot be reached"):
+            await attempted
+
+
+async def test_unknown_version_of_tls(front: TlsFront) -> None:
+    """It is refused in words before anything is sent."""
+    with pytest.raises(SettingsError, match="ssl_max_protocol_version is no version of TLS"):
+        await attempt(at(front, "127.0.0.1", "sslrootcert=system&ssl_max_protocol_version=TLSv9"))
+
+
+# A home that is closed
+
+
+@pytest.fixture
+def closed_home(front: TlsFront, home: Path) -> Iterator[TlsFront]:
+    """As systemd's ProtectHome= makes it; root could look into any, and is somebody else meanwhile."""
+    mode, user = home.stat().st_mode, os.geteuid()
+    home.chmod(0)
+    if user == 0:
+        os.seteuid(NOBODY)
+    yield front
+    os.seteuid(user)
+    home.chmod(mode)
+
+
+async def test_home_that_is_closed_is_no_obstacle(closed_home: TlsFront) -> None:
+    """Nobody asked for anything that lies there: TLS is made as before, and what was asked for is told by its place."""
+    await attempt(at(closed_home, ELSEWHERE))
+    assert set(closed_home.in_clear) == {SSL_REQUEST}
+    with pytest.raises(SettingsError, match=r"root\.crt: Permission denied") as caught:
+        await attempt(at(closed_home, ELSEWHERE, "sslmode=verify-full"))
+    assert caught.value.remedy == "Let HOME name a folder that this process may look into."
 
 
 @pytest.mark.parametrize("mode", ["disable", "allow", "prefer", "require", "verify-ca", "bogus"])

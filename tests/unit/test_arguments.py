@@ -470,7 +470,6 @@ def test_objects_of_other_classes_are_refused(hint: Any, value: object, classes:
         (list[Careless], [{"x": 1}], [Careless(1)]),
         (Spot, [Point(1)], Spot(Point(1))),
     ],
-    ids=str,
 )
 def test_dicts_stand_for_objects(hint: Any, value: object, read: object) -> None:
     """A dict may stand for an object, and where no class is asked for, an object becomes a dict: nothing is lost."""

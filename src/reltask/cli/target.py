@@ -20,7 +20,7 @@ from types import ModuleType
 import click
 
 from reltask.app import App
-from reltask.config.values import LARGEST
+from reltask.config.settings import LARGEST
 from reltask.errors import ConfigurationError, ReltaskError
 from reltask.runner import failed
 from reltask.stores.sqlite.session import database_path

@@ -17,6 +17,10 @@ WITHOUT_SIGNALS = {"worker.poll": timedelta(seconds=5)}
 """Defaults where no signal tells of a job that another process enqueues: on SQL Server, and behind PgBouncer."""
 
 
+LARGEST = 2**31 - 1
+"""The largest whole number that every database takes for a count."""
+
+
 class About(Struct, frozen=True):
     """What a setting's type cannot say."""
 
@@ -25,6 +29,8 @@ class About(Struct, frozen=True):
     """Names in the section `TaskExecution` of an appsettings.json; a unit at the end may be any other unit."""
     least: int = 1
     """The smallest number allowed. For a duration: 0 allows none at all."""
+    most: int = 2**63 - 1
+    """The largest number allowed."""
     shortest: timedelta = timedelta(0)
     """The shortest duration allowed."""
     secret: bool = False
@@ -41,7 +47,9 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     queues: Annotated[
         tuple[str, ...], About("The queues that this worker serves; none: those that its tasks name.", ("Queues",))
     ] = ()
-    concurrency: Annotated[int, About("How many bodies run at the same time.", ("MaxConcurrency", "Concurrency"))] = 10
+    concurrency: Annotated[
+        int, About("How many bodies run at the same time.", ("MaxConcurrency", "Concurrency"), most=LARGEST)
+    ] = 10
     queue_concurrency: Annotated[
         dict[str, int],
         About(

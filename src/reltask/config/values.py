@@ -17,9 +17,6 @@ from reltask.duration import format_duration, parse_duration
 AUTO = "auto"
 """Written for a duration that follows from another: what the default is, and how to come back to it."""
 
-LARGEST = 2**31 - 1
-"""The largest whole number that every database takes for a count."""
-
 _LONGEST_SHOWN = 60
 
 
@@ -91,8 +88,8 @@ def _read_count(field: Field, raw: object) -> int:
         raise ValueError(f"{shown(raw)} is not a whole number.")  # noqa: TRY004 - one error for whatever is wrong
     if count < field.about.least:
         raise ValueError(f"{shown(raw)} is too small; it must be at least {field.about.least}.")
-    if count > LARGEST:
-        raise ValueError(f"{shown(raw)} is too large; it must be at most {LARGEST}.")
+    if count > field.about.most:
+        raise ValueError(f"{shown(raw)} is too large; it must be at most {field.about.most}.")
     return count
 
 

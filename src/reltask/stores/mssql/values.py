@@ -3,7 +3,7 @@
     times       datetime2(6) in UTC: without a zone on the wire, aware in Python
     lengths     bigint microseconds (:delay, :alive_for, :older_than, …); those named …_ms, and the columns of that
                 name, bigint milliseconds. DATEADD takes no bigint, so a length is added in two steps:
-                DATEADD(MICROSECOND, @delay % 1000000, DATEADD(SECOND, @delay / 1000000, @now))
+                DATEADD(MICROSECOND, @delay % 60000000, DATEADD(MINUTE, @delay / 60000000, @now))
     ids         uniqueidentifier, sent as text
     booleans    bit
     a batch     one JSON text with an array of objects, at most 1 000: OPENJSON(@batch) WITH (fence bigint '$.fence', …)

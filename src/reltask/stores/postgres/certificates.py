@@ -47,18 +47,54 @@ def tls_mistake(query: Mapping[str, str], error: BaseException) -> SettingsError
 
 
 def load_files(context: ssl.SSLContext, query: Mapping[str, str]) -> None:
-    """Give a context of reltask's own, which has its authorities, the other files that the driver would read."""
+    """Give a context of reltask's own, which has its authorities, the other files that psql would read.
+
+    Of those in ~/.postgresql that is a client's certificate: the revocations there belong to the authorities there.
+    """
     given = _given(query)
-    _load(context, [(name, path) for name, path in _files("verify-full", given) if name != "sslrootcert"], given)
+    named = query.get("sslcrl") or os.environ.get("PGSSLCRL")
+    usual = can_look_into_home()
+    _load(
+        context,
+        [
+            (name, path)
+            for name, path in _files("verify-full", given)
+            if name != "sslrootcert" and (name != "sslcrl" or named) and (usual or path != _usual_path(name))
+        ],
+        given,
+    )
+
+
+def limit_versions(context: ssl.SSLContext, query: Mapping[str, str]) -> None:
+    """Give it the least and the newest TLS that a URL or the environment wants."""
+    for name, bound in (("ssl_min_protocol_version", "minimum_version"), ("ssl_max_protocol_version", "maximum_version")):
+        wanted = query.get(name) or os.environ.get(f"PG{name.replace('_', '').upper()}")
+        if not wanted:
+            continue
+        version = ssl.TLSVersion.__members__.get(wanted.replace(".", "_"))
+        if version is None:
+            raise SettingsError(f"{name} is no version of TLS.", remedy="Write TLSv1.2 or TLSv1.3.")
+        setattr(context, bound, version)
+
+
+def can_look_into_home() -> bool:
+    """Whether ~/.postgresql is there, or is not: systemd's ProtectHome=, or another user's home, says neither."""
+    try:
+        Path(_usual_path("sslcert")).stat()
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def unusable_file(name: str, path: str, error: OSError) -> SettingsError:
     """The file that an option names, and why it cannot be used."""
     reason = "it does not hold that in PEM format" if isinstance(error, ssl.SSLError) else error.strerror
-    return SettingsError(
-        f"the file of {name} cannot be used: {safe_value(path)}: {reason}.",
-        remedy=f"Put {_CONTENTS[name]} there, or name another file: {name}=… in the URL, or {_variable(name)}.",
-    )
+    remedy = f"Put {_CONTENTS[name]} there, or name another file: {name}=… in the URL, or {_variable(name)}."
+    if isinstance(error, PermissionError) and path == _usual_path(name):
+        remedy = "Let HOME name a folder that this process may look into."
+    return SettingsError(f"the file of {name} cannot be used: {safe_value(path)}: {reason}.", remedy=remedy)
 
 
 _CONTENTS = {

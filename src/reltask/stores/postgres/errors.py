@@ -98,7 +98,7 @@ def _without_tls(*, token: bool) -> AccessRefused:
             remedy="Turn TLS on at the server.",
         )
     return AccessRefused(
-        "the database server does not offer TLS, which is required off this machine.",
+        "the database server does not offer TLS, which is required off this machine, or where the URL says so.",
         remedy="Turn TLS on at the server, or add ?sslmode=disable to the URL to send everything in clear text.",
     )
 

@@ -10,7 +10,8 @@
 
 For a password the driver makes TLS of PostgreSQL's own options, variables and files, as psql does. Where reltask
 demands more than they say, it writes so into the URL: sslmode=require, which never falls back to clear text, or
-verify-full. The system's authorities (sslrootcert=system), which the driver does not know, are reltask's own business.
+verify-full. The system's authorities (sslrootcert=system), which the driver does not know, are reltask's own business;
+so is TLS that nobody but reltask asks for, where the driver would stumble over a home that it may not look into.
 
 Where the URL names no host, the driver looks for one in the environment and in service files, which can lead anywhere.
 
@@ -30,7 +31,13 @@ from msgspec import Struct
 
 from reltask.connection_url import YES
 from reltask.errors import SettingsError
-from reltask.stores.postgres.certificates import load_files, tls_mistake, unusable_file
+from reltask.stores.postgres.certificates import (
+    can_look_into_home,
+    limit_versions,
+    load_files,
+    tls_mistake,
+    unusable_file,
+)
 
 _ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
 """What `sslmode` may be where a token is sent."""
@@ -45,8 +52,10 @@ class Target(Struct, frozen=True):
     pgbouncer: bool
     entra: bool = False
     """Whether a token of Microsoft Entra ID takes the place of a password."""
+    makes_tls: bool = False
+    """Whether reltask makes TLS itself; else the driver does, as `sslmode` says."""
     verified: bool = False
-    """Whether the server has to prove who it is to reltask itself; the driver checks what `sslmode` says."""
+    """Whether the server then has to prove who it is."""
     authorities: str | None = None
     """A file with the authorities that it may prove it by; None: the system's own."""
     query: dict[str, str] = {}
@@ -54,17 +63,13 @@ class Target(Struct, frozen=True):
 
     def mistake(self, error: BaseException) -> SettingsError | None:
         """What in the TLS options brought the driver to this error, if they were its business and did."""
-        return None if self._makes_tls() else tls_mistake(self.query, error)
-
-    def _makes_tls(self) -> bool:
-        """Whether reltask makes TLS itself: for a token, or by the system's authorities, unknown to the driver."""
-        return self.entra or self.verified
+        return None if self.makes_tls else tls_mistake(self.query, error)
 
     def tls_context(self) -> ssl.SSLContext | None:
         """TLS of reltask's own, without proof it is what `sslmode=require` means; None: the driver makes it."""
-        if not self._makes_tls():
+        if not self.makes_tls:
             return None
-        if not self.entra:
+        if self.verified and not self.entra:
             _check_system(self.query)
         try:
             context = ssl.create_default_context(cafile=self.authorities)
@@ -75,6 +80,7 @@ class Target(Struct, frozen=True):
             context.verify_mode = ssl.CERT_NONE
         if not self.entra:
             load_files(context, self.query)
+        limit_versions(context, self.query)
         context.set_alpn_protocols(["postgresql"])  # PostgreSQL 17 insists on it where TLS begins at once
         return context
 
@@ -100,8 +106,9 @@ def _for_password(parts: SplitResult, query: dict[str, str], hosts: list[str], *
     demanded = "" if query.get("sslmode") else _demanded_mode(hosts, query)
     if demanded:
         query["sslmode"] = demanded
-    verified = _authorities(query) == "system" and demanded != "disable"
-    return Target(_dsn(parts, query), pgbouncer, verified=verified, query=query)
+    by_system = _is_by_system(hosts, query)
+    own = by_system or (demanded == "require" and not can_look_into_home())
+    return Target(_dsn(parts, query), pgbouncer, makes_tls=own, verified=by_system, query=query)
 
 
 def _for_token(parts: SplitResult, query: dict[str, str], hosts: list[str], *, pgbouncer: bool) -> Target:
@@ -110,7 +117,9 @@ def _for_token(parts: SplitResult, query: dict[str, str], hosts: list[str], *, p
     authorities = query.get("sslrootcert", "system")
     named = None if authorities == "system" else authorities
     verified = not (_are_local(hosts) and query.get("sslmode") == "require")
-    return Target(_dsn(parts, query), pgbouncer, entra=True, verified=verified, authorities=named)
+    return Target(
+        _dsn(parts, query), pgbouncer, entra=True, makes_tls=True, verified=verified, authorities=named, query=query
+    )
 
 
 def _dsn(parts: SplitResult, query: dict[str, str]) -> str:
@@ -133,6 +142,10 @@ def _without_port(host: str) -> str:
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
+def _are_sockets(hosts: list[str]) -> bool:
+    return all(host.startswith("/") for host in hosts)
+
+
 def _are_local(hosts: list[str]) -> bool:
     return all(_is_local(host) for host in hosts)
 
@@ -151,13 +164,26 @@ def _authorities(query: dict[str, str]) -> str:
     return query.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
 
 
+def _is_by_system(hosts: list[str], query: dict[str, str]) -> bool:
+    """Whether the system's authorities have to speak for the server; on a socket nobody can.
+
+    A variable that names them makes no TLS where there is to be none: by the URL, or on this machine if nobody asks.
+    """
+    if _are_sockets(hosts) or _authorities(query) != "system":
+        return False
+    if query.get("sslrootcert"):
+        return True
+    mode = query.get("sslmode") or os.environ.get("PGSSLMODE")
+    return mode in _ENCRYPTED if _are_local(hosts) else query.get("sslmode") != "disable"
+
+
 def _demanded_mode(hosts: list[str], query: dict[str, str]) -> str:
     """The `sslmode` of a URL that has none; "": whatever the driver makes of the environment will do."""
-    if all(host.startswith("/") for host in hosts):
+    if _are_sockets(hosts):
         return "disable"  # or the driver would read files for nothing
     if not _are_local(hosts):
         _check_service(query)
-    if _authorities(query) == "system":
+    if _is_by_system(hosts, query):
         return "verify-full"
     if _are_local(hosts) or os.environ.get("PGSSLMODE") in _ENCRYPTED:
         return ""

@@ -25,10 +25,12 @@ BEGIN TRY
         INSERT INTO reltask.Runs (
             JobId, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NominalTime, DueAt, FinishedAt, Outcome)
         SELECT Id, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NextRunTime, DueAt, @now, N'discarded'
-        FROM reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        FROM reltask.Jobs WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
         WHERE Id = @id;
 
-        DELETE FROM reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) WHERE Id = @id;
+        DELETE job
+        FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+        WHERE job.Id = @id;
     END;
 
     COMMIT TRANSACTION;
