@@ -69,7 +69,8 @@ class ProducerHost:
         """
         milliseconds, first = time.time_ns() // 1_000_000, self._rng.getrandbits(12) << 64 | self._rng.getrandbits(61)
         steps = memoryview(self._rng.randbytes(4 * (count - 1))).cast("I")
-        return [UUID(int=number) for number in accumulate(steps, initial=milliseconds << 80 | _VERSION_7 | first)]
+        numbers = accumulate(steps, initial=milliseconds << 80 | _VERSION_7 | first)
+        return [UUID(int=number + nth) for nth, number in enumerate(numbers)]  # no step is 0: no two are equal
 
     def _new_jobs(self, calls: list[Call]) -> list[NewJob]:
         return [call.job(job_id) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]

@@ -207,9 +207,9 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     async def declare_job(
-        self, job: NewJob, *, seen: str | None, worker: str | None = None, fence: int | None = None
+        self, job: NewJob, *, seen: Declared, worker: str | None = None, fence: int | None = None
     ) -> bool:
-        """Rewrite a recurring job's definition if its declaration is still `seen`, and nobody else has claimed it.
+        """Rewrite a recurring job's definition if it is still as `seen`, and nobody else has claimed it.
 
         With `worker` and `fence` as their claim says, the slot is not moved: they end it by the new schedule.
         """

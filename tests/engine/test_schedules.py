@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from reltask import Context, Snooze, events
-from reltask.engine.declare import AGAIN, is_older
-from reltask.errors import DeclarationError
-from reltask.job import JobView, NewJob, RunView, State
+from reltask.engine.declare import AGAIN, BLOCKED, is_older
+from reltask.errors import AmbiguousError, DeclarationError, ReltaskError, TransientError
+from reltask.job import JobView, NewJob, Outcome, Release, RunView, State
 from tests.engine.stage import Stage, StageApp
 
 
@@ -297,8 +297,8 @@ def test_schedule_made_at_run_time_starts_like_a_declared_one(stage: Stage) -> N
 # Declarations that change
 
 
-def declared(stage: Stage, *, version: str | None = None, **rhythm: Any) -> StageApp:
-    app = stage.app(version=version)
+def declared(stage: Stage, *, version: str | None = None, poll: str = "60s", **rhythm: Any) -> StageApp:
+    app = stage.app(version=version, settings={"worker.poll": poll})
 
     @app.task(name="tick", **rhythm)
     async def tick(ctx: Context) -> None:
@@ -440,8 +440,9 @@ def test_schedule_waits_for_a_one_off_with_its_key(stage: Stage) -> None:
         async with app.worker():
             await asyncio.sleep(9)
             assert [(event.key, event.job_id) for event in app.log.of(events.ScheduleBlocked)] == [("k", job.id)]
-            await asyncio.sleep(1 + 2 * AGAIN)
+            await asyncio.sleep(1 + BLOCKED)
             assert (await app.one_job()).schedule == '{"every":"1h"}'
+            assert app.faults.calls["read_declared"] <= 3
         assert await app.outcomes() == ["succeeded"]
 
     stage.run(scenario())
@@ -497,6 +498,78 @@ def test_schedule_that_changes_while_a_job_runs_back_to_back(stage: Stage) -> No
 
     stage.run(scenario())
     assert changed.log.of(events.LateWriteRefused) == []
+
+
+def test_schedule_that_changes_while_its_next_slot_runs_ahead(stage: Stage) -> None:
+    """A slot that was brought forward ends by the old rule: from its own time on, the new one would begin next year."""
+    app, changed = declared(stage, cron="0 0 1 1 *"), declared(stage, every="5m", poll="100ms")
+
+    async def scenario() -> None:
+        async with contextlib.AsyncExitStack() as running:
+            async with app.worker():
+                job = await app.one_job()
+                await app.change("run", job.id)
+                await app.log.wait(events.RunSucceeded, slot_no=1)
+                await app.change("run", job.id)
+                await app.log.wait(events.RunStarted, slot_no=2)
+                await running.enter_async_context(changed.worker())
+            await changed.log.wait(events.RunSucceeded, slot_no=2)
+            await asyncio.sleep(2 * AGAIN)
+            assert (await changed.one_job()).next_run_time - stage.now() <= timedelta(minutes=5)
+
+    stage.run(scenario())
+
+
+@pytest.mark.parametrize("error", [TransientError("away"), AmbiguousError("no answer")])
+def test_slot_ends_by_the_rule_that_its_job_has(stage: Stage, error: ReltaskError) -> None:
+    """A holder whose rewriting was certainly not applied ends the slot by the old rule; in doubt, by the new one."""
+    app, changed = (declared(stage, every=every) for every in ("1h", "3h"))
+
+    async def scenario() -> timedelta:
+        async with contextlib.AsyncExitStack() as running:
+            async with app.worker():
+                await app.log.wait(events.RunStarted, slot_no=2)
+                await running.enter_async_context(changed.worker())
+                changed.faults.error, changed.faults.verbs = lambda: error, {"declare_job"}
+            await changed.log.wait(events.RunSucceeded, slot_no=2)
+            job = await changed.one_job()
+            return job.next_run_time - job.last_run_time if job.last_run_time else timedelta(0)
+
+    every = timedelta(hours=1 if isinstance(error, TransientError) else 3)
+    assert abs(stage.run(scenario()) - every) < timedelta(minutes=5)
+
+
+def test_skipped_slot_ends_by_the_rule_that_it_has_claimed(stage: Stage) -> None:
+    """Its end is computed as it is claimed: while that is on its way, nobody here may give the job another rule."""
+
+    def late(every: str) -> StageApp:
+        app = stage.app(settings={"worker.poll": "100ms"})
+
+        @app.task(name="tick", every=every, align=True, missed="skip", missed_grace="1s")
+        async def tick() -> None: ...
+
+        return app
+
+    app, changed = late("1d"), late("5m")
+
+    async def scenario() -> None:
+        async with app.worker():
+            job = await app.one_job()
+        await asyncio.sleep((job.next_run_time - stage.now()).total_seconds() + 60)
+        (claim,) = (await stage.claim_as("other", app)).claims
+        changed.faults.error, changed.faults.verbs = lambda: TransientError("away"), {"complete_jobs"}
+        async with changed.worker() as worker:
+            store = app.sound_store()
+            await store.open()
+            assert await store.release_jobs("other", [Release(hold=claim.hold, outcome=Outcome.RELEASED)])
+            await store.close()
+            await changed.log.wait(events.DatabaseUnavailable)
+            assert worker._run_of(claim.job_id) is None
+            changed.faults.error = None
+            await asyncio.sleep(5 * AGAIN)
+            assert (await changed.one_job()).next_run_time - stage.now() <= timedelta(minutes=5)
+
+    stage.run(scenario())
 
 
 def test_workers_that_start_together_declare_one_job(stage: Stage) -> None:

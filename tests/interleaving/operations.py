@@ -28,9 +28,12 @@ from reltask.job import (
 )
 from reltask.leadership import LeaseAnswer
 from tests.interleaving.driver import Session
+from tests.store.bench import seen
 
 T = datetime(2025, 3, 30, 0, 59, 59, 123456, tzinfo=UTC)
 """When the first of two operations happens; the second has a later time, so that it shows who wrote last."""
+BEFORE = T - timedelta(minutes=10)
+"""When jobs were due."""
 LATER = timedelta(seconds=1)
 LOCK = timedelta(minutes=2)
 ALIVE = timedelta(seconds=90)
@@ -94,7 +97,7 @@ def won(operation: Operation, answer: Any) -> bool:
 
 
 def one_off(job_id: UUID = A, **fields: Any) -> NewJob:
-    return NewJob(**{"id": job_id, "task": "greet", "run_at": T - timedelta(minutes=10), **fields})
+    return NewJob(**{"id": job_id, "task": "greet", "run_at": BEFORE, **fields})
 
 
 def recurring(job_id: UUID = A, **fields: Any) -> NewJob:
@@ -229,7 +232,7 @@ def enqueue(*jobs: NewJob, name: str) -> Operation:
 
 def declare(job: NewJob) -> Operation:
     async def statement(session: Session) -> Any:
-        return await session.store.declare_job(job, seen="v1")
+        return await session.store.declare_job(job, seen=seen(at=BEFORE))
 
     return Operation("declare", (statement,))
 

@@ -18,6 +18,7 @@ from reltask.job import (
     ClaimAnswer,
     ClaimRequest,
     Completion,
+    Declared,
     Failure,
     Hold,
     JobView,
@@ -191,6 +192,14 @@ class MssqlBackend:
 def new_job(**fields: Any) -> NewJob:
     """A one-off of task "greet", due at once, unless the fields say otherwise."""
     return NewJob(**{"id": uuid4(), "task": "greet", **fields})
+
+
+def seen(declaration: str | None = "v1", at: datetime = START) -> Declared:
+    """What a worker has read of a recurring job before it declares it again."""
+    return Declared(
+        id=uuid4(), task="greet", key=None, schedule=None, declaration=declaration, app_version=None,
+        next_run_time=at, now=START,
+    )  # fmt: skip
 
 
 def recurring(**fields: Any) -> NewJob:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from reltask.calls import EARLIEST, LATEST
 from reltask.duration import LONGEST
-from reltask.job import NewJob, State
+from reltask.job import Declared, NewJob, State
 from reltask.store import Store
-from tests.store.bench import START, Bench, Snapshot, new_job, recurring, request
+from tests.store.bench import START, Bench, Snapshot, new_job, recurring, request, seen
 
 ODD = 'naïve ☃ 𝄞 "quoted" \'single\' back\\slash :now $1 ? {"x": [1]} %s\n\ttab \u2028 end'
 
@@ -259,7 +259,7 @@ async def test_declare_rewrites_the_definition(bench: Bench) -> None:
         queue="mail", priority=1, args='{"a": 1}', schedule='{"every":"5m"}', declaration="v2", app_version="2",
         max_attempts=9, lock_timeout=timedelta(seconds=7), run_at=START + timedelta(minutes=5),
     )  # fmt: skip
-    assert await bench.store.declare_job(newer, seen="v1")
+    assert await bench.store.declare_job(newer, seen=seen(at=START + timedelta(minutes=10)))
     (declared,) = await bench.store.read_declared([("greet", None)])
     assert (declared.id, declared.declaration, declared.app_version) == (job.id, "v2", "2")
     bench.now.value = START + timedelta(minutes=5)
@@ -274,20 +274,23 @@ async def test_declare_rewrites_the_definition(bench: Bench) -> None:
     assert (claim.schedule, claim.lock_timeout) == ('{"every":"5m"}', timedelta(seconds=7))
 
 
-@pytest.mark.parametrize("seen", [None, "v0"])
-async def test_declare_only_what_was_seen(bench: Bench, seen: str | None) -> None:
-    """Of two workers that saw the same declaration one rewrites it; the other's sight is old, and changes nothing."""
+@pytest.mark.parametrize("old", [seen(None), seen("v0"), seen(at=START - timedelta(microseconds=1))])
+async def test_declare_only_what_was_seen(bench: Bench, old: Declared) -> None:
+    """Of two workers that saw the same declaration one rewrites it; the other's sight is old, and changes nothing.
+
+    So it is with a slot that has ended meanwhile: it must not come back.
+    """
     await bench.add(recurring())
     before = await bench.snapshot()
-    assert not await bench.store.declare_job(recurring(declaration="v2"), seen=seen)
-    assert not await bench.store.declare_job(recurring(declaration="v2", key="other"), seen="v1")
+    assert not await bench.store.declare_job(recurring(declaration="v2"), seen=old)
+    assert not await bench.store.declare_job(recurring(declaration="v2", key="other"), seen=seen())
     assert await bench.snapshot() == before
 
 
 async def test_declare_a_row_without_declaration(bench: Bench) -> None:
     """A row that was made by hand has none, and "none" can be seen."""
     await bench.add(recurring(declaration=None))
-    assert await bench.store.declare_job(recurring(declaration="v1"), seen=None)
+    assert await bench.store.declare_job(recurring(declaration="v1"), seen=seen(None))
 
 
 async def test_declare_waits_for_a_claimed_slot(bench: Bench) -> None:
@@ -295,10 +298,11 @@ async def test_declare_waits_for_a_claimed_slot(bench: Bench) -> None:
     claim = await bench.claimed(recurring())
     before = await bench.snapshot()
     newer = recurring(declaration="v2", schedule='{"every":"1h"}', run_at=START + timedelta(hours=1))
-    assert not await bench.store.declare_job(newer, seen="v1")
+    assert not await bench.store.declare_job(newer, seen=seen())
     assert await bench.snapshot() == before
     await bench.complete(claim, next_run_time=START + timedelta(days=30))
-    assert await bench.store.declare_job(newer, seen="v1")
+    assert not await bench.store.declare_job(newer, seen=seen())
+    assert await bench.store.declare_job(newer, seen=seen(at=START + timedelta(days=30)))
     assert (await bench.job(claim.job_id)).next_run_time == START + timedelta(hours=1)
 
 
@@ -308,9 +312,9 @@ async def test_declare_a_slot_of_one_s_own(bench: Bench) -> None:
     newer = recurring(declaration="v2", schedule='{"every":"1h"}', run_at=START + timedelta(hours=1), queue="mail")
     before = await bench.snapshot()
     for worker, fence in [("bob", claim.fence), ("alice", claim.fence + 1), ("alice", None), (None, claim.fence)]:
-        assert not await bench.store.declare_job(newer, seen="v1", worker=worker, fence=fence)
+        assert not await bench.store.declare_job(newer, seen=seen(), worker=worker, fence=fence)
     assert await bench.snapshot() == before
-    assert await bench.store.declare_job(newer, seen="v1", worker="alice", fence=claim.fence)
+    assert await bench.store.declare_job(newer, seen=seen(), worker="alice", fence=claim.fence)
     job = await bench.job(claim.job_id)
     assert (job.schedule, job.queue, job.next_run_time, job.due_at) == ('{"every":"1h"}', "mail", START, START)
     assert (job.locked_by, job.fence) == ("alice", claim.fence)
@@ -321,7 +325,7 @@ async def test_declare_clears_an_old_backoff(bench: Bench) -> None:
     """An unclaimed slot moves to its new time, whatever a failure had set."""
     await bench.fail(await bench.claimed(recurring()), delay=timedelta(days=1))
     at = START + timedelta(hours=1)
-    assert await bench.store.declare_job(recurring(declaration="v2", run_at=at), seen="v1")
+    assert await bench.store.declare_job(recurring(declaration="v2", run_at=at), seen=seen())
     (view,) = await bench.store.list_jobs()
     assert (view.due_at, view.next_run_time) == (at, at)
 
@@ -329,7 +333,7 @@ async def test_declare_clears_an_old_backoff(bench: Bench) -> None:
 async def test_declare_keeps_what_moved_a_slot_that_stays(bench: Bench) -> None:
     """A slot whose nominal time does not change keeps its backoff, or what an operator has chosen."""
     await bench.fail(await bench.claimed(recurring(run_at=START)), delay=timedelta(days=1))
-    assert await bench.store.declare_job(recurring(declaration="v2", run_at=START), seen="v1")
+    assert await bench.store.declare_job(recurring(declaration="v2", run_at=START), seen=seen())
     (view,) = await bench.store.list_jobs()
     assert (view.due_at, view.next_run_time) == (START + timedelta(days=1), START)
 
@@ -337,4 +341,4 @@ async def test_declare_keeps_what_moved_a_slot_that_stays(bench: Bench) -> None:
 async def test_declare_leaves_one_offs_alone(bench: Bench) -> None:
     """A unique one-off with the same name is no declaration."""
     await bench.add(new_job(key="k"))
-    assert not await bench.store.declare_job(recurring(id=uuid4(), key="k"), seen=None)
+    assert not await bench.store.declare_job(recurring(id=uuid4(), key="k"), seen=seen(None))

@@ -11,7 +11,7 @@ import pytest
 from reltask.job import Failure, NewJob, Outcome, Release
 from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.values import WORTH_COPYING
-from tests.store.bench import new_job, recurring, request
+from tests.store.bench import new_job, recurring, request, seen
 
 EVENING = datetime(2025, 3, 29, 20, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -49,7 +49,7 @@ async def test_declared_anew(store: PostgresStore) -> None:
     job = recurring(declaration="old")
     await store.enqueue_jobs([job])
     changed = recurring(declaration="new", delay=DAY)
-    assert await store.declare_job(changed, seen="old")
+    assert await store.declare_job(changed, seen=seen("old", at=await due(store, job)))
     assert await due(store, job) == EVENING + DAY
 
 

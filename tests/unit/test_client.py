@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -493,6 +494,19 @@ def test_ids_are_time_ordered(app: App) -> None:
     assert [new.int >> 80 for new in ids] == sorted(new.int >> 80 for new in ids)
     assert all(batch == sorted(batch) for batch in batches)
     assert len(set(ids)) == len(ids) == 30 * 2_503
+
+
+class Still(random.Random):
+    """Draws nothing but zeros."""
+
+    def randbytes(self, n: int) -> bytes:
+        return bytes(n)
+
+
+def test_no_two_ids_are_equal() -> None:
+    """Whatever is drawn: of two jobs with one id the second would be taken for the first."""
+    ids = App("sqlite:///unused.db", rng=Still())._host.new_ids(3)
+    assert len(set(ids)) == 3
 
 
 # Refused

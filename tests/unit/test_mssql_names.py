@@ -11,6 +11,7 @@ from reltask.errors import ArgumentsError
 from reltask.job import NewJob
 from reltask.stores.mssql import values
 from reltask.stores.mssql.adapter import MssqlStore
+from tests.store.bench import seen
 
 JOB = NewJob(id=uuid4(), task="greet", args="{}")
 
@@ -20,7 +21,7 @@ async def test_name_that_is_too_long_is_refused(name: str, most: int) -> None:
     """Two long keys with one beginning would become one key. The error says how long it is, and does not quote it."""
     store = MssqlStore("mssql://sa:p@127.0.0.1:1/d")
     secret = replace(JOB, **{name: "s" * (most + 1)})
-    for verb in (store.enqueue_jobs([JOB, secret]), store.declare_job(secret, seen=None)):
+    for verb in (store.enqueue_jobs([JOB, secret]), store.declare_job(secret, seen=seen())):
         with pytest.raises(ArgumentsError, match=rf"{name} has {most + 1} characters.*at most {most}\b") as caught:
             await verb
         assert caught.value.remedy

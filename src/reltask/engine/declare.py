@@ -23,7 +23,7 @@ import msgspec
 
 from reltask.engine.run import Run
 from reltask.engine.service import Service
-from reltask.errors import ReltaskError
+from reltask.errors import AmbiguousError, ReltaskError
 from reltask.job import Declared, NewJob
 from reltask.schedule import decode, first_slot, next_after_change
 from reltask.store import Store
@@ -31,6 +31,8 @@ from reltask.tasks import Registry
 
 AGAIN = 2.0
 """Seconds until a declaration that found its job running is tried again."""
+BLOCKED = 60.0
+"""Seconds until one whose key a one-off has is tried again: that job may be due in a year."""
 Rows = dict[tuple[str, str | None], Declared]
 """By task and key."""
 
@@ -52,7 +54,7 @@ class Declaration(NamedTuple):
     blocking: list[Declared]
     """One-offs that have the key of a schedule: it can be made when they are done."""
     waits: bool
-    """Whether a job could not be made or rewritten: it runs, its key is taken, or somebody else was faster."""
+    """Whether a job could not be made or rewritten: it runs, or somebody else was faster."""
 
 
 async def declare(
@@ -75,8 +77,9 @@ async def declare(
     rows = {name: row for name, row in read.items() if row.schedule is not None}
     found = [(job, _rows_of(job, registry, rows)) for job in jobs]
     missing = [job for job, own in found if not own]
-    made = await _insert(store, missing) if missing else True
     blocking = [read[job.task, job.key] for job in missing if (job.task, job.key) in read]
+    free = [job for job in missing if (job.task, job.key) not in read]
+    made = await _insert(store, free) if free else True
     news = [(job, own[0]) for job, own in found if own and _is_news(job, own[0])]
     done = [await _rewrite(store, job, row, worker, run_of(row.id)) for job, row in news]
     outdated = [own[0] for job, own in found if own and _is_outdated(job, own[0])]
@@ -87,11 +90,17 @@ async def declare(
 async def _rewrite(store: Store, job: NewJob, row: Declared, worker: str, run: Run | None) -> bool:
     """Rewrite a row; False: it runs elsewhere, or somebody else has just rewritten it."""
     if run is None:
-        return await store.declare_job(_moved(job, row), seen=row.declaration)
+        return await store.declare_job(_moved(job, row), seen=row)
     before, run.redeclared = run.redeclared, job.schedule  # first: its body may end at any time
-    won = await store.declare_job(_moved(job, row), seen=row.declaration, worker=worker, fence=run.hold.fence)
-    if not won:
-        run.redeclared = before
+    won = False
+    try:
+        won = await store.declare_job(_moved(job, row), seen=row, worker=worker, fence=run.hold.fence)
+    except AmbiguousError:
+        won = True  # perhaps
+        raise
+    finally:
+        if not won:
+            run.redeclared = before
     return won
 
 
@@ -104,8 +113,9 @@ class Redeclaring(Service):
 
     async def tick(self) -> float | None:
         with contextlib.suppress(ReltaskError):  # others tell of an outage
-            if not (await self._attempt()).waits:
-                return None
+            declared = await self._attempt()
+            if not declared.waits:
+                return BLOCKED if declared.blocking else None
         return AGAIN
 
 

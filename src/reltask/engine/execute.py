@@ -127,11 +127,11 @@ class Executor:
         if loud:
             self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
         if run.stop_reason is not None:
-            self._end(run, stopped(run))
+            self._end_unbegun(run, stopped(run))
             return
         try:
             if _is_missed(run):
-                self._end(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
+                self._end_unbegun(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
                 return
             run.begin(self._make_body(run), partial(self._body_ended, run), self._asked_to_stop)
         except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
@@ -188,6 +188,10 @@ class Executor:
         if not self._ends:
             self._loop.call_soon(self._settle, context=self._context)
         self._ends.append((run, ended))
+
+    def _end_unbegun(self, run: Run, ended: Ended) -> None:
+        run.end()
+        self._end(run, ended)
 
     def _settle(self) -> None:
         ends, self._ends = self._ends, []

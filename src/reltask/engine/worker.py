@@ -217,7 +217,7 @@ class Worker:
     async def _introduce(self) -> None:
         await self.store.open()
         declared = await self._declare()
-        if declared.waits:
+        if declared.waits or declared.blocking:
             self._hosts.append(LoopHost(Redeclaring(self._declare)))
         for row, beside in declared.left_over:
             left = events.ScheduleLeftOver(worker=self.id, task=row.task, key=row.key, job_id=row.id, beside=beside)
@@ -249,9 +249,15 @@ class Worker:
         )
 
     def _run_of(self, job_id: UUID) -> Run | None:
-        """The run of a job here whose end is still to be computed."""
-        runs = (run for run in self._places if run.hold.job_id == job_id)
-        return next((run for run in runs if not run.has_ended and not run.is_completing), None)
+        """The run of a job here whose end is still to be computed.
+
+        Not one that was brought forward: its nominal time is still to come, and the new rule would begin only there.
+        """
+        now = self._clock.monotonic()
+        for run in self._places:
+            if run.hold.job_id == job_id and not run.has_ended and not run.is_completing:
+                return run if run.claim.nominal <= run.now(now) else None
+        return None
 
     def _listen(self) -> AbstractAsyncContextManager[bool]:
         if self._maintenance is None:

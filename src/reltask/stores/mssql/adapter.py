@@ -130,9 +130,10 @@ class MssqlStore(Upkeep):
         return [values.declared(row) for row in await self._ask("read", "read_declared", names=values.names(names))]
 
     async def declare_job(
-        self, job: NewJob, *, seen: str | None, worker: str | None = None, fence: int | None = None
+        self, job: NewJob, *, seen: Declared, worker: str | None = None, fence: int | None = None
     ) -> bool:
-        columns = {**values.new_job(job), "seen": seen, "worker": worker, "fence": fence}
+        columns = {**values.new_job(job), "worker": worker, "fence": fence}
+        columns |= {"seen": seen.declaration, "seen_time": values.moment(seen.next_run_time)}
         return bool(await self._ask("once", "declare_job", **columns))
 
     # The protocol

@@ -67,7 +67,7 @@ def load_files(context: ssl.SSLContext, query: Mapping[str, str]) -> None:
 
 def limit_versions(context: ssl.SSLContext, query: Mapping[str, str]) -> None:
     """Give it the least and the newest TLS that a URL or the environment wants."""
-    for name, bound in (("ssl_min_protocol_version", "minimum_version"), ("ssl_max_protocol_version", "maximum_version")):
+    for name, bound in _VERSIONS.items():
         wanted = query.get(name) or os.environ.get(f"PG{name.replace('_', '').upper()}")
         if not wanted:
             continue
@@ -103,6 +103,7 @@ _CONTENTS = {
     "sslcert": "this client's certificate",
     "sslkey": "the key of the certificate in sslcert",
 }
+_VERSIONS = {"ssl_min_protocol_version": "minimum_version", "ssl_max_protocol_version": "maximum_version"}
 _USUAL_NAMES = {
     "sslrootcert": "root.crt",
     "sslcrl": "root.crl",

@@ -156,9 +156,11 @@ class SqliteStore(Upkeep):
         return [values.declared(row) for row in rows]
 
     async def declare_job(
-        self, job: NewJob, *, seen: str | None, worker: str | None = None, fence: int | None = None
+        self, job: NewJob, *, seen: Declared, worker: str | None = None, fence: int | None = None
     ) -> bool:
-        return await self._wins("declare_job", **values.job_row(job), seen=seen, worker=worker, fence=fence)
+        columns = {**values.job_row(job), "worker": worker, "fence": fence}
+        columns |= {"seen": seen.declaration, "seen_time": values.micros(seen.next_run_time)}
+        return await self._wins("declare_job", **columns)
 
     # The protocol
 

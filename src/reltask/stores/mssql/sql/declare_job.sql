@@ -1,6 +1,6 @@
 -- Purpose       rewrite the definition of a recurring job after its declaration in code has changed.
--- Precondition  the row's declaration is still the one that was seen, so that of two workers one wins; and it is not
---               claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
+-- Precondition  declaration and slot are still those that were seen, so that of two workers one wins, and a slot that has
+--               ended meanwhile does not come back. And it is not claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
 --               the next time from the schedule that it has claimed: whoever declares comes again when it has ended. The
 --               holder itself need not wait. It computes the next time from the new schedule.
 --               A slot that stays where it is keeps what moved it: a backoff, a snooze, or an operator's "run now".
@@ -23,6 +23,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @run_at datetime2(6) = :run_at,
         @delay bigint = :delay,
         @seen nvarchar(128) = :seen,
+        @seen_time datetime2(6) = :seen_time,
         @worker nvarchar(256) = :worker,
         @fence bigint = :fence,
         @id uniqueidentifier;
@@ -56,7 +57,8 @@ BEGIN TRY
     WHERE job.Id = @id
       AND job.Recurring = 1
       AND (job.LockedBy IS NULL OR (job.LockedBy = @worker AND job.Fence = @fence))
-      AND (job.Declaration = @seen OR (job.Declaration IS NULL AND @seen IS NULL));
+      AND (job.Declaration = @seen OR (job.Declaration IS NULL AND @seen IS NULL))
+      AND job.NextRunTime = @seen_time;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

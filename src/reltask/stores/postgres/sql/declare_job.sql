@@ -1,6 +1,6 @@
 -- Purpose       rewrite the definition of a recurring job after its declaration in code has changed.
--- Precondition  the row's declaration is still the one that was seen, so that of two workers one wins; and it is not
---               claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
+-- Precondition  declaration and slot are still those that were seen, so that of two workers one wins, and a slot that has
+--               ended meanwhile does not come back. And it is not claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
 --               the next time from the schedule that it has claimed: whoever declares comes again when it has ended. The
 --               holder itself need not wait. It computes the next time from the new schedule.
 --               A slot that stays where it is keeps what moved it: a backoff, a snooze, or an operator's "run now".
@@ -29,5 +29,5 @@ from (
 where job.task = :task::text and coalesce(job.key, '') = coalesce(:key::text, '')
   and job.schedule is not null
   and (job.locked_by is null or (job.locked_by = :worker::text and job.fence = :fence::bigint))
-  and job.declaration is not distinct from :seen::text
+  and job.declaration is not distinct from :seen::text and job.next_run_time = :seen_time::timestamptz
 returning job.id;

@@ -1,6 +1,6 @@
 -- Purpose       rewrite a recurring job's definition after its declaration in code has changed.
--- Precondition  the row's declaration is still the one that was seen, so that of two workers one wins; and it is not
---               claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
+-- Precondition  declaration and slot are still those that were seen, so that of two workers one wins, and a slot that has
+--               ended meanwhile does not come back. And it is not claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
 --               the next time from the schedule that it has claimed: whoever declares comes again when it has ended. The
 --               holder itself need not wait. It computes the next time from the new schedule.
 --               A slot that stays where it is keeps what moved it: a backoff, a snooze, or an operator's "run now".
@@ -26,4 +26,5 @@ update reltask_jobs
    and schedule is not null
    and (locked_by is null or (locked_by = :worker and fence = :fence))
    and declaration is :seen
+   and next_run_time = :seen_time
 returning id;
