@@ -302,14 +302,19 @@ async def test_signal_wakes_and_a_broken_listener_listens_again(
         await is_woken()
 
 
-async def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
-    """The first signal of a burst goes out at once, all others become one more: the earliest of them."""
+def recorded() -> tuple[Signals, list[datetime | None]]:
+    """Signals, and what they have sent."""
     sent: list[datetime | None] = []
 
     async def send(due_at: datetime | None) -> None:
         sent.append(due_at)
 
-    signals = Signals(send)
+    return Signals(send), sent
+
+
+async def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
+    """The first signal of a burst goes out at once, all others become one more: the earliest of them."""
+    signals, sent = recorded()
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for minutes in (9, 3, 2, 7):
         await signals.signal(start + timedelta(minutes=minutes))
@@ -320,12 +325,7 @@ async def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
 
 async def test_a_signal_for_now_outdoes_one_for_later() -> None:
     """Whoever waits for the throttle together is spoken for together, and "now" is the earliest."""
-    sent: list[datetime | None] = []
-
-    async def send(due_at: datetime | None) -> None:
-        sent.append(due_at)
-
-    signals = Signals(send)
+    signals, sent = recorded()
     later = datetime(2026, 1, 1, tzinfo=UTC)
     for due_at in (None, later, None, later):
         await signals.signal(due_at)
@@ -335,13 +335,9 @@ async def test_a_signal_for_now_outdoes_one_for_later() -> None:
 
 def test_whoever_is_cancelled_while_closing_leaves_the_planned_signal() -> None:
     """It is somebody else's news: it is sent all the same, and closing again waits for it."""
-    sent: list[datetime | None] = []
-
-    async def send(due_at: datetime | None) -> None:
-        sent.append(due_at)
+    signals, sent = recorded()
 
     async def scenario() -> None:
-        signals = Signals(send)
         await signals.signal(None)
         await signals.signal(None)
         closing = asyncio.create_task(signals.close())
@@ -358,13 +354,9 @@ def test_whoever_is_cancelled_while_closing_leaves_the_planned_signal() -> None:
 
 def test_a_planned_signal_that_is_cancelled_makes_room_for_the_next() -> None:
     """Somebody cancels every task of the loop: whoever closes does not hear of it, and later signals are sent."""
-    sent: list[datetime | None] = []
-
-    async def send(due_at: datetime | None) -> None:
-        sent.append(due_at)
+    signals, sent = recorded()
 
     async def scenario() -> None:
-        signals = Signals(send)
         await signals.signal(None)
         await signals.signal(None)
         (planned,) = asyncio.all_tasks() - {asyncio.current_task()}

@@ -51,18 +51,11 @@ def load_files(context: ssl.SSLContext, query: Mapping[str, str]) -> None:
 
     Of those in ~/.postgresql that is a client's certificate: the revocations there belong to the authorities there.
     """
-    given = _given(query)
-    named = query.get("sslcrl") or os.environ.get("PGSSLCRL")
-    usual = can_look_into_home()
-    _load(
-        context,
-        [
-            (name, path)
-            for name, path in _files("verify-full", given)
-            if name != "sslrootcert" and (name != "sslcrl" or named) and (usual or path != _usual_path(name))
-        ],
-        given,
-    )
+    passed_over = {"sslcrl"} if can_look_into_home() else set(_USUAL_NAMES)
+    given = {
+        name: "" if name in passed_over and path == _usual_path(name) else path for name, path in _given(query).items()
+    }
+    _load(context, [(name, path) for name, path in _files("verify-full", given) if name != "sslrootcert"], given)
 
 
 def limit_versions(context: ssl.SSLContext, query: Mapping[str, str]) -> None:

@@ -1,8 +1,7 @@
 """Noticing that somebody else wrote to the file.
 
-SQLite sends no signals, but `pragma data_version` changes whenever another connection commits, and asking costs a
-look into shared memory: about 20 microseconds. Forty looks a second take less than one percent of one core. The
-watching connection writes nothing and holds no lock between two looks.
+SQLite sends no signals, but `pragma data_version` changes whenever another connection commits, and asking costs no
+more than a look into shared memory. The watching connection writes nothing and holds no lock between two looks.
 """
 
 from __future__ import annotations
