@@ -352,6 +352,27 @@ def test_whoever_is_cancelled_while_closing_leaves_the_planned_signal() -> None:
     assert sent == [None, None]
 
 
+async def test_closing_waits_for_the_signal_that_is_being_sent() -> None:
+    """It has a connection in use, which could not be closed: its loop would end under it."""
+    sending, answered = asyncio.Event(), asyncio.Event()
+    answers = iter([asyncio.sleep(0), answered.wait()])
+
+    async def send(_: datetime | None) -> None:
+        sending.set()
+        await next(answers)
+
+    signals = Signals(send)
+    await signals.signal(None)
+    sending.clear()
+    await signals.signal(None)
+    await sending.wait()
+    closing = asyncio.create_task(signals.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    answered.set()
+    await closing
+
+
 def test_a_planned_signal_that_is_cancelled_makes_room_for_the_next() -> None:
     """Somebody cancels every task of the loop: whoever closes does not hear of it, and later signals are sent."""
     signals, sent = recorded()
