@@ -3,7 +3,7 @@
     python -m benchmarks.pickup [--quick]
 
 Producer and worker are two processes. Jobs come one at a time, PAUSE apart, so that each finds the worker idle. The
-floor is INSERT, NOTIFY after the commit, and a claim by a loop that listens. On SQLite nobody can notify: workers look.
+floor is INSERT, NOTIFY after the commit, and a claim by a loop that listens. On SQLite workers watch the file.
 """
 
 from __future__ import annotations

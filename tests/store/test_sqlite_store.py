@@ -28,21 +28,15 @@ SHORT = SqliteOptions(command_timeout=timedelta(milliseconds=20))
 
 
 class Ticks:
-    """Monotonic time by hand; a sleeper waits until the test lets it go."""
+    """Monotonic time by hand."""
 
-    def __init__(self) -> None:
-        self.value = 0.0
-        self.slept = asyncio.Event()
-        self.go = asyncio.Event()
+    value = 0.0
 
     def monotonic(self) -> float:
         return self.value
 
     async def sleep(self, seconds: float) -> None:
         self.value += seconds
-        self.slept.set()
-        await self.go.wait()
-        self.go.clear()
 
 
 @pytest.fixture
@@ -372,44 +366,3 @@ async def test_what_changed_since_the_look_is_not_taken(path: str, meanwhile: st
     assert store._session.write(lambda transaction: reclaim._take(transaction, [seen])) == []
     assert await bench.snapshot() == before
     await store.close()
-
-
-# Noticing others
-
-
-async def test_listening_wakes_when_another_connection_writes(path: str, file_store: SqliteStore) -> None:
-    """A commit of anybody else is noticed at the next look; nothing happened, nothing is said."""
-    ticks = Ticks()
-    listener = SqliteStore(path, clock=ticks)
-    woken: list[object] = []
-
-    async def look() -> int:
-        ticks.slept.clear()
-        ticks.go.set()
-        await ticks.slept.wait()
-        return len(woken)
-
-    async with listener.listen(woken.append) as has_signals:
-        assert has_signals
-        await ticks.slept.wait()
-        assert await look() == 0
-        await file_store.enqueue_jobs([new_job()])
-        assert await look() == 1
-        assert await look() == 1
-
-
-async def test_listening_misses_nothing_from_its_first_moment(path: str, file_store: SqliteStore) -> None:
-    """What is written before the first look, but after `listen` has begun, is heard."""
-    woken = asyncio.Event()
-    async with file_store.listen(lambda _: woken.set()):
-        with closing(sqlite3.connect(path)) as other:
-            other.execute("create table written (x)")
-            other.commit()
-        await asyncio.wait_for(woken.wait(), 10)
-
-
-async def test_listening_can_be_switched_off(path: str) -> None:
-    """In virtual time nobody watches a file."""
-    for store in (SqliteStore(path, options=SqliteOptions(watch=None)), SqliteStore(":memory:", inline=True)):
-        async with store.listen(lambda _: None) as has_signals:
-            assert not has_signals
