@@ -3,57 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reltask.stores.sqlite import watch
 from reltask.stores.sqlite.adapter import SqliteStore
 from reltask.stores.sqlite.session import SqliteOptions
+from reltask.testing import virtual_time
 
-INTERVAL = 0.025
-NEVER = 1e6
-
-
-class Naps:
-    """Sleeps by hand: a sleeper waits until the test lets it go."""
-
-    def __init__(self) -> None:
-        self._begun: asyncio.Queue[float] = asyncio.Queue()
-        self._go = asyncio.Event()
-
-    async def sleep(self, seconds: float) -> None:
-        self._begun.put_nowait(seconds)
-        await self._go.wait()
-        self._go.clear()
-
-    async def begun(self) -> float:
-        """The seconds of the next sleep, as soon as it begins."""
-        return await asyncio.wait_for(self._begun.get(), 10)
-
-    async def end(self) -> None:
-        """Let it go on, for as many turns of the loop as it can need."""
-        self._go.set()
-        for _ in range(10):
-            await asyncio.sleep(0)
-
-    @property
-    def is_awake(self) -> bool:
-        return self._begun.empty()
-
-
-class Watched:
-    """How often the change of a file was told, and the sleeps of whoever watches it."""
-
-    def __init__(self) -> None:
-        self.naps = Naps()
-        self.told = 0
-
-    def changed(self) -> None:
-        self.told += 1
+REST = 0.025
+MOMENT = 0.002
+"""Longer than the first look takes that follows a write, and shorter than any rest."""
 
 
 @pytest.fixture
@@ -73,7 +39,8 @@ def writer(path: str) -> Iterator[sqlite3.Connection]:
 
 def write(writer: sqlite3.Connection) -> None:
     """So much that it goes to the log before the commit."""
-    writer.execute("begin")
+    if not writer.in_transaction:
+        writer.execute("begin")
     writer.executemany("insert into written values (?)", [(bytes(4000),)] * 20)
 
 
@@ -82,119 +49,222 @@ def change(writer: sqlite3.Connection) -> None:
     writer.commit()
 
 
-@asynccontextmanager
-async def watched(path: str) -> AsyncIterator[Watched]:
-    """Somebody who watches this file, after the first rest."""
-    watcher = Watched()
-    async with watch.watching(path, watcher.changed, interval=INTERVAL, sleep=watcher.naps.sleep):
-        assert await watcher.naps.begun() == INTERVAL
-        await watcher.naps.end()
-        yield watcher
+class Watcher:
+    """Hears of changes, in virtual time: each moment is exact."""
+
+    def __init__(self) -> None:
+        self.heard: list[float] = []
+
+    def changed(self) -> None:
+        self.heard.append(asyncio.get_running_loop().time())
+
+
+def watch_file(path: str, scenario: Callable[[Watcher], Coroutine[Any, Any, None]]) -> None:
+    """Play a scenario while somebody watches, from a while after they began."""
+
+    async def play() -> None:
+        watcher = Watcher()
+        async with watch.watching(path, watcher.changed, interval=REST, sleep=asyncio.sleep):
+            await asyncio.sleep(10.01)
+            await scenario(watcher)
+
+    with virtual_time() as time:
+        time.run(play())
+
+
+async def passing(seconds: float) -> float:
+    """Let time pass; the time it began."""
+    began = asyncio.get_running_loop().time()
+    await asyncio.sleep(seconds)
+    return began
+
+
+class Looks:
+    """Counts looks, and lets a commit be seen as late as on a slow disk."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.blind_until = 0.0
+        self.another_at = float("inf")
+        """When a further commit can be seen, whose writes were told of before."""
+        finds_change = watch.Look.finds_change
+
+        def look(real: watch.Look) -> bool:
+            self.count += 1
+            now = asyncio.get_running_loop().time()
+            if now >= self.another_at:
+                self.another_at = float("inf")
+                return True
+            return now >= self.blind_until and finds_change(real)
+
+        monkeypatch.setattr(watch.Look, "finds_change", look)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
 
 
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """A system that tells of no write."""
-    monkeypatch.setattr(watch, "_open_notices", lambda _: None)
+    monkeypatch.setattr(watch, "_inotify", lambda _: -1)
 
 
 @pytest.fixture
-def without_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks unless a write was told of."""
-    monkeypatch.setattr(watch, "NET", NEVER)
+def told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks now and then: what was not told of stays unheard."""
+    monkeypatch.setattr(watch, "NOW_AND_THEN", 1e6)
 
 
-@pytest.mark.usefixtures("without_net")
-async def test_commit_is_told_without_looking_for_it(path: str, writer: sqlite3.Connection) -> None:
-    """A commit ends the watcher's wait. Then it rests, however much is written, and does not look before the next."""
-    async with watched(path) as watcher:
-        for times in (1, 2, 3):
+@pytest.mark.parametrize("pause", [REST, 0.1, 0.26, 0.4, 0.9, 1.3, 10.0])
+def test_commit_is_heard_of_at_once(path: str, writer: sqlite3.Connection, pause: float) -> None:
+    """However long nothing was written: whoever waits for a job hears of it within a moment."""
+
+    async def scenario(watcher: Watcher) -> None:
+        for n in range(1, 4):
             change(writer)
-            assert await watcher.naps.begun() == INTERVAL
-            assert watcher.told == times
-            await watcher.naps.end()
-            assert watcher.naps.is_awake
+            committed = await passing(MOMENT)
+            assert len(watcher.heard) == n
+            assert watcher.heard[-1] - committed < MOMENT
+            await asyncio.sleep(pause)
+
+    watch_file(path, scenario)
 
 
-@pytest.mark.usefixtures("without_net")
-async def test_what_is_written_while_the_watcher_rests_is_told_after_it(path: str, writer: sqlite3.Connection) -> None:
-    """A rest puts a change off, and loses none."""
-    async with watched(path) as watcher:
+def test_whoever_writes_all_the_time_is_heard_of_now_and_then(path: str, writer: sqlite3.Connection) -> None:
+    """Each hearing is a claim for somebody: between two of them there is a rest, and after it nothing is forgotten."""
+
+    async def scenario(watcher: Watcher) -> None:
+        for _ in range(100):
+            change(writer)
+            last = await passing(0.001)
+        await asyncio.sleep(REST + MOMENT)
+        pauses = [later - sooner for sooner, later in itertools.pairwise(watcher.heard)]
+        assert min(pauses) == pytest.approx(REST) or min(pauses) > REST
+        assert watcher.heard[-1] >= last
+
+    watch_file(path, scenario)
+
+
+@pytest.mark.usefixtures("told_alone")
+@pytest.mark.parametrize("seconds", [0.003, 0.02, 0.2, 2.0])
+def test_commit_that_takes_its_time_is_heard_of(
+    path: str, writer: sqlite3.Connection, looks: Looks, seconds: float
+) -> None:
+    """The write is told of before its commit, and the commit is not: looks follow, the rarer the longer it takes."""
+
+    async def scenario(watcher: Watcher) -> None:
+        looks.blind_until = asyncio.get_running_loop().time() + seconds
         change(writer)
-        await watcher.naps.begun()
+        began = await passing(2 * seconds + MOMENT)
+        (heard,) = watcher.heard
+        assert seconds <= heard - began <= 2 * seconds + MOMENT
+
+    watch_file(path, scenario)
+
+
+@pytest.mark.usefixtures("told_alone")
+def test_commit_is_not_lost_behind_another(path: str, writer: sqlite3.Connection, looks: Looks) -> None:
+    """Two writes are told of together, one commit is found at once: the other is looked for all the same."""
+
+    async def scenario(watcher: Watcher) -> None:
+        looks.another_at = asyncio.get_running_loop().time() + 2 * REST
         change(writer)
-        await watcher.naps.end()
-        await watcher.naps.begun()
-        assert watcher.told == 2
+        await asyncio.sleep(MOMENT)
+        assert len(watcher.heard) == 1
+        await asyncio.sleep(4 * REST)
+        assert len(watcher.heard) == 2
+
+    watch_file(path, scenario)
 
 
-@pytest.mark.usefixtures("without_net")
-async def test_commit_comes_after_its_write(path: str, writer: sqlite3.Connection) -> None:
-    """The write is told of before its commit: the watcher looks again and again, and says nothing before the commit."""
-    async with watched(path) as watcher:
-        write(writer)
-        for nap in watch.NAPS[:3]:
-            assert await watcher.naps.begun() == nap
-            await watcher.naps.end()
-        assert await watcher.naps.begun() == watch.NAPS[3]
-        assert watcher.told == 0
+def test_writes_before_a_commit_are_not_followed_step_by_step(
+    path: str, writer: sqlite3.Connection, looks: Looks
+) -> None:
+    """A long transaction writes a lot; whoever watches looks once a millisecond, and says nothing before its end."""
+
+    async def scenario(watcher: Watcher) -> None:
+        before = looks.count
+        for _ in range(100):
+            write(writer)
+            await asyncio.sleep(0.0001)
+        assert looks.count - before <= 15
+        assert watcher.heard == []
         writer.commit()
-        await watcher.naps.end()
-        assert await watcher.naps.begun() == INTERVAL
-        assert watcher.told == 1
+        await asyncio.sleep(MOMENT)
+        assert len(watcher.heard) == 1
+
+    watch_file(path, scenario)
 
 
-@pytest.mark.usefixtures("without_net")
-async def test_write_that_is_taken_back_is_given_up(path: str, writer: sqlite3.Connection) -> None:
-    """Whoever rolls back leaves a write without a commit: after about a second the watcher waits for the next write."""
-    async with watched(path) as watcher:
+def test_idle_watcher_hardly_looks(path: str, writer: sqlite3.Connection, looks: Looks) -> None:
+    """Nobody writes: four looks a second are all that it costs, also after a write that was taken back."""
+
+    async def scenario(watcher: Watcher) -> None:
         write(writer)
-        for nap in watch.NAPS:
-            assert await watcher.naps.begun() == nap
-            if nap == watch.NAPS[-1]:
-                writer.rollback()
-            await watcher.naps.end()
-        assert await watcher.naps.begun() == INTERVAL
-        assert watcher.told == 0
-        await watcher.naps.end()
-        change(writer)
-        assert await watcher.naps.begun() == INTERVAL
-        assert watcher.told == 1
+        writer.rollback()
+        await asyncio.sleep(1)
+        before = looks.count
+        await asyncio.sleep(60)
+        assert looks.count - before <= 60 / watch.NOW_AND_THEN + 1
+        assert watcher.heard == []
+
+    watch_file(path, scenario)
 
 
-async def test_write_that_nobody_told_of_is_found(
+def test_write_that_nobody_told_of_is_found(
     path: str, writer: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are file systems whose writes are not told to everybody: a look now and then finds them."""
-    silent, open_notices = tmp_path / "silent", watch._open_notices
+    silent, inotify = tmp_path / "silent", watch._inotify
     silent.touch()
-    monkeypatch.setattr(watch, "_open_notices", lambda _: open_notices(str(silent)))
-    monkeypatch.setattr(watch, "NET", 0.001)
-    change(writer)
-    async with watched(path) as watcher:
+    monkeypatch.setattr(watch, "_inotify", lambda _: inotify(str(silent)))
+
+    async def scenario(watcher: Watcher) -> None:
         change(writer)
-        await watcher.naps.begun()
-        assert watcher.told == 1
+        await asyncio.sleep(watch.NOW_AND_THEN)
+        assert len(watcher.heard) == 1
+
+    watch_file(path, scenario)
 
 
 @pytest.mark.usefixtures("deaf")
-async def test_where_the_system_does_not_tell_the_watcher_looks(path: str, writer: sqlite3.Connection) -> None:
+def test_where_the_system_does_not_tell_the_watcher_looks(path: str, writer: sqlite3.Connection, looks: Looks) -> None:
     """A commit is noticed at the next look; nothing happened, nothing is said."""
-    async with watched(path) as watcher:
-        for write_first, told in ((False, 0), (True, 1), (False, 1)):
-            assert await watcher.naps.begun() == INTERVAL
-            assert watcher.told == told - write_first
-            if write_first:
-                change(writer)
-            await watcher.naps.end()
-        await watcher.naps.begun()
-        assert watcher.told == 1
+
+    async def scenario(watcher: Watcher) -> None:
+        for n in range(1, 4):
+            change(writer)
+            await asyncio.sleep(REST)
+            assert len(watcher.heard) == n
+            before = looks.count
+            await asyncio.sleep(1)
+            assert looks.count - before == pytest.approx(1 / REST, abs=1)
+            assert len(watcher.heard) == n
+
+    watch_file(path, scenario)
 
 
 def test_system_that_has_no_notices_to_give(path: str) -> None:
-    """Too many watchers, or no log there to be watched: the file is looked at instead."""
-    with closing(watch.Log(f"{path}-wal")) as log:
-        assert log.naps == []
+    """No log there to be watched, or too many watchers: the file is looked at instead."""
+    with watch._writes_to_log_of(path) as log:
+        assert log is None
+
+
+@pytest.mark.usefixtures("told_alone")
+def test_file_by_another_name(path: str, writer: sqlite3.Connection, tmp_path: Path) -> None:
+    """SQLite keeps the log beside the file itself, not beside a link to it."""
+    link = tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(path)
+
+    async def scenario(watcher: Watcher) -> None:
+        change(writer)
+        await asyncio.sleep(MOMENT)
+        assert len(watcher.heard) == 1
+
+    watch_file(str(link), scenario)
 
 
 async def test_listening_misses_nothing_from_its_first_moment(path: str) -> None:
