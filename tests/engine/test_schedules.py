@@ -297,8 +297,10 @@ def test_schedule_made_at_run_time_starts_like_a_declared_one(stage: Stage) -> N
 # Declarations that change
 
 
-def declared(stage: Stage, *, version: str | None = None, poll: str = "60s", **rhythm: Any) -> StageApp:
-    app = stage.app(version=version, settings={"worker.poll": poll})
+def declared(
+    stage: Stage, *, version: str | None = None, settings: dict[str, str] | None = None, **rhythm: Any
+) -> StageApp:
+    app = stage.app(version=version, settings=settings)
 
     @app.task(name="tick", **rhythm)
     async def tick(ctx: Context) -> None:
@@ -502,7 +504,7 @@ def test_schedule_that_changes_while_a_job_runs_back_to_back(stage: Stage) -> No
 
 def test_schedule_that_changes_while_its_next_slot_runs_ahead(stage: Stage) -> None:
     """A slot that was brought forward ends by the old rule: from its own time on, the new one would begin next year."""
-    app, changed = declared(stage, cron="0 0 1 1 *"), declared(stage, every="5m", poll="100ms")
+    app, changed = declared(stage, cron="0 0 1 1 *"), declared(stage, every="5m", settings={"worker.poll": "100ms"})
 
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as running:
@@ -537,6 +539,27 @@ def test_slot_ends_by_the_rule_that_its_job_has(stage: Stage, error: ReltaskErro
 
     every = timedelta(hours=1 if isinstance(error, TransientError) else 3)
     assert abs(stage.run(scenario()) - every) < timedelta(minutes=5)
+
+
+def test_slot_ends_by_the_new_rule_when_its_rewriting_is_cut_off(stage: Stage) -> None:
+    """A worker that stops does not wait for the answer: the row may have the new rule, and nobody would come again."""
+    app = declared(stage, every="1h")
+    changed = declared(stage, every="3h", settings={"worker.poll": "100ms", "worker.shutdown_grace": "1h"})
+
+    async def scenario() -> timedelta:
+        async with contextlib.AsyncExitStack() as running:
+            async with app.worker():
+                await app.log.wait(events.RunStarted, slot_no=2)
+                await running.enter_async_context(changed.worker())
+            await changed.log.wait(events.RunStarted, slot_no=2)
+            changed.faults.slow["declare_job"] = 3600.0
+            while await schedule_of(app) == '{"every":"1h"}':
+                await asyncio.sleep(1)
+        assert await app.outcomes() == ["succeeded", "released", "succeeded"]
+        job = await app.one_job()
+        return job.next_run_time - job.last_run_time if job.last_run_time else timedelta(0)
+
+    assert abs(stage.run(scenario()) - timedelta(hours=3)) < timedelta(minutes=5)
 
 
 def test_skipped_slot_ends_by_the_rule_that_it_has_claimed(stage: Stage) -> None:

@@ -92,15 +92,14 @@ async def _rewrite(store: Store, job: NewJob, row: Declared, worker: str, run: R
     if run is None:
         return await store.declare_job(_moved(job, row), seen=row)
     before, run.redeclared = run.redeclared, job.schedule  # first: its body may end at any time
-    won = False
     try:
         won = await store.declare_job(_moved(job, row), seen=row, worker=worker, fence=run.hold.fence)
-    except AmbiguousError:
-        won = True  # perhaps
-        raise
-    finally:
-        if not won:
+    except ReltaskError as error:
+        if not isinstance(error, AmbiguousError):  # then it may be applied, as when this is cut off
             run.redeclared = before
+        raise
+    if not won:
+        run.redeclared = before
     return won
 
 
