@@ -46,6 +46,9 @@ class TlsFront:
         self.protocols: list[str | None] = []
         """What each client said that it would speak inside of TLS."""
         self._target = target
+        self._served = 0
+        self._unused = threading.Event()
+        self._unused.set()
         self.context = server_context(directory, self.authority)
         self.context.set_alpn_protocols(["postgresql"])
         self.context.verify_mode = ssl.CERT_OPTIONAL
@@ -65,10 +68,21 @@ class TlsFront:
             await asyncio.gather(*tasks, return_exceptions=True)
             await _turns()
 
+    async def left(self) -> None:
+        """Nobody is connected any more, and a client on the calling loop has noticed: TLS says goodbye both ways."""
+        await asyncio.to_thread(self._unused.wait)
+        await _turns()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._served += 1
+        self._unused.clear()
         with suppress(OSError, asyncio.CancelledError):
             await self._answer(reader, writer)
         writer.transport.abort()
+        await _turns()
+        self._served -= 1
+        if self._served == 0:
+            self._unused.set()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.in_clear.append(await reader.read(4096))
@@ -94,8 +108,8 @@ def _common_name(certificate: dict[str, Any] | None) -> str | None:
 
 
 async def _turns() -> None:
-    """An aborted transport lets go of its socket a turn later, TLS another turn later."""
-    for _ in range(3):
+    """A transport lets go of its socket a turn after its end was seen, TLS another turn later."""
+    for _ in range(10):
         await asyncio.sleep(0)
 
 
