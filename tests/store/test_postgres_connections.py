@@ -6,10 +6,11 @@ import asyncio
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -312,24 +313,38 @@ def recorded() -> tuple[Signals, list[datetime | None]]:
     return Signals(send), sent
 
 
-async def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
+def play(scenario: Coroutine[Any, Any, None]) -> None:
+    """Play a scenario in virtual time: a pause of the machine is not taken for one between signals."""
+    with virtual_time() as time:
+        time.run(scenario)
+
+
+def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
     """The first signal of a burst goes out at once, all others become one more: the earliest of them."""
     signals, sent = recorded()
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    for minutes in (9, 3, 2, 7):
-        await signals.signal(start + timedelta(minutes=minutes))
-    assert sent == [start + timedelta(minutes=9)]
-    await signals.close()
+
+    async def scenario() -> None:
+        for minutes in (9, 3, 2, 7):
+            await signals.signal(start + timedelta(minutes=minutes))
+        assert sent == [start + timedelta(minutes=9)]
+        await signals.close()
+
+    play(scenario())
     assert sent == [start + timedelta(minutes=9), start + timedelta(minutes=2)]
 
 
-async def test_a_signal_for_now_outdoes_one_for_later() -> None:
+def test_a_signal_for_now_outdoes_one_for_later() -> None:
     """Whoever waits for the throttle together is spoken for together, and "now" is the earliest."""
     signals, sent = recorded()
     later = datetime(2026, 1, 1, tzinfo=UTC)
-    for due_at in (None, later, None, later):
-        await signals.signal(due_at)
-    await signals.close()
+
+    async def scenario() -> None:
+        for due_at in (None, later, None, later):
+            await signals.signal(due_at)
+        await signals.close()
+
+    play(scenario())
     assert sent == [None, None]
 
 
@@ -347,30 +362,30 @@ def test_whoever_is_cancelled_while_closing_leaves_the_planned_signal() -> None:
             await closing
         await signals.close()
 
-    with virtual_time() as time:
-        time.run(scenario())
+    play(scenario())
     assert sent == [None, None]
 
 
-async def test_closing_waits_for_the_signal_that_is_being_sent() -> None:
+def test_closing_waits_for_the_signal_that_is_being_sent() -> None:
     """It has a connection in use, which could not be closed: its loop would end under it."""
-    sending, answered = asyncio.Event(), asyncio.Event()
-    answers = iter([asyncio.sleep(0), answered.wait()])
+    sent: list[str] = []
 
     async def send(_: datetime | None) -> None:
-        sending.set()
-        await next(answers)
+        sent.append("begun")
+        await asyncio.sleep(1)
+        sent.append("ended")
 
-    signals = Signals(send)
-    await signals.signal(None)
-    sending.clear()
-    await signals.signal(None)
-    await sending.wait()
-    closing = asyncio.create_task(signals.close())
-    await asyncio.sleep(0)
-    assert not closing.done()
-    answered.set()
-    await closing
+    async def scenario() -> None:
+        signals = Signals(send)
+        first = asyncio.create_task(signals.signal(None))
+        await asyncio.sleep(0)
+        await signals.signal(None)
+        await first
+        assert sent == ["begun", "begun", "ended"]
+        await signals.close()
+
+    play(scenario())
+    assert sent == ["begun", "begun", "ended", "ended"]
 
 
 def test_a_planned_signal_that_is_cancelled_makes_room_for_the_next() -> None:
@@ -386,8 +401,7 @@ def test_a_planned_signal_that_is_cancelled_makes_room_for_the_next() -> None:
         await signals.signal(None)
         await signals.close()
 
-    with virtual_time() as time:
-        time.run(scenario())
+    play(scenario())
     assert sent == [None, None]
 
 
