@@ -298,7 +298,7 @@ def test_schedule_made_at_run_time_starts_like_a_declared_one(stage: Stage) -> N
 
 
 def declared(
-    stage: Stage, *, version: str | None = None, settings: dict[str, str] | None = None, **rhythm: Any
+    stage: Stage, *, version: str | None = None, settings: dict[str, object] | None = None, **rhythm: Any
 ) -> StageApp:
     app = stage.app(version=version, settings=settings)
 
