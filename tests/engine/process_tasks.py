@@ -107,8 +107,8 @@ def wait_for(go: str, mark: str) -> str:
 
 def run_a_program(mark: str) -> None:
     with subprocess.Popen(["sleep", "60"]) as program:
-        Path(mark).write_text(str(program.pid))
         try:
+            Path(mark).write_text(str(program.pid))  # from here on the test may stop it
             program.wait()
         finally:
             program.terminate()
