@@ -214,7 +214,7 @@ async def test_child_with_a_handler_of_its_own_is_asked_by_sigterm(live: Stage, 
 @pytest.mark.parametrize("body", [process_tasks.ignore_everything, process_tasks.hold_the_interpreter])
 async def test_child_that_will_not_end_is_killed(live: Stage, tmp_path: Path, body: Callable[..., Any]) -> None:
     """After the grace a child is killed, whatever it ignores or holds; then its claim is released."""
-    app = child_app(live, body)
+    app = child_app(live, body, stop_grace="1s")  # a killed child has as long to be gone
     async with app.worker():
         await app.get_task("child").enqueue(str(tmp_path / "mark"))
         pid = await wait_for_mark(tmp_path / "mark")
