@@ -73,13 +73,14 @@ def test_a_leader_in_a_black_hole_stops_trusting_itself(postgres_url: str, postg
     direct = App(postgres_url)
     with Proxy(postgres_server.port) as proxy:
         cut_off = App(proxy.url(postgres_url))
-        with cut_off.lease_sync("reports", ttl="1s") as lease:
+        with cut_off.lease_sync("reports", ttl="5s") as lease:  # a sixth of it is left to ask the database in
+            direct.leases_sync()  # connected beforehand
             proxy.black_hole()
             assert lease.lost.wait(10) == "it could not be renewed in time"
             (view,) = direct.leases_sync()
             figures.info("announced %.3f s before the end", (view.expires_at - view.now).total_seconds())
             assert (view.held, view.term) == (True, lease.term)
             assert not lease.held
-        proxy.heal()
+            proxy.heal()
         cut_off.close()
     direct.close()
