@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -115,6 +116,30 @@ class WorkerProcess:
         if not self.alive and not self.events("WorkerStarted"):
             raise AssertionError(f"the worker ended with {self.process.returncode}:\n{self.output()[-3000:]}")
         return bool(self.events("WorkerStarted"))
+
+
+def pause(url: str, process: WorkerProcess) -> None:
+    """SIGSTOP at a moment when the process is not SQLite's writer: that would stop everybody, and is not promised."""
+
+    def paused() -> bool:
+        process.signal(signal.SIGSTOP)
+        if not url.startswith("sqlite") or _is_writable(url.removeprefix("sqlite:///")):
+            return True
+        process.signal(signal.SIGCONT)
+        return False
+
+    eventually(paused, what="the process is paused")
+
+
+def _is_writable(path: str) -> bool:
+    """Whether nobody else is writing to the file for half a second."""
+    with contextlib.closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as connection:
+        try:
+            connection.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return False
+        connection.execute("rollback")
+        return True
 
 
 class Cluster:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reltask import App
-from tests.cluster.cluster import eventually, figures
+from tests.cluster.cluster import eventually, figures, pause
 from tests.cluster.lease_crew import TTL, Crew, crew
 from tests.faults.proxy import Proxy
 from tests.postgres_server import PostgresServer
@@ -58,7 +58,7 @@ def test_a_paused_leader_s_late_write_is_refused(candidates: Crew) -> None:
     lease = candidates.led()
     candidates.has_written(lease.term)
     paused = candidates.leader(lease)
-    paused.signal(signal.SIGSTOP)
+    pause(candidates.url, paused)
     following = candidates.led(after=lease.term)
     candidates.gate(candidates.processes.index(paused)).touch()
     paused.signal(signal.SIGCONT)

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
-from contextlib import closing
 
 import pytest
 
 from reltask.job import Outcome, State
-from tests.cluster.cluster import Cluster, WorkerProcess, eventually
+from tests.cluster.cluster import Cluster, eventually, pause
 
 pytestmark = pytest.mark.slow
-
-
-def pause(cluster: Cluster, worker: WorkerProcess) -> None:
-    """SIGSTOP at a moment when the worker is not SQLite's writer: that would stop everybody, and is not promised."""
-
-    def paused() -> bool:
-        worker.signal(signal.SIGSTOP)
-        if not cluster.url.startswith("sqlite") or is_writable(cluster.url.removeprefix("sqlite:///")):
-            return True
-        worker.signal(signal.SIGCONT)
-        return False
-
-    eventually(paused, what="the worker is paused")
-
-
-def is_writable(path: str) -> bool:
-    """Whether nobody else is writing to the file for half a second."""
-    with closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as connection:
-        try:
-            connection.execute("begin immediate")
-        except sqlite3.OperationalError:
-            return False
-        connection.execute("rollback")
-        return True
 
 
 def test_a_worker_that_was_paused_past_its_lock_is_too_late(cluster: Cluster) -> None:
@@ -45,7 +19,7 @@ def test_a_worker_that_was_paused_past_its_lock_is_too_late(cluster: Cluster) ->
     job, in_thread = cluster.enqueue("hold", gate=str(gate)), cluster.enqueue("hold_thread", gate=str(thread_gate))
     cluster.begun(job)
     cluster.begun(in_thread)
-    pause(cluster, paused)
+    pause(cluster.url, paused)
     (owner,) = cluster.start()
     cluster.begun(job, fence=2)
     cluster.begun(in_thread, fence=2)

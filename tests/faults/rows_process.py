@@ -13,9 +13,8 @@ from itertools import count
 from pathlib import Path
 from uuid import UUID
 
-from tests.cluster.cluster import eventually
+from tests.cluster.cluster import eventually, pause
 from tests.cluster.test_crash import is_running
-from tests.cluster.test_pause import pause
 from tests.faults.stage import NotRunHere, Stage
 
 _turns = count()
@@ -94,7 +93,7 @@ def pause_past_timeout(stage: Stage) -> float:
     (job,) = stage.enqueue(before=str(gate := stage.gate()))
     stage.begun(job)
     paused = stage.holder(job)
-    pause(stage.cluster, paused)
+    pause(stage.cluster.url, paused)
     since = stage.now()
     if next(_turns) % 2:
         gate.touch()
