@@ -22,16 +22,18 @@ from reltask import App
 from reltask.leadership import LeaseView
 from tests.cluster import table
 from tests.cluster.cluster import ROOT, WorkerProcess, eventually
-from tests.cluster.lease_process import NAME, ROWS
+from tests.cluster.lease_process import NAME, ROWS, TTL
 
-TTL = timedelta(seconds=1)
+MEASURED = timedelta(seconds=1)
+"""The TTL of the figures in docs/leases.md."""
 
 
 class Crew:
     """Some processes on one database, one of which leads."""
 
-    def __init__(self, url: str, directory: Path) -> None:
+    def __init__(self, url: str, directory: Path, ttl: timedelta) -> None:
         self.url = url
+        self._ttl = ttl
         self.app = App(url)
         self.app.status_sync()
         table.create(url)
@@ -54,6 +56,7 @@ class Crew:
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
             "RELTASK_DATABASE_URL": self.url,
             "RELTASK_TEST_GATE": str(self.gate(number)),
+            TTL: f"{self._ttl.total_seconds()}s",
         }
         command = [sys.executable, "-m", "tests.cluster.lease_process"]
         return WorkerProcess(command, environment, self._directory / f"candidate-{number}.log")
@@ -115,9 +118,9 @@ class Crew:
 
 
 @contextlib.contextmanager
-def crew(url: str, directory: Path, count: int) -> Iterator[Crew]:
+def crew(url: str, directory: Path, count: int, ttl: timedelta) -> Iterator[Crew]:
     """A crew that is gone afterwards."""
-    found = Crew(url, directory)
+    found = Crew(url, directory, ttl)
     try:
         found.start(count)
         yield found
@@ -130,7 +133,7 @@ def crew(url: str, directory: Path, count: int) -> Iterator[Crew]:
 
 def measure(url: str, number: signal.Signals, trials: int) -> list[float]:
     """So many takeovers in a row; whoever fell is replaced."""
-    with tempfile.TemporaryDirectory() as name, crew(url, Path(name), 3) as found:
+    with tempfile.TemporaryDirectory() as name, crew(url, Path(name), 3, MEASURED) as found:
         seconds = []
         for _ in range(trials):
             lease = found.led()

@@ -23,7 +23,7 @@ from reltask.engine.transaction import run_here
 from reltask.errors import ReltaskError
 
 NAME = "reports"
-TTL = "1s"
+TTL = "RELTASK_TEST_TTL"
 ROWS = 3
 """Written per term: a process that is stopped while its transaction is open would keep the others out until it ends."""
 INSERT = {"sqlite": "insert into written values ('x', ?, 1)", "postgresql": "insert into written values ('x', %s, 1)"}
@@ -65,7 +65,7 @@ def ask_database(connection: Any, lease: Lease) -> bool:
 
 
 def lead(app: App, url: str, gate: Path) -> None:
-    with app.lease_sync(NAME, ttl=TTL) as lease, closing(connect(url)) as connection:
+    with app.lease_sync(NAME, ttl=os.environ[TTL]) as lease, closing(connect(url)) as connection:
         say("leads", term=lease.term)
         for _ in range(ROWS):
             with suppress(LeaseLost):

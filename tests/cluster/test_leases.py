@@ -1,4 +1,4 @@
-"""Leaders that die, leave, freeze or are cut off: real processes, TTL 1 s, on PostgreSQL and SQLite."""
+"""Leaders that die, leave, freeze or are cut off: real processes, on PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 
 from reltask import App
 from tests.cluster.cluster import eventually, figures, pause
-from tests.cluster.lease_crew import TTL, Crew, crew
+from tests.cluster.lease_crew import Crew, crew
 from tests.faults.proxy import Proxy
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
 
+TTL = timedelta(seconds=2)
+"""So that a new leader that is paused for a second, before it has written or beaten, is still the leader afterwards."""
 TAKEOVER = TTL + timedelta(seconds=1)
 """After a leader was killed, the next term begins within this time."""
 
@@ -26,7 +28,7 @@ def candidates(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crew]
     """Three processes that want to lead; one of them does."""
     sqlite = request.param == "sqlite"
     url = f"sqlite:///{tmp_path}/leases.db" if sqlite else request.getfixturevalue("postgres_url")
-    with crew(url, tmp_path, 3) as found:
+    with crew(url, tmp_path, 3, TTL) as found:
         yield found
 
 
