@@ -20,6 +20,7 @@ from reltask.clock import SystemClock
 from reltask.errors import AmbiguousError, ConflictError, PermanentError, ReltaskError, SettingsError, TransientError
 from reltask.job import ClaimRequest, Completion, Hold, NewJob
 from reltask.resilience import Policy
+from reltask.stores.postgres import connections
 from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.connections import Options
 from reltask.stores.postgres.schema import check, migrate_postgres
@@ -137,9 +138,14 @@ async def test_store_survives_a_restart_of_the_server(postgres_server: PostgresS
 
 
 @pytest.mark.slow
-async def test_server_gives_up_before_the_client(postgres_url: str, operator: asyncpg.Connection) -> None:
+async def test_server_gives_up_before_the_client(
+    postgres_url: str, operator: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A statement that takes too long is ended by the server, so that it is certain that it was not applied."""
-    async with opened(postgres_url, Options(command_timeout=0.5)) as store, operator.transaction():
+    options = Options(command_timeout=10.0)
+    assert connections._session(options)["statement_timeout"] == "8000"
+    monkeypatch.setattr(connections, "SERVER_SHARE", 0.05)  # so soon that no pause makes the client the first
+    async with opened(postgres_url, options) as store, operator.transaction():
         await operator.execute("lock table reltask.jobs in access exclusive mode")
         with pytest.raises(TransientError, match="57014"):
             await store.reclaim_jobs()
@@ -659,7 +665,7 @@ async def test_dedicated_store_has_one_connection_and_its_own_patience(
 ) -> None:
     """A heartbeat's store gives up within its timeout, without a retry, and does not use the worker's connections."""
     async with opened(postgres_url, policy=policy()) as store:
-        dedicated = store.dedicated(timeout=timedelta(seconds=0.2))
+        dedicated = store.dedicated(timeout=timedelta(seconds=1))  # it also has to connect in that time
         await dedicated.open()
         try:
             assert await operator.fetchval(SESSIONS) == 2
