@@ -115,8 +115,7 @@ class Terminal:
         if line.startswith("export "):
             set_variable(self.environment, line.removeprefix("export "))
         elif line.startswith("kill "):
-            _, name, pid = line.split()
-            os.kill(int(pid), signal.Signals["SIG" + name.removeprefix("-")])
+            self._kill(*line.split()[1:])
         elif " worker " in line and "--once" not in line:
             self._start(Command(line, command.expected))
         else:
@@ -150,6 +149,11 @@ class Terminal:
             )
         self.background.append(Background(process, log, command))
         self.background[-1].wait_for(["…next due…"])
+
+    def _kill(self, name: str, pid: str) -> None:
+        """Signal one of those in the background, and nobody else, whatever the number means to the system."""
+        (one,) = (one for one in self.background if one.process.pid == int(pid))
+        one.process.send_signal(signal.Signals["SIG" + name.removeprefix("-")])
 
     def _finish(self, command: Command) -> None:
         words, environment = self._words(command.line)

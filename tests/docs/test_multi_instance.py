@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -14,14 +15,17 @@ from reltask.job import Outcome, State
 from tests.docs.pages import ROOT, blocks
 from tests.docs.terminal import PATIENCE, Terminal
 
+T = TypeVar("T")
 PAGE = ROOT / "docs" / "multi-instance.md"
 
 
-def wait_until(happened: Callable[[], object]) -> None:
+def wait_until(happened: Callable[[], T | None]) -> T:
+    """What it answers, as soon as that is neither None nor false."""
     until = time.monotonic() + PATIENCE
-    while not happened():
+    while not (answer := happened()):
         assert time.monotonic() < until
         time.sleep(0.05)
+    return answer
 
 
 def holder(app: App) -> int | None:
@@ -33,8 +37,7 @@ def holder(app: App) -> int | None:
 def fresh_holder(app: App) -> int:
     """Whoever holds a claim that has just begun, so that there is time to kill it in the middle."""
     wait_until(lambda: holder(app) is None)
-    wait_until(lambda: holder(app) is not None)
-    return holder(app) or 0
+    return wait_until(lambda: holder(app))
 
 
 def taken_over(app: App) -> bool:
