@@ -147,10 +147,12 @@ class Gate:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.reached = threading.Event()
         self.open = threading.Event()
 
     def get_token(self, scope: str) -> Any:
         self.asked += 1
+        self.reached.set()
         self.open.wait(10)
         return SimpleNamespace(token=f"{scope} {self.asked}")
 
@@ -176,6 +178,7 @@ def test_question_that_never_ends_is_asked_again() -> None:
     for now[0] in (0.0, 30.0):
         with pytest.raises(TransientError):
             tokens.fetch(patience=0.01)
+        assert gate.reached.wait(10)
     assert gate.asked == 1
     now[0] = 61.0
     gate.open.set()
