@@ -591,10 +591,10 @@ def test_app_without_a_database_says_what_to_write(tmp_path: Path, monkeypatch: 
     """No URL anywhere: the error names the three places for one. An unknown scheme is named, too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RELTASK_DATABASE_URL", raising=False)
-    with pytest.raises(ConfigurationError, match="No database is configured"):
-        App().status_sync()
-    with pytest.raises(ConfigurationError, match="oracle"):
-        App("oracle://host/db").status_sync()
+    for app, why in ((App(), "No database is configured"), (App("oracle://host/db"), "oracle")):
+        with pytest.raises(ConfigurationError, match=why):
+            app.status_sync()
+        app.close()
 
 
 # Steering
