@@ -41,9 +41,26 @@ class Lines(Connections):
         self.made.append(Wire())
         return self.made[-1]
 
-    async def ask(self, work: Any = lambda wire: wire, patience: float = PATIENT) -> Any:
+    async def ask(self, work: Any = lambda wire: wire) -> Any:
         async with self.take() as line:
-            return await line.call(work, patience)
+            return await line.call(work, PATIENT)
+
+    async def wait_in_vain(self, work: Any) -> None:
+        """Ask, and lose patience when the thread has begun the work: what has not begun is never overdue."""
+        begun = threading.Event()
+
+        def begin(wire: Wire) -> Any:
+            begun.set()
+            return work(wire)
+
+        async def ask() -> None:
+            async with self.take() as line:
+                # holds up the loop, and with it the end of the patience
+                asyncio.get_running_loop().call_soon(begun.wait, PATIENT)
+                await line.call(begin, SOON)
+
+        with pytest.raises(TimeoutError):
+            await ask()
 
 
 @pytest.fixture
@@ -103,8 +120,7 @@ async def test_anything_else_costs_the_connection() -> None:
 async def test_an_overdue_answer_is_not_waited_for_and_its_connection_comes_back(gate: threading.Event) -> None:
     """Whoever asked goes on; the connection is used again when its thread has it back, and not before."""
     lines = Lines()
-    with pytest.raises(TimeoutError):
-        await lines.ask(lambda _: gate.wait(), SOON)
+    await lines.wait_in_vain(lambda _: gate.wait())
     assert await lines.ask() is lines.made[1]
     gate.set()
     async with lines.take() as other:
@@ -121,8 +137,7 @@ async def test_an_overdue_answer_that_ends_badly_costs_its_connection(gate: thre
         gate.wait()
         raise RuntimeError
 
-    with pytest.raises(TimeoutError):
-        await lines.ask(breaks, SOON)
+    await lines.wait_in_vain(breaks)
     gate.set()
     await arrival(lines)
     assert await closed(lines.made[0])
@@ -131,15 +146,18 @@ async def test_an_overdue_answer_that_ends_badly_costs_its_connection(gate: thre
 async def test_whoever_leaves_a_transaction_leaves_no_connection_in_one(gate: threading.Event) -> None:
     """A body that is stopped while its BEGIN is under way: the next transaction must not begin inside that one."""
     lines = Lines()
+    begun = threading.Event()
+
+    def work(_wire: Wire) -> None:
+        begun.set()
+        gate.wait()
 
     async def begin() -> None:
         async with lines.take(in_transaction=True) as line:
-            await line.call(lambda _: gate.wait(), PATIENT)
+            await line.call(work, PATIENT)
 
     beginning = asyncio.create_task(begin())
-    while not lines.made:  # noqa: ASYNC110 - a thread makes it
-        await asyncio.sleep(0)
-    await asyncio.sleep(SOON)
+    await asyncio.to_thread(begun.wait, PATIENT)
     beginning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await beginning
@@ -153,8 +171,7 @@ async def test_a_silent_server_is_not_stormed(gate: threading.Event) -> None:
     """With so many answers overdue no more connections are made: certainly nothing was applied."""
     lines = Lines(pool_size=1)
     for _ in range(LATE):
-        with pytest.raises(TimeoutError):
-            await lines.ask(lambda _: gate.wait(), SOON)
+        await lines.wait_in_vain(lambda _: gate.wait())
     with pytest.raises(TransientError, match="overdue"):
         await lines.ask()
     assert len(lines.made) == LATE
@@ -182,8 +199,7 @@ async def test_who_is_cancelled_leaves_no_connection_in_use(gate: threading.Even
 async def test_closing_does_not_wait_for_an_overdue_answer(gate: threading.Event) -> None:
     """It is closed when it comes back."""
     lines = Lines()
-    with pytest.raises(TimeoutError):
-        await lines.ask(lambda _: gate.wait(), SOON)
+    await lines.wait_in_vain(lambda _: gate.wait())
     await lines.close()
     assert not lines.made[0].closed.is_set()
     gate.set()
@@ -197,8 +213,7 @@ async def test_a_process_takes_leave_of_every_connection_before_the_driver_does(
     """The idle ones are closed; one whose answer is overdue is waited for, and closed by the thread that uses it."""
     monkeypatch.setattr(connections, "_lines", WeakSet())  # none but those of this test
     lines = Lines()
-    with pytest.raises(TimeoutError):
-        await lines.ask(lambda _: gate.wait(), SOON)
+    await lines.wait_in_vain(lambda _: gate.wait())
     await lines.ask()
     overdue, idle = lines.made
     leaving = asyncio.create_task(asyncio.to_thread(take_leave))
