@@ -133,6 +133,7 @@ def ignore_everything(mark: str) -> None:
 
 
 def hold_the_interpreter(mark: str) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # or else the first one ends the sleep
     Path(mark).write_text(str(os.getpid()))
     ctypes.PyDLL(None).sleep(60)  # C code that does not let go of the interpreter's lock
 
