@@ -13,7 +13,7 @@ from functools import partial
 from benchmarks.contestants import FLOOR, FLOOR_100, FULL, ON_POSTGRES, PGQUEUER, RELTASK, Contestant
 from benchmarks.harness import Bench, Cell, Measures, Question, main
 from benchmarks.stage import Stage
-from benchmarks.usage import cpu_seconds
+from benchmarks.usage import cpu_seconds, server_seconds
 
 
 def cells(bench: Bench) -> list[Cell]:
@@ -35,15 +35,20 @@ def cell(bench: Bench, contestant: Contestant, processes: int) -> Cell:
 
 
 def drain(stage: Stage, contestant: Contestant, jobs: int, processes: int) -> Measures:
-    """Jobs per second, and what each costs the worker processes."""
+    """Jobs per second, and what each costs the worker processes and the server."""
     numbers = range(jobs)
     with stage.database(contestant) as place:
         stage.enqueue(contestant, place, "many", numbers)
         with stage.working(contestant, place, size=jobs, processes=processes) as work:
             work.wait_until(lambda: work.ran > 0)
-            cpu = cpu_seconds(work.children)
+            worker, server = cpu_seconds(work.children), server_seconds(stage.server)
             seconds = work.finish(contestant, place, numbers)
-            return {"jobs/s": jobs / seconds, "CPU µs/job": (cpu_seconds(work.children) - cpu) / jobs * 1e6}
+            worker, server = cpu_seconds(work.children) - worker, server_seconds(stage.server) - server
+            return {
+                "jobs/s": jobs / seconds,
+                "CPU µs/job": worker / jobs * 1e6,
+                "server's CPU µs/job": server / jobs * 1e6,
+            }
 
 
 QUESTION = Question("drain", "Throughput: a full queue, drained", cells)
