@@ -59,7 +59,7 @@ class SqliteOptions(Struct, frozen=True, kw_only=True):
     confirm_stale: timedelta = timedelta(milliseconds=250)
     """How long an expired claim must have been seen unchanged before it is reclaimed."""
     watch: timedelta | None = timedelta(milliseconds=25)
-    """How often to hear, at the most, that another connection changed the file; None: not at all."""
+    """How often to look whether another connection changed the file, where nobody tells; None: not at all."""
 
 
 class Transaction:

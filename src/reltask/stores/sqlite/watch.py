@@ -6,11 +6,12 @@ commit follows a moment later, and is not reported.
 
     told of a write ──► look ──► and after 1, 2, 4 … ms without news again ──► in the end 4 times a second
           ▲                │
-          └─ as soon as    └─ changed: say so, rest for `interval`, however much is written, and go on looking:
-             told again       another commit may be to come, told of by the same writes
+          └─ as soon as    └─ changed: say so, rest, and go on looking: another commit may be to come,
+             told again       told of by the same writes
 
-So an idle worker sleeps, and yet hears of a job within milliseconds. Elsewhere there is a look every `interval`. The
-watching connection writes nothing and holds no lock between two looks.
+So an idle worker sleeps, and yet hears of a job within milliseconds. Whoever writes all the time is heard of a hundred
+times a second: the first rest takes a millisecond, each further one twice as long, until it has been quiet for a while.
+Elsewhere there is a look every `interval`. The watching connection writes nothing and holds no lock between two looks.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from reltask.stores.sqlite.errors import classify
 
 CLOSELY, NOW_AND_THEN = 0.001, 0.25
 """Seconds until a look although no write was told of: right after one, and in the end."""
+REST = 0.01
+"""Seconds between two changes that are told, at the least, while somebody writes all the time."""
 _MODIFIED = 0x2
 """What Linux calls IN_MODIFY."""
 
@@ -41,7 +44,7 @@ async def watching(path: str, changed: Changed, *, interval: float, sleep: Sleep
         if log is None:
             looks = _look_often(look, changed, interval, sleep)
         else:
-            looks = _look_when_told(look, log, changed, interval, sleep)
+            looks = _look_when_told(look, log, changed, sleep)
         task = asyncio.create_task(looks, name="reltask: watch the file")
         try:
             yield True
@@ -57,14 +60,17 @@ async def _look_often(look: Look, changed: Changed, interval: float, sleep: Slee
             changed()
 
 
-async def _look_when_told(look: Look, log: Notices, changed: Changed, interval: float, sleep: Sleep) -> None:
-    patience = CLOSELY
+async def _look_when_told(look: Look, log: Notices, changed: Changed, sleep: Sleep) -> None:
+    patience = rest = CLOSELY
     while True:
         told = await log.written(patience)
         patience = CLOSELY if told else min(2 * patience, NOW_AND_THEN)
+        if patience > REST:  # quiet for about as long
+            rest = CLOSELY
         if look.finds_change():
             changed()
-            await sleep(interval)
+            await sleep(rest)
+            rest = min(2 * rest, REST)
         elif told:
             await sleep(CLOSELY)  # whoever writes much before a commit is not followed step by step
 
