@@ -17,11 +17,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from reltask.stores.migration import migrations
-from reltask.stores.statement import load, split
+from reltask.stores.statement import load
 
 SECOND = 1_000_000  # times are whole microseconds since 1970
 INTERVAL = SECOND
@@ -40,10 +40,10 @@ def connect(path: str) -> sqlite3.Connection:
     """Open the file, and make the tables if they are missing."""
     connection = sqlite3.connect(path, timeout=5, isolation_level=None)
     connection.row_factory = sqlite3.Row
-    connection.execute("pragma journal_mode = wal")
-    for migration in migrations("sqlite"):
-        for statement in split(migration.sql):
-            connection.execute(statement)
+    scripts = [migration.sql for migration in migrations("sqlite")]
+    connection.executescript("\n".join(["begin immediate;", *scripts, "commit;"]))  # others may start just now
+    with suppress(sqlite3.OperationalError):  # they have the file open, and will have switched it
+        connection.execute("pragma journal_mode = wal")
     return connection
 
 
