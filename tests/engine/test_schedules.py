@@ -313,6 +313,13 @@ async def schedule_of(app: StageApp) -> str | None:
     return (await app.one_job()).schedule
 
 
+async def step_of(app: StageApp) -> timedelta:
+    """How far the last end has moved the job."""
+    job = await app.one_job()
+    assert job.last_run_time is not None
+    return job.next_run_time - job.last_run_time
+
+
 def test_changed_declaration_is_rewritten(stage: Stage) -> None:
     """A starting worker whose declaration differs rewrites the row, and moves its slot no further than needed."""
     before, after = declared(stage, every="1h"), declared(stage, every="5m")
@@ -534,8 +541,7 @@ def test_slot_ends_by_the_rule_that_its_job_has(stage: Stage, error: ReltaskErro
                 await running.enter_async_context(changed.worker())
                 changed.faults.error, changed.faults.verbs = lambda: error, {"declare_job"}
             await changed.log.wait(events.RunSucceeded, slot_no=2)
-            job = await changed.one_job()
-            return job.next_run_time - job.last_run_time if job.last_run_time else timedelta(0)
+            return await step_of(changed)
 
     every = timedelta(hours=1 if isinstance(error, TransientError) else 3)
     assert abs(stage.run(scenario()) - every) < timedelta(minutes=5)
@@ -556,8 +562,7 @@ def test_slot_ends_by_the_new_rule_when_its_rewriting_is_cut_off(stage: Stage) -
             await asyncio.sleep(2 * AGAIN)
             assert await schedule_of(app) == '{"every":"3h"}'
         assert await app.outcomes() == ["succeeded", "released", "succeeded"]
-        job = await app.one_job()
-        return job.next_run_time - job.last_run_time if job.last_run_time else timedelta(0)
+        return await step_of(app)
 
     assert abs(stage.run(scenario()) - timedelta(hours=3)) < timedelta(minutes=5)
 

@@ -20,7 +20,7 @@ from reltask.testing import virtual_time
 
 INTERVAL = 0.025
 MOMENT = 0.002
-"""Longer than the first look takes that follows a write, and shorter than any rest."""
+"""Longer than it takes until the second look after a write, and shorter than a full rest."""
 
 
 @pytest.fixture
