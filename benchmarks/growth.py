@@ -28,8 +28,8 @@ import psycopg
 from benchmarks.contestants import RELTASK
 from benchmarks.harness import Bench, Cell, Measures, Question, main
 from benchmarks.stage import Stage, UnverifiedError
-from reltask.job import ClaimRequest, Completion, NewJob
-from reltask.stores.postgres.adapter import PostgresStore
+from reltask.model.job import ClaimRequest, Completion, NewJob
+from reltask.stores.postgres.store import PostgresStore
 
 BATCH = 10
 FILL = """

@@ -32,9 +32,9 @@ from benchmarks.contestants.process import run
 from benchmarks.contestants.reltask import make_app
 from benchmarks.stage import Place, open_stage
 from reltask import App
-from reltask.engine import execute, poller, settle, worker
-from reltask.runner import calm_collector
-from reltask.stores.postgres import adapter, values
+from reltask.cli.runner import calm_collector
+from reltask.stores.postgres import store, values
+from reltask.worker import execute, poller, settle, worker
 
 AREAS = {
     "reltask/engine/poller": "claiming",
@@ -101,8 +101,8 @@ class Stopwatch:
 def stages(watch: Stopwatch) -> Iterator[None]:
     """The stopwatch around each stage, for as long as the block is open."""
     replaced = [
-        (adapter.PostgresStore, "claim_jobs", "claim (waiting)", watch.around_async),
-        (adapter.PostgresStore, "complete_jobs", "settle (waiting)", watch.around_async),
+        (store.PostgresStore, "claim_jobs", "claim (waiting)", watch.around_async),
+        (store.PostgresStore, "complete_jobs", "settle (waiting)", watch.around_async),
         (values, "claim_answer", "rows to claims", watch.around),
         (values, "completions", "completions to columns", watch.around),
         (poller.Poller, "_watch", "take up claims", watch.around),

@@ -31,9 +31,9 @@ import asyncpg
 from msgspec import Struct, to_builtins
 
 from reltask import App
-from reltask.job import ClaimRequest, Completion, NewJob
-from reltask.stores.postgres.adapter import PostgresStore
+from reltask.model.job import ClaimRequest, Completion, NewJob
 from reltask.stores.postgres.schema import migrate_postgres
+from reltask.stores.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer
 
 ROWS = 50_000 if os.environ.get("QUICK") else 1_000_000

@@ -37,7 +37,7 @@ def databases() -> list[str]:
 
 def open_connection(url: str) -> Any:
     """The driver's own connection; each statement is committed at once."""
-    from reltask.stores.mssql.connect import connect, read_url  # noqa: PLC0415 - the driver is an extra
+    from reltask.stores.mssql.url import connect, read_url  # noqa: PLC0415 - the driver is an extra
 
     return connect(read_url(url), None, connect_timeout=30, command_timeout=120)
 

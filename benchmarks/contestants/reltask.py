@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.contestants.process import Producer, Ran, main
 from reltask import App
-from reltask.handles import Task
-from reltask.runner import calm_collector
+from reltask.cli.runner import calm_collector
+from reltask.producer.task import Task
 from reltask.stores.postgres.schema import migrate_postgres
 
 

@@ -9,12 +9,6 @@ from reltask.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from reltask.app import App as App
-    from reltask.backoff import Backoff as Backoff
-    from reltask.calls import Call as Call
-    from reltask.calls import Job as Job
-    from reltask.engine.child import ProcessContext as ProcessContext
-    from reltask.engine.context import Context as Context
-    from reltask.engine.context import SyncContext as SyncContext
     from reltask.errors import Cancel as Cancel
     from reltask.errors import LeaseLost as LeaseLost
     from reltask.errors import LeaseTaken as LeaseTaken
@@ -23,27 +17,33 @@ if TYPE_CHECKING:
     from reltask.errors import Retry as Retry
     from reltask.errors import Snooze as Snooze
     from reltask.errors import Stopped as Stopped
-    from reltask.handles import Task as Task
-    from reltask.lease_handle import Lease as Lease
+    from reltask.leases.handle import Lease as Lease
+    from reltask.model.backoff import Backoff as Backoff
+    from reltask.producer.call import Call as Call
+    from reltask.producer.call import Job as Job
+    from reltask.producer.task import Task as Task
+    from reltask.worker.child import ProcessContext as ProcessContext
+    from reltask.worker.context import Context as Context
+    from reltask.worker.context import SyncContext as SyncContext
 
 _HOMES = {
     "App": "app",
-    "Backoff": "backoff",
-    "Call": "calls",
+    "Backoff": "model.backoff",
+    "Call": "producer.call",
     "Cancel": "errors",
-    "Context": "engine.context",
-    "Job": "calls",
-    "Lease": "lease_handle",
+    "Context": "worker.context",
+    "Job": "producer.call",
+    "Lease": "leases.handle",
     "LeaseLost": "errors",
     "LeaseTaken": "errors",
     "LockLost": "errors",
-    "ProcessContext": "engine.child",
+    "ProcessContext": "worker.child",
     "ReltaskError": "errors",
     "Retry": "errors",
     "Snooze": "errors",
     "Stopped": "errors",
-    "SyncContext": "engine.context",
-    "Task": "handles",
+    "SyncContext": "worker.context",
+    "Task": "producer.task",
 }
 """Where each public name lives; it is imported when it is first asked for, so that the command line starts fast."""
 

@@ -18,48 +18,75 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 import msgspec
 
 from reltask import events
-from reltask.backoff import Backoff, parse_backoff
-from reltask.calls import Call, Job, Options, check_options
-from reltask.client import Client
-from reltask.clock import Clock, SystemClock
-from reltask.config import Loaded, Settings, load_settings
-from reltask.decorator import TaskDecorator, former_names, length, refuse_unknown
-from reltask.duration import Duration
-from reltask.engine.child import ProcessContext
-from reltask.engine.context import Context, SyncContext
-from reltask.engine.service import LoopHost, ThreadHost
-from reltask.engine.worker import Worker
+from reltask.config import Loaded, load_settings
 from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError, UsageError
-from reltask.handles import Producer, Task
-from reltask.job import NewJob
-from reltask.leases import LeaseHost, LeaseMethods
+from reltask.leases.holding import LeaseHost, LeaseMethods
 from reltask.logs import is_logged, log_event
-from reltask.operations import Operations
-from reltask.producing import ProducerHost
-from reltask.schedule import Missed, check_grace, make_schedule
-from reltask.store import Store
-from reltask.stores.choose import make_store
-from reltask.tasks import (
-    Kind,
+from reltask.model.backoff import Backoff, parse_backoff
+from reltask.model.clock import Clock, SystemClock
+from reltask.model.duration import Duration
+from reltask.model.job import NewJob
+from reltask.model.schedule import Missed, check_grace, make_schedule
+from reltask.model.settings import Settings
+from reltask.model.task import (
     Registry,
     TaskDefinition,
+    TaskKind,
     TaskOptions,
     check_function,
+    check_task_options,
     check_text,
     context_of,
     declaration_hash,
+    former_names,
     kind_of,
+    length,
+    refuse_unknown,
 )
-from reltask.tasks import (
-    check_options as check_task_options,
-)
+from reltask.producer.call import Call, Job, JobOptions, check_job_options
+from reltask.producer.client import Client
+from reltask.producer.enqueue import ProducerHost
+from reltask.producer.operations import Operations
+from reltask.producer.task import Producer, Task
+from reltask.service import LoopHost, ThreadHost
+from reltask.stores.choose import make_store
+from reltask.stores.store import Store
+from reltask.worker.child import ProcessContext
+from reltask.worker.context import Context, SyncContext
+from reltask.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
-CONTEXTS: dict[Kind, type] = {Kind.ASYNC: Context, Kind.THREAD: SyncContext, Kind.PROCESS: ProcessContext}
+CONTEXTS: dict[TaskKind, type] = {
+    TaskKind.ASYNC: Context,
+    TaskKind.THREAD: SyncContext,
+    TaskKind.PROCESS: ProcessContext,
+}
 _UNSET = msgspec.UNSET
+
+
+class TaskDecorator:
+    """The type of `@app.task(…)`: which parameters `enqueue` takes follows from the function's own."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[SyncContext, P], R], /
+    ) -> Task[P, Concatenate[SyncContext, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[ProcessContext, P], R], /
+    ) -> Task[P, Concatenate[ProcessContext, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, P, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        """Register the function."""
+        return function
 
 
 class App(Operations, LeaseMethods):
@@ -248,7 +275,7 @@ class App(Operations, LeaseMethods):
         key = call.key_of_schedule(key)
         options = msgspec.structs.replace(call.options, key=key, schedule=rule)
         if key is not None:
-            check_options(options)
+            check_job_options(options)
         name = (call.task.name, key)
         if name in self._schedules:
             raise DeclarationError(
@@ -310,7 +337,7 @@ class App(Operations, LeaseMethods):
                 f"Task {definition.name} recurs without arguments, but its parameters need some.",
                 remedy="Give each parameter a default, or declare it with app.schedule(task.call(…), key=…, every=…).",
             ) from error
-        self._schedules[definition.name, None] = Call(definition, args, Options(schedule=definition.schedule))
+        self._schedules[definition.name, None] = Call(definition, args, JobOptions(schedule=definition.schedule))
 
     def declarations(self) -> list[NewJob]:
         """The recurring jobs that the code declares."""
@@ -403,7 +430,7 @@ class App(Operations, LeaseMethods):
 
     def run(self) -> None:
         """Run a worker in this process until SIGTERM or Ctrl+C. Sets up logging and signals, as the CLI does."""
-        from reltask.runner import run_worker  # noqa: PLC0415 - only a process that becomes a worker needs it
+        from reltask.cli.runner import run_worker  # noqa: PLC0415 - only a process that becomes a worker needs it
 
         code = run_worker(self)
         if code:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from reltask.duration import Duration, parse_duration
+from reltask.model.duration import Duration, parse_duration
 
 
 class ReltaskError(Exception):

@@ -27,7 +27,7 @@ from reltask import events
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """How one kind of event is written."""
 
     logger: str
@@ -98,56 +98,58 @@ def _left_over(event: events.ScheduleLeftOver) -> str:
     return f"{_schedule_name(event)} {why}: reltask jobs discard {event.job_id}"
 
 
-_LINES: dict[type[events.Event], Line] = {
-    events.WorkerStarted: Line(
+_LINES: dict[type[events.Event], LogLine] = {
+    events.WorkerStarted: LogLine(
         "worker", INFO, lambda e: f"Worker started: queues {', '.join(e.queues)}, {e.concurrency} at a time"
     ),
-    events.WorkerStopping: Line(
+    events.WorkerStopping: LogLine(
         "worker", INFO, lambda e: f"Worker stopping: {e.running} running, they have {e.grace:g} s to finish"
     ),
-    events.WorkerStopped: Line("worker", INFO, _stopped),
-    events.TasksUnknown: Line("worker", WARNING, _unknown),
-    events.ScheduleLeftOver: Line("worker", WARNING, _left_over),
-    events.ScheduleBlocked: Line("worker", WARNING, _blocked),
-    events.DeclarationIgnored: Line("worker", WARNING, _ignored),
-    events.JobsClaimed: Line("worker", DEBUG, lambda e: f"Claimed {e.count} of at most {e.limit}"),
-    events.Idle: Line("worker", DEBUG, lambda e: f"Nothing to do for {e.seconds:.3f} s"),
-    events.LeaseAcquired: Line("lease", INFO, lambda e: f"Lease {e.lease} acquired, term {e.term}"),
-    events.LeaseLost: Line("lease", WARNING, lambda e: f"Lease {e.lease} lost, term {e.term}: {e.reason}"),
-    events.LeaseResigned: Line("lease", INFO, lambda e: f"Lease {e.lease} given back, term {e.term}"),
-    events.LeaseLeftToExpire: Line(
+    events.WorkerStopped: LogLine("worker", INFO, _stopped),
+    events.TasksUnknown: LogLine("worker", WARNING, _unknown),
+    events.ScheduleLeftOver: LogLine("worker", WARNING, _left_over),
+    events.ScheduleBlocked: LogLine("worker", WARNING, _blocked),
+    events.DeclarationIgnored: LogLine("worker", WARNING, _ignored),
+    events.JobsClaimed: LogLine("worker", DEBUG, lambda e: f"Claimed {e.count} of at most {e.limit}"),
+    events.Idle: LogLine("worker", DEBUG, lambda e: f"Nothing to do for {e.seconds:.3f} s"),
+    events.LeaseAcquired: LogLine("lease", INFO, lambda e: f"Lease {e.lease} acquired, term {e.term}"),
+    events.LeaseLost: LogLine("lease", WARNING, lambda e: f"Lease {e.lease} lost, term {e.term}: {e.reason}"),
+    events.LeaseResigned: LogLine("lease", INFO, lambda e: f"Lease {e.lease} given back, term {e.term}"),
+    events.LeaseLeftToExpire: LogLine(
         "lease", WARNING, lambda e: f"Lease {e.lease} could not be given back, and is left to expire: {e.error}"
     ),
-    events.WorkerDied: Line("maintenance", WARNING, lambda e: f"{e.who} is dead: it gave no sign of life"),
-    events.RunsPruned: Line("maintenance", DEBUG, lambda e: f"Removed {e.count} old runs from the ledger"),
-    events.MaintenanceFailed: Line(
+    events.WorkerDied: LogLine("maintenance", WARNING, lambda e: f"{e.who} is dead: it gave no sign of life"),
+    events.RunsPruned: LogLine("maintenance", DEBUG, lambda e: f"Removed {e.count} old runs from the ledger"),
+    events.MaintenanceFailed: LogLine(
         "maintenance", WARNING, lambda e: f"{e.step} failed, again in {e.retry_in:.1f} s: {e.error}"
     ),
-    events.RunStarted: Line("task", INFO, _started),
-    events.RunSucceeded: Line("task", INFO, _succeeded),
-    events.RunFailed: Line("task", ERROR, _failed),
-    events.RunEnded: Line("task", INFO, lambda e: f"{e.task} {e.outcome}: {e.reason}"),
-    events.RunAbandoned: Line("task", WARNING, lambda e: f"{e.task} is being stopped: {e.reason}"),
-    events.BodyStuck: Line(
+    events.RunStarted: LogLine("task", INFO, _started),
+    events.RunSucceeded: LogLine("task", INFO, _succeeded),
+    events.RunFailed: LogLine("task", ERROR, _failed),
+    events.RunEnded: LogLine("task", INFO, lambda e: f"{e.task} {e.outcome}: {e.reason}"),
+    events.RunAbandoned: LogLine("task", WARNING, lambda e: f"{e.task} is being stopped: {e.reason}"),
+    events.BodyStuck: LogLine(
         "task", ERROR, lambda e: f"{e.task} does not stop; after {e.seconds:.1f} s its lock is left to expire"
     ),
-    events.BodyEndedLate: Line("task", WARNING, lambda e: f"{e.task} has ended after all"),
-    events.LateWriteRefused: Line(
+    events.BodyEndedLate: LogLine("task", WARNING, lambda e: f"{e.task} has ended after all"),
+    events.LateWriteRefused: LogLine(
         "task", WARNING, lambda e: f"{e.task} {e.outcome} too late: the claim had passed to somebody else"
     ),
-    events.ResultNotStored: Line("task", WARNING, lambda e: f"{e.task} completed, its result was not kept: {e.reason}"),
-    events.ErrorAfterCompletion: Line("task", ERROR, lambda e: f"{e.task} raised after its slot was completed"),
-    events.JobReclaimed: Line("task", WARNING, _reclaimed),
-    events.HeartbeatFailed: Line(
+    events.ResultNotStored: LogLine(
+        "task", WARNING, lambda e: f"{e.task} completed, its result was not kept: {e.reason}"
+    ),
+    events.ErrorAfterCompletion: LogLine("task", ERROR, lambda e: f"{e.task} raised after its slot was completed"),
+    events.JobReclaimed: LogLine("task", WARNING, _reclaimed),
+    events.HeartbeatFailed: LogLine(
         "heartbeat", WARNING, lambda e: f"Heartbeat failed, {e.failures} of {e.limit} in a row: {e.error}"
     ),
-    events.HeartbeatLate: Line("heartbeat", WARNING, lambda e: f"Heartbeat sent {e.seconds:.3f} s late"),
-    events.StrayReleased: Line("heartbeat", WARNING, lambda _: "A claim whose answer was lost has been given back"),
-    events.DatabaseUnavailable: Line(
+    events.HeartbeatLate: LogLine("heartbeat", WARNING, lambda e: f"Heartbeat sent {e.seconds:.3f} s late"),
+    events.StrayReleased: LogLine("heartbeat", WARNING, lambda _: "A claim whose answer was lost has been given back"),
+    events.DatabaseUnavailable: LogLine(
         "database", WARNING, lambda e: f"{e.verb} failed, again in {e.retry_in:.1f} s: {e.error}"
     ),
-    events.DatabaseBack: Line("database", INFO, lambda e: f"The database answers again, after {e.seconds:.1f} s"),
-    events.CircuitChanged: Line("database", WARNING, lambda e: f"The circuit to the database is {e.state}"),
+    events.DatabaseBack: LogLine("database", INFO, lambda e: f"The database answers again, after {e.seconds:.1f} s"),
+    events.CircuitChanged: LogLine("database", WARNING, lambda e: f"The circuit to the database is {e.state}"),
 }
 
 

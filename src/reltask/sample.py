@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping
 
 from reltask.app import App
-from reltask.duration import Duration
-from reltask.engine.context import Context
+from reltask.model.duration import Duration
+from reltask.worker.context import Context
 
 TASK = "SampleTask"
 """Its name in the database, which the seed scripts know."""

@@ -12,11 +12,11 @@ import pytest
 from mssql_python.connection_string_parser import _ConnectionStringParser
 
 from reltask import App
-from reltask.connection_url import from_ado_net
 from reltask.errors import ConfigurationError, SettingsError, TransientError
+from reltask.model.connection_url import from_ado_net
 from reltask.stores.entra import Tokens
-from reltask.stores.mssql.adapter import MssqlStore
-from reltask.stores.mssql.connect import ACCESS_TOKEN, Target, connect, read_url, token_attribute
+from reltask.stores.mssql.store import MssqlStore
+from reltask.stores.mssql.url import ACCESS_TOKEN, Target, connect, read_url, token_attribute
 from tests.azure.conftest import Fixed, needs_libraries
 
 AZURE = "mssql://server.database.windows.net/TaskExecutionDb"

@@ -8,7 +8,6 @@ import mssql_python
 import pytest
 from mssql_python.exceptions import sqlstate_to_exception
 
-from reltask.engine.settle import AWAY
 from reltask.errors import (
     AccessRefused,
     AmbiguousError,
@@ -19,8 +18,9 @@ from reltask.errors import (
     SchemaError,
     TransientError,
 )
+from reltask.stores.mssql.error_numbers import BABELFISH
 from reltask.stores.mssql.errors import answered, connection_failed, quotable, read_only, statement_failed
-from reltask.stores.mssql.numbers import BABELFISH
+from reltask.worker.settle import AWAY
 
 CORE = [4060, 40501, 40613, 49918, 49919, 49920, 4221, 615, 926]
 RESOURCES = [10928, 10929, 10930, 10936, 10922, 11001, 17197, 18401, 42108, 42109, 40106]

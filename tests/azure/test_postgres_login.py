@@ -19,12 +19,12 @@ import pytest
 
 from reltask import App, Context
 from reltask.cli import run
-from reltask.config import safe_url
 from reltask.errors import PermanentError, SettingsError, TransientError
+from reltask.model.connection_url import safe_url
 from reltask.stores.entra import POSTGRES_SCOPE, Tokens, postgres_tokens
-from reltask.stores.postgres.adapter import PostgresStore
-from reltask.stores.postgres.connections import Options, connect
-from reltask.stores.postgres.target import Target, read_url
+from reltask.stores.postgres.connections import PostgresOptions, connect
+from reltask.stores.postgres.store import PostgresStore
+from reltask.stores.postgres.url import Target, read_url
 from tests.azure.conftest import Answer, Endpoint
 from tests.azure.tls import SSL_REQUEST, TlsFront, tls_front
 from tests.postgres_server import PostgresServer
@@ -191,7 +191,7 @@ def place(guarded_server: PostgresServer, front: TlsFront, postgres_url: str) ->
 
 @asynccontextmanager
 async def connected(url: str, tokens: Tokens, patience: float = 10.0) -> AsyncIterator[asyncpg.Connection]:
-    connection = await connect(url, Options(tokens=tokens, connect_timeout=patience))
+    connection = await connect(url, PostgresOptions(tokens=tokens, connect_timeout=patience))
     try:
         yield connection
     finally:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from reltask.cli.runner import exit_code
 from reltask.errors import ReltaskError, SchemaError, TransientError, UnknownTask
-from reltask.runner import exit_code
 from tests.cli.project import Project
 
 PAGE = Path(__file__).parents[2] / "docs/errors.md"

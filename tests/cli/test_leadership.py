@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import pytest
 
-from reltask.job import WorkerRecord
-from reltask.leadership import MAINTENANCE, Grant, LeaseRequest, Term
-from reltask.store import Store
-from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.model.job import WorkerRecord
+from reltask.model.lease import MAINTENANCE, Grant, LeaseRequest, Term
+from reltask.stores.sqlite.store import SqliteStore
+from reltask.stores.store import Store
 from tests.cli.project import Project, wait_for
 
 T = TypeVar("T")

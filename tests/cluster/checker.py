@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from reltask.job import JobView, Outcome, RunView
+from reltask.model.job import Outcome
+from reltask.model.views import JobView, RunView
 from tests.cluster.effects import Effect
 
 

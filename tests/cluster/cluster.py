@@ -27,7 +27,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from reltask import App
-from reltask.job import JobView, RunView, State
+from reltask.model.job import State
+from reltask.model.views import JobView, RunView
 from tests.cluster import checker
 from tests.cluster.effects import Effect, Effects
 from tests.cluster.workload import make_app

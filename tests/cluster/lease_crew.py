@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from reltask import App
-from reltask.leadership import LeaseView
+from reltask.model.views import LeaseView
 from tests.cluster import table
 from tests.cluster.cluster import ROOT, WorkerProcess, eventually
 from tests.cluster.lease_process import NAME, ROWS, TTL

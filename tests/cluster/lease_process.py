@@ -19,8 +19,8 @@ from typing import Any
 import psycopg
 
 from reltask import App, Lease, LeaseLost
-from reltask.engine.transaction import run_here
 from reltask.errors import ReltaskError
+from reltask.producer.transaction import run_here
 
 NAME = "reports"
 TTL = "RELTASK_TEST_TTL"

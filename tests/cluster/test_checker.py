@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-from reltask.job import JobView, Outcome, RunView, State
+from reltask.model.job import Outcome, State
+from reltask.model.views import JobView, RunView
 from tests.cluster.checker import Hold, Slot, check
 from tests.cluster.effects import Effect
 

@@ -12,9 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from reltask.connection_url import has_signals
 from reltask.errors import UnknownJob
-from reltask.job import JobView, Outcome, RunView, State
+from reltask.model.connection_url import has_signals
+from reltask.model.job import Outcome, State
+from reltask.model.views import JobView, RunView
 from tests.cluster import table
 from tests.cluster.cluster import Cluster, eventually, figures, slowness
 from tests.cluster.workload import POISONED, SCHEDULES

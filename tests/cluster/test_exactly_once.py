@@ -10,8 +10,9 @@ from statistics import median
 
 import pytest
 
-from reltask.duration import format_duration
-from reltask.job import Outcome, RunView
+from reltask.model.duration import format_duration
+from reltask.model.job import Outcome
+from reltask.model.views import RunView
 from tests.cluster.cluster import WORKER, Cluster, eventually, figures, running, slowness
 from tests.cluster.workload import SCHEDULES, VERSION
 

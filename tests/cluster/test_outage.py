@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reltask.job import Outcome, RunView
+from reltask.model.job import Outcome
+from reltask.model.views import RunView
 from reltask.stores.postgres.schema import migrate_postgres
 from tests.cluster import table
 from tests.cluster.cluster import Cluster, eventually, figures, running

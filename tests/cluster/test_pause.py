@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from reltask.job import Outcome, State
+from reltask.model.job import Outcome, State
 from tests.cluster.cluster import Cluster, eventually, pause
 
 pytestmark = pytest.mark.slow

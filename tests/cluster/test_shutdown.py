@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from reltask.job import Outcome, RunView
-from reltask.runner import EXIT_OK, EXIT_UNSETTLED
+from reltask.cli.runner import EXIT_OK, EXIT_UNSETTLED
+from reltask.model.job import Outcome
+from reltask.model.views import RunView
 from tests.cluster.cluster import Cluster, WorkerProcess, eventually, figures, slowness
 
 pytestmark = pytest.mark.slow

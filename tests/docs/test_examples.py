@@ -40,7 +40,7 @@ def test_pattern_is_short() -> None:
     """The whole pattern fits into 150 lines, comments and all, and uses no engine."""
     text = PATTERN.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 150
-    assert "reltask.engine" not in text
+    assert "reltask.worker" not in text
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from reltask import App
-from reltask.job import Outcome, State
+from reltask.model.job import Outcome, State
 from tests.docs.pages import ROOT, blocks
 from tests.docs.terminal import PATIENCE, Terminal
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reltask.job import TRANSITIONS
-from reltask.store import Store
+from reltask.model.job import TRANSITIONS
+from reltask.stores.store import Store
 from tests.docs.pages import PAGES, ROOT, blocks, links, mermaid, paths
 from tests.docs.terminal import Terminal
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from reltask import App
-from reltask.job import Outcome
+from reltask.model.job import Outcome
 from tests.docs.pages import ROOT, Block, blocks
 from tests.docs.terminal import Terminal
 

@@ -20,10 +20,11 @@ from typing import Any, TypeVar, cast
 from reltask import App
 from reltask.errors import AmbiguousError
 from reltask.events import Event
-from reltask.job import ClaimAnswer, ClaimRequest, JobView, RunView
-from reltask.store import BATCH, LeaseWake, Store, Wake
-from reltask.stores.sqlite.adapter import SqliteStore
-from reltask.stores.sqlite.session import SqliteOptions
+from reltask.model.job import ClaimAnswer, ClaimRequest
+from reltask.model.views import JobView, RunView
+from reltask.stores.sqlite.connections import SqliteOptions
+from reltask.stores.sqlite.store import SqliteStore
+from reltask.stores.store import BATCH, LeaseWake, Store, Wake
 from reltask.testing import VirtualTime
 
 T = TypeVar("T")

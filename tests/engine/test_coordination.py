@@ -13,13 +13,13 @@ import asyncpg
 import pytest
 
 from reltask import App, events
-from reltask.clock import SystemClock
-from reltask.config import DatabaseSettings, MaintenanceSettings
-from reltask.engine import coordination, maintenance
-from reltask.engine.coordination import Advisory
 from reltask.errors import SettingsError
-from reltask.job import WorkerRecord
+from reltask.model.clock import SystemClock
+from reltask.model.job import WorkerRecord
+from reltask.model.settings import DatabaseSettings, MaintenanceSettings
 from reltask.stores.choose import make_store
+from reltask.worker import coordination, maintenance
+from reltask.worker.coordination import Advisory
 from tests.engine.stage import LIVE_PATIENCE, Recorder, working
 
 OFFERED = [

@@ -12,8 +12,8 @@ from datetime import timedelta
 import pytest
 
 from reltask import App, Cancel, Context, Retry, Snooze, Stopped, events
-from reltask.engine.run import Run
-from reltask.job import State
+from reltask.model.job import State
+from reltask.worker.run import Run
 from tests.engine.stage import Stage, StageApp
 
 

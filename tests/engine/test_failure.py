@@ -10,7 +10,7 @@ import pytest
 
 from reltask import Backoff, Context, events
 from reltask.errors import UnknownJob
-from reltask.job import Outcome, State
+from reltask.model.job import Outcome, State
 from tests.engine.stage import Stage, StageApp
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reltask import App, events, schedule
+from reltask import App, events
+from reltask.model import schedule
 
 
 @pytest.fixture

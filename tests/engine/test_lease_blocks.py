@@ -17,10 +17,10 @@ import pytest
 
 from reltask import App, Context, Lease, LeaseLost, LeaseTaken, SyncContext
 from reltask.errors import ReltaskError, TransientError, UsageError
-from reltask.job import WorkerView
-from reltask.leadership import Term
-from reltask.leases import make_wish
-from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.leases.holding import lease_options
+from reltask.model.lease import Term
+from reltask.model.views import WorkerView
+from reltask.stores.sqlite.store import SqliteStore
 from reltask.testing import drain
 
 pytestmark = pytest.mark.slow
@@ -122,9 +122,9 @@ def test_the_loss_is_heard_in_every_thread_and_loop(app: App) -> None:
 
 def test_rotation_after_no_time_is_no_rotation() -> None:
     """`0s` means what it means in the setting: no limit. A stall of no length would lose the lease at once."""
-    assert make_wish("reports", ttl="10s", wait=True, rotate_after="0s", max_stall=None).rotate_after is None
+    assert lease_options("reports", ttl="10s", wait=True, rotate_after="0s", max_stall=None).rotate_after is None
     with pytest.raises(UsageError, match="max_stall: 0s"):
-        make_wish("reports", ttl="10s", wait=True, rotate_after=None, max_stall="0s")
+        lease_options("reports", ttl="10s", wait=True, rotate_after=None, max_stall="0s")
 
 
 async def test_blocks_of_the_wrong_kind(app: App) -> None:
@@ -199,7 +199,7 @@ async def test_who_has_left_before_it_began_takes_nothing(app: App) -> None:
     """Ctrl+C can come at any moment, also before the private loop has begun to try."""
     await app.status()
     host = app._lease_host
-    holding = host._holding(make_wish("reports", ttl="1m", wait=True, rotate_after=None, max_stall=None))
+    holding = host._holding(lease_options("reports", ttl="1m", wait=True, rotate_after=None, max_stall=None))
     await asyncio.wrap_future(host._give_back_privately(holding))
     with pytest.raises(UsageError, match="given up"):
         await app._client.run_private(holding.take, name="lease")

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from reltask import events
-from reltask.engine.leader import Leader
 from reltask.errors import AmbiguousError, LeaseTaken, PermanentError, TransientError, UsageError
-from reltask.leadership import LeaseView, Term
-from reltask.leases import make_wish
+from reltask.leases.holding import lease_options
+from reltask.leases.leader import Leader
+from reltask.model.lease import Term
+from reltask.model.views import LeaseView
 from tests.engine.stage import Stage, StageApp
 
 TRUST = 10 - 10 / 6
@@ -112,7 +113,7 @@ def test_who_leaves_while_giving_up_waits_for_the_resignation(stage: Stage) -> N
     async def scenario() -> None:
         store = app.sound_store()
         await store.open()
-        wish = make_wish("reports", ttl="1m", wait=True, rotate_after=None, max_stall=None)
+        wish = lease_options("reports", ttl="1m", wait=True, rotate_after=None, max_stall=None)
         holding = app._lease_host._holding(wish)
         taking = asyncio.create_task(holding.take(store))
         await asyncio.sleep(1)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from reltask import App, Context
-from reltask.job import State
+from reltask.model.job import State
 from tests.postgres_server import PostgresServer
 
 PLAIN_USER = """

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from reltask import events
-from reltask.engine.candidacy import STALLED
-from reltask.engine.coordination import Lease, Turn
 from reltask.errors import PermanentError, TransientError
-from reltask.job import Outcome, WorkerRecord
-from reltask.leadership import MAINTENANCE, Term
+from reltask.leases.candidacy import STALLED
+from reltask.model.job import Outcome, WorkerRecord
+from reltask.model.lease import MAINTENANCE, Term
+from reltask.worker.coordination import MaintenanceLease, Turn
 from tests.engine.stage import Stage, StageApp
 
 LEASE: dict[str, object] = {"maintenance.coordination": "lease"}
@@ -302,7 +302,7 @@ def test_an_old_term_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatc
     """A worker that takes itself for the leader of a term that is over changes nothing, whatever it tries."""
     leader, late = (with_task(stage.app(settings={**LEASE, "maintenance.keep_runs": "1h"})) for _ in range(2))
 
-    async def stale(_self: Lease) -> Turn | None:
+    async def stale(_self: MaintenanceLease) -> Turn | None:
         return Turn(Term(MAINTENANCE, 1))
 
     async def scenario() -> None:
@@ -313,7 +313,7 @@ def test_an_old_term_writes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatc
                 await leader.log.wait(events.LeaseAcquired, term)
         await dead_worker(leader, "gone")
         await asyncio.sleep(2 * 3600)
-        monkeypatch.setattr(Lease, "turn", stale)
+        monkeypatch.setattr(MaintenanceLease, "turn", stale)
         async with late.worker():
             await asyncio.sleep(600)
         assert min(late.faults.calls[verb] for verb in WRITES) >= 9

@@ -9,7 +9,7 @@ import pytest
 
 from reltask import Context, Snooze, events
 from reltask.errors import AmbiguousError, PermanentError, TransientError
-from reltask.job import State
+from reltask.model.job import State
 from tests.engine.stage import Stage
 
 ENDS: dict[str, type[events.RunEvent]] = {

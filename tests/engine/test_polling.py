@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 from reltask import events
-from reltask.job import RunView
+from reltask.model.views import RunView
 from tests.engine.stage import Stage, StageApp
 
 

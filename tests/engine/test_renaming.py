@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from reltask import App, Context, events
-from reltask.calls import Job
-from reltask.job import JobView
+from reltask.model.views import JobView
+from reltask.producer.call import Job
 from tests.engine.stage import Recorder, Stage, StageApp, working
 
 Ran = list[tuple[str, int]]

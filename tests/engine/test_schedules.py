@@ -13,9 +13,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from reltask import Context, Snooze, events
-from reltask.engine.declare import AGAIN, BLOCKED, is_older
 from reltask.errors import AmbiguousError, DeclarationError, ReltaskError, TransientError
-from reltask.job import JobView, NewJob, Outcome, Release, RunView, State
+from reltask.model.job import NewJob, Outcome, Release, State
+from reltask.model.views import JobView, RunView
+from reltask.worker.declare import AGAIN, BLOCKED, is_older
 from tests.engine.stage import Stage, StageApp
 
 

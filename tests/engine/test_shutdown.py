@@ -12,7 +12,7 @@ import pytest
 
 from reltask import Context, events
 from reltask.errors import TransientError
-from reltask.job import State
+from reltask.model.job import State
 from tests.engine.stage import Stage, StageApp
 
 

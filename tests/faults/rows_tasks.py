@@ -7,9 +7,9 @@ import uuid
 from datetime import datetime
 from uuid import UUID
 
-from reltask.client import Operation
-from reltask.job import NewJob, Outcome, State
-from reltask.store import Store
+from reltask.model.job import NewJob, Outcome, State
+from reltask.producer.client import Operation
+from reltask.stores.store import Store
 from tests.cluster.cluster import eventually
 from tests.cluster.workload import VERSION
 from tests.faults.stage import Stage

@@ -23,7 +23,8 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from reltask.job import JobView, Outcome, RunView, State
+from reltask.model.job import Outcome, State
+from reltask.model.views import JobView, RunView
 from reltask.stores.postgres.schema import migrate_postgres
 from tests import mssql_server
 from tests.cluster import table

@@ -16,14 +16,15 @@ from uuid import UUID, uuid4
 import pytest
 
 from reltask import App, Context, Snooze, events
-from reltask.calls import Job
-from reltask.engine import poller
 from reltask.errors import TransientError
-from reltask.job import JobView, NewJob, RunView
+from reltask.model.job import NewJob
+from reltask.model.views import JobView, RunView
+from reltask.producer.call import Job
 from reltask.stores.postgres import values
-from reltask.stores.postgres.adapter import PostgresStore
-from reltask.stores.postgres.connections import Options
+from reltask.stores.postgres.connections import PostgresOptions
+from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.postgres.values import WORTH_COPYING
+from reltask.worker import poller
 from tests.cluster import table
 from tests.cluster.cluster import slowness
 from tests.engine.stage import Recorder
@@ -275,7 +276,7 @@ async def test_large_bulk_ends_with_its_network(postgres_scene: Scene, monkeypat
             return super().__iter__()
 
     monkeypatch.setattr(values, "records", lambda jobs, now: map(Silencing, records(jobs, now)))
-    options = Options(connect_timeout=1.0, command_timeout=1.0, pool_size=1)
+    options = PostgresOptions(connect_timeout=1.0, command_timeout=1.0, pool_size=1)
     store = PostgresStore(scene.proxy.url(scene.url), options=options)
     jobs = [NewJob(id=uuid4(), task="t", args=json.dumps({"x": "y" * 100_000})) for _ in range(WORTH_COPYING)]
     with pytest.raises(TransientError):

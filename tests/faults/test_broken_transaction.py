@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from reltask.errors import TransientError
-from reltask.stores.postgres.adapter import PostgresStore
+from reltask.stores.postgres.store import PostgresStore
 from tests.cluster import table
 from tests.faults.proxy import Proxy
 from tests.postgres_server import PostgresServer

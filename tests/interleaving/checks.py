@@ -16,7 +16,7 @@ from itertools import combinations, groupby
 from typing import Any
 from uuid import UUID
 
-from reltask.job import TRANSITIONS, Outcome, Verb
+from reltask.model.job import TRANSITIONS, Outcome, Verb
 from tests.interleaving.driver import Driver, Row, Snapshot, Violation
 from tests.interleaving.operations import LATER, Operation, T, said, won
 from tests.interleaving.orders import Plan, Result

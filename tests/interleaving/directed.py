@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reltask.job import Hold, NewJob, Outcome
+from reltask.model.job import Hold, NewJob, Outcome
 from tests.interleaving.driver import Driver
 from tests.interleaving.operations import (
     HOLD,

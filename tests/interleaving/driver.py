@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from reltask.store import Store, Transaction
+from reltask.stores.store import Store, Transaction
 
 Row = dict[str, Any]
 

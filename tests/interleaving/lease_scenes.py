@@ -11,8 +11,8 @@ from itertools import product
 from typing import Any
 from uuid import UUID
 
-from reltask.job import Completion
-from reltask.leadership import Grant, LeaseRequest, Term
+from reltask.model.job import Completion
+from reltask.model.lease import Grant, LeaseRequest, Term
 from tests.interleaving.driver import Session
 from tests.interleaving.operations import LATER, A, B, Operation, T, claim, one_off, record
 from tests.interleaving.scenes import LONG_AGO, Scene, committed, every_pair

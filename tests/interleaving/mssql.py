@@ -21,10 +21,10 @@ from uuid import UUID
 
 from reltask.errors import ReltaskError
 from reltask.stores.mssql import values
-from reltask.stores.mssql.adapter import MssqlStore
-from reltask.stores.mssql.connect import read_url
-from reltask.stores.mssql.connections import Connections, Line, Options, failed, fetch
+from reltask.stores.mssql.connections import Connections, MssqlOptions, ThreadedConnection, failed, fetch
+from reltask.stores.mssql.store import MssqlStore
 from reltask.stores.mssql.transaction import MssqlTransaction
+from reltask.stores.mssql.url import read_url
 from reltask.stores.statement import Statement, compile_statement, read_sql
 from tests import mssql_server
 from tests.interleaving.driver import Row, Snapshot, StatementRefused, Waiting
@@ -98,7 +98,15 @@ class MssqlSession:
     """One connection whose transaction the scenario owns."""
 
     def __init__(
-        self, line: Line, monitor: Line, gate: Line, statements: Statements, worker: str, *, spid: int, skips: bool
+        self,
+        line: ThreadedConnection,
+        monitor: ThreadedConnection,
+        gate: ThreadedConnection,
+        statements: Statements,
+        worker: str,
+        *,
+        spid: int,
+        skips: bool,
     ) -> None:
         self.worker = worker
         self.skips = skips
@@ -161,7 +169,7 @@ def _told(error: Exception, verb: str) -> ReltaskError:
     return failed(error, verb=verb, writes=True)
 
 
-async def _run(line: Line, sql: str, *arguments: object) -> list[Any]:
+async def _run(line: ThreadedConnection, sql: str, *arguments: object) -> list[Any]:
     return await line.call(lambda connection: mssql_server.run(connection, sql, *arguments), PATIENCE)
 
 
@@ -179,7 +187,7 @@ class _BoundStore(MssqlStore):
 class _BoundTransaction(MssqlTransaction):
     """A task's transaction on the session's connection."""
 
-    def __init__(self, session: MssqlSession, line: Line) -> None:
+    def __init__(self, session: MssqlSession, line: ThreadedConnection) -> None:
         super().__init__(line, None, PATIENCE, None)
         self._session = session
 
@@ -190,7 +198,7 @@ class _BoundTransaction(MssqlTransaction):
 class MssqlDriver:
     """One migrated database, three sessions, and a connection that watches them."""
 
-    def __init__(self, monitor: Line, sessions: list[MssqlSession], statements: Statements) -> None:
+    def __init__(self, monitor: ThreadedConnection, sessions: list[MssqlSession], statements: Statements) -> None:
         self.first, self.second, self.gate = sessions
         self._monitor = monitor
         self._statements = statements
@@ -248,7 +256,7 @@ def _rows(connection: Any, table: str) -> list[Row]:
 @asynccontextmanager
 async def mssql_driver(url: str) -> AsyncIterator[MssqlDriver]:
     """Connect, and add what the suite needs beside reltask's tables."""
-    connections = Connections(read_url(url), None, Options(command_timeout=PATIENCE))
+    connections = Connections(read_url(url), None, MssqlOptions(command_timeout=PATIENCE))
     lines = [await connections._connect() for _ in range(7)]
     monitor, *others = lines
     await _run(monitor, SET_UP)

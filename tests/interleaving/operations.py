@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from reltask.job import (
+from reltask.model.job import (
     BeatAnswer,
     ClaimAnswer,
     ClaimRequest,
@@ -26,7 +26,7 @@ from reltask.job import (
     Verb,
     WorkerRecord,
 )
-from reltask.leadership import LeaseAnswer
+from reltask.model.lease import LeaseAnswer
 from tests.interleaving.driver import Session
 from tests.store.bench import seen
 

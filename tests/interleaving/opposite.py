@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from reltask.job import Hold, NewJob
+from reltask.model.job import Hold, NewJob
 from tests.interleaving.driver import Driver, Session, Waiting
 from tests.interleaving.operations import A, B, C, Operation, enqueue, one_off
 from tests.interleaving.telling import Story, do, expect, opened, rows, sent

@@ -16,8 +16,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from reltask.stores.postgres.adapter import PostgresStore
-from reltask.stores.postgres.connections import Options, connect
+from reltask.stores.postgres.connections import PostgresOptions, connect
+from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.postgres.transaction import PostgresTransaction
 from reltask.stores.statement import Statement, compile_statement, read_sql, split
 from tests.interleaving.driver import Snapshot, StatementRefused, Waiting
@@ -257,7 +257,7 @@ class PostgresDriver:
 @asynccontextmanager
 async def postgres_driver(url: str) -> AsyncIterator[PostgresDriver]:
     """Connect, and add what the suite needs beside reltask's tables. A deadlock is found within 20 ms."""
-    connections = [await connect(url, Options(command_timeout=20.0)) for _ in range(4)]
+    connections = [await connect(url, PostgresOptions(command_timeout=20.0)) for _ in range(4)]
     monitor, *others = connections
     try:
         await monitor.execute(SET_UP)

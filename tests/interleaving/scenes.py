@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import combinations_with_replacement, product
 
-from reltask.job import Hold, NewJob
+from reltask.model.job import Hold, NewJob
 from tests.interleaving.driver import Driver, Session
 from tests.interleaving.operations import (
     LOCK,

@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 
 from reltask.stores.migration import migrations, schema_version
-from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.schema import migrate_postgres
-from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.stores.postgres.store import PostgresStore
+from reltask.stores.sqlite.store import SqliteStore
 
 WORKER = """
 insert into reltask{0}workers (

@@ -11,8 +11,8 @@ import pytest
 
 from reltask.errors import SchemaError
 from reltask.stores.migration import migrations, schema_scripts, schema_version
-from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.schema import migrate_postgres, pending_postgres
+from reltask.stores.postgres.store import PostgresStore
 
 COLUMNS = """
 select table_name, column_name, data_type, is_nullable, column_default, generation_expression

@@ -14,9 +14,9 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from reltask.job import Completion, Failure, Hold, NewJob, Outcome, Release
+from reltask.model.job import Completion, Failure, Hold, NewJob, Outcome, Release
 from reltask.stores.postgres import values
-from reltask.stores.postgres.connections import Options, connect
+from reltask.stores.postgres.connections import PostgresOptions, connect
 from reltask.stores.statement import Statement, load
 from tests.plans.test_claim_plan import FILL, nodes
 
@@ -71,7 +71,7 @@ def assert_found_by_id(verb: str, answer: Any) -> None:
 @pytest.mark.parametrize("fill", [(), (FILL,)], ids=["empty", "full"])
 async def test_a_kept_plan_finds_each_row_by_its_id(postgres_url: str, verb: str, fill: tuple[str, ...]) -> None:
     """A plan is kept until the next statistics: made for an empty table, it must serve the first million, too."""
-    connection = await connect(postgres_url, Options())
+    connection = await connect(postgres_url, PostgresOptions())
     for preparation in (*fill, "vacuum analyze reltask.jobs, reltask.runs"):
         await connection.execute(preparation)
     (statement,) = load("postgres", verb, "numbered")
@@ -82,7 +82,7 @@ async def test_a_kept_plan_finds_each_row_by_its_id(postgres_url: str, verb: str
 @pytest.mark.parametrize("verb", BATCHES)
 async def test_other_sessions_find_each_row_by_its_id(postgres_url: str, verb: str) -> None:
     """Where the planner is left alone, and may read whole tables, a batch still does not."""
-    connection = await connect(postgres_url, Options(), plain=True)
+    connection = await connect(postgres_url, PostgresOptions(), plain=True)
     await connection.execute(FILL)
     await connection.execute(LEDGER)
     await connection.execute("vacuum analyze reltask.jobs, reltask.runs")

@@ -15,9 +15,9 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from reltask.job import ClaimRequest
+from reltask.model.job import ClaimRequest
 from reltask.stores.postgres import values
-from reltask.stores.postgres.connections import Options, connect
+from reltask.stores.postgres.connections import PostgresOptions, connect
 from reltask.stores.statement import load
 
 FILL = """
@@ -52,7 +52,7 @@ REQUEST = ClaimRequest(
 
 @pytest.fixture
 async def full_table(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await connect(postgres_url, Options())
+    connection = await connect(postgres_url, PostgresOptions())
     await connection.execute(FILL)
     await connection.execute(DUE)
     yield connection
@@ -118,7 +118,7 @@ async def test_claim_sorts_lanes_and_never_the_table(full_table: asyncpg.Connect
 @pytest.mark.slow
 async def test_plan_made_on_an_empty_table_is_the_plan_for_a_full_one(postgres_url: str) -> None:
     """Workers start before there are jobs, and keep their plan: it must not be one that suits an empty table only."""
-    connection = await connect(postgres_url, Options())
+    connection = await connect(postgres_url, PostgresOptions())
     try:
         if connection.get_server_version() < (16,):
             pytest.skip("EXPLAIN shows generic plans from PostgreSQL 16 on")

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import pytest
 
-from reltask.job import ClaimRequest, NewJob
+from reltask.model.job import ClaimRequest, NewJob
 from reltask.stores.migration import migrations
-from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.statement import load, split
 
 PROTOCOL = [

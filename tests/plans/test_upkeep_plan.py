@@ -15,9 +15,9 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from reltask.leadership import LeaseRequest, Term
+from reltask.model.lease import LeaseRequest, Term
 from reltask.stores.postgres import values
-from reltask.stores.postgres.connections import Options, connect
+from reltask.stores.postgres.connections import PostgresOptions, connect
 from reltask.stores.statement import load
 from tests.plans.test_claim_plan import nodes, rows_read
 
@@ -42,7 +42,7 @@ REQUEST = LeaseRequest(
 
 @pytest.fixture
 async def full_ledger(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await connect(postgres_url, Options())
+    connection = await connect(postgres_url, PostgresOptions())
     await connection.execute(FILL)
     yield connection
     await connection.close()

@@ -16,8 +16,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from reltask.stores.sqlite.connections import Session, SqliteOptions
 from reltask.stores.sqlite.schema import ensure_schema
-from reltask.stores.sqlite.session import Session, SqliteOptions
 
 OPTIONS = SqliteOptions(command_timeout=timedelta(0), synchronous="normal", watch=None)
 START = datetime(2026, 1, 1, tzinfo=UTC)

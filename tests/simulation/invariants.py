@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from reltask import events
-from reltask.job import SLOT_ENDINGS, Hold, Outcome
+from reltask.model.job import SLOT_ENDINGS, Hold, Outcome
 from tests.simulation.workload import BYSTANDERS, INTERVALS, STUBBORN, TRANSACTIONAL
 
 MICROS = 1_000_000

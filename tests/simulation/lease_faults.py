@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from reltask.errors import DatabaseError
-from reltask.leadership import Term
+from reltask.model.lease import Term
 from tests.simulation.network import Line, Trouble
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import sys
 from typing import Any
 from unittest import mock
 
-from reltask.engine.candidacy import Action, Candidacy, GiveBack, Tenure, Try
-from reltask.leadership import LeaseAnswer
+from reltask.leases.candidacy import Candidacy, LeaseAction, ResignLease, Tenure, TryLease
+from reltask.model.lease import LeaseAnswer
 from tests.simulation.mutants import Catch, Mutant, method, sql, table
 from tests.simulation.run_leases import run_seeds
 
@@ -22,17 +22,17 @@ Candidacy_lose = Candidacy._lose
 
 
 def trust_from_the_answer(
-    self: Candidacy, tried: Try, answer: LeaseAnswer, *, sent_at: float, now: float
-) -> list[Action]:
+    self: Candidacy, tried: TryLease, answer: LeaseAnswer, *, sent_at: float, now: float
+) -> list[LeaseAction]:
     assert sent_at <= now
     return Candidacy_answered(self, tried, answer, sent_at=now, now=now)
 
 
-def renew_what_was_announced(self: Candidacy, tenure: Tenure, reason: str, now: float) -> list[Action]:
+def renew_what_was_announced(self: Candidacy, tenure: Tenure, reason: str, now: float) -> list[LeaseAction]:
     actions = Candidacy_lose(self, tenure, reason, now)
     if now < tenure.pace.deadline(tenure.acknowledged) and not tenure.gone:
         tenure.lost, tenure.rotate_at, tenure.progressed, self.tenure = None, float("inf"), now, tenure
-        return [action for action in actions if not isinstance(action, GiveBack)]
+        return [action for action in actions if not isinstance(action, ResignLease)]
     return actions
 
 

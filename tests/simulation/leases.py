@@ -20,9 +20,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from reltask import events
-from reltask.engine.leader import TRY_SHARE, Leader
 from reltask.errors import AmbiguousError, TransientError
-from reltask.leadership import Grant, Term
+from reltask.leases.leader import TRY_SHARE, Leader
+from reltask.model.lease import Grant, Term
 from tests.simulation.database import START, Database
 from tests.simulation.invariants import Violation
 from tests.simulation.lease_faults import LeaseFaults

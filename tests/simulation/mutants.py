@@ -19,14 +19,14 @@ from uuid import UUID
 
 import msgspec
 
-from reltask.engine.heartbeat import Abandon, Heartbeats, Verify, Watch
-from reltask.engine.settle import Settler
-from reltask.engine.transaction import Transactions
-from reltask.engine.worker import Worker
 from reltask.errors import DatabaseError
-from reltask.job import NewJob, Outcome, Release
+from reltask.model.job import NewJob, Outcome, Release
 from reltask.stores import statement
-from reltask.stores.sqlite.session import Session
+from reltask.stores.sqlite.connections import Session
+from reltask.worker.heartbeat import Abandon, Heartbeats, Verify, Watch
+from reltask.worker.settle import Settler
+from reltask.worker.transaction import Transactions
+from reltask.worker.worker import Worker
 from tests.simulation.database import OPTIONS, Database
 from tests.simulation.run import run_each
 from tests.simulation.world import Node, World

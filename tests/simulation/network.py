@@ -19,11 +19,11 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from reltask.clock import Clock
 from reltask.errors import AmbiguousError, TransientError
-from reltask.store import Wake
-from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.model.clock import Clock
+from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.sqlite.transaction import transaction
+from reltask.stores.store import Wake
 from tests.simulation.database import OPTIONS, Database
 
 Inspect = Callable[[str, tuple[Any, ...]], Callable[[Any], None]]

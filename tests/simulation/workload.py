@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from reltask import App, Backoff, Cancel, Context, Retry, Snooze
-from reltask.job import NewJob
+from reltask.model.job import NewJob
 
 LOCK_TIMEOUT = 10.0
 STOP_GRACE = 0.8

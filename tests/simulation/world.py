@@ -15,14 +15,14 @@ from uuid import UUID
 import msgspec
 
 from reltask import Context, events
-from reltask.calls import Call, Options
-from reltask.config import LimitSettings, WorkerSettings
-from reltask.engine.service import Host, Service
-from reltask.engine.worker import Worker
 from reltask.errors import AmbiguousError, DatabaseError, TransientError
-from reltask.job import NewJob
+from reltask.model.job import NewJob
+from reltask.model.settings import LimitSettings, WorkerSettings
+from reltask.model.task import Registry
+from reltask.producer.call import Call, JobOptions
+from reltask.service import Host, Service
 from reltask.stores.sqlite.values import micros
-from reltask.tasks import Registry
+from reltask.worker.worker import Worker
 from tests.simulation.database import START, Database
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Auditor, Body, Disturbance, Inspector, Reports, Violation
@@ -358,7 +358,7 @@ class World:
 
     async def enqueue_one(self, task: str) -> None:
         """A client whose line may lose the answer: it sends the same job, with the same id, until it is answered."""
-        options = Options(priority=self.rng.randrange(10), delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])))
+        options = JobOptions(priority=self.rng.randrange(10), delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])))
         call = Call(self.app.registry.get(task), "{}", options)
         job = call.job(UUID(int=self.rng.getrandbits(128), version=4))
         while True:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
-from reltask.job import (
+from reltask.model.job import (
     Claim,
     ClaimAnswer,
     ClaimRequest,
@@ -21,16 +21,15 @@ from reltask.job import (
     Declared,
     Failure,
     Hold,
-    JobView,
     NewJob,
     Outcome,
     Release,
-    RunView,
     WorkerRecord,
 )
-from reltask.store import Store
-from reltask.stores.sqlite.adapter import SqliteStore
-from reltask.stores.sqlite.session import SqliteOptions
+from reltask.model.views import JobView, RunView
+from reltask.stores.sqlite.connections import SqliteOptions
+from reltask.stores.sqlite.store import SqliteStore
+from reltask.stores.store import Store
 from tests import mssql_server
 
 START = datetime(2025, 3, 30, 0, 59, 59, 123456, tzinfo=UTC)
@@ -114,7 +113,7 @@ class PostgresBackend:
         self.url = url
 
     def store(self, now: Callable[[], datetime] | None) -> Store:
-        from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415 - the driver is an extra
+        from reltask.stores.postgres.store import PostgresStore  # noqa: PLC0415 - the driver is an extra
 
         return PostgresStore(self.url, now=now)
 
@@ -156,11 +155,11 @@ class MssqlBackend:
         self._connection: Any = None
 
     def store(self, now: Callable[[], datetime] | None) -> Store:
-        from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - the driver is an extra
-        from reltask.stores.mssql.connections import Options  # noqa: PLC0415
+        from reltask.stores.mssql.connections import MssqlOptions  # noqa: PLC0415
+        from reltask.stores.mssql.store import MssqlStore  # noqa: PLC0415 - the driver is an extra
 
         # Babelfish takes seconds to read a batch that is new to a connection.
-        return MssqlStore(self.url, now=now, options=Options(command_timeout=120))
+        return MssqlStore(self.url, now=now, options=MssqlOptions(command_timeout=120))
 
     async def clear(self) -> None:
         mssql_server.clear(self.connection)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reltask.store import Store
+from reltask.stores.store import Store
 from tests.mssql_server import databases
 from tests.postgres_server import PostgresServer
 from tests.store.bench import Backend, Bench, MssqlBackend, Now, PostgresBackend, SqliteBackend

@@ -28,7 +28,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_async
 
 from reltask import Job
-from reltask.engine.transaction import run_here
+from reltask.producer.transaction import run_here
 from tests.mssql_server import VARIABLE
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sa_async
 
 from reltask.stores.borrowed.drivers import OdbcLink
-from reltask.stores.mssql.connect import read_url
+from reltask.stores.mssql.url import read_url
 from tests.store.lenders import INSERT, AlchemyAsyncConnection, Django, Lender, declare_in_django
 
 ODBC = "ODBC Driver 18 for SQL Server"

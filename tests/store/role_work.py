@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from reltask.errors import PermanentError
-from reltask.job import ClaimRequest, Completion, Failure, NewJob, Outcome, Release, WorkerRecord
-from reltask.leadership import Grant, LeaseRequest, Term
-from reltask.store import Store
+from reltask.model.job import ClaimRequest, Completion, Failure, NewJob, Outcome, Release, WorkerRecord
+from reltask.model.lease import Grant, LeaseRequest, Term
+from reltask.stores.store import Store
 
 LEASE = LeaseRequest(name="m", holder="w", acquisition=uuid4(), ttl=timedelta(seconds=10))
 MANY = 100

@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from reltask.audit import KEPT_FOR, Break, Kind, Wait
-from reltask.job import Claim, NewJob, Outcome
+from reltask.model.audit import KEPT_FOR, Break, BreakKind, Wait
+from reltask.model.job import Claim, NewJob, Outcome
 from tests import mssql_server
 from tests.store.bench import (
     ALIVE,
@@ -67,7 +67,7 @@ async def end_slots(bench: Bench, job: NewJob, count: int) -> UUID:
     return job.id
 
 
-async def breaks(bench: Bench) -> list[tuple[Kind, int, int]]:
+async def breaks(bench: Bench) -> list[tuple[BreakKind, int, int]]:
     found = await bench.store.audit_slots(kept_for=KEPT_FOR)
     return [(one.kind, one.first_no, one.last_no) for one in found]
 
@@ -164,7 +164,7 @@ async def test_a_missing_end_is_a_lost_slot(bench: Bench) -> None:
     """The run of slot 2 is not in the ledger: neither is its fence, nor its end."""
     job_id = await end_slots(bench, recurring(key="k"), 3)
     await damage(bench, "delete from @runs where slot_no = 2")
-    assert await breaks(bench) == [(Kind.RUN_MISSING, 2, 2), (Kind.SLOT_LOST, 2, 2)]
+    assert await breaks(bench) == [(BreakKind.RUN_MISSING, 2, 2), (BreakKind.SLOT_LOST, 2, 2)]
     (first, _) = await bench.store.audit_slots(kept_for=KEPT_FOR)
     assert (first.job_id, first.task, first.key, first.starts_at) == (job_id, "greet", "k", 1)
     assert await bench.store.audit_slots(kept_for=KEPT_FOR, task="other") == []
@@ -175,37 +175,37 @@ async def test_a_slot_that_was_passed_without_an_end_is_lost(bench: Bench) -> No
     """All runs are there, but none of slot 2 ended it."""
     await end_slots(bench, recurring(), 3)
     await damage(bench, "update @runs set outcome = 'failed' where slot_no = 2")
-    assert await breaks(bench) == [(Kind.SLOT_LOST, 2, 2)]
+    assert await breaks(bench) == [(BreakKind.SLOT_LOST, 2, 2)]
 
 
 async def test_the_newest_end_must_be_there(bench: Bench) -> None:
     """The row has moved on to slot 4, and the ledger ends with slot 2."""
     await end_slots(bench, recurring(), 3)
     await damage(bench, "delete from @runs where slot_no = 3")
-    assert await breaks(bench) == [(Kind.RUN_MISSING, 3, 3), (Kind.SLOT_LOST, 3, 3)]
+    assert await breaks(bench) == [(BreakKind.RUN_MISSING, 3, 3), (BreakKind.SLOT_LOST, 3, 3)]
 
 
 async def test_a_row_that_jumped_has_lost_slots(bench: Bench) -> None:
     """A scheduled successor that is neither in the ledger nor current."""
     await end_slots(bench, recurring(), 2)
     await damage(bench, "update @jobs set slot_no = slot_no + 3")
-    assert await breaks(bench) == [(Kind.SLOT_LOST, 3, 5)]
+    assert await breaks(bench) == [(BreakKind.SLOT_LOST, 3, 5)]
 
 
 async def test_a_young_history_starts_with_the_first_run(bench: Bench) -> None:
     """Nothing of a job younger than what is always kept can have been pruned."""
     await end_slots(bench, recurring(), 3)
     await damage(bench, "delete from @runs where fence <= 2")
-    assert await breaks(bench) == [(Kind.RUN_MISSING, 1, 2), (Kind.SLOT_LOST, 1, 2)]
+    assert await breaks(bench) == [(BreakKind.RUN_MISSING, 1, 2), (BreakKind.SLOT_LOST, 1, 2)]
     await damage(bench, "delete from @runs")
-    assert await breaks(bench) == [(Kind.RUN_MISSING, 1, 3), (Kind.SLOT_LOST, 1, 3)]
+    assert await breaks(bench) == [(BreakKind.RUN_MISSING, 1, 3), (BreakKind.SLOT_LOST, 1, 3)]
 
 
 async def test_the_last_end_of_an_old_job_must_be_there_while_it_is_young(bench: Bench) -> None:
     """The row says when the last slot ended: too lately for its ledger row to have been pruned."""
     await end_slots(bench, recurring(), 8)
     await damage(bench, "delete from @runs")
-    assert await breaks(bench) == [(Kind.SLOT_LOST, 8, 8)]
+    assert await breaks(bench) == [(BreakKind.SLOT_LOST, 8, 8)]
 
 
 async def test_a_slot_with_two_ends_is_found(unguarded: Bench) -> None:
@@ -213,7 +213,7 @@ async def test_a_slot_with_two_ends_is_found(unguarded: Bench) -> None:
     await end_slots(unguarded, recurring(), 2)
     await damage(unguarded, "update @runs set slot_no = 1 where slot_no = 2")
     await damage(unguarded, "update @jobs set slot_no = 2")
-    assert await breaks(unguarded) == [(Kind.SLOT_TWICE, 1, 1)]
+    assert await breaks(unguarded) == [(BreakKind.SLOT_TWICE, 1, 1)]
     (count,) = await unguarded.store.audit_tasks()
     assert (count.ended, count.doubled) == (1, 1)
 
@@ -224,14 +224,14 @@ async def test_a_run_after_its_slots_end_is_found(bench: Bench) -> None:
     assert await bench.fail(await bench.claim_one())
     await damage(bench, "update @runs set slot_no = 1 where slot_no = 2")
     found = await breaks(bench)
-    assert (Kind.SLOT_REOPENED, 1, 1) in found
+    assert (BreakKind.SLOT_REOPENED, 1, 1) in found
 
 
 async def test_a_row_that_stands_at_an_ended_slot_is_found(bench: Bench) -> None:
     """It would run again what has ended."""
     await end_slots(bench, recurring(), 2)
     await damage(bench, "update @jobs set slot_no = 2")
-    assert await breaks(bench) == [(Kind.SLOT_REOPENED, 2, 2)]
+    assert await breaks(bench) == [(BreakKind.SLOT_REOPENED, 2, 2)]
 
 
 async def test_a_claim_that_left_no_ledger_row_is_found(bench: Bench) -> None:
@@ -240,14 +240,14 @@ async def test_a_claim_that_left_no_ledger_row_is_found(bench: Bench) -> None:
     assert await breaks(bench) == []
     unlocked = "locked_by = null, locked_at = null, heartbeat_at = null, lock_expires_at = null"
     await damage(bench, f"update @jobs set {unlocked}")
-    assert await breaks(bench) == [(Kind.RUN_MISSING, 1, 1)]
+    assert await breaks(bench) == [(BreakKind.RUN_MISSING, 1, 1)]
 
 
 async def test_a_fence_that_went_back_is_found(bench: Bench) -> None:
     """The next claim would present a fence that somebody had before."""
     await end_slots(bench, recurring(), 2)
     await damage(bench, "update @jobs set fence = 1")
-    assert await breaks(bench) == [(Kind.FENCE_BEHIND, 2, 2)]
+    assert await breaks(bench) == [(BreakKind.FENCE_BEHIND, 2, 2)]
 
 
 async def test_a_job_that_vanished_before_its_end_is_lost(bench: Bench) -> None:
@@ -255,7 +255,7 @@ async def test_a_job_that_vanished_before_its_end_is_lost(bench: Bench) -> None:
     claim = await bench.claimed()
     assert await bench.fail(claim)
     await damage(bench, "delete from @jobs")
-    assert await breaks(bench) == [(Kind.SLOT_LOST, 1, 1)]
+    assert await breaks(bench) == [(BreakKind.SLOT_LOST, 1, 1)]
 
 
 async def test_a_recurring_job_that_vanished_has_lost_its_successor(bench: Bench) -> None:
@@ -265,7 +265,7 @@ async def test_a_recurring_job_that_vanished_has_lost_its_successor(bench: Bench
     vanished = await end_slots(bench, recurring(key="vanished"), 2)
     await damage(bench, "delete from @jobs")
     (found,) = await bench.store.audit_slots(kept_for=KEPT_FOR)
-    assert (found.job_id, found.kind, found.first_no, found.last_no) == (vanished, Kind.SLOT_LOST, 3, 3)
+    assert (found.job_id, found.kind, found.first_no, found.last_no) == (vanished, BreakKind.SLOT_LOST, 3, 3)
 
 
 async def test_breaks_of_one_job_are_not_those_of_another(bench: Bench) -> None:
@@ -278,7 +278,7 @@ async def test_breaks_of_one_job_are_not_those_of_another(bench: Bench) -> None:
     middle = sorted(str(job.id) for job in await bench.store.list_jobs())[1]
     await damage(bench, f"update @jobs set slot_no = 3 where id = '{middle}'")
     (found,) = await bench.store.audit_slots(kept_for=KEPT_FOR)
-    assert (str(found.job_id), found.kind, found.first_no) == (middle, Kind.SLOT_LOST, 2)
+    assert (str(found.job_id), found.kind, found.first_no) == (middle, BreakKind.SLOT_LOST, 2)
 
 
 # Waiting
@@ -299,7 +299,7 @@ async def test_a_due_job_that_an_idle_worker_leaves_lying_is_a_violation(bench: 
     assert await waits(bench) == []
     await wait_for(bench, timedelta(seconds=1))
     (wait,) = await waits(bench)
-    assert wait.kind is Kind.UNCLAIMED
+    assert wait.kind is BreakKind.UNCLAIMED
     assert wait.kind.is_violation
     assert (wait.task, wait.queue, wait.jobs, wait.job_id) == ("greet", "default", 1, job_id)
     assert wait.since == bench.now() - LOCK - timedelta(seconds=1)
@@ -321,14 +321,14 @@ async def test_a_jobs_own_lock_timeout_counts(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [
-        ({"tasks": ["other"]}, Kind.UNSERVED),
-        ({"queues": ["other"]}, Kind.UNSERVED),
-        ({"concurrency": 0}, Kind.BACKLOG),
-        ({"tasks": ["other", "greet"], "queues": ["other", "default"]}, Kind.UNCLAIMED),
+        ({"tasks": ["other"]}, BreakKind.UNSERVED),
+        ({"queues": ["other"]}, BreakKind.UNSERVED),
+        ({"concurrency": 0}, BreakKind.BACKLOG),
+        ({"tasks": ["other", "greet"], "queues": ["other", "default"]}, BreakKind.UNCLAIMED),
     ],
 )
 async def test_only_a_worker_that_could_have_helped_is_to_blame(
-    bench: Bench, fields: dict[str, Any], kind: Kind
+    bench: Bench, fields: dict[str, Any], kind: BreakKind
 ) -> None:
     """It knows the task, serves the queue, and has a free place; else there are too few workers, and that is a note."""
     await bench.store.register_worker(worker_record(**fields))
@@ -344,9 +344,9 @@ async def test_stopped_silent_and_new_workers_are_not_to_blame(bench: Bench) -> 
     await bench.store.stop_worker("stopped")
     await bench.add(new_job())
     bench.now.advance(minutes=10)
-    assert [wait.kind for wait in await waits(bench)] == [Kind.UNSERVED]
+    assert [wait.kind for wait in await waits(bench)] == [BreakKind.UNSERVED]
     await bench.store.register_worker(worker_record("new"))
-    assert [wait.kind for wait in await waits(bench)] == [Kind.BACKLOG]
+    assert [wait.kind for wait in await waits(bench)] == [BreakKind.BACKLOG]
 
 
 async def test_a_worker_that_is_busy_in_the_queue_is_working_off_a_backlog(bench: Bench) -> None:
@@ -355,11 +355,11 @@ async def test_a_worker_that_is_busy_in_the_queue_is_working_off_a_backlog(bench
     await bench.add(new_job(), new_job())
     claim = await bench.claim_one()
     await wait_for(bench, LOCK + timedelta(seconds=1))
-    assert [wait.kind for wait in await waits(bench)] == [Kind.BACKLOG]
+    assert [wait.kind for wait in await waits(bench)] == [BreakKind.BACKLOG]
     assert await bench.complete(claim)
-    assert [wait.kind for wait in await waits(bench)] == [Kind.BACKLOG]
+    assert [wait.kind for wait in await waits(bench)] == [BreakKind.BACKLOG]
     await wait_for(bench, LOCK)
-    assert [wait.kind for wait in await waits(bench)] == [Kind.UNCLAIMED]
+    assert [wait.kind for wait in await waits(bench)] == [BreakKind.UNCLAIMED]
 
 
 async def test_a_freed_or_late_inserted_job_waits_from_then_on(bench: Bench) -> None:
@@ -374,7 +374,7 @@ async def test_a_freed_or_late_inserted_job_waits_from_then_on(bench: Bench) -> 
     await wait_for(bench, LOCK + timedelta(seconds=1))
     (wait,) = await waits(bench)
     assert (wait.kind, wait.jobs, freed.job_id in {job.id for job in await bench.store.list_jobs()}) == (
-        Kind.UNCLAIMED,
+        BreakKind.UNCLAIMED,
         2,
         True,
     )
@@ -397,12 +397,12 @@ async def test_an_expired_claim_is_taken_away_in_time(bench: Bench) -> None:
     assert await waits(bench) == []
     bench.now.advance(seconds=1)
     (wait,) = await waits(bench)
-    assert (wait.kind, wait.job_id) == (Kind.EXPIRED, claim.job_id)
+    assert (wait.kind, wait.job_id) == (BreakKind.EXPIRED, claim.job_id)
     await bench.store.register_worker(worker_record("other", tasks=[]))
-    assert [wait.kind for wait in await waits(bench)] == [Kind.EXPIRED]
+    assert [wait.kind for wait in await waits(bench)] == [BreakKind.EXPIRED]
     await wait_for(bench, LOCK)
     (wait,) = await waits(bench)
-    assert (wait.kind, wait.kind.is_violation) == (Kind.UNRECLAIMED, True)
+    assert (wait.kind, wait.kind.is_violation) == (BreakKind.UNRECLAIMED, True)
 
 
 # Losses
@@ -447,7 +447,7 @@ async def test_an_abandoned_run_says_why(bench: Bench) -> None:
 
 def test_a_break_reads_as_a_sentence() -> None:
     """One number, or from and to."""
-    one = Break(kind=Kind.SLOT_LOST, job_id=uuid4(), task="t", key=None, first_no=3, last_no=3, starts_at=1)
+    one = Break(kind=BreakKind.SLOT_LOST, job_id=uuid4(), task="t", key=None, first_no=3, last_no=3, starts_at=1)
     assert one.text == "slot 3 neither ended in the ledger nor current in the job's row"
-    many = Break(kind=Kind.RUN_MISSING, job_id=uuid4(), task="t", key=None, first_no=3, last_no=5, starts_at=1)
+    many = Break(kind=BreakKind.RUN_MISSING, job_id=uuid4(), task="t", key=None, first_no=3, last_no=5, starts_at=1)
     assert (many.text, many.count) == ("fences 3 to 5 given out, but without a row in the ledger", 3)

@@ -20,14 +20,14 @@ import sqlalchemy as sa
 
 from reltask import App, Job
 from reltask.errors import SchemaError, TransientError, UsageError
-from reltask.job import Outcome
-from reltask.leadership import LeaseRequest, Term
-from reltask.store import Store
+from reltask.model.job import Outcome
+from reltask.model.lease import LeaseRequest, Term
 from reltask.stores.borrowed import recognise
 from reltask.stores.borrowed.link import is_ambiguous
-from reltask.stores.postgres.adapter import PostgresStore
-from reltask.stores.sqlite.adapter import SqliteStore
-from reltask.stores.sqlite.session import SqliteOptions
+from reltask.stores.postgres.store import PostgresStore
+from reltask.stores.sqlite.connections import SqliteOptions
+from reltask.stores.sqlite.store import SqliteStore
+from reltask.stores.store import Store
 from tests.postgres_server import PostgresServer
 from tests.store.lenders import ON_MSSQL, ON_POSTGRES, ON_SQLITE, Lender, Sqlite3, Undo, declare_in_django
 from tests.store.shop import Shop, sqlite_url
@@ -185,7 +185,7 @@ def _store(shop: Shop, now: datetime) -> Store:
         options = SqliteOptions(command_timeout=timedelta(milliseconds=50))
         return SqliteStore(shop.url, options=options, now=lambda: now, inline=True)
     if shop.lender in ON_MSSQL:
-        from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - the driver is an extra
+        from reltask.stores.mssql.store import MssqlStore  # noqa: PLC0415 - the driver is an extra
 
         return MssqlStore(shop.url, now=lambda: now)
     return PostgresStore(shop.url, now=lambda: now)

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from reltask.job import State
+from reltask.model.job import State
 from tests.store.bench import EVERY, ISOLATED_AFTER, LOCK, Bench, new_job, recurring, worker_record
 
 SECOND = timedelta(seconds=1)

@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 
 from reltask.errors import TransientError
-from reltask.job import Claim, Completion, Hold, Outcome
-from reltask.store import BATCH, Store
+from reltask.model.job import Claim, Completion, Hold, Outcome
+from reltask.stores.store import BATCH, Store
 from tests.store.bench import LOCK, Backend, Bench, new_job, recurring, request
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec.structs import replace
 
-from reltask.calls import EARLIEST, LATEST
-from reltask.duration import LONGEST
-from reltask.job import Declared, NewJob, State
-from reltask.store import Store
+from reltask.model.duration import LONGEST
+from reltask.model.job import Declared, NewJob, State
+from reltask.producer.call import EARLIEST, LATEST
+from reltask.stores.store import Store
 from tests.store.bench import START, Bench, Snapshot, new_job, recurring, request, seen
 
 ODD = 'naïve ☃ 𝄞 "quoted" \'single\' back\\slash :now $1 ? {"x": [1]} %s\n\ttab \u2028 end'

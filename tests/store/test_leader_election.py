@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from reltask.job import Outcome, State
-from reltask.store import Store
+from reltask.model.job import Outcome, State
+from reltask.stores.store import Store
 from tests.store.bench import LOCK, START, Bench, new_job, recurring, request
 
 

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from reltask.errors import UsageError
-from reltask.store import Store
-from reltask.stores.postgres.adapter import PostgresStore
+from reltask.stores.postgres.store import PostgresStore
+from reltask.stores.store import Store
 from tests.store.bench import Backend, Bench, MssqlBackend, Now, SqliteBackend
 from tests.store.test_leases import won
 

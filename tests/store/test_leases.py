@@ -9,8 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, Term
-from reltask.store import Store
+from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
+from reltask.model.views import LeaseView
+from reltask.stores.store import Store
 from tests.store.bench import START, Backend, Bench, Now, new_job
 
 TTL = timedelta(seconds=10)

@@ -8,10 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from reltask.audit import KEPT_FOR
-from reltask.job import Outcome
-from reltask.leadership import MetricView, Term
-from reltask.store import Store
+from reltask.model.audit import KEPT_FOR
+from reltask.model.job import Outcome
+from reltask.model.lease import Term
+from reltask.model.views import MetricView
+from reltask.stores.store import Store
 from tests.store.bench import ALIVE, START, Bench, new_job, recurring, worker_record
 from tests.store.test_leases import TTL, waits, won
 

@@ -11,11 +11,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from reltask.job import Completion
-from reltask.leadership import Grant, Term
-from reltask.store import Store
+from reltask.model.job import Completion
+from reltask.model.lease import Grant, Term
 from reltask.stores.migration import Dialect, schema_scripts
 from reltask.stores.statement import split
+from reltask.stores.store import Store
 from tests.store.bench import (
     Backend,
     MssqlBackend,

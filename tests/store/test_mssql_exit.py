@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=f"{VARIABLE
 
 PROGRAM = """
 import asyncio, sys
-from reltask.stores.mssql.adapter import MssqlStore
+from reltask.stores.mssql.store import MssqlStore
 
 SLOW = "DECLARE @i int = 0; WHILE @i < 200000 SET @i = @i + 1; SELECT @i"
 

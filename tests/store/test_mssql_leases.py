@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from reltask.leadership import Grant, LeaseRequest, Term
-from reltask.store import Store
+from reltask.model.lease import Grant, LeaseRequest, Term
+from reltask.stores.store import Store
 from tests.mssql_server import VARIABLE, open_connection, run
 from tests.store.bench import MssqlBackend, Now
 

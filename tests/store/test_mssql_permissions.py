@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from reltask.job import NewJob
+from reltask.model.job import NewJob
 from reltask.stores.migration import schema_scripts
 from tests.mssql_server import VARIABLE, open_connection, run
 from tests.store import role_work
@@ -68,7 +68,7 @@ def url_mssql(mssql_url: str) -> Iterator[Url]:
 
 
 def store_of(url: str) -> Any:
-    from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - the driver is an extra
+    from reltask.stores.mssql.store import MssqlStore  # noqa: PLC0415 - the driver is an extra
 
     return MssqlStore(url)
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reltask.errors import PermanentError, TransientError
-from reltask.job import NewJob
+from reltask.model.job import NewJob
 from tests.mssql_server import VARIABLE
 from tests.store.bench import MssqlBackend, new_job
 
 if TYPE_CHECKING:
-    from reltask.stores.mssql.adapter import MssqlStore
+    from reltask.stores.mssql.store import MssqlStore
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=f"{VARIABLE} names no server")
 PATIENCE = timedelta(minutes=2)
@@ -25,7 +25,7 @@ READ = "SELECT Name FROM reltask.LeaseWaiters ORDER BY Name"
 
 @pytest.fixture
 async def store(mssql_conformance: MssqlBackend) -> AsyncIterator[MssqlStore]:
-    from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - the driver is an extra
+    from reltask.stores.mssql.store import MssqlStore  # noqa: PLC0415 - the driver is an extra
 
     await mssql_conformance.clear()
     made = MssqlStore(mssql_conformance.url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import uuid4
 
-from reltask.job import Outcome, State
+from reltask.model.job import Outcome, State
 from tests.store.bench import LOCK, START, Bench, new_job, recurring, worker_record
 
 SECOND = timedelta(seconds=1)

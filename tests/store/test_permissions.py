@@ -9,10 +9,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from reltask.job import NewJob
+from reltask.model.job import NewJob
 from reltask.stores.migration import schema_scripts
-from reltask.stores.postgres.adapter import PostgresStore
 from reltask.stores.postgres.schema import migrate_postgres, pending_postgres
+from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.postgres.values import WORTH_COPYING
 from reltask.stores.statement import split
 from tests.postgres_server import PostgresServer

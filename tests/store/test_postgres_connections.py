@@ -16,16 +16,16 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from reltask.clock import SystemClock
 from reltask.errors import AmbiguousError, ConflictError, PermanentError, ReltaskError, SettingsError, TransientError
-from reltask.job import ClaimRequest, Completion, Hold, NewJob
+from reltask.model.clock import SystemClock
+from reltask.model.job import ClaimRequest, Completion, Hold, NewJob
 from reltask.resilience import Policy
 from reltask.stores.postgres import connections
-from reltask.stores.postgres.adapter import PostgresStore
-from reltask.stores.postgres.connections import Options
+from reltask.stores.postgres.connections import PostgresOptions
 from reltask.stores.postgres.schema import check, migrate_postgres
 from reltask.stores.postgres.signals import Signals, from_payload, to_payload
-from reltask.stores.postgres.target import read_url
+from reltask.stores.postgres.store import PostgresStore
+from reltask.stores.postgres.url import read_url
 from reltask.stores.postgres.values import WORTH_COPYING
 from reltask.testing import virtual_time
 from tests.postgres_server import PostgresServer
@@ -49,7 +49,7 @@ async def operator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 @asynccontextmanager
 async def opened(
-    url: str, options: Options | None = None, policy: Policy | None = None
+    url: str, options: PostgresOptions | None = None, policy: Policy | None = None
 ) -> AsyncIterator[PostgresStore]:
     store = PostgresStore(url, options=options, policy=policy)
     try:
@@ -142,7 +142,7 @@ async def test_server_gives_up_before_the_client(
     postgres_url: str, operator: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A statement that takes too long is ended by the server, so that it is certain that it was not applied."""
-    options = Options(command_timeout=10.0)
+    options = PostgresOptions(command_timeout=10.0)
     assert connections._session(options)["statement_timeout"] == "8000"
     monkeypatch.setattr(connections, "SERVER_SHARE", 0.05)  # so soon that no pause makes the client the first
     async with opened(postgres_url, options) as store, operator.transaction():
@@ -175,7 +175,7 @@ async def test_cancelled_statement_costs_one_connection_and_no_place(
     postgres_url: str, operator: asyncpg.Connection
 ) -> None:
     """Cancelling a call in flight leaves the store usable, even with room for one connection only."""
-    async with opened(postgres_url, Options(pool_size=1)) as store:
+    async with opened(postgres_url, PostgresOptions(pool_size=1)) as store:
         async with operator.transaction():
             await operator.execute("lock table reltask.jobs in access exclusive mode")
             asked = asyncio.ensure_future(store.reclaim_jobs())
@@ -655,7 +655,7 @@ async def test_failover_without_a_writable_server_is_transient(
 
 def test_missing_driver_names_the_extra() -> None:
     """Without asyncpg the first word is what to install."""
-    code = "import sys; sys.modules['asyncpg'] = None; import reltask.stores.postgres.adapter"
+    code = "import sys; sys.modules['asyncpg'] = None; import reltask.stores.postgres.store"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert 'pip install "reltask[postgres]"' in done.stderr
 

@@ -15,9 +15,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from reltask.job import Claim, ClaimRequest, Completion, Failure, Hold, NewJob, Outcome, Release
-from reltask.stores.postgres.adapter import PostgresStore
-from reltask.stores.postgres.connections import Options
+from reltask.model.job import Claim, ClaimRequest, Completion, Failure, Hold, NewJob, Outcome, Release
+from reltask.stores.postgres.connections import PostgresOptions
+from reltask.stores.postgres.store import PostgresStore
 
 MINUTE = timedelta(minutes=1)
 WAITING = """
@@ -31,7 +31,7 @@ TAKE_AWAY = "update reltask.jobs set locked_by = 'rival', fence = fence + 1 wher
 @pytest.fixture
 async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
     """A store that soon gives up, so that a statement that waits where it must not is found out."""
-    store = PostgresStore(postgres_url, options=Options(command_timeout=2.0))
+    store = PostgresStore(postgres_url, options=PostgresOptions(command_timeout=2.0))
     await store.open()
     yield store
     await store.close()

@@ -10,12 +10,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from reltask.clock import SystemClock
 from reltask.errors import AmbiguousError
-from reltask.job import Completion
+from reltask.model.clock import SystemClock
+from reltask.model.job import Completion
 from reltask.resilience import Policy
-from reltask.stores.postgres.adapter import PostgresStore
-from reltask.stores.postgres.connections import Options
+from reltask.stores.postgres.connections import PostgresOptions
+from reltask.stores.postgres.store import PostgresStore
 from tests.store.bench import new_job, request
 
 GATE = 42
@@ -56,7 +56,7 @@ async def operator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 async def test_a_resend_brings_no_ended_job_back(postgres_url: str, operator: asyncpg.Connection) -> None:
     """The first sending arrives, its job is claimed and done, all between the resend's snapshot and its insert."""
     policy = Policy(clock=SystemClock(), rng=random.Random(1))
-    resender = LossyStore(postgres_url, options=Options(application_name="resender"), policy=policy)
+    resender = LossyStore(postgres_url, options=PostgresOptions(application_name="resender"), policy=policy)
     late = PostgresStore(postgres_url)
     job = new_job()
     sending = asyncio.create_task(resender.enqueue_jobs([job]))

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from reltask.job import Failure, NewJob, Outcome, Release
-from reltask.stores.postgres.adapter import PostgresStore
+from reltask.model.job import Failure, NewJob, Outcome, Release
+from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.postgres.values import WORTH_COPYING
 from tests.store.bench import new_job, recurring, request, seen
 

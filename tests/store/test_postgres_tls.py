@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from reltask.errors import AccessRefused, SettingsError, TransientError
-from reltask.stores.postgres.connections import Options, connect
-from reltask.stores.postgres.target import read_url
+from reltask.stores.postgres.connections import PostgresOptions, connect
+from reltask.stores.postgres.url import read_url
 from tests.azure.tls import SSL_REQUEST, TlsFront, server_context, tls_front
 from tests.postgres_server import PostgresServer
 
@@ -42,7 +42,7 @@ def at(front: TlsFront, host: str, options: str = "") -> str:
 
 
 async def attempt(url: str) -> None:
-    await (await connect(url, Options())).close()
+    await (await connect(url, PostgresOptions())).close()
 
 
 # Off this machine, without an sslmode

@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reltask.job import Claim, Completion, Failure, Hold, Outcome, Release, State
-from reltask.stores.sqlite.adapter import SqliteStore
-from reltask.stores.sqlite.session import SqliteOptions
+from reltask.model.job import Claim, Completion, Failure, Hold, Outcome, Release, State
+from reltask.stores.sqlite.connections import SqliteOptions
+from reltask.stores.sqlite.store import SqliteStore
 from tests.store.bench import LOCK, Now, new_job, recurring, request
 
 T = TypeVar("T")

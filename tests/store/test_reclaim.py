@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from reltask.job import Outcome, Reclaimed, State
+from reltask.model.job import Outcome, Reclaimed, State
 from tests.store.bench import LOCK, START, Bench, new_job, recurring
 
 MICRO = timedelta(microseconds=1)

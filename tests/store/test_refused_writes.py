@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from reltask.job import Claim, Completion, Failure, Hold, Outcome, Release
-from reltask.store import Store
+from reltask.model.job import Claim, Completion, Failure, Hold, Outcome, Release
+from reltask.stores.store import Store
 from tests.store.bench import LOCK, START, Bench, recurring
 
 Write = Callable[[Store, str, Hold], Awaitable[bool]]

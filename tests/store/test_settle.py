@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from reltask.errors import AmbiguousError, TransientError
-from reltask.job import Completion, Failure, Hold, Outcome, Release, State
-from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.model.job import Completion, Failure, Hold, Outcome, Release, State
+from reltask.stores.sqlite.store import SqliteStore
 from tests.store.bench import LOCK, START, Bench, new_job, recurring
 
 SECOND = timedelta(seconds=1)

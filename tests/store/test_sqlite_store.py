@@ -18,9 +18,9 @@ import pytest
 
 from reltask.errors import ConflictError, PermanentError, SchemaError, SettingsError, TransientError, UsageError
 from reltask.stores.sqlite import reclaim
-from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.stores.sqlite.connections import SqliteOptions, database_path
 from reltask.stores.sqlite.errors import classify
-from reltask.stores.sqlite.session import SqliteOptions, database_path
+from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.sqlite.values import micros, moment
 from tests.store.bench import LOCK, Bench, Now, SqliteBackend, new_job, request, worker_record
 
@@ -121,7 +121,7 @@ def test_twenty_processes_open_a_new_file_at_once(path: str) -> None:
     """Each makes the tables or finds them made; none fails."""
     script = textwrap.dedent("""
         import asyncio, sys
-        from reltask.stores.sqlite.adapter import SqliteStore
+        from reltask.stores.sqlite.store import SqliteStore
         async def main():
             store = SqliteStore(sys.argv[1])
             sys.stdin.readline()
@@ -251,8 +251,8 @@ def test_commit_survives_a_kill(path: str) -> None:
     """A process killed right after the answer: what it was told is in the file."""
     script = textwrap.dedent("""
         import asyncio, os, signal, sys
-        from reltask.job import NewJob
-        from reltask.stores.sqlite.adapter import SqliteStore
+        from reltask.model.job import NewJob
+        from reltask.stores.sqlite.store import SqliteStore
         from uuid import UUID
         async def main():
             store = SqliteStore(sys.argv[1])

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from reltask.stores.sqlite import watch
-from reltask.stores.sqlite.adapter import SqliteStore
-from reltask.stores.sqlite.session import SqliteOptions
+from reltask.stores.sqlite.connections import SqliteOptions
+from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.sqlite.watch import REST
 from reltask.testing import virtual_time
 

@@ -1,4 +1,4 @@
-"""The table of transitions in `reltask.job`, cell by cell: what is not listed changes nothing."""
+"""The table of transitions in `reltask.model.job`, cell by cell: what is not listed changes nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from reltask.job import TRANSITIONS, Claim, Hold, JobView, State, Verb
+from reltask.model.job import TRANSITIONS, Claim, Hold, State, Verb
+from reltask.model.views import JobView
 from tests.store.bench import LOCK, START, Bench, recurring
 
 STATES = [State.READY, State.CLAIMED, State.PAUSED, State.DEAD]

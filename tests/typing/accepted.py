@@ -7,7 +7,7 @@ from typing import assert_type
 from uuid import UUID
 
 from reltask import App, Call, Context, Job, ProcessContext, SyncContext
-from reltask.job import JobView, RunView, StatusView
+from reltask.model.views import JobView, RunView, StatusView
 
 app = App("sqlite:///reltask.db")
 

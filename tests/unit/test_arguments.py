@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field
 
-from reltask.arguments import Arguments, encode_json
 from reltask.errors import ArgumentsError, DeclarationError
+from reltask.model.arguments import Arguments, encode_json
 
 UserId = NewType("UserId", int)
 T = TypeVar("T")

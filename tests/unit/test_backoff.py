@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reltask.backoff import Backoff, one_off, parse_backoff, recurring
 from reltask.errors import DeclarationError
+from reltask.model.backoff import Backoff, one_off, parse_backoff, recurring
 
 NOTHING, SECOND, HOUR = timedelta(0), timedelta(seconds=1), timedelta(hours=1)
 

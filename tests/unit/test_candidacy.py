@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reltask.engine import candidacy
-from reltask.engine.candidacy import (
+from reltask.leases import candidacy
+from reltask.leases.candidacy import (
     FEW,
     HINTED,
     RESIGNED,
@@ -21,17 +21,17 @@ from reltask.engine.candidacy import (
     STEP,
     TAKEN,
     UNRENEWED,
-    Action,
-    Beat,
+    BeatLease,
     Candidacy,
-    GiveBack,
-    Lose,
-    Try,
-    Win,
+    LeaseAction,
+    LoseLease,
+    ResignLease,
+    TryLease,
+    WinLease,
     seconds_to_turn,
     spacing_of,
 )
-from reltask.leadership import Grant, LeaseAnswer, Term
+from reltask.model.lease import Grant, LeaseAnswer, Term
 
 TTL = timedelta(seconds=10)
 TRUST = 10 - 10 / 6
@@ -47,9 +47,9 @@ def answer(term: int | None = None, *, left: float = 10.0, rank: int = 0, waitin
     return LeaseAnswer(term=term, now=START, expires_at=START + timedelta(seconds=left), rank=rank, waiting=waiting)
 
 
-def tried(candidate: Candidacy, now: float = 0.0) -> Try:
+def tried(candidate: Candidacy, now: float = 0.0) -> TryLease:
     (action,) = candidate.tick(now)
-    assert isinstance(action, Try)
+    assert isinstance(action, TryLease)
     return action
 
 
@@ -57,7 +57,7 @@ def holding(**options: Any) -> Candidacy:
     """A candidate that leads since 0.0, in term 7."""
     candidate = make(**options)
     (won,) = candidate.answered(tried(candidate), answer(7), sent_at=0.0, now=0.1)
-    assert isinstance(won, Win)
+    assert isinstance(won, WinLease)
     assert won.term == Term("reports", 7)
     return candidate
 
@@ -175,7 +175,7 @@ def test_trust_counts_from_before_the_send() -> None:
     assert is_held(candidate, TRUST - 0.001)
     assert not is_held(candidate, TRUST)
     (beat,) = candidate.tick(2.0)
-    assert isinstance(beat, Beat)
+    assert isinstance(beat, BeatLease)
     assert candidate.beaten(beat, renewed=True, sent_at=2.0, now=3.5) == []
     assert is_held(candidate, 2.0 + TRUST - 0.001)
     assert not is_held(candidate, 2.0 + TRUST)
@@ -187,7 +187,7 @@ def test_a_grant_that_comes_too_late_is_given_back_unused() -> None:
     candidate = make()
     asked = tried(candidate)
     grant = Grant(term=Term("reports", 7), acquisition=asked.request.acquisition)
-    assert candidate.answered(asked, answer(7), sent_at=0.0, now=TRUST) == [GiveBack(grant)]
+    assert candidate.answered(asked, answer(7), sent_at=0.0, now=TRUST) == [ResignLease(grant)]
     assert candidate.tenure is None
     assert tried(candidate, TRUST + 2).request.acquisition != asked.request.acquisition
 
@@ -195,10 +195,10 @@ def test_a_grant_that_comes_too_late_is_given_back_unused() -> None:
 def test_a_beat_without_an_answer_is_sent_again_soon() -> None:
     """And when the trust ends, the loss is announced."""
     candidate = holding(once=True)
-    assert [type(action) for action in candidate.tick(2.0)] == [Beat]
+    assert [type(action) for action in candidate.tick(2.0)] == [BeatLease]
     assert candidate.next_at() == pytest.approx(2.0 + 2 / 6)
-    assert [type(action) for action in candidate.tick(2.4)] == [Beat]
-    assert candidate.tick(TRUST) == [Lose(Term("reports", 7), UNRENEWED)]
+    assert [type(action) for action in candidate.tick(2.4)] == [BeatLease]
+    assert candidate.tick(TRUST) == [LoseLease(Term("reports", 7), UNRENEWED)]
     assert candidate.next_at() is None
 
 
@@ -206,8 +206,8 @@ def test_an_answer_after_the_end_of_the_trust_changes_nothing() -> None:
     """A process that was paused finds a good answer waiting, but somebody may have seen that it was not trusted."""
     candidate = holding(once=True)
     (beat,) = candidate.tick(8.0)
-    assert isinstance(beat, Beat)
-    assert candidate.beaten(beat, renewed=True, sent_at=8.0, now=9.0) == [Lose(Term("reports", 7), UNRENEWED)]
+    assert isinstance(beat, BeatLease)
+    assert candidate.beaten(beat, renewed=True, sent_at=8.0, now=9.0) == [LoseLease(Term("reports", 7), UNRENEWED)]
     assert not is_held(candidate, 9.0)
 
 
@@ -215,8 +215,8 @@ def test_a_refused_beat_is_a_loss_and_nothing_is_given_back() -> None:
     """The database has said whose it is not."""
     candidate = holding()
     (beat,) = candidate.tick(2.0)
-    assert isinstance(beat, Beat)
-    assert candidate.beaten(beat, renewed=False, sent_at=2.0, now=2.1) == [Lose(Term("reports", 7), TAKEN)]
+    assert isinstance(beat, BeatLease)
+    assert candidate.beaten(beat, renewed=False, sent_at=2.0, now=2.1) == [LoseLease(Term("reports", 7), TAKEN)]
     assert candidate.next_at() == pytest.approx(2.1 + candidate.spacing)
 
 
@@ -224,13 +224,13 @@ def test_a_refused_beat_is_a_loss_and_nothing_is_given_back() -> None:
 def test_no_lease_is_trusted_too_long_or_renewed_after_its_loss(steps: list[tuple[float, str, float]]) -> None:
     """Whatever is answered and whenever: trust ends in time, and no beat follows an announcement."""
     candidate, now, acknowledged = holding(once=True), 0.1, 0.0
-    lost: list[Action] = []
+    lost: list[LeaseAction] = []
     for pause, outcome, latency in steps:
         now += pause
         actions = candidate.tick(now)
         assert not (lost and actions)
-        lost += [action for action in actions if isinstance(action, Lose)]
-        for beat in [action for action in actions if isinstance(action, Beat)]:
+        lost += [action for action in actions if isinstance(action, LoseLease)]
+        for beat in [action for action in actions if isinstance(action, BeatLease)]:
             sent_at, now = now, now + latency
             if outcome != "silence":
                 lost += candidate.beaten(beat, renewed=outcome == "renewed", sent_at=sent_at, now=now)
@@ -253,12 +253,12 @@ def test_rotation_and_stall_end_a_leadership(options: dict[str, Any], at: float,
     assert not is_held(candidate, at)
     candidate.tick(2.0)
     lose, give_back = candidate.tick(at)
-    assert lose == Lose(Term("reports", 7), reason)
-    assert isinstance(give_back, GiveBack)
+    assert lose == LoseLease(Term("reports", 7), reason)
+    assert isinstance(give_back, ResignLease)
     assert candidate.next_at() == pytest.approx(at + 10)
     patient = holding(**options, once=True)
-    assert patient.tick(at) == [Lose(Term("reports", 7), reason)]
-    assert [type(action) for action in patient.retire(at + 1)] == [GiveBack]
+    assert patient.tick(at) == [LoseLease(Term("reports", 7), reason)]
+    assert [type(action) for action in patient.retire(at + 1)] == [ResignLease]
 
 
 def test_work_keeps_a_leader_from_stalling() -> None:
@@ -273,13 +273,13 @@ def test_who_retires_gives_back_and_tries_no_more() -> None:
     """Also what a try that is still under way brings."""
     candidate = holding()
     lose, give_back = candidate.retire(1.0)
-    assert lose == Lose(Term("reports", 7), RESIGNED)
-    assert isinstance(give_back, GiveBack)
+    assert lose == LoseLease(Term("reports", 7), RESIGNED)
+    assert isinstance(give_back, ResignLease)
     assert (candidate.next_at(), candidate.tick(100.0), candidate.retire(2.0)) == (None, [], [])
     late = make()
     asked = tried(late)
     assert late.retire(0.1) == []
-    assert [type(action) for action in late.answered(asked, answer(8), sent_at=0.0, now=0.2)] == [GiveBack]
+    assert [type(action) for action in late.answered(asked, answer(8), sent_at=0.0, now=0.2)] == [ResignLease]
 
 
 def test_a_lost_answer_is_asked_for_again_with_the_same_acquisition() -> None:
@@ -293,7 +293,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_acquisition() -> None:
     assert candidate.settle_doubt() == []
     candidate.retire(2.0)
     (last,) = candidate.settle_doubt()
-    assert isinstance(last, Try)
+    assert isinstance(last, TryLease)
     assert (last.request.acquisition, last.request.waits) == (first.request.acquisition, None)
     candidate.answered(last, answer(None), sent_at=2.0, now=2.1)
     assert candidate.settle_doubt() == []

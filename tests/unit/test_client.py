@@ -18,8 +18,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from reltask import App, Task, client
-from reltask.calls import EARLIEST, LATEST
+from reltask import App, Task
 from reltask.errors import (
     AmbiguousError,
     ArgumentsError,
@@ -35,8 +34,10 @@ from reltask.errors import (
     UnknownTask,
     UsageError,
 )
-from reltask.job import NewJob, State
-from reltask.stores.sqlite.adapter import SqliteStore
+from reltask.model.job import NewJob, State
+from reltask.producer import client
+from reltask.producer.call import EARLIEST, LATEST
+from reltask.stores.sqlite.store import SqliteStore
 
 Greet = Task[[str], [str], Any]
 

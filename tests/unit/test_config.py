@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reltask.config import Loaded, Settings, WorkerSettings, load_settings
+from reltask.config import Loaded, load_settings
 from reltask.config.fields import by_folded_key, fields
 from reltask.errors import SettingsError
+from reltask.model.settings import Settings, WorkerSettings
 
 NOWHERE = Path("/nonexistent")
 PLACES = ("file", "environment", "argument", "command line")

@@ -13,7 +13,7 @@ import pytest
 
 from reltask.config import describe_settings, load_settings, render_settings
 from reltask.config.fields import by_dotnet_name, fields
-from reltask.connection_url import fold
+from reltask.model.connection_url import fold
 
 ROOT = Path(__file__).parents[2]
 NOWHERE = Path("/nonexistent")

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reltask.config import Loaded, load_settings
-from reltask.connection_url import from_ado_net, holds_password
 from reltask.errors import SettingsError
+from reltask.model.connection_url import from_ado_net, holds_password
 
 NOWHERE = Path("/nonexistent")
 AS_REQUIRED = """

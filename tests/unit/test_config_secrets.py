@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from reltask.config import load_settings, render_settings, safe_url
-from reltask.connection_url import holds_password
+from reltask.config import load_settings, render_settings
 from reltask.errors import SettingsError
+from reltask.model.connection_url import holds_password, safe_url
 
 NOWHERE = Path("/nonexistent")
 SECRET = "hunter2"

@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from reltask.cli.demo.ledger import Blow, lateness, lost_slots, succession, summarise
-from reltask.job import JobView, Outcome, RunView, State
+from reltask.model.job import Outcome, State
+from reltask.model.views import JobView, RunView
 
 JOB = UUID("01890000-0000-7000-8000-000000000007")
 START = datetime(2030, 1, 31, tzinfo=UTC)

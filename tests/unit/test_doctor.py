@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reltask.doctor import Facts, Finding, Level, diagnose, is_sound
+from reltask.model.doctor import Facts, Finding, Level, diagnose, is_sound
 
 SETTINGS = {
     "sqlite": {"journal_mode": "wal", "filesystem": "ext4"},

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reltask.cron import nearest
-from reltask.schedule import Cron, Every, next_slot
+from reltask.model.cron import nearest
+from reltask.model.schedule import Cron, Every, next_slot
 
 BERLIN, NEW_YORK, LORD_HOWE, SANTIAGO = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reltask.duration import format_duration, parse_duration
+from reltask.model.duration import format_duration, parse_duration
 
 lengths = st.timedeltas(timedelta(0), timedelta(days=36_525))
 

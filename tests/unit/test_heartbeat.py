@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reltask.engine.heartbeat import Abandon, Action, Beat, Falter, GiveBack, Heartbeats, Verify
-from reltask.job import BeatAnswer, Hold
-from reltask.lease import Pace
-from reltask.store import BATCH
+from reltask.model.job import BeatAnswer, Hold
+from reltask.model.pace import Pace
+from reltask.stores.store import BATCH
+from reltask.worker.heartbeat import Abandon, BeatAction, Heartbeats, ReleaseStrays, ReportFailures, SendBeat, Verify
 
 PACE = Pace(lock_timeout=120.0, heartbeat=30.0, beat_timeout=5.0, stop_grace=10.0)
 TOKEN = UUID(int=77)
@@ -33,19 +33,19 @@ def watching(*holds: Hold, pace: Pace = PACE, renew_until: float | None = None) 
     return beats
 
 
-def only(kind: type[Action], actions: list[Action]) -> list[Action]:
+def only(kind: type[BeatAction], actions: list[BeatAction]) -> list[BeatAction]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def drive(beats: Heartbeats, until: float, *, answer_at: set[float] | None = None) -> list[tuple[float, Action]]:
+def drive(beats: Heartbeats, until: float, *, answer_at: set[float] | None = None) -> list[tuple[float, BeatAction]]:
     """Tick whenever the logic asks for it; beats sent at these times are answered at once, all others never."""
-    done: list[tuple[float, Action]] = []
+    done: list[tuple[float, BeatAction]] = []
     now = 0.0
     while (planned := beats.next_at(now)) is not None and planned <= until:
         now = max(now, planned)
         for action in beats.tick(now):
             done.append((now, action))
-            if isinstance(action, Beat) and now in (answer_at or set()):
+            if isinstance(action, SendBeat) and now in (answer_at or set()):
                 beats.answered(action, renewing(*action.holds), sent_at=now)
     return done
 
@@ -58,7 +58,7 @@ def test_heartbeat_runs_at_configured_interval() -> None:
     beats = watching(hold(1))
     times = {30.0 * n for n in range(1, 11)}
     done = drive(beats, 300.0, answer_at=times)
-    assert done == [(time, Beat((hold(1),))) for time in sorted(times)]
+    assert done == [(time, SendBeat((hold(1),))) for time in sorted(times)]
 
 
 def test_heartbeat_stops_when_run_ends() -> None:
@@ -73,7 +73,7 @@ def test_all_claims_share_one_beat() -> None:
     """When one claim is due, all go with it: one statement for all of a worker's runs."""
     beats = watching(hold(1))
     beats.watch(hold(2), PACE, sent_at=20.0)
-    assert beats.tick(30.0) == [Beat((hold(1), hold(2)))]
+    assert beats.tick(30.0) == [SendBeat((hold(1), hold(2)))]
 
 
 @given(count=st.integers(min_value=0, max_value=3500))
@@ -81,7 +81,7 @@ def test_all_claims_share_one_beat() -> None:
 def test_beats_come_in_chunks_of_a_thousand(count: int) -> None:
     """No statement names more than 1000 claims, and none is left out or named twice."""
     beats = watching(*(hold(n) for n in range(count)))
-    sent = [action.holds for action in beats.tick(30.0) if isinstance(action, Beat)]
+    sent = [action.holds for action in beats.tick(30.0) if isinstance(action, SendBeat)]
     assert all(0 < len(holds) <= 1000 for holds in sent)
     assert [h for holds in sent for h in holds] == [hold(n) for n in range(count)]
 
@@ -90,7 +90,7 @@ def test_run_past_its_own_timeout_is_not_renewed() -> None:
     """Past its timeout and grace a run is renewed no more, so that a body that will not stop loses its lock."""
     beats = watching(hold(1), renew_until=70.0)
     done = drive(beats, 1000.0, answer_at={30.0, 60.0})
-    assert [time for time, action in done if isinstance(action, Beat)] == [30.0, 60.0]
+    assert [time for time, action in done if isinstance(action, SendBeat)] == [30.0, 60.0]
     assert [time for time, action in done if isinstance(action, Abandon)] == [60.0 + PACE.patience]
 
 
@@ -100,7 +100,7 @@ def test_settling_run_is_renewed_but_never_abandoned() -> None:
     beats.settling(hold(1))
     done = drive(beats, 600.0)
     assert not only(Abandon, [action for _, action in done])
-    assert only(Beat, [action for time, action in done if time > 500.0])
+    assert only(SendBeat, [action for time, action in done if time > 500.0])
 
 
 # Failing
@@ -109,14 +109,17 @@ def test_settling_run_is_renewed_but_never_abandoned() -> None:
 def test_heartbeat_failure_increments_consecutive_failure_counter() -> None:
     """Each whole interval without a good beat is one failure, reported once."""
     done = drive(watching(hold(1)), 94.0)
-    assert [action for _, action in done if isinstance(action, Falter)] == [Falter(1, 3), Falter(2, 3)]
+    assert [action for _, action in done if isinstance(action, ReportFailures)] == [
+        ReportFailures(1, 3),
+        ReportFailures(2, 3),
+    ]
 
 
 def test_retries_inside_an_interval_are_not_failures() -> None:
     """A beat without an answer is sent again soon; that makes many beats, but one failure per interval."""
     done = [action for _, action in drive(watching(hold(1)), 64.0)]
-    assert len(only(Beat, done)) > 5
-    assert only(Falter, done) == [Falter(1, 3)]
+    assert len(only(SendBeat, done)) > 5
+    assert only(ReportFailures, done) == [ReportFailures(1, 3)]
 
 
 def test_three_consecutive_heartbeat_failures_trigger_abandonment() -> None:
@@ -125,7 +128,7 @@ def test_three_consecutive_heartbeat_failures_trigger_abandonment() -> None:
     assert [time for time, action in done if isinstance(action, Abandon)] == [95.0]
     assert [action for time, action in done if time == 95.0] == [
         Abandon(hold(1), "3 heartbeats in a row failed", lost=False),
-        Falter(3, 3),
+        ReportFailures(3, 3),
     ]
 
 
@@ -133,11 +136,11 @@ def test_successful_heartbeat_resets_failure_counter() -> None:
     """Two failures, a success, two failures: nothing is given up, and the count starts again."""
     beats = watching(hold(1))
     done = drive(beats, 154.0, answer_at={70.0})
-    assert [action for _, action in done if isinstance(action, Falter)] == [
-        Falter(1, 3),
-        Falter(2, 3),
-        Falter(1, 3),
-        Falter(2, 3),
+    assert [action for _, action in done if isinstance(action, ReportFailures)] == [
+        ReportFailures(1, 3),
+        ReportFailures(2, 3),
+        ReportFailures(1, 3),
+        ReportFailures(2, 3),
     ]
     assert not only(Abandon, [action for _, action in done])
 
@@ -159,16 +162,16 @@ def test_missing_row_is_verified_not_given_up() -> None:
     """A row that a beat did not renew may be held by a transaction: a committed read has to say that it is lost."""
     beats = watching(hold(1), hold(2))
     (beat,) = beats.tick(30.0)
-    assert isinstance(beat, Beat)
+    assert isinstance(beat, SendBeat)
     assert beats.answered(beat, renewing(hold(2)), sent_at=30.0) == [Verify((hold(1),))]
 
 
 def test_suspect_that_is_still_ours_goes_on() -> None:
     """A suspect that the read shows as ours is beaten again soon; its trust is not renewed by that."""
     beats = watching(hold(1))
-    assert only(Beat, beats.tick(30.0))
+    assert only(SendBeat, beats.tick(30.0))
     assert beats.verified(Verify((hold(1),)), [hold(1)], sent_at=31.0) == []
-    assert only(Beat, beats.tick(36.0))
+    assert only(SendBeat, beats.tick(36.0))
     assert [a.hold for a in beats.tick(108.0) if isinstance(a, Abandon)] == [hold(1)]
 
 
@@ -176,7 +179,7 @@ def test_busy_database_is_no_failed_beat_while_the_claim_is_seen_to_be_ours() ->
     """A beat that was refused is not counted while a read shows the claim as ours; the deadline comes all the same."""
     beats = watching(hold(1))
     for now in (30.0, 60.0, 90.0):
-        beat = next(action for action in beats.tick(now) if isinstance(action, Beat))
+        beat = next(action for action in beats.tick(now) if isinstance(action, SendBeat))
         (verify,) = beats.refused(beat)
         assert isinstance(verify, Verify)
         assert beats.verified(verify, [hold(1)], sent_at=now) == []
@@ -197,7 +200,7 @@ def test_suspect_that_is_settling_is_not_lost() -> None:
     """A run whose outcome is on its way may have completed its own row: neither suspect nor lost."""
     beats = watching(hold(1))
     (beat,) = beats.tick(30.0)
-    assert isinstance(beat, Beat)
+    assert isinstance(beat, SendBeat)
     beats.settling(hold(1))
     assert beats.answered(beat, renewing(), sent_at=30.0) == []
     assert beats.verified(Verify((hold(1),)), [], sent_at=1.0) == []
@@ -217,16 +220,16 @@ def test_stray_is_released() -> None:
     """A row that is ours without our knowing goes back."""
     beats = watching()
     answer = BeatAnswer(renewed=frozenset(), strays=[hold(9)])
-    assert beats.answered(Beat((), (TOKEN,)), answer, sent_at=0.0) == [GiveBack((hold(9),))]
+    assert beats.answered(SendBeat((), (TOKEN,)), answer, sent_at=0.0) == [ReleaseStrays((hold(9),))]
 
 
 def test_nobody_is_looked_for_without_need() -> None:
     """Only a claim whose answer was lost is worth a look, and one of the beats of a round carries it."""
     many = [hold(number) for number in range(BATCH + 1)]
     beats = watching(*many)
-    assert [beat.tokens for beat in beats.tick(30.0) if isinstance(beat, Beat)] == [(), ()]
+    assert [beat.tokens for beat in beats.tick(30.0) if isinstance(beat, SendBeat)] == [(), ()]
     beats.claim_unanswered(TOKEN, now=31.0, may_land_for=120.0)
-    assert [beat.tokens for beat in beats.tick(31.0) if isinstance(beat, Beat)] == [(TOKEN,), ()]
+    assert [beat.tokens for beat in beats.tick(31.0) if isinstance(beat, SendBeat)] == [(TOKEN,), ()]
 
 
 def test_lost_claim_is_looked_for_until_it_cannot_land_any_more() -> None:
@@ -234,7 +237,7 @@ def test_lost_claim_is_looked_for_until_it_cannot_land_any_more() -> None:
     beats = watching()
     beats.claim_unanswered(TOKEN, now=10.0, may_land_for=120.0)
     times = [10.0 + 30.0 * n for n in range(5)]
-    assert drive(beats, 10_000.0, answer_at=set(times)) == [(time, Beat((), (TOKEN,))) for time in times]
+    assert drive(beats, 10_000.0, answer_at=set(times)) == [(time, SendBeat((), (TOKEN,))) for time in times]
     assert beats.next_at(10_000.0) is None
 
 
@@ -242,7 +245,7 @@ def test_lost_claim_is_looked_for_until_a_look_was_answered() -> None:
     """Looks without an answer have seen nothing: however long the outage, one after it ends the search."""
     beats = watching()
     beats.claim_unanswered(TOKEN, now=0.0, may_land_for=120.0)
-    looks = [time for time, action in drive(beats, 10_000.0, answer_at={30.0, 3600.0}) if isinstance(action, Beat)]
+    looks = [time for time, action in drive(beats, 10_000.0, answer_at={30.0, 3600.0}) if isinstance(action, SendBeat)]
     assert looks == [30.0 * n for n in range(121)]
 
 
@@ -252,8 +255,8 @@ def test_answer_to_an_early_look_does_not_end_the_search() -> None:
     beats.claim_unanswered(TOKEN, now=0.0, may_land_for=120.0)
     (early,) = beats.tick(90.0)
     (last,) = beats.tick(120.0)
-    assert isinstance(early, Beat)
-    assert isinstance(last, Beat)
+    assert isinstance(early, SendBeat)
+    assert isinstance(last, SendBeat)
     beats.answered(early, renewing(), sent_at=90.0)
     assert beats.next_at(121.0) == 150.0
     beats.answered(last, renewing(), sent_at=120.0)
@@ -265,9 +268,9 @@ def test_stray_is_looked_for_until_it_is_gone() -> None:
     beats = watching()
     beats.claim_unanswered(TOKEN, now=0.0, may_land_for=120.0)
     (beat,) = beats.tick(120.0)
-    assert isinstance(beat, Beat)
+    assert isinstance(beat, SendBeat)
     beats.answered(beat, BeatAnswer(renewed=frozenset(), strays=[hold(9)]), sent_at=120.0)
-    assert beats.tick(150.0) == [Beat((), (TOKEN,))]
+    assert beats.tick(150.0) == [SendBeat((), (TOKEN,))]
 
 
 def test_one_look_is_for_a_thousand_claims_at_most() -> None:
@@ -278,8 +281,8 @@ def test_one_look_is_for_a_thousand_claims_at_most() -> None:
         beats.claim_unanswered(token, now=0.0, may_land_for=120.0)
     done = drive(beats, 10_000.0, answer_at={300.0, 330.0})
     assert [action for time, action in done if time >= 300.0] == [
-        Beat((), tuple(tokens[:BATCH])),
-        Beat((), tuple(tokens[BATCH:])),
+        SendBeat((), tuple(tokens[:BATCH])),
+        SendBeat((), tuple(tokens[BATCH:])),
     ]
 
 
@@ -293,7 +296,7 @@ class Story:
         self.draw = draw
         self.beats = Heartbeats(sweep_interval=30.0)
         self.now = 0.0
-        self.open_beats: list[tuple[float, Beat]] = []
+        self.open_beats: list[tuple[float, SendBeat]] = []
         self.open_reads: list[Verify] = []
         self.trusted: dict[Hold, float] = {}
         """When the last acknowledged claim or beat of each run had been sent."""
@@ -318,13 +321,13 @@ class Story:
         self.now = max(self.now, planned) + self.draw.draw(st.sampled_from([0.0, 0.0, 0.3, 7.0]), label="late")
         self.obey(self.beats.tick(self.now))
 
-    def obey(self, actions: list[Action]) -> None:
+    def obey(self, actions: list[BeatAction]) -> None:
         for action in actions:
             if isinstance(action, Abandon):
                 assert action.hold not in self.abandoned, "given up twice"
                 assert action.hold not in self.settling
                 self.abandoned[action.hold] = self.now
-            elif isinstance(action, Beat):
+            elif isinstance(action, SendBeat):
                 assert not set(action.holds) & set(self.abandoned), "renewed after it was given up"
                 self.open_beats.append((self.now, action))
             elif isinstance(action, Verify):
@@ -385,7 +388,7 @@ def test_lost_answers_only_shorten_trust(sent: list[float], lost: st.DataObject)
     def given_up(answered: list[float]) -> float:
         beats = watching(hold(1))
         for at in answered:
-            beats.answered(Beat((hold(1),)), renewing(hold(1)), sent_at=at)
+            beats.answered(SendBeat((hold(1),)), renewing(hold(1)), sent_at=at)
         return next(time for time, action in drive(beats, 1000.0) if isinstance(action, Abandon))
 
     some = [at for at in sent if lost.draw(st.booleans())]
@@ -396,7 +399,7 @@ def test_late_answer_counts_from_before_it_was_sent() -> None:
     """An answer that took long renews the trust from its sending, not from its arrival."""
     beats = watching(hold(1))
     (beat,) = beats.tick(30.0)
-    assert isinstance(beat, Beat)
+    assert isinstance(beat, SendBeat)
     beats.answered(beat, renewing(hold(1)), sent_at=30.0)  # it may arrive at 90: nothing here asks for that time
     assert [time for time, action in drive(beats, 1000.0) if isinstance(action, Abandon)] == [125.0]
 
@@ -421,12 +424,12 @@ def test_next_at_never_lies(heartbeats: list[float], untils: list[float | None],
         assert planned >= now
         early = now + (planned - now) * 0.999
         if now < early < planned:
-            assert only(Beat, beats.tick(early)) == only(Abandon, beats.tick(early)) == []
+            assert only(SendBeat, beats.tick(early)) == only(Abandon, beats.tick(early)) == []
         now = planned
         done = beats.tick(now)
-        assert only(Beat, done) or only(Abandon, done), "woken for nothing"
+        assert only(SendBeat, done) or only(Abandon, done), "woken for nothing"
         for beat in done:
-            if isinstance(beat, Beat) and beat.tokens:
+            if isinstance(beat, SendBeat) and beat.tokens:
                 beats.answered(beat, renewing(), sent_at=now)
         ticks += 1
         assert ticks < 10_000
@@ -440,4 +443,4 @@ def test_process_that_was_paused_gives_up_first(late: float) -> None:
     beats = watching(hold(1))
     actions = beats.tick(late)
     assert isinstance(actions[0], Abandon)
-    assert not only(Beat, actions)
+    assert not only(SendBeat, actions)

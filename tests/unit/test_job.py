@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reltask.job import SLOT_ENDINGS, TRANSITIONS, Claim, Hold, Outcome, State, Verb
+from reltask.model.job import SLOT_ENDINGS, TRANSITIONS, Claim, Hold, Outcome, State, Verb
 
 ALLOWED = {
     State.READY: {Verb.CLAIM, Verb.PAUSE, Verb.DISCARD},

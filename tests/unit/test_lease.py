@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from reltask.lease import MARGIN_SHARE, Pace
+from reltask.model.pace import MARGIN_SHARE, Pace
 
 seconds = st.floats(0.001, 100_000)
 sends = st.floats(0, 1e6)

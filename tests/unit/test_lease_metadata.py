@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from reltask.engine.metadata import LIMIT, Metadata
 from reltask.errors import ArgumentsError
+from reltask.leases.metadata import LIMIT, Metadata
 
 
 def test_it_is_a_dict_of_json_values() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from reltask.errors import PermanentError, TransientError
 from reltask.stores.mssql import connections
-from reltask.stores.mssql.connect import Target
-from reltask.stores.mssql.connections import LATE, Answered, Connections, Options, take_leave
+from reltask.stores.mssql.connections import LATE, AnsweredError, Connections, MssqlOptions, take_leave
+from reltask.stores.mssql.url import Target
 
 SOON = 0.02
 PATIENT = 10.0
@@ -34,7 +34,7 @@ class Lines(Connections):
     """Connections that lead nowhere."""
 
     def __init__(self, pool_size: int = 4) -> None:
-        super().__init__(Target(connection_string="", login="sql"), None, Options(pool_size=pool_size))
+        super().__init__(Target(connection_string="", login="sql"), None, MssqlOptions(pool_size=pool_size))
         self.made: list[Wire] = []
 
     def _open(self) -> Wire:
@@ -99,11 +99,11 @@ async def test_a_connection_is_used_again() -> None:
 async def test_an_error_that_the_server_has_answered_costs_no_connection() -> None:
     """A deadlock or a constraint says that all is well with the connection; a lost one does not."""
     lines = Lines()
-    with pytest.raises(Answered):
-        await lines.ask(fails(Answered(1205, "deadlocked")))
+    with pytest.raises(AnsweredError):
+        await lines.ask(fails(AnsweredError(1205, "deadlocked")))
     assert await lines.ask() is lines.made[0]
-    with pytest.raises(Answered):
-        await lines.ask(fails(Answered(RESET, "reset")))
+    with pytest.raises(AnsweredError):
+        await lines.ask(fails(AnsweredError(RESET, "reset")))
     assert await lines.ask() is lines.made[1]
     assert await closed(lines.made[0])
 

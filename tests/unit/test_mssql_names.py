@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from reltask.errors import ArgumentsError
-from reltask.job import NewJob
+from reltask.model.job import NewJob
 from reltask.stores.mssql import values
-from reltask.stores.mssql.adapter import MssqlStore
+from reltask.stores.mssql.store import MssqlStore
 from tests.store.bench import seen
 
 JOB = NewJob(id=uuid4(), task="greet", args="{}")

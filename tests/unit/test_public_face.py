@@ -12,7 +12,7 @@ import pytest
 
 import reltask
 from reltask import App, Job, Lease, Task
-from reltask.handles import Producer
+from reltask.producer.task import Producer
 
 FACE = [
     "App",

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reltask.errors import DeclarationError
-from reltask.schedule import (
+from reltask.model.schedule import (
     LISTED,
     Cron,
     Every,
@@ -383,7 +383,7 @@ def test_a_time_that_never_comes() -> None:
 def test_intervals_need_no_calendar() -> None:
     """A program with intervals alone pays neither for cronsim nor for time zones at its start."""
     program = (
-        'import sys; from reltask.schedule import decode; decode(\'{"every":"10m"}\'); '
+        'import sys; from reltask.model.schedule import decode; decode(\'{"every":"10m"}\'); '
         "sys.exit(bool({'cronsim', 'zoneinfo'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -13,9 +13,9 @@ import pytest
 
 from reltask import App, Context, SyncContext, Task
 from reltask.errors import ConfigurationError, DeclarationError, UnknownTask
-from reltask.job import NewJob
-from reltask.schedule import decode
-from reltask.tasks import Kind, declaration_hash
+from reltask.model.job import NewJob
+from reltask.model.schedule import decode
+from reltask.model.task import TaskKind, declaration_hash
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_kind_follows_from_the_function(app: App) -> None:
     @app.task
     def sync() -> None: ...
 
-    assert app.task(plain).definition.kind is Kind.ASYNC
-    assert sync.definition.kind is Kind.THREAD
+    assert app.task(plain).definition.kind is TaskKind.ASYNC
+    assert sync.definition.kind is TaskKind.THREAD
 
 
 def test_duplicate_name_is_an_error_that_suggests_one(app: App) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from reltask.store import Store
+from reltask.stores.store import Store
 
 ROOT = Path(__file__).parents[2]
 STORES = ROOT / "src/reltask/stores"
@@ -152,7 +152,7 @@ def test_no_sql_is_glued_together() -> None:
 
 WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 
-LOOK_AT_THE_WALL = ("src/reltask/producing.py", "src/reltask/cli/doctor.py")
+LOOK_AT_THE_WALL = ("src/reltask/producer/enqueue.py", "src/reltask/cli/doctor.py")
 """Who may: a new id only sorts by it, and a doctor compares it with the database's."""
 
 

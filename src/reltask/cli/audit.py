@@ -6,13 +6,13 @@ import click
 import msgspec
 
 from reltask.app import App
-from reltask.audit import Break, Kind, Loss, Report, TaskCount, Wait, plural
 from reltask.cli.migrate import dialect_of
+from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import first_line, print_json, print_table, text, worker_text
 from reltask.cli.target import about_all
-from reltask.runner import EXIT_ERROR, EXIT_OK
-from reltask.store import BATCH
+from reltask.model.audit import Break, BreakKind, LossCount, Report, TaskCount, Wait, plural
 from reltask.stores.statement import read_sql
+from reltask.stores.store import BATCH
 
 VERBS = ["audit_tasks", "audit_slots", "audit_waiting", "audit_losses"]
 PATIENCE = "10m"
@@ -64,7 +64,7 @@ def _print_report(report: Report) -> None:
 
 
 def _row(count: TaskCount, report: Report) -> list[object]:
-    twice, lost = (report.concerned(kind, count.task) for kind in (Kind.SLOT_TWICE, Kind.SLOT_LOST))
+    twice, lost = (report.concerned(kind, count.task) for kind in (BreakKind.SLOT_TWICE, BreakKind.SLOT_LOST))
     late = [_seconds(value) for value in (count.late_p50, count.late_p95, count.late_max)]
     slots = [count.ended - twice, twice, lost, count.skipped]
     return [count.task, count.jobs, *slots, count.failed, count.lost, *late]
@@ -84,7 +84,7 @@ def _print_cut(tasks: list[TaskCount]) -> None:
         click.echo()
 
 
-def _print_losses(losses: list[Loss]) -> None:
+def _print_losses(losses: list[LossCount]) -> None:
     if losses:
         click.echo("\nRuns that lost their lock, and what was last written about it:")
         columns = ["TASK", "OUTCOME", "WORKER", "RUNS", "CAME BACK", "LAST", "REASON"]
@@ -92,7 +92,7 @@ def _print_losses(losses: list[Loss]) -> None:
         _print_refused(sum(loss.returned for loss in losses))
 
 
-def _loss(loss: Loss) -> list[object]:
+def _loss(loss: LossCount) -> list[object]:
     who, why = worker_text(loss.worker), first_line(loss.reason)
     return [loss.task, loss.outcome, who, loss.runs, loss.returned, loss.last_at, why]
 

@@ -12,11 +12,12 @@ import msgspec
 from reltask.app import App
 from reltask.cli.errors import report
 from reltask.cli.jobs import but_paused, print_job
+from reltask.cli.runner import EXIT_OK
 from reltask.cli.show import first_line, print_json, print_table
 from reltask.cli.target import COUNT, about_all, about_some
 from reltask.errors import UnknownJob, UsageError
-from reltask.job import JobView, Outcome, RunView, State
-from reltask.runner import EXIT_OK
+from reltask.model.job import Outcome, State
+from reltask.model.views import JobView, RunView
 
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "ATTEMPTS", "LAST FAILURE (UTC)", "ERROR"]
 ALL_AT_ONCE = 1_000

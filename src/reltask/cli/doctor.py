@@ -8,12 +8,12 @@ import click
 
 from reltask.app import App
 from reltask.cli.errors import REMEDIES
+from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_json
 from reltask.cli.target import about_schema, require_file
-from reltask.config import safe_url
-from reltask.doctor import Facts, Finding, Level, diagnose, is_sound, unreachable
 from reltask.errors import ReltaskError
-from reltask.runner import EXIT_ERROR, EXIT_OK
+from reltask.model.connection_url import safe_url
+from reltask.model.doctor import Facts, Finding, Level, diagnose, is_sound, unreachable
 
 _MARKS = {Level.OK: "ok", Level.NOTE: "note", Level.PROBLEM: "PROBLEM"}
 

@@ -11,8 +11,8 @@ import traceback
 
 import click
 
+from reltask.cli.runner import EXIT_ERROR, exit_code
 from reltask.errors import ReltaskError
-from reltask.runner import EXIT_ERROR, exit_code
 
 DOCS = "docs/errors.md"
 REMEDIES = {

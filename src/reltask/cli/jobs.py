@@ -11,7 +11,8 @@ from reltask.app import App
 from reltask.cli.runs import print_runs
 from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
 from reltask.cli.target import COUNT, about_all, about_some
-from reltask.job import JobView, RunView, State
+from reltask.model.job import State
+from reltask.model.views import JobView, RunView
 
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "STATE", "SLOT", "DUE (UTC)", "ATTEMPT", "WORKER"]
 LISTED = [state.value for state in State if state is not State.GONE]

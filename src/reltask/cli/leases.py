@@ -9,12 +9,13 @@ import click
 import msgspec
 
 from reltask.app import App
+from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
 from reltask.cli.target import about_all, about_some
-from reltask.duration import format_duration, parse_duration
 from reltask.errors import UsageError
-from reltask.leadership import MAINTENANCE, LeaseView, Term
-from reltask.runner import EXIT_ERROR, EXIT_OK
+from reltask.model.duration import format_duration, parse_duration
+from reltask.model.lease import MAINTENANCE, Term
+from reltask.model.views import LeaseView
 
 COLUMNS = ["LEASE", "HOLDER", "TERM", "HELD FOR", "LAST BEAT", "LEFT", "LAST RUN (UTC)", "ITEMS", "ERRORS", "WAITING"]
 

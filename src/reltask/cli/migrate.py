@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from reltask.app import App
+from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_json
 from reltask.cli.target import about_schema
-from reltask.config import safe_url
 from reltask.errors import ConfigurationError
-from reltask.runner import EXIT_ERROR, EXIT_OK
+from reltask.model.connection_url import safe_url
 from reltask.stores.migration import Dialect, migrations
+from reltask.stores.sqlite.connections import Session, SqliteOptions, database_path
 from reltask.stores.sqlite.schema import ensure_schema, pending_names
-from reltask.stores.sqlite.session import Session, SqliteOptions, database_path
 
 
 @click.command(name="migrate")

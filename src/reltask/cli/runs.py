@@ -9,7 +9,7 @@ import click
 from reltask.app import App
 from reltask.cli.show import first_line, print_json, print_table, worker_text
 from reltask.cli.target import COUNT, about_all
-from reltask.job import RunView
+from reltask.model.views import RunView
 
 COLUMNS = ["FINISHED", "TASK", "SLOT", "ATTEMPT", "OUTCOME", "SECONDS", "WORKER", "JOB", "ERROR"]
 NONE_YET = "No run has ended yet."

@@ -10,9 +10,9 @@ import msgspec
 from reltask.app import App
 from reltask.cli.show import print_json, print_table
 from reltask.cli.target import about_all
-from reltask.duration import LONGEST, parse_duration
 from reltask.errors import UsageError
-from reltask.metrics import TaskStats
+from reltask.model.duration import LONGEST, parse_duration
+from reltask.model.metrics import TaskStats
 
 COLUMNS = ["TASK", "RUNS", "FAILED", "SHARE", "SECONDS", "MAX", "LATE", "MAX LATE"]
 MOST_MINUTES = LONGEST // timedelta(minutes=1)

@@ -8,9 +8,10 @@ import msgspec
 from reltask.app import App
 from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
 from reltask.cli.target import about_all
-from reltask.config import safe_url
-from reltask.job import JobView, State, StatusView, WorkerView
-from reltask.leadership import MAINTENANCE, LeaseView
+from reltask.model.connection_url import safe_url
+from reltask.model.job import State
+from reltask.model.lease import MAINTENANCE
+from reltask.model.views import JobView, LeaseView, StatusView, WorkerView
 
 SHOWN_WORKERS = 10
 LOOKED_AT = 100

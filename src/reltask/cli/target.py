@@ -20,10 +20,10 @@ from types import ModuleType
 import click
 
 from reltask.app import App
-from reltask.config.settings import LARGEST
+from reltask.cli.runner import failed
 from reltask.errors import ConfigurationError, ReltaskError
-from reltask.runner import failed
-from reltask.stores.sqlite.session import database_path
+from reltask.model.settings import LARGEST
+from reltask.stores.sqlite.connections import database_path
 
 Command = Callable[..., int | None]
 

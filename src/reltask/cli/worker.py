@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from reltask.app import App
+from reltask.cli.runner import run_worker
 from reltask.cli.target import app_command
-from reltask.runner import run_worker
 
 
 @click.command(name="worker")

@@ -17,7 +17,8 @@ ignored costs somebody a night. Passwords are refused where others can read them
 
 from reltask.config.describe import describe_settings, render_settings
 from reltask.config.load import Loaded, load_settings
-from reltask.config.settings import (
+from reltask.model.connection_url import safe_url
+from reltask.model.settings import (
     LEASE_TTL,
     DatabaseSettings,
     LimitSettings,
@@ -27,7 +28,6 @@ from reltask.config.settings import (
     Settings,
     WorkerSettings,
 )
-from reltask.connection_url import safe_url
 
 __all__ = [
     "LEASE_TTL",

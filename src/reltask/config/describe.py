@@ -7,9 +7,9 @@ from typing import Any
 
 from reltask.config.fields import Field, fields, sections
 from reltask.config.load import DEFAULT, Loaded
-from reltask.config.settings import WITHOUT_SIGNALS, Settings
-from reltask.connection_url import safe_url
-from reltask.duration import format_duration
+from reltask.model.connection_url import safe_url
+from reltask.model.duration import format_duration
+from reltask.model.settings import WITHOUT_SIGNALS, Settings
 
 _FOLLOWS_LOCK = ("heartbeat", "beat_timeout", "stop_grace")
 _KINDS = {

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 
 from msgspec import Struct
 
-from reltask.config.settings import About, Settings
-from reltask.connection_url import fold
+from reltask.model.connection_url import fold
+from reltask.model.settings import About, Settings
 
-Kind = Literal["duration", "count", "text", "choice", "names", "limits", "url"]
+FieldKind = Literal["duration", "count", "text", "choice", "names", "limits", "url"]
 
 UNITS = ("milliseconds", "seconds", "minutes", "hours", "days")
-_KINDS: dict[Any, Kind] = {
+_KINDS: dict[Any, FieldKind] = {
     timedelta: "duration",
     int: "count",
     str: "text",
@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
     section: str
     name: str
-    kind: Kind
+    kind: FieldKind
     optional: bool
     choices: tuple[str, ...]
     default: Any

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 
 from reltask.config.fields import fields, nearest, sections
-from reltask.config.settings import WITHOUT_SIGNALS, Settings
 from reltask.config.sources import (
     Written,
     from_environment,
@@ -19,8 +18,9 @@ from reltask.config.sources import (
     has_our_sections,
 )
 from reltask.config.values import read_value
-from reltask.connection_url import has_signals, holds_password
 from reltask.errors import SettingsError
+from reltask.model.connection_url import has_signals, holds_password
+from reltask.model.settings import WITHOUT_SIGNALS, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path  # its import costs more than all of this package

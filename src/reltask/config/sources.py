@@ -22,8 +22,8 @@ from reltask.config.fields import (
     nearest,
     sections,
 )
-from reltask.connection_url import fold
 from reltask.errors import SettingsError
+from reltask.model.connection_url import fold
 
 OTHER_VARIABLES = ("RELTASK_APP", "RELTASK_CONFIG")
 """Variables of ours that are not settings: which app, and which file."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from reltask.config.fields import Field, nearest
-from reltask.connection_url import from_ado_net, is_url
-from reltask.duration import format_duration, parse_duration
+from reltask.model.connection_url import from_ado_net, is_url
+from reltask.model.duration import format_duration, parse_duration
 
 AUTO = "auto"
 """Written for a duration that follows from another: what the default is, and how to come back to it."""

@@ -17,9 +17,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from reltask.clock import Clock
 from reltask.errors import AmbiguousError, CircuitOpen, ReltaskError, TransientError
-from reltask.resilience.breaker import Breaker, State
+from reltask.model.clock import Clock
+from reltask.resilience.breaker import Breaker, CircuitState
 from reltask.resilience.retry import Retries
 
 __all__ = ["Breaker", "Policy", "Retries", "State"]
@@ -52,10 +52,10 @@ class Policy:
         self._breaker = Breaker(failures=breaker_failures, reset=breaker_reset)
         self._on_change = on_change
         self._on_retry = on_retry
-        self._told: State = self._breaker.state
+        self._told: CircuitState = self._breaker.state
 
     @property
-    def state(self) -> State:
+    def state(self) -> CircuitState:
         """The breaker's state."""
         return self._breaker.state
 

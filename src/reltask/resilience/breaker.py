@@ -23,7 +23,7 @@ from typing import Literal, NewType
 
 from reltask.errors import UsageError
 
-State = Literal["closed", "open", "half-open"]
+CircuitState = Literal["closed", "open", "half-open"]
 
 Permit = NewType("Permit", int)
 """The right to send once. Hand it back with `answered`, `failed` or `abandoned`."""
@@ -37,14 +37,14 @@ class Breaker:
             raise UsageError("A breaker opens after at least 1 failure, and its reset time is not negative.")
         self._limit = failures
         self._reset = reset
-        self._state: State = "closed"
+        self._state: CircuitState = "closed"
         self._phase = 0
         self._failures = 0
         self._opened_at = 0.0
         self._probing = False
 
     @property
-    def state(self) -> State:
+    def state(self) -> CircuitState:
         """Open lasts until somebody asks after the reset time: a breaker that nobody asks has nothing to try."""
         return self._state
 
@@ -83,7 +83,7 @@ class Breaker:
         if permit == self._phase:
             self._probing = False
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: CircuitState) -> None:
         self._state = state
         self._phase += 1
         self._failures = 0

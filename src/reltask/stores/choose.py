@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from reltask.clock import Clock
-from reltask.config import DatabaseSettings
 from reltask.errors import ConfigurationError, ReltaskError
+from reltask.model.clock import Clock
+from reltask.model.settings import DatabaseSettings
 from reltask.resilience import Policy
-from reltask.store import Store
+from reltask.stores.store import Store
 
 Now = Callable[[], datetime]
 """The database's clock, replaced in tests."""
@@ -64,8 +64,8 @@ def make_store(
 def _sqlite(
     url: str, settings: DatabaseSettings, policy: Policy, now: Now | None, *, inline: bool, clock: Clock
 ) -> Store:
-    from reltask.stores.sqlite.adapter import SqliteStore  # noqa: PLC0415 - one driver per process
-    from reltask.stores.sqlite.session import SqliteOptions  # noqa: PLC0415
+    from reltask.stores.sqlite.connections import SqliteOptions  # noqa: PLC0415
+    from reltask.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - one driver per process
 
     options = SqliteOptions(command_timeout=settings.command_timeout)
     if inline:
@@ -75,20 +75,20 @@ def _sqlite(
 
 def _postgres(url: str, settings: DatabaseSettings, policy: Policy, now: Now | None, credential: Any) -> Store:
     from reltask.stores.entra import postgres_tokens  # noqa: PLC0415 - one driver per process
-    from reltask.stores.postgres.adapter import PostgresStore  # noqa: PLC0415
-    from reltask.stores.postgres.connections import Options  # noqa: PLC0415
-    from reltask.stores.postgres.target import read_url  # noqa: PLC0415
+    from reltask.stores.postgres.connections import PostgresOptions  # noqa: PLC0415
+    from reltask.stores.postgres.store import PostgresStore  # noqa: PLC0415
+    from reltask.stores.postgres.url import read_url  # noqa: PLC0415
 
     target = read_url(url, entra=credential is not None)
     tokens = postgres_tokens(credential) if target.entra else None
-    return PostgresStore(url, options=Options(**_lengths(settings), tokens=tokens), policy=policy, now=now)
+    return PostgresStore(url, options=PostgresOptions(**_lengths(settings), tokens=tokens), policy=policy, now=now)
 
 
 def _mssql(url: str, settings: DatabaseSettings, policy: Policy, now: Now | None, credential: Any) -> Store:
-    from reltask.stores.mssql.adapter import MssqlStore  # noqa: PLC0415 - one driver per process
-    from reltask.stores.mssql.connections import Options  # noqa: PLC0415
+    from reltask.stores.mssql.connections import MssqlOptions  # noqa: PLC0415
+    from reltask.stores.mssql.store import MssqlStore  # noqa: PLC0415 - one driver per process
 
-    return MssqlStore(url, options=Options(**_lengths(settings)), policy=policy, now=now, credential=credential)
+    return MssqlStore(url, options=MssqlOptions(**_lengths(settings)), policy=policy, now=now, credential=credential)
 
 
 def _lengths(settings: DatabaseSettings) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from reltask.cli.demo.crew import Crew
 from reltask.cli.demo.ledger import Summary
 from reltask.cli.demo.story import LONGEST, Story
 from reltask.cli.demo.view import open_view, summary_lines
+from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_json
-from reltask.runner import EXIT_ERROR, EXIT_OK
 
 
 @click.command(name="demo")

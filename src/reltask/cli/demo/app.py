@@ -6,8 +6,8 @@ import sys
 import threading
 
 from reltask.app import App
-from reltask.posix import end_at_once
 from reltask.sample import create_app as create_sample
+from reltask.worker.posix import end_at_once
 
 SETTINGS = {
     "sample.task_duration": "800ms",

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 import reltask
-from reltask.posix import IS_POSIX
+from reltask.worker.posix import IS_POSIX
 
 NAMES = ("alpha", "bravo", "charlie", "delta", "echo")
 APP = "reltask.cli.demo.app:create_app()"

@@ -13,7 +13,8 @@ from statistics import median
 
 from msgspec import Struct
 
-from reltask.job import JobView, Outcome, RunView
+from reltask.model.job import Outcome
+from reltask.model.views import JobView, RunView
 
 
 class Blow(Struct, frozen=True, kw_only=True):

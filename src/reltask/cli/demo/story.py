@@ -16,7 +16,7 @@ from msgspec import Struct
 from reltask.app import App
 from reltask.cli.demo.crew import Crew, Member
 from reltask.cli.demo.ledger import Blow, Summary, summarise
-from reltask.job import JobView, RunView, WorkerView
+from reltask.model.views import JobView, RunView, WorkerView
 from reltask.sample import TASK
 
 LOOK_EVERY = 0.1

@@ -14,7 +14,8 @@ import click
 from reltask.cli.demo.crew import Crew, Member
 from reltask.cli.demo.ledger import Succession, Summary
 from reltask.cli.demo.story import Seen, View
-from reltask.job import Outcome, RunView
+from reltask.model.job import Outcome
+from reltask.model.views import RunView
 
 LINES = 12
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from reltask.errors import ReltaskError
-from reltask.stores.mssql.connections import Connections, Line, cause, failed, fetch
+from reltask.stores.mssql.connections import Connections, ThreadedConnection, cause, failed, fetch
 from reltask.stores.mssql.values import Row
 from reltask.stores.statement import load_batch
 
@@ -39,7 +39,7 @@ async def advisory_lock(connections: Connections, name: str) -> AsyncIterator[Ca
         await connections.close()
 
 
-async def _ask(line: Line, verb: str, name: str, patience: float) -> list[Row]:
+async def _ask(line: ThreadedConnection, verb: str, name: str, patience: float) -> list[Row]:
     statement = load_batch("mssql", verb, "qmark")
     try:
         return await line.call(lambda connection: fetch(connection, statement, {"name": name}), patience)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from uuid import UUID
 
-from reltask.job import Completion, Hold
+from reltask.model.job import Completion, Hold
 from reltask.stores.borrowed.link import Link
 from reltask.stores.borrowed.transaction import BorrowedConnection
 from reltask.stores.mssql.errors import answered

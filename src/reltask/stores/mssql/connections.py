@@ -44,10 +44,10 @@ from mssql_python.pooling import PoolingManager
 
 from reltask.errors import ReltaskError, TransientError
 from reltask.stores.entra import Tokens
-from reltask.stores.mssql.connect import Target, connect
 from reltask.stores.mssql.driver import mssql_python
+from reltask.stores.mssql.error_numbers import LOST
 from reltask.stores.mssql.errors import answered, quotable, statement_failed
-from reltask.stores.mssql.numbers import LOST
+from reltask.stores.mssql.url import Target, connect
 from reltask.stores.mssql.values import Row, aware
 from reltask.stores.statement import Statement
 
@@ -65,7 +65,7 @@ OVERTIME = 2.0
 """Seconds that the event loop waits longer than the driver, which counts whole ones."""
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class MssqlOptions(Struct, frozen=True, kw_only=True):
     """How a store connects. Lengths are seconds."""
 
     connect_timeout: float = 10.0
@@ -75,7 +75,7 @@ class Options(Struct, frozen=True, kw_only=True):
     pool_size: int = 4
 
 
-class Answered(Exception):
+class AnsweredError(Exception):
     """An error that a statement has caught on the server, with its number."""
 
     def __init__(self, number: int, text: str) -> None:
@@ -84,7 +84,7 @@ class Answered(Exception):
         self.text = text
 
 
-class Line:
+class ThreadedConnection:
     """One connection, and the thread that it lives in."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -133,7 +133,7 @@ class Line:
                 connection.close()
 
 
-_lines: WeakSet[Line] = WeakSet()
+_lines: WeakSet[ThreadedConnection] = WeakSet()
 """Every line of the process: its thread keeps it alive."""
 
 
@@ -150,12 +150,12 @@ def take_leave() -> None:
 class Connections:
     """The lines of one store."""
 
-    def __init__(self, target: Target, tokens: Tokens | None, options: Options) -> None:
+    def __init__(self, target: Target, tokens: Tokens | None, options: MssqlOptions) -> None:
         self._target = target
         self._tokens = tokens
         self._options = options
-        self._idle: list[Line] = []
-        self._late: set[Line] = set()
+        self._idle: list[ThreadedConnection] = []
+        self._late: set[ThreadedConnection] = set()
         self._room = asyncio.Semaphore(options.pool_size)
         self._open_for_use = True
 
@@ -165,7 +165,7 @@ class Connections:
         return self._options.call_timeout or self._options.command_timeout + OVERTIME
 
     @asynccontextmanager
-    async def take(self, *, in_transaction: bool = False) -> AsyncIterator[Line]:
+    async def take(self, *, in_transaction: bool = False) -> AsyncIterator[ThreadedConnection]:
         """A connected line. One on which something unforeseen happened is given up.
 
         So is one that is left `in_transaction`: what it was asked last may have begun one that nobody will ever end.
@@ -182,11 +182,11 @@ class Connections:
                 raise
             self._give_back(line, well=True)
 
-    async def _connect(self) -> Line:
+    async def _connect(self) -> ThreadedConnection:
         if len(self._late) >= LATE:
             raise TransientError(f"{len(self._late)} connections wait for answers that are overdue; no more are made.")
         self._open_for_use = True
-        line = Line(self._open)
+        line = ThreadedConnection(self._open)
         limit = self._options.connect_timeout
         try:
             # A credential may need its own time before the server is asked.
@@ -201,7 +201,7 @@ class Connections:
             raise
         return line
 
-    def _leave(self, line: Line, *, keep: bool = True) -> None:
+    def _leave(self, line: ThreadedConnection, *, keep: bool = True) -> None:
         """Its answer is overdue: when that has arrived, it may come back or is closed."""
         loop = asyncio.get_running_loop()
         self._late.add(line)
@@ -214,11 +214,11 @@ class Connections:
 
         line.when_free(tell)
 
-    def _arrived(self, line: Line, well: bool) -> None:
+    def _arrived(self, line: ThreadedConnection, well: bool) -> None:
         self._late.discard(line)
         self._give_back(line, well=well)
 
-    def _give_back(self, line: Line, *, well: bool) -> None:
+    def _give_back(self, line: ThreadedConnection, *, well: bool) -> None:
         if well and self._open_for_use:
             self._idle.append(line)
         else:
@@ -278,7 +278,7 @@ def fetch(connection: Any, statement: Statement, columns: dict[str, object]) -> 
         rows = []
         for rows in results(cursor):
             if rows and "error_number" in rows[0]:
-                raise Answered(rows[0]["error_number"], rows[0]["error_message"] or "")
+                raise AnsweredError(rows[0]["error_number"], rows[0]["error_message"] or "")
         return [{name: aware(value) for name, value in row.items()} for row in rows]
     finally:
         _let_go(cursor)
@@ -298,14 +298,14 @@ def failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
     """Whatever went wrong with a statement, as one of reltask's errors."""
     if isinstance(error, ReltaskError):
         return error
-    if isinstance(error, Answered):
+    if isinstance(error, AnsweredError):
         return answered(error.number, error.text, verb=verb, writes=writes)
     return statement_failed(error, verb=verb, writes=writes)
 
 
 def cause(error: BaseException) -> BaseException | None:
     """What may be chained to it without carrying arguments into a log."""
-    return None if isinstance(error, Answered) else quotable(error)
+    return None if isinstance(error, AnsweredError) else quotable(error)
 
 
 def _type(value: object) -> tuple[int, int, int]:
@@ -324,7 +324,7 @@ def _type(value: object) -> tuple[int, int, int]:
 
 def _is_orderly(error: BaseException | None) -> bool:
     """Whether a connection can be used again: the server has answered in good order."""
-    return error is None or (isinstance(error, Answered) and error.number not in LOST)
+    return error is None or (isinstance(error, AnsweredError) and error.number not in LOST)
 
 
 def _nothing(_connection: Any) -> None:

@@ -29,7 +29,7 @@ from reltask.errors import (
     TransientError,
 )
 from reltask.stores.mssql.driver import LIBRARIES
-from reltask.stores.mssql.numbers import (
+from reltask.stores.mssql.error_numbers import (
     BABELFISH,
     CONFLICT,
     LOST,

@@ -8,10 +8,18 @@ from typing import Any, TypeVar
 from reltask.errors import SchemaError, TransientError
 from reltask.stores.entra import Credential, Tokens
 from reltask.stores.migration import Migration, check_version, migrations, pending
-from reltask.stores.mssql.connect import read_url
-from reltask.stores.mssql.connections import Connections, Line, Options, cause, execute, failed, fetch
+from reltask.stores.mssql.connections import (
+    Connections,
+    MssqlOptions,
+    ThreadedConnection,
+    cause,
+    execute,
+    failed,
+    fetch,
+)
 from reltask.stores.mssql.errors import old_level, read_only
 from reltask.stores.mssql.transaction import send
+from reltask.stores.mssql.url import read_url
 from reltask.stores.mssql.values import Row
 from reltask.stores.statement import load_batch
 
@@ -38,7 +46,7 @@ def check(row: Row) -> None:
 async def pending_mssql(url: str, credential: Credential | None = None) -> list[str]:
     """The names of the migrations that this database still needs."""
 
-    async def look(line: Line) -> list[str]:
+    async def look(line: ThreadedConnection) -> list[str]:
         return [migration.name for migration in pending("mssql", await _version(line))]
 
     return await _connected(url, credential, look)
@@ -47,16 +55,16 @@ async def pending_mssql(url: str, credential: Credential | None = None) -> list[
 async def migrate_mssql(url: str, credential: Credential | None = None) -> list[str]:
     """Run what is missing, each migration in a transaction of its own; the names of what was run."""
 
-    async def migrate(line: Line) -> list[str]:
+    async def migrate(line: ThreadedConnection) -> list[str]:
         return [migration.name for migration in migrations("mssql") if await _apply(line, migration)]
 
     return await _connected(url, credential, migrate)
 
 
-async def _connected(url: str, credential: Credential | None, work: Callable[[Line], Awaitable[T]]) -> T:
+async def _connected(url: str, credential: Credential | None, work: Callable[[ThreadedConnection], Awaitable[T]]) -> T:
     target = read_url(url)
     tokens = Tokens(credential, client_id=target.client_id)
-    connections = Connections(target, tokens, Options(command_timeout=_PATIENCE, pool_size=1))
+    connections = Connections(target, tokens, MssqlOptions(command_timeout=_PATIENCE, pool_size=1))
     try:
         async with connections.take() as line:
             return await work(line)
@@ -64,7 +72,7 @@ async def _connected(url: str, credential: Credential | None, work: Callable[[Li
         await connections.close()
 
 
-async def _apply(line: Line, migration: Migration) -> bool:
+async def _apply(line: ThreadedConnection, migration: Migration) -> bool:
     for _ in range(_TRIES - 1):
         try:
             return await _try(line, migration)
@@ -73,7 +81,7 @@ async def _apply(line: Line, migration: Migration) -> bool:
     return await _try(line, migration)
 
 
-async def _try(line: Line, migration: Migration) -> bool:
+async def _try(line: ThreadedConnection, migration: Migration) -> bool:
     """Run one migration unless somebody has done so before we got the lock. Its own transaction is one inside ours."""
     await send(line, "begin_transaction", _PATIENCE, writes=False)
     try:
@@ -88,13 +96,13 @@ async def _try(line: Line, migration: Migration) -> bool:
     return missing
 
 
-async def _lock(line: Line) -> None:
+async def _lock(line: ThreadedConnection) -> None:
     (lock,) = await _ask(line, "lock_schema")
     if lock["granted"] < 0:
         raise TransientError("another migration is under way.", remedy="Wait for its end, then run it again.")
 
 
-async def _run(line: Line, migration: Migration) -> None:
+async def _run(line: ThreadedConnection, migration: Migration) -> None:
     """The script as a person would run it: one batch, whose errors the driver reports."""
     try:
         await line.call(lambda connection: execute(connection, migration.sql), _PATIENCE)
@@ -102,14 +110,14 @@ async def _run(line: Line, migration: Migration) -> None:
         raise failed(error, verb="migrate", writes=False) from cause(error)
 
 
-async def _version(line: Line) -> int:
+async def _version(line: ThreadedConnection) -> int:
     """The version that the database says it has; 0 where there are no tables."""
     if not (await _ask(line, "find_schema"))[0]["found"]:
         return 0
     return int((await _ask(line, "read_schema"))[0]["schema_version"])
 
 
-async def _ask(line: Line, verb: str) -> list[Row]:
+async def _ask(line: ThreadedConnection, verb: str) -> list[Row]:
     def ask(connection: Any) -> list[Row]:
         return fetch(connection, load_batch("mssql", verb, "qmark"), {})
 

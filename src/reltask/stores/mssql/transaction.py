@@ -22,14 +22,14 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from reltask.errors import ReltaskError, TransientError
-from reltask.job import Completion, Hold, NewJob
-from reltask.leadership import Term
+from reltask.model.job import Completion, Hold, NewJob
+from reltask.model.lease import Term
 from reltask.stores.mssql import values
 from reltask.stores.mssql.connections import (
     LOCK_SHARE,
     OVERTIME,
     Connections,
-    Line,
+    ThreadedConnection,
     cause,
     execute,
     failed,
@@ -78,7 +78,9 @@ class Verbs(ABC):
 class MssqlTransaction(Verbs):
     """What happens between BEGIN and COMMIT."""
 
-    def __init__(self, line: Line, connection: Any, patience: float, now: Callable[[], datetime] | None) -> None:
+    def __init__(
+        self, line: ThreadedConnection, connection: Any, patience: float, now: Callable[[], datetime] | None
+    ) -> None:
         self.connection = connection
         self._line = line
         self._patience = patience
@@ -154,7 +156,7 @@ async def transaction(
         await inner.commit()
 
 
-async def send(line: Line, verb: str, patience: float, *, writes: bool) -> None:
+async def send(line: ThreadedConnection, verb: str, patience: float, *, writes: bool) -> None:
     """A file that is one batch without parameters."""
     batch = load_batch("mssql", verb, "qmark")
     try:
@@ -163,7 +165,7 @@ async def send(line: Line, verb: str, patience: float, *, writes: bool) -> None:
         raise failed(error, verb=verb, writes=writes) from cause(error)
 
 
-async def _begin(line: Line, seconds: float) -> Any:
+async def _begin(line: ThreadedConnection, seconds: float) -> Any:
     """Begin, with this transaction's own limits; they stay with the connection, and the next one sets its own."""
 
     def begin(connection: Any) -> Any:

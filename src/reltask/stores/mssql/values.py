@@ -41,9 +41,9 @@ from uuid import UUID
 
 import msgspec
 
-from reltask.audit import Break, Kind, Loss, TaskCount, Wait
 from reltask.errors import ArgumentsError, UsageError
-from reltask.job import (
+from reltask.model.audit import Break, BreakKind, LossCount, TaskCount, Wait
+from reltask.model.job import (
     BeatAnswer,
     Claim,
     ClaimAnswer,
@@ -52,20 +52,17 @@ from reltask.job import (
     Declared,
     Failure,
     Hold,
-    JobView,
     NewJob,
     Outcome,
     Reclaimed,
     Release,
-    RunView,
     Settled,
     Settlement,
     State,
-    StatusView,
     WorkerRecord,
-    WorkerView,
 )
-from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, MetricView, Term
+from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
+from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
 
 Row = dict[str, Any]
 Columns = dict[str, object]
@@ -347,17 +344,17 @@ def task_count(row: Row) -> TaskCount:
 
 def found_break(row: Row) -> Break:
     """A break in a job's history."""
-    return Break(**{**row, "kind": Kind(row["kind"])})
+    return Break(**{**row, "kind": BreakKind(row["kind"])})
 
 
 def found_wait(row: Row) -> Wait:
     """Jobs that wait too long."""
-    return Wait(**{**row, "kind": Kind(row["kind"])})
+    return Wait(**{**row, "kind": BreakKind(row["kind"])})
 
 
-def loss(row: Row) -> Loss:
+def loss(row: Row) -> LossCount:
     """Runs that lost their lock."""
-    return Loss(**{**row, "outcome": Outcome(row["outcome"])})
+    return LossCount(**{**row, "outcome": Outcome(row["outcome"])})
 
 
 def lease_answer(rows: Sequence[Row]) -> LeaseAnswer:

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from reltask.errors import UsageError
-from reltask.stores.postgres.connections import Options, connect
+from reltask.stores.postgres.connections import PostgresOptions, connect
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import quotable, statement_failed
-from reltask.stores.postgres.target import read_url
+from reltask.stores.postgres.url import read_url
 from reltask.stores.statement import load
 
 _BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -24,7 +24,9 @@ _KEEPALIVE = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_
 
 
 @asynccontextmanager
-async def advisory_lock(url: str, options: Options, name: str) -> AsyncIterator[Callable[[], Awaitable[bool]] | None]:
+async def advisory_lock(
+    url: str, options: PostgresOptions, name: str
+) -> AsyncIterator[Callable[[], Awaitable[bool]] | None]:
     """Try for the lock; None: somebody has it. Otherwise a question: is it still ours?"""
     if read_url(url).pgbouncer:
         raise UsageError(

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from reltask.errors import UsageError
-from reltask.job import Completion, Hold
+from reltask.model.job import Completion, Hold
 from reltask.stores.borrowed.link import Link
 from reltask.stores.borrowed.transaction import BorrowedConnection
 from reltask.stores.postgres.transaction import Verbs, patience

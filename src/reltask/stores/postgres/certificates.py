@@ -18,8 +18,8 @@ import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from reltask.connection_url import safe_value
 from reltask.errors import SettingsError
+from reltask.model.connection_url import safe_value
 
 MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 """What `sslmode` may be, from the weakest to the strongest."""

@@ -28,12 +28,12 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from reltask.errors import SettingsError, TransientError
-from reltask.store import LeaseWake, Wake
 from reltask.stores.entra import Tokens, postgres_tokens
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
 from reltask.stores.postgres.signals import from_payload
-from reltask.stores.postgres.target import read_url
+from reltask.stores.postgres.url import read_url
+from reltask.stores.store import LeaseWake, Wake
 
 CHANNEL = "reltask"
 LEASES_CHANNEL = "reltask_leases"
@@ -43,7 +43,7 @@ TOKEN_SHARE = 0.5
 """A token may take this share of the time for connecting; then the last good one is tried."""
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class PostgresOptions(Struct, frozen=True, kw_only=True):
     """How a store connects. Lengths are seconds."""
 
     connect_timeout: float = 10.0
@@ -56,7 +56,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """Where passwords come from, if tokens take their place; None: from the URL, which may ask for tokens, too."""
 
 
-def _session(options: Options) -> dict[str, str]:
+def _session(options: PostgresOptions) -> dict[str, str]:
     patience = str(max(1, int(options.command_timeout * SERVER_SHARE * 1000)))
     return {
         "application_name": options.application_name,
@@ -73,7 +73,7 @@ def _session(options: Options) -> dict[str, str]:
 
 
 async def connect(
-    url: str, options: Options, *, plain: bool = False, settings: Mapping[str, str] | None = None
+    url: str, options: PostgresOptions, *, plain: bool = False, settings: Mapping[str, str] | None = None
 ) -> asyncpg.Connection:
     """A new connection, or one of reltask's errors; `settings` are more of the server's."""
     target = read_url(url, entra=options.tokens is not None)
@@ -110,7 +110,7 @@ class Listener(NamedTuple):
 class Connections:
     """The connections of one store."""
 
-    def __init__(self, url: str, options: Options, *, plain: bool = False) -> None:
+    def __init__(self, url: str, options: PostgresOptions, *, plain: bool = False) -> None:
         """`plain` connections are for the user's own statements, and leave the planner alone."""
         self._url = url
         self._options = options

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from reltask.doctor import Facts
 from reltask.errors import PermanentError, SchemaError
+from reltask.model.doctor import Facts
 from reltask.stores.migration import schema_version
 
 Ask = Callable[[str], Awaitable[list[Any]]]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from reltask.errors import PermanentError
 from reltask.stores.entra import Credential, postgres_tokens
 from reltask.stores.migration import Migration, check_version, migrations, pending
-from reltask.stores.postgres.connections import Options, connect
+from reltask.stores.postgres.connections import PostgresOptions, connect
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import statement_failed
 from reltask.stores.statement import load
@@ -56,7 +56,7 @@ async def migrate_postgres(url: str, credential: Credential | None = None) -> li
 
 async def _connect(url: str, credential: Credential | None) -> asyncpg.Connection:
     tokens = None if credential is None else postgres_tokens(credential)
-    return await connect(url, Options(command_timeout=_PATIENCE, tokens=tokens))
+    return await connect(url, PostgresOptions(command_timeout=_PATIENCE, tokens=tokens))
 
 
 async def _apply(connection: asyncpg.Connection, migration: Migration) -> bool:

@@ -16,8 +16,8 @@ from typing import Any, cast
 from uuid import UUID
 
 from reltask.errors import ConflictError
-from reltask.job import Completion, Hold, NewJob
-from reltask.leadership import Term
+from reltask.model.job import Completion, Hold, NewJob
+from reltask.model.lease import Term
 from reltask.stores.postgres import values
 from reltask.stores.postgres.connections import Connections
 from reltask.stores.postgres.driver import asyncpg

@@ -1,4 +1,4 @@
-"""Between rows and values: what a verb takes becomes columns, what a row says becomes a `reltask.job` value.
+"""Between rows and values: what a verb takes becomes columns, what a row says becomes a `reltask.model.job` value.
 
 Batches travel as one array per column and are put back into rows by `unnest`: one round trip and one plan, whatever
 the number of rows. A column of nothing but nulls travels empty: `unnest` fills up with nulls what is shorter than the
@@ -16,8 +16,8 @@ from uuid import UUID
 
 import msgspec
 
-from reltask.audit import Break, Kind, Loss, TaskCount, Wait
-from reltask.job import (
+from reltask.model.audit import Break, BreakKind, LossCount, TaskCount, Wait
+from reltask.model.job import (
     Claim,
     ClaimAnswer,
     ClaimRequest,
@@ -25,20 +25,17 @@ from reltask.job import (
     Declared,
     Failure,
     Hold,
-    JobView,
     NewJob,
     Outcome,
     Reclaimed,
     Release,
-    RunView,
     Settled,
     Settlement,
     State,
-    StatusView,
     WorkerRecord,
-    WorkerView,
 )
-from reltask.leadership import Grant, LeaseAnswer, LeaseRequest, LeaseView, MetricView, Term
+from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
+from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
 
 Row = Sequence[Any]
 Columns = dict[str, object]
@@ -340,19 +337,19 @@ def task_count(row: Row) -> TaskCount:
 def found_break(row: Row) -> Break:
     """A break in a job's history."""
     fields = dict(zip(Break.__struct_fields__, row, strict=True))
-    return Break(**{**fields, "kind": Kind(fields["kind"])})
+    return Break(**{**fields, "kind": BreakKind(fields["kind"])})
 
 
 def found_wait(row: Row) -> Wait:
     """Jobs that wait too long."""
     fields = dict(zip(Wait.__struct_fields__, row, strict=True))
-    return Wait(**{**fields, "kind": Kind(fields["kind"])})
+    return Wait(**{**fields, "kind": BreakKind(fields["kind"])})
 
 
-def loss(row: Row) -> Loss:
+def loss(row: Row) -> LossCount:
     """Runs that lost their lock."""
-    fields = dict(zip(Loss.__struct_fields__, row, strict=True))
-    return Loss(**{**fields, "outcome": Outcome(fields["outcome"])})
+    fields = dict(zip(LossCount.__struct_fields__, row, strict=True))
+    return LossCount(**{**fields, "outcome": Outcome(fields["outcome"])})
 
 
 def lease_answer(rows: Sequence[Row]) -> LeaseAnswer:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from reltask.job import Completion, Hold
+from reltask.model.job import Completion, Hold
 from reltask.stores.borrowed.link import Link
 from reltask.stores.borrowed.transaction import BorrowedConnection
 from reltask.stores.sqlite.transaction import Verbs

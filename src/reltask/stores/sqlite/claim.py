@@ -18,9 +18,9 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from reltask.job import Claim, ClaimAnswer, ClaimRequest
+from reltask.model.job import Claim, ClaimAnswer, ClaimRequest
 from reltask.stores.sqlite import values
-from reltask.stores.sqlite.session import Session, Transaction
+from reltask.stores.sqlite.connections import FileTransaction, Session
 from reltask.stores.statement import load
 
 _ALIVE_EVERY = values.length(timedelta(seconds=5))
@@ -66,7 +66,7 @@ def claim_jobs(session: Session, request: ClaimRequest) -> ClaimAnswer:
     return _answer(request, [], seen)
 
 
-def _take_and_look(transaction: Transaction, request: ClaimRequest, seen: _Sight) -> ClaimAnswer:
+def _take_and_look(transaction: FileTransaction, request: ClaimRequest, seen: _Sight) -> ClaimAnswer:
     if transaction.version != seen.version:
         seen = _look(transaction, request)
     claims = _take(transaction, request, seen) if request.limit > 0 else []
@@ -74,7 +74,7 @@ def _take_and_look(transaction: Transaction, request: ClaimRequest, seen: _Sight
     return _answer(request, claims, _look(transaction, request, lanes=seen.lanes))
 
 
-def _look(transaction: Transaction, request: ClaimRequest, *, lanes: list[sqlite3.Row] | None = None) -> _Sight:
+def _look(transaction: FileTransaction, request: ClaimRequest, *, lanes: list[sqlite3.Row] | None = None) -> _Sight:
     """All that matters to a claim. Lanes cost the most, and taking from them changes nothing about their future."""
     known = {"queues": values.batch(request.queues), "tasks": values.batch(request.tasks)}
     if lanes is None:
@@ -91,7 +91,7 @@ def _look(transaction: Transaction, request: ClaimRequest, *, lanes: list[sqlite
     )
 
 
-def _take(transaction: Transaction, request: ClaimRequest, seen: _Sight) -> list[Claim]:
+def _take(transaction: FileTransaction, request: ClaimRequest, seen: _Sight) -> list[Claim]:
     ids = [seen.isolated["id"]] if seen.isolated is not None and seen.isolated_due else []
     for lane in [] if ids else seen.due_lanes:
         place = {"queue": lane["queue"], "task": lane["task"], "priority": lane["priority"]}
@@ -120,5 +120,5 @@ def _answer(request: ClaimRequest, claims: list[Claim], seen: _Sight) -> ClaimAn
     )
 
 
-def _run(transaction: Transaction, which: int, **parameters: object) -> list[sqlite3.Row]:
+def _run(transaction: FileTransaction, which: int, **parameters: object) -> list[sqlite3.Row]:
     return transaction.run(load("sqlite", "claim_jobs", "named")[which], **parameters)

@@ -6,10 +6,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from reltask.doctor import Facts
+from reltask.model.doctor import Facts
 from reltask.stores.migration import schema_version
+from reltask.stores.sqlite.connections import Session
 from reltask.stores.sqlite.schema import read_version
-from reltask.stores.sqlite.session import Session
 from reltask.stores.sqlite.values import moment
 from reltask.stores.statement import load
 

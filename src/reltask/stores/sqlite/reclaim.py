@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from reltask.job import Reclaimed
+from reltask.model.job import Reclaimed
 from reltask.stores.sqlite import values
-from reltask.stores.sqlite.session import Session, Transaction
+from reltask.stores.sqlite.connections import FileTransaction, Session
 from reltask.stores.statement import load
 
 
@@ -46,12 +46,12 @@ class Reclaimer:
         return [claim for claim, since in self._seen.items() if now - since >= self._confirm]
 
 
-def _look(transaction: Transaction, limit: int) -> list[_Stale]:
+def _look(transaction: FileTransaction, limit: int) -> list[_Stale]:
     rows = transaction.run(load("sqlite", "reclaim_jobs", "named")[0], limit=limit)
     return [_Stale(row["id"], row["fence"], row["heartbeat_at"]) for row in rows]
 
 
-def _take(transaction: Transaction, stale: list[_Stale]) -> list[Reclaimed]:
+def _take(transaction: FileTransaction, stale: list[_Stale]) -> list[Reclaimed]:
     _, ledger, update = load("sqlite", "reclaim_jobs", "named")
     lost = transaction.run(ledger, stale=values.batch(stale))
     dead = {row["id"] for row in transaction.run(update, stale=values.batch(stale)) if row["dead"]}

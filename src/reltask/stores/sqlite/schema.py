@@ -9,8 +9,8 @@ from __future__ import annotations
 import sqlite3
 
 from reltask.stores.migration import Migration, pending
+from reltask.stores.sqlite.connections import Session
 from reltask.stores.sqlite.errors import classify
-from reltask.stores.sqlite.session import Session
 from reltask.stores.statement import load, split
 
 

@@ -19,11 +19,11 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from reltask.job import Completion, Hold, NewJob
-from reltask.leadership import Term
+from reltask.model.job import Completion, Hold, NewJob
+from reltask.model.lease import Term
 from reltask.stores.sqlite import values
+from reltask.stores.sqlite.connections import FileTransaction, Session
 from reltask.stores.sqlite.errors import classify
-from reltask.stores.sqlite.session import Session, Transaction
 
 T = TypeVar("T")
 Hop = Callable[[Callable[[], T]], Awaitable[T]]
@@ -70,7 +70,7 @@ class Opened:
     def verb(self, name: str, **parameters: object) -> list[Any]:
         """One of reltask's own files, at the time that it is now."""
         try:
-            return Transaction(self.connection, self.read_now()).verb(name, **parameters)
+            return FileTransaction(self.connection, self.read_now()).verb(name, **parameters)
         except sqlite3.Error as error:
             raise classify(error, self._session.path) from error
 

@@ -14,26 +14,23 @@ from uuid import UUID
 
 import msgspec
 
-from reltask.audit import Break, Kind, Loss, Wait
 from reltask.errors import UsageError
-from reltask.job import (
+from reltask.model.audit import Break, BreakKind, LossCount, Wait
+from reltask.model.job import (
     Claim,
     Completion,
     Declared,
     Failure,
     Hold,
-    JobView,
     NewJob,
     Outcome,
     Release,
-    RunView,
     Settled,
     State,
-    StatusView,
     WorkerRecord,
-    WorkerView,
 )
-from reltask.leadership import Grant, LeaseRequest, LeaseView, MetricView, Term
+from reltask.model.lease import Grant, LeaseRequest, Term
+from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -321,18 +318,18 @@ def status_view(counts: sqlite3.Row, unknown: Sequence[sqlite3.Row]) -> StatusVi
 
 def found_break(row: sqlite3.Row) -> Break:
     """A row of audit_slots.sql."""
-    return Break(**{**dict(row), "kind": Kind(row["kind"]), "job_id": UUID(row["job_id"])})
+    return Break(**{**dict(row), "kind": BreakKind(row["kind"]), "job_id": UUID(row["job_id"])})
 
 
 def found_wait(row: sqlite3.Row) -> Wait:
     """A row of audit_waiting.sql."""
-    decoded = {"kind": Kind(row["kind"]), "job_id": UUID(row["job_id"]), "since": moment(row["since"])}
+    decoded = {"kind": BreakKind(row["kind"]), "job_id": UUID(row["job_id"]), "since": moment(row["since"])}
     return Wait(**{**dict(row), **decoded})
 
 
-def loss(row: sqlite3.Row) -> Loss:
+def loss(row: sqlite3.Row) -> LossCount:
     """A row of audit_losses.sql."""
-    return Loss(**{**dict(row), "outcome": Outcome(row["outcome"]), "last_at": moment(row["last_at"])})
+    return LossCount(**{**dict(row), "outcome": Outcome(row["outcome"]), "last_at": moment(row["last_at"])})
 
 
 def lease_view(row: sqlite3.Row) -> LeaseView:

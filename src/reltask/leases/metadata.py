@@ -1,0 +1,89 @@
+"""What a leader publishes about its work: JSON values by name, checked when they are set, sent with the next beat."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import msgspec
+
+from reltask.errors import ArgumentsError
+from reltask.model.arguments import encode_json
+
+LIMIT = 16_384
+"""Bytes of JSON: it is written at every beat that finds it changed."""
+
+
+class Metadata(MutableMapping[str, Any]):
+    """A dict that refuses what cannot be stored. From any thread. What it returns are copies: set, to change."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._text = "{}"
+        self._version = 0
+        self._sent = 0
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> Any:
+        return msgspec.json.decode(self._text)[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.change({name: value})
+
+    def __delitem__(self, name: str) -> None:
+        with self._lock:
+            rest = {key: value for key, value in self._values.items() if key != name}
+            if len(rest) == len(self._values):
+                raise KeyError(name)
+            self._replace(rest)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._values))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(msgspec.json.decode(self._text))
+
+    def change(self, values: Mapping[str, Any]) -> None:
+        """Set these all at once, or raise ArgumentsError and set none."""
+        with self._lock:
+            self._replace({**self._values, **values})
+
+    def restart(self) -> None:
+        """A new leadership begins with nothing; what the last one said is overwritten by the first beat."""
+        with self._lock:
+            self._replace({})
+
+    def unsent(self) -> tuple[int, str] | None:
+        """What the next beat has to carry, and its version; None: the database knows it already."""
+        with self._lock:
+            return None if self._version == self._sent else (self._version, self._text)
+
+    def sent(self, version: int) -> None:
+        """The database has acknowledged this version."""
+        self._sent = version
+
+    def _replace(self, values: dict[str, Any]) -> None:
+        text = _encoded(values)
+        self._values, self._text = msgspec.json.decode(text), text
+        self._version += 1
+
+
+def _encoded(values: dict[str, Any]) -> str:
+    if not all(isinstance(name, str) for name in values):
+        raise ArgumentsError("A lease's metadata has names that are not text.", remedy="Use strings as keys.")
+    try:
+        raw = encode_json(values)
+    except (TypeError, ValueError) as error:
+        raise ArgumentsError(
+            f"A lease's metadata cannot be stored: {error}.", remedy="Publish numbers, text, lists and dicts."
+        ) from error
+    if len(raw) > LIMIT:
+        raise ArgumentsError(
+            f"A lease's metadata takes {len(raw):,} bytes, more than the limit of {LIMIT:,}.",
+            remedy="Publish a summary, and keep the rest elsewhere.",
+        )
+    return raw.decode()

@@ -1,0 +1,292 @@
+"""Jobs, claims and runs as values, and the table of what may happen to them.
+
+                     claim                     complete (one-off) ──────► gone
+          ┌──────────────────────────┐        ▲
+          │                          ▼        │ complete (recurring): next slot
+        READY ◄─────────────────── CLAIMED ───┴──────────────────────────► READY
+          ▲    fail, release,        │
+          │    reclaim               │ fail or reclaim at the last attempt
+          │                          ▼
+          └───────── retry ──────── DEAD ── discard ──► gone
+
+Every arrow is one transaction. Every arrow that leaves CLAIMED names the owner and the fence in its
+WHERE clause and says whether it won; `reclaim` names the fence that it saw expire. The fence grows by
+one at each claim, so a worker that was paused past its lock timeout presents an old fence, and its
+write changes nothing.
+
+The values here cross the seam between engine and store; they hold no behaviour beyond reading themselves.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from msgspec import Struct
+
+
+class State(StrEnum):
+    """Where a job stands, derived from its row."""
+
+    READY = "ready"
+    CLAIMED = "claimed"
+    PAUSED = "paused"
+    DEAD = "dead"
+    GONE = "gone"
+
+
+class Verb(StrEnum):
+    """What can be done to a job."""
+
+    CLAIM = "claim"
+    HEARTBEAT = "heartbeat"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    RELEASE = "release"
+    RECLAIM = "reclaim"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+    DISCARD = "discard"
+
+
+class Outcome(StrEnum):
+    """How a run ended: one ledger row each."""
+
+    SUCCEEDED = "succeeded"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    SNOOZED = "snoozed"
+    RELEASED = "released"
+    ABANDONED = "abandoned"
+    LOST = "lost"
+    DISCARDED = "discarded"
+
+    @property
+    def ends_slot(self) -> bool:
+        """Whether the slot is over; at most one ledger row per slot has such an outcome, by constraint."""
+        return self in SLOT_ENDINGS
+
+
+SLOT_ENDINGS = (Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.SKIPPED, Outcome.DISCARDED)
+"""In a tuple the first is found by its identity; a set would ask an enum for its hash, in Python, at every run."""
+
+
+class Transition(NamedTuple):
+    """Where a verb may lead from a state, and what it does to the counters."""
+
+    to: frozenset[State]
+    fence: int = 0
+    attempt: int = 0
+    ends_slot: bool = False
+
+
+def _to(*states: State) -> frozenset[State]:
+    return frozenset(states)
+
+
+TRANSITIONS: dict[tuple[State, Verb], Transition] = {
+    (State.READY, Verb.CLAIM): Transition(_to(State.CLAIMED), fence=+1, attempt=+1),
+    (State.CLAIMED, Verb.HEARTBEAT): Transition(_to(State.CLAIMED)),
+    (State.CLAIMED, Verb.COMPLETE): Transition(_to(State.READY, State.PAUSED, State.GONE), ends_slot=True),
+    (State.CLAIMED, Verb.FAIL): Transition(_to(State.READY, State.PAUSED, State.DEAD)),
+    (State.CLAIMED, Verb.RELEASE): Transition(_to(State.READY, State.PAUSED), attempt=-1),
+    (State.CLAIMED, Verb.RECLAIM): Transition(_to(State.READY, State.PAUSED, State.DEAD)),
+    (State.CLAIMED, Verb.PAUSE): Transition(_to(State.CLAIMED)),
+    (State.CLAIMED, Verb.RESUME): Transition(_to(State.CLAIMED)),
+    (State.READY, Verb.PAUSE): Transition(_to(State.PAUSED)),
+    (State.PAUSED, Verb.RESUME): Transition(_to(State.READY)),
+    (State.READY, Verb.DISCARD): Transition(_to(State.GONE), fence=+1, ends_slot=True),
+    (State.PAUSED, Verb.DISCARD): Transition(_to(State.GONE), fence=+1, ends_slot=True),
+    (State.DEAD, Verb.DISCARD): Transition(_to(State.GONE), fence=+1, ends_slot=True),
+    (State.DEAD, Verb.RETRY): Transition(_to(State.READY, State.PAUSED)),
+}
+"""Every transition there is. What is not listed changes nothing and reports that it did not win."""
+
+
+class Hold(Struct, frozen=True, order=True, gc=False, cache_hash=True):
+    """What a run presents with every write, beside its worker: the job and the fence of its claim."""
+
+    job_id: UUID
+    fence: int
+
+
+class NewJob(Struct, frozen=True, kw_only=True, gc=False):
+    """A job to insert. The id is the client's, so that an insert can be repeated without doubling it."""
+
+    id: UUID
+    task: str
+    args: str = "{}"
+    """JSON object by parameter name."""
+    queue: str = "default"
+    priority: int = 5
+    """0 (first) to 9 (last)."""
+    key: str | None = None
+    """Names one of several schedules, or a unique one-off, of the same task; unique per task while the row exists."""
+    schedule: str | None = None
+    """JSON of the schedule (`schedule.encode`); None for a one-off."""
+    run_at: datetime | None = None
+    """Nominal time of the first slot; None with no delay means the database's now."""
+    delay: timedelta | None = None
+    """Counted from the database's now."""
+    max_attempts: int | None = None
+    """None: no limit."""
+    lock_timeout: timedelta | None = None
+    """None: the claiming worker's setting."""
+    declaration: str | None = None
+    """Hash of the declaration in code, for recurring jobs."""
+    app_version: str | None = None
+
+
+class Declared(Struct, frozen=True, kw_only=True):
+    """What a recurring job's row says about its definition, read before declaring it again."""
+
+    id: UUID
+    task: str
+    key: str | None
+    schedule: str | None
+    declaration: str | None
+    app_version: str | None
+    next_run_time: datetime
+    now: datetime
+
+
+class ClaimRequest(Struct, frozen=True, kw_only=True):
+    """Ask for up to `limit` due jobs."""
+
+    worker: str
+    token: UUID
+    """Stored in the rows, so that a claim whose answer was lost can be recognised."""
+    queues: list[str]
+    tasks: list[str]
+    limit: int
+    lock_timeout: timedelta
+    """For rows that name none of their own."""
+    isolated_after: timedelta
+    """A job whose last run was lost is taken only when it has been due for this long, and then alone."""
+    alive_for: timedelta
+    """How long the worker's own row counts as alive after this statement."""
+
+
+class Claim(Struct, frozen=True, gc=False):
+    """One claimed slot: all that a worker needs to run it and to settle it."""
+
+    job_id: UUID
+    fence: int
+    task: str
+    key: str | None
+    args: str
+    queue: str
+    priority: int
+    schedule: str | None
+    slot_no: int
+    nominal: datetime
+    """The slot's nominal time: `next_run_time`."""
+    due_at: datetime
+    slot_started_at: datetime
+    """Database time of the slot's first claim: what `every` counts from."""
+    locked_at: datetime
+    attempt: int
+    max_attempts: int | None
+    lock_timeout: timedelta
+    """As copied into this claim."""
+    isolated: bool
+    """Its last run was lost: it runs alone."""
+
+    @property
+    def hold(self) -> Hold:
+        return Hold(self.job_id, self.fence)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every run of this slot, different for every other slot."""
+        return f"{self.job_id}:{self.slot_no}"
+
+
+class ClaimAnswer(Struct, frozen=True, kw_only=True):
+    """What was claimed, and when it is worth asking again."""
+
+    claims: list[Claim]
+    now: datetime
+    """The database's time of the statement."""
+    next_due: datetime | None
+    """Earliest time at which something known is or becomes due; not later than `now` when a rival held it."""
+    next_expiry: datetime | None
+    """Earliest time at which somebody's lock ends."""
+
+
+class BeatAnswer(Struct, frozen=True, kw_only=True):
+    """Which claims were renewed, and which rows were claimed for this worker without its knowing."""
+
+    renewed: frozenset[Hold]
+    strays: list[Hold]
+
+
+class Completion(Struct, frozen=True, gc=False):
+    """The end of a slot: succeeded, cancelled or skipped."""
+
+    hold: Hold
+    outcome: Outcome = Outcome.SUCCEEDED
+    result: str | None = None
+    """JSON."""
+    error: str | None = None
+    next_run_time: datetime | None = None
+    """Nominal time of the next slot; None: the job was a one-off and is removed."""
+    skipped: tuple[datetime, ...] = ()
+    """Nominal times of slots passed over between this one and the next; each becomes a ledger row."""
+
+
+class Failure(Struct, frozen=True, kw_only=True, gc=False):
+    """A run that raised: the slot stays and is tried again after `delay`, or is dead at its last attempt."""
+
+    hold: Hold
+    error: str
+    delay: timedelta
+
+
+class Release(Struct, frozen=True, kw_only=True, gc=False):
+    """A run given back unfinished: the slot stays, the attempt is returned."""
+
+    hold: Hold
+    outcome: Outcome
+    error: str | None = None
+    delay: timedelta | None = None
+
+
+Settlement = Completion | Failure | Release
+"""How a run gives its claim back; each names the claim in `hold`."""
+
+
+class Settled(Struct, frozen=True, gc=False):
+    """A settlement that the database accepted."""
+
+    hold: Hold
+    dead: bool = False
+
+
+class Reclaimed(Struct, frozen=True, kw_only=True):
+    """An expired claim that was taken away from its owner."""
+
+    job_id: UUID
+    fence: int
+    task: str
+    slot_no: int
+    worker: str
+    dead: bool
+
+
+class WorkerRecord(Struct, frozen=True, kw_only=True):
+    """A worker as it introduces itself to the others."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    app_version: str | None
+    queues: list[str]
+    tasks: list[str]
+    concurrency: int
+    alive_for: timedelta

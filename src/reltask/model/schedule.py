@@ -1,0 +1,294 @@
+"""When a job runs next. Pure arithmetic: all times are aware UTC datetimes of the database's clock.
+
+There are two kinds of schedule. A *plain* `every` counts from what really happened, so it knows no missed slots.
+A *grid* (`every` with `align=True`, or `cron`) has points of its own, and a late or long run passes over some:
+
+    grid       ──●────────●────────●────────●────────●────────●──
+                 1        2        3        4        5        6
+                 nominal              started    finished
+
+    missed="once"   next is 4: one run covers all that was missed before it started
+    missed="all"    next is 2, then 3, 4 …: each point runs; the oldest beyond `missed_limit` are skipped
+    missed="skip"   next is 4 if that is not later than `missed_grace`, else 5; the points before it are skipped,
+                    each with a row in the ledger
+
+Whatever the clocks do, the next slot is strictly later than the last one. Missed points are walked newest first and
+never further than `missed_limit` + `LISTED`, so a year's outage of a schedule that runs each second costs no more
+than an hour's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import islice
+from typing import Literal, NamedTuple, TypeGuard, get_args
+
+import msgspec
+
+from reltask.errors import DeclarationError
+from reltask.model.cron import check_cron, nearest
+from reltask.model.duration import Duration, format_duration, parse_duration
+
+Missed = Literal["once", "all", "skip"]
+
+LISTED = 1000
+"""So many skipped slots are listed at most: the newest. Also the highest `missed_limit`."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK = timedelta(microseconds=1)
+_GRACE = timedelta(minutes=1)
+_SHORTEST_GRACE = timedelta(seconds=1)
+
+
+class Every(msgspec.Struct, frozen=True):
+    """At an interval: from the start of the last run, from its end, or on a grid counted from 1970-01-01 UTC."""
+
+    interval: timedelta
+    align: bool = False
+    after_finish: bool = False
+    missed: Missed = "once"
+    missed_limit: int = 100
+    missed_grace: timedelta = _GRACE
+
+    def __post_init__(self) -> None:
+        if self.interval <= timedelta(0):
+            raise DeclarationError(
+                f"every: {self.interval} is no interval.", remedy='Write more than nothing, such as "10m".'
+            )
+        if self.align and self.after_finish:
+            raise DeclarationError(
+                "align and after_finish exclude each other: a grid does not wait for a run to finish.",
+                remedy="Keep one of them.",
+            )
+        _check_missed(self)
+        if not self.align and (self.missed, self.missed_limit, self.missed_grace) != ("once", 100, _GRACE):
+            raise DeclarationError(
+                "missed needs a grid: an interval that counts from the last run misses nothing.",
+                remedy="Add align=True, or drop the options that begin with missed.",
+            )
+
+
+class Cron(msgspec.Struct, frozen=True):
+    """At the wall times of a cron expression in a time zone."""
+
+    expression: str
+    timezone: str = "UTC"
+    missed: Missed = "once"
+    missed_limit: int = 100
+    missed_grace: timedelta = _GRACE
+
+    def __post_init__(self) -> None:
+        check_cron(self.expression, self.timezone)
+        _check_missed(self)
+
+
+Schedule = Every | Cron
+
+
+class Next(NamedTuple):
+    """The next slot's nominal time, and the grid points passed over on the way to it, oldest first."""
+
+    at: datetime
+    skipped: tuple[datetime, ...]
+
+
+# What the user writes, and what the row holds.
+
+
+def make_schedule(
+    *,
+    every: Duration | None = None,
+    cron: str | None = None,
+    timezone: str | None = None,
+    align: bool = False,
+    after_finish: bool = False,
+    missed: Missed = "once",
+    missed_limit: int = 100,
+    missed_grace: Duration = "1m",
+) -> Schedule | None:
+    """The schedule of a declaration, None if it has none, or an error that says what to write instead."""
+    grace = _duration(missed_grace, "missed_grace")
+    if every is not None and cron is not None:
+        raise DeclarationError("every and cron were both given.", remedy="Keep one of them.")
+    if cron is None and timezone is not None:
+        raise DeclarationError(
+            "timezone needs cron: every counts real time, which is the same everywhere.",
+            remedy=f'Write cron="0 9 * * *", timezone="{timezone}", or drop timezone.',
+        )
+    if every is None and (align or after_finish):
+        raise DeclarationError(
+            "align and after_finish need every.", remedy='Write every="10m" with them, or drop them.'
+        )
+    if every is not None:
+        return Every(_duration(every, "every"), align, after_finish, missed, missed_limit, grace)
+    if cron is not None:
+        return Cron(" ".join(str(cron).split()), "UTC" if timezone is None else timezone, missed, missed_limit, grace)
+    if missed != "once":
+        raise DeclarationError("missed needs a schedule.", remedy='Write cron="0 9 * * *" with it, or drop it.')
+    return None
+
+
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
+    """The JSON of a schedule: the arguments of `make_schedule`, as a person would write them."""
+
+    every: str | None = None
+    cron: str | None = None
+    timezone: str | None = None
+    align: bool = False
+    after_finish: bool = False
+    missed: Missed = "once"
+    missed_limit: int = 100
+    missed_grace: str = "1m"
+
+
+_DEFAULTS = msgspec.structs.asdict(_Stored())
+
+
+def encode(schedule: Schedule) -> str:
+    """The schedule as JSON that a person can read: `{"every":"10m","align":true}`. Defaults are left out."""
+    stored = _Stored(
+        missed=schedule.missed,
+        missed_limit=schedule.missed_limit,
+        missed_grace=format_duration(schedule.missed_grace),
+    )
+    if isinstance(schedule, Every):
+        stored.every = format_duration(schedule.interval)
+        stored.align, stored.after_finish = schedule.align, schedule.after_finish
+    else:
+        stored.cron = schedule.expression
+        stored.timezone = None if schedule.timezone == "UTC" else schedule.timezone
+    written = {name: value for name, value in msgspec.structs.asdict(stored).items() if value != _DEFAULTS[name]}
+    return msgspec.json.encode(written).decode()
+
+
+@lru_cache(maxsize=1024)
+def decode(text: str) -> Schedule:
+    """The schedule that `encode` wrote. Remembered, because workers read the same few again and again."""
+    try:
+        schedule = make_schedule(**msgspec.structs.asdict(msgspec.json.decode(text, type=_Stored)))
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _not_a_schedule(text, str(error)) from error
+    if schedule is None:
+        raise _not_a_schedule(text, "it has neither every nor cron")
+    return schedule
+
+
+def describe(schedule: Schedule) -> str:
+    """The schedule in a few words."""
+    if isinstance(schedule, Cron):
+        return f"cron {schedule.expression} {schedule.timezone}"
+    manner = " on the grid" if schedule.align else " after finishing" if schedule.after_finish else ""
+    return f"every {format_duration(schedule.interval)}{manner}"
+
+
+# Slots.
+
+
+def first_slot(schedule: Schedule, now: datetime) -> datetime:
+    """The first slot of a new job: `every` at once, on a grid at its next point, cron strictly after now."""
+    if _is_plain(schedule):
+        return now
+    return _after(schedule, now - _TICK if isinstance(schedule, Every) else now)
+
+
+def next_slot(schedule: Schedule, *, nominal: datetime, started: datetime, finished: datetime) -> Next:
+    """The slot after the one at `nominal`, whose first claim was at `started` and whose body ended at `finished`."""
+    if _is_plain(schedule):
+        counted_from = finished if schedule.after_finish else started
+        # Only a database clock that was put back makes the second term the later one.
+        return Next(max(counted_from + schedule.interval, nominal + _TICK), ())
+    if schedule.missed == "once":
+        return Next(_after(schedule, max(nominal, started)), ())
+    passed = _newest_first(schedule, after=nominal, until=finished)
+    if schedule.missed == "all":
+        kept = list(islice(passed, schedule.missed_limit))
+    else:
+        kept = [newest for newest in islice(passed, 1) if finished <= newest + schedule.missed_grace]
+    at = kept[-1] if kept else _after(schedule, max(nominal, finished))
+    skipped = _newest_first(schedule, after=nominal, until=at - _TICK)
+    return Next(at, tuple(islice(skipped, LISTED))[::-1])
+
+
+def is_missed(schedule: Schedule, *, nominal: datetime, claimed_at: datetime, attempt: int) -> bool:
+    """Whether a slot is claimed too late to be run: with missed="skip", and only if it has not been tried before."""
+    return schedule.missed == "skip" and attempt <= 1 and claimed_at > nominal + schedule.missed_grace
+
+
+def next_after_change(old: Schedule | None, new: Schedule, *, next_run_time: datetime, now: datetime) -> datetime:
+    """Where the unclaimed slot of a job moves when its declaration changes."""
+    if _is_plain(new) and _is_plain(old):
+        return min(next_run_time, now + new.interval)
+    if old is not None and _points(old) == _points(new):
+        return next_run_time  # only the treatment of missed slots changed: a slot that is due already stays due
+    return first_slot(new, now)
+
+
+def _is_plain(schedule: Schedule | None) -> TypeGuard[Every]:
+    return isinstance(schedule, Every) and not schedule.align
+
+
+def _points(schedule: Schedule) -> tuple[object, ...]:
+    """What decides where a schedule's points lie."""
+    if isinstance(schedule, Every):
+        return schedule.interval, schedule.align
+    return schedule.expression, schedule.timezone
+
+
+# Grids: the points strictly after and strictly before a moment.
+
+
+def _after(grid: Schedule, moment: datetime) -> datetime:
+    if isinstance(grid, Cron):
+        return nearest(grid.expression, grid.timezone, moment, forward=True)
+    return _EPOCH + ((moment - _EPOCH) // grid.interval + 1) * grid.interval
+
+
+def _before(grid: Schedule, moment: datetime) -> datetime:
+    if isinstance(grid, Cron):
+        return nearest(grid.expression, grid.timezone, moment, forward=False)
+    return _EPOCH - ((_EPOCH - moment) // grid.interval + 1) * grid.interval
+
+
+def _newest_first(grid: Schedule, *, after: datetime, until: datetime) -> Iterator[datetime]:
+    """The grid points later than `after`, not later than `until`."""
+    point = _before(grid, until + _TICK)
+    while point > after:
+        yield point
+        point = _before(grid, point)
+
+
+# Checks.
+
+
+def check_grace(schedule: Schedule | None) -> None:
+    """Refuse a declaration whose every slot would be skipped. A row may hold one from before, and is still read."""
+    if schedule is not None and schedule.missed == "skip" and schedule.missed_grace < _SHORTEST_GRACE:
+        raise DeclarationError(
+            f"missed_grace={format_duration(schedule.missed_grace)} is shorter than a claim takes: nothing would run.",
+            remedy=f"Write at least {format_duration(_SHORTEST_GRACE)}.",
+        )
+
+
+def _check_missed(schedule: Every | Cron) -> None:
+    if schedule.missed not in get_args(Missed):
+        raise DeclarationError(f"missed: {schedule.missed!r} is unknown.", remedy='Write "once", "all" or "skip".')
+    if schedule.missed_limit not in range(1, LISTED + 1):
+        raise DeclarationError(
+            f"missed_limit: {schedule.missed_limit!r} is out of range.", remedy=f"Write a number from 1 to {LISTED}."
+        )
+
+
+def _duration(value: Duration, name: str) -> timedelta:
+    try:
+        return parse_duration(value, name=name)
+    except ValueError as error:
+        raise DeclarationError(str(error)) from error
+
+
+def _not_a_schedule(text: str, reason: str) -> DeclarationError:
+    return DeclarationError(
+        f"{text!r} is not a stored schedule: {reason}.",
+        remedy='It looks like {"every":"10m"} or {"cron":"0 9 * * mon-fri","timezone":"Europe/Berlin"}.',
+    )

@@ -1,0 +1,262 @@
+"""Every setting there is, with its default, its meaning and its .NET name. The documentation is made from this file."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reltask.errors import SettingsError
+from reltask.model.connection_url import safe_url
+from reltask.model.pace import SHORTEST, Pace
+
+LEASE_TTL = timedelta(seconds=10)
+WITHOUT_SIGNALS = {"worker.poll": timedelta(seconds=5)}
+"""Defaults where no signal tells of a job that another process enqueues: on SQL Server, and behind PgBouncer."""
+
+
+LARGEST = 2**31 - 1
+"""The largest whole number that every database takes for a count."""
+
+
+class About(Struct, frozen=True):
+    """What a setting's type cannot say."""
+
+    meaning: str
+    dotnet: tuple[str, ...] = ()
+    """Names in the section `TaskExecution` of an appsettings.json; a unit at the end may be any other unit."""
+    least: int = 1
+    """The smallest number allowed. For a duration: 0 allows none at all."""
+    most: int = 2**63 - 1
+    """The largest number allowed."""
+    shortest: timedelta = timedelta(0)
+    """The shortest duration allowed."""
+    secret: bool = False
+    """May hold a password: never shown as it is, never accepted from where others can read it."""
+
+
+class WorkerSettings(Struct, frozen=True, kw_only=True):
+    """How a worker claims, renews and stops."""
+
+    name: Annotated[
+        str | None,
+        About("Begins the worker's id; host, process and a unique part follow.", ("WorkerId", "WorkerName")),
+    ] = None
+    queues: Annotated[
+        tuple[str, ...], About("The queues that this worker serves; none: those that its tasks name.", ("Queues",))
+    ] = ()
+    concurrency: Annotated[
+        int, About("How many bodies run at the same time.", ("MaxConcurrency", "Concurrency"), most=LARGEST)
+    ] = 10
+    queue_concurrency: Annotated[
+        dict[str, int],
+        About(
+            "How many of them may come from one queue; a queue that is not named has no limit.", ("QueueConcurrency",)
+        ),
+    ] = {}
+    poll: Annotated[
+        timedelta,
+        About(
+            "The longest sleep. A worker wakes earlier at a due time, a lock's end or a signal. "
+            "On SQL Server and behind PgBouncer, where there are none, the default is 5s.",
+            ("PollingIntervalSeconds", "PollIntervalSeconds"),
+        ),
+    ] = timedelta(seconds=60)
+    lock_timeout: Annotated[
+        timedelta,
+        About(
+            "How long a claim lasts without a heartbeat, unless the task says otherwise. Then others may take the job. "
+            "At least 500ms.",
+            ("LockTimeoutMinutes",),
+            shortest=SHORTEST,
+        ),
+    ] = timedelta(minutes=2)
+    heartbeat: Annotated[
+        timedelta | None,
+        About(
+            "How often claims are renewed. Auto: a quarter of the lock timeout, at most 30s.",
+            ("HeartbeatIntervalSeconds",),
+        ),
+    ] = None
+    beat_timeout: Annotated[
+        timedelta | None,
+        About(
+            "How long one heartbeat may take. Auto: a 24th of the lock timeout, at most 5s.",
+            ("HeartbeatTimeoutSeconds",),
+        ),
+    ] = None
+    stop_grace: Annotated[
+        timedelta | None,
+        About(
+            "How long a body that was told to stop may take to end. Auto: a 12th of the lock timeout, at most 10s.",
+            ("StopGraceSeconds",),
+            least=0,
+        ),
+    ] = None
+    abandon_after: Annotated[
+        int,
+        About(
+            "After so many failed heartbeats in a row the body is stopped and the job is given up.",
+            ("MaxConsecutiveHeartbeatFailures", "MaxConsecutiveFailures"),
+        ),
+    ] = 3
+    shutdown_grace: Annotated[
+        timedelta,
+        About("How long running bodies may go on after SIGTERM or Ctrl+C.", ("ShutdownTimeoutSeconds",), least=0),
+    ] = timedelta(seconds=30)
+
+    def pace(self, lock_timeout: timedelta | None = None) -> Pace:
+        """The rhythm of a claim with this lock timeout (None: the setting), or a SettingsError.
+
+        A task may have a lock too short for the worker's own heartbeat. Then the lengths follow from that lock.
+        """
+        pace = Pace.of(
+            lock_timeout or self.lock_timeout,
+            heartbeat=self.heartbeat,
+            beat_timeout=self.beat_timeout,
+            stop_grace=self.stop_grace,
+            abandon_after=self.abandon_after,
+        )
+        if lock_timeout is not None and pace.fault():
+            pace = Pace.of(lock_timeout, abandon_after=self.abandon_after)
+        if fault := pace.fault():
+            raise SettingsError(f"The settings of the worker do not fit together: {fault}")
+        return pace
+
+
+class DatabaseSettings(Struct, frozen=True, kw_only=True):
+    """Which database, and how patiently."""
+
+    url: Annotated[
+        str | None,
+        About("`sqlite:///file.db`, `postgresql://host/database` or `mssql://host/database`.", secret=True),
+    ] = None
+    connect_timeout: Annotated[timedelta, About("How long connecting may take.", ("ConnectTimeoutSeconds",))] = (
+        timedelta(seconds=10)
+    )
+    command_timeout: Annotated[timedelta, About("How long one statement may take.", ("CommandTimeoutSeconds",))] = (
+        timedelta(seconds=30)
+    )
+    pool_size: Annotated[
+        int, About("Connections per process, beside the one that heartbeats have for themselves.", ("MaxPoolSize",))
+    ] = 4
+    retry_attempts: Annotated[
+        int,
+        About(
+            "How often a statement that certainly was not applied is sent again.",
+            ("RetryAttempts", "MaxRetryAttempts"),
+            least=0,
+        ),
+    ] = 4
+    retry_first: Annotated[
+        timedelta,
+        About("The wait before the first of these; each later wait is twice as long.", ("RetryDelaySeconds",)),
+    ] = timedelta(seconds=1)
+    breaker_failures: Annotated[
+        int, About("After so many failures in a row nothing is sent for a while.", ("CircuitBreakerFailures",))
+    ] = 5
+    breaker_reset: Annotated[
+        timedelta, About("How long that while is; then one statement is tried.", ("CircuitBreakerResetSeconds",))
+    ] = timedelta(seconds=30)
+
+    def __repr__(self) -> str:
+        """Without the password: settings end in logs and tracebacks."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown["url"] = None if self.url is None else safe_url(self.url)
+        return f"DatabaseSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+class MaintenanceSettings(Struct, frozen=True, kw_only=True):
+    """Keeping the database in order: what workers do beside running jobs, and how they share it out."""
+
+    coordination: Annotated[
+        Literal["lease", "everyone", "advisory", "stealing", "off"],
+        About(
+            "Who does it: the holder of a lease, every worker, the holder of an advisory lock, or all of them in "
+            "batches. Off: this worker takes no part."
+        ),
+    ] = "lease"
+    lease_ttl: Annotated[
+        timedelta | None,
+        About("How long the lease lasts without a heartbeat. Auto: 10s; on SQLite, where each beat wakes all, 1m."),
+    ] = None
+    rotate_after: Annotated[
+        timedelta, About("How long one worker holds the lease at most, then another; 0s: no limit.", least=0)
+    ] = timedelta(0)
+    max_stall: Annotated[
+        timedelta, About("A holder that has finished nothing of what was due for so long gives the lease back.")
+    ] = timedelta(minutes=1)
+    reclaim: Annotated[
+        timedelta, About("How often ended locks are looked for. Workers do so by themselves, too, as locks end.")
+    ] = timedelta(seconds=30)
+    dead_workers: Annotated[timedelta, About("How often workers that have fallen silent are marked as dead.")] = (
+        timedelta(seconds=30)
+    )
+    roll_up: Annotated[timedelta, About("How often the runs of the last minutes are counted, minute by minute.")] = (
+        timedelta(seconds=60)
+    )
+    prune: Annotated[timedelta, About("How often what need not be kept any longer is removed.")] = timedelta(seconds=60)
+    keep_runs: Annotated[timedelta, About("How long the ledger keeps a run; an hour at least.")] = timedelta(days=7)
+    keep_runs_count: Annotated[int, About("How many runs the ledger keeps; those of the last hour in any case.")] = (
+        1_000_000
+    )
+    keep_metrics: Annotated[timedelta, About("How long the counts by minute and task are kept.")] = timedelta(days=30)
+    keep_workers: Annotated[timedelta, About("How long workers that have ended stay in the list.")] = timedelta(days=1)
+
+    def on(self, url: str) -> MaintenanceSettings:
+        """These settings for this database, with nothing left to `auto`; SettingsError for what it cannot offer."""
+        is_sqlite = url.startswith("sqlite:")
+        if is_sqlite and self.coordination == "advisory":
+            raise SettingsError(
+                "maintenance.coordination is advisory, but SQLite has no advisory locks.",
+                remedy="On SQLite write lease (the default), everyone, stealing or off.",
+            )
+        ttl = self.lease_ttl or (timedelta(minutes=1) if is_sqlite else LEASE_TTL)
+        return replace(self, lease_ttl=ttl)
+
+    @property
+    def shortest(self) -> timedelta:
+        """The shortest of the intervals."""
+        return min(self.reclaim, self.dead_workers, self.roll_up, self.prune)
+
+
+class LimitSettings(Struct, frozen=True, kw_only=True):
+    """How much one job may store."""
+
+    arguments: Annotated[int, About("Bytes of a job's arguments, as JSON.", ("MaxArgumentBytes",))] = 1_000_000
+    result: Annotated[int, About("Bytes of a run's result, as JSON.", ("MaxResultBytes",))] = 1_000_000
+    traceback: Annotated[int, About("Characters kept of a failed run's traceback.", ("MaxTracebackCharacters",))] = (
+        20_000
+    )
+
+
+class LogSettings(Struct, frozen=True, kw_only=True):
+    """What the command line programs log, and how."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], About("The least important lines that are written.")
+    ] = "info"
+    format: Annotated[Literal["auto", "text", "json"], About("Auto: text on a terminal, otherwise JSON lines.")] = (
+        "auto"
+    )
+
+
+class SampleSettings(Struct, frozen=True, kw_only=True):
+    """The sample task."""
+
+    task_duration: Annotated[
+        timedelta, About("How long the sample task pretends to work.", ("TaskDurationSeconds",), least=0)
+    ] = timedelta(seconds=5)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """All settings of one process."""
+
+    database: DatabaseSettings = DatabaseSettings()
+    worker: WorkerSettings = WorkerSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
+    limits: LimitSettings = LimitSettings()
+    log: LogSettings = LogSettings()
+    sample: SampleSettings = SampleSettings()

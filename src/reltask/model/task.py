@@ -1,0 +1,295 @@
+"""Task definitions: a function, how it wants to be run, and what its jobs start out with."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from reltask.errors import ConfigurationError, DeclarationError, UnknownTask
+from reltask.model.arguments import Arguments, annotations_of
+from reltask.model.backoff import Backoff
+from reltask.model.duration import Duration, format_duration, parse_duration
+from reltask.model.job import NewJob
+from reltask.model.pace import SHORTEST
+from reltask.model.schedule import Schedule, make_schedule
+from reltask.model.settings import LARGEST
+
+ONE_OFF_ATTEMPTS = 5
+PRIORITIES = range(10)
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class TaskKind(StrEnum):
+    """Where a body runs."""
+
+    ASYNC = "async"
+    """On the worker's event loop."""
+    THREAD = "thread"
+    """In a thread of the worker."""
+    PROCESS = "process"
+    """In a child process of its own."""
+
+
+class TaskOptions(Struct, frozen=True, kw_only=True):
+    """What a task's jobs and runs start out with. Durations have been parsed already."""
+
+    queue: str = "default"
+    priority: int = 5
+    max_attempts: int | UnsetType | None = UNSET
+    """None: no limit. Unset: none for recurring jobs, ONE_OFF_ATTEMPTS for one-offs."""
+    backoff: Backoff | None = None
+    """None: what suits the schedule."""
+    timeout: timedelta | None = None
+    """How long one run may take; None: as long as its heartbeats go through."""
+    lock_timeout: timedelta | None = None
+    """None: the worker's setting."""
+
+
+class TaskDefinition:
+    """A registered function. Engine and app read it; nobody changes it."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        kind: TaskKind,
+        options: TaskOptions,
+        schedule: Schedule | None,
+        aliases: tuple[str, ...] = (),
+        context: type | None = None,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.kind = kind
+        self.options = options
+        self.schedule = schedule
+        self.aliases = aliases
+        self.context = context
+        """The context class that the first parameter asks for, or None."""
+        self.arguments = Arguments(function, skip_first=context is not None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, then those that it had before; each once."""
+        return tuple(dict.fromkeys((self.name, *self.aliases)))
+
+    def __repr__(self) -> str:
+        return f"<task {self.name} ({self.kind})>"
+
+
+class Registry:
+    """The tasks that a process knows, by name and alias."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, TaskDefinition] = {}
+
+    def __iter__(self) -> Iterator[TaskDefinition]:
+        return (task for name, task in self._tasks.items() if name == task.name)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def names(self) -> list[str]:
+        """Every name and alias, sorted: what a claim may take."""
+        return sorted(self._tasks)
+
+    def queues(self) -> tuple[str, ...]:
+        """The queues that these tasks' jobs go to unless somebody says otherwise."""
+        return tuple(sorted({"default", *(task.options.queue for task in self)}))
+
+    def add(self, task: TaskDefinition) -> None:
+        """Register a task; a second one of the same name is a mistake."""
+        for name in task.names:
+            check_text("name", name, DeclarationError)
+            other = self._tasks.get(name)
+            if other is not None:
+                raise DeclarationError(
+                    f"Two tasks are called {name!r}: {_where(other.function)} and {_where(task.function)}.",
+                    remedy=f'Give one of them another name: @app.task(name="{name}_2").',
+                )
+        for name in task.names:
+            self._tasks[name] = task
+
+    def find(self, name: str) -> TaskDefinition | None:
+        """The task of this name or alias."""
+        return self._tasks.get(name)
+
+    def get(self, name: str) -> TaskDefinition:
+        """The task of this name or alias, or UnknownTask with the nearest name."""
+        task = self._tasks.get(name)
+        if task is None:
+            near = difflib.get_close_matches(name, self._tasks, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Known tasks: {', '.join(self.names()) or 'none'}."
+            raise UnknownTask(f"No task is called {name!r}.", remedy=hint)
+        return task
+
+
+def kind_of(function: Callable[..., Any], isolation: str | None) -> TaskKind:
+    """Where a function runs, from what it is and from `isolation=`."""
+    name = getattr(function, "__name__", repr(function))
+    is_async = inspect.iscoroutinefunction(function)
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise DeclarationError(f"Task {name}: a generator has no single end.", remedy="Use a plain or async function.")
+    if isolation is None:
+        return TaskKind.ASYNC if is_async else TaskKind.THREAD
+    if isolation != "process":
+        raise DeclarationError(
+            f"Task {name}: isolation={isolation!r} is unknown.", remedy='Write isolation="process" or leave it out.'
+        )
+    if is_async:
+        raise DeclarationError(
+            f"Task {name}: a child process runs a plain function.", remedy="Write `def` instead of `async def`."
+        )
+    if "<" in function.__qualname__:  # <locals> or <lambda>
+        raise DeclarationError(
+            f"Task {name}: a child process imports its function, and cannot reach a lambda or one inside another.",
+            remedy="Define it at the top of a module.",
+        )
+    return TaskKind.PROCESS
+
+
+def context_of(function: Callable[..., Any], kind: TaskKind, contexts: dict[TaskKind, type]) -> type | None:
+    """The context class that the first parameter is annotated with; a class for another kind of body is a mistake."""
+    hints = annotations_of(function)
+    signature = inspect.signature(function).parameters
+    parameters = list(signature)
+    asked = [(name, hints[name]) for name in parameters if _mentions(hints.get(name), contexts.values())]
+    if not asked:
+        return None
+    for name, hint in asked:
+        if hint not in contexts.values():
+            raise DeclarationError(
+                f"Task {function.__name__}: {name} has a context inside another annotation, and would never be given.",
+                remedy=f"Write {name}: {contexts[kind].__name__}. A worker always has one.",
+            )
+    name, hint = asked[0]
+    if len(asked) > 1 or name != parameters[0]:
+        raise DeclarationError(f"Task {function.__name__}: the context must be the first parameter, once.")
+    if signature[name].kind not in _BY_POSITION:
+        raise DeclarationError(
+            f"Task {function.__name__}: the context is given by position.",
+            remedy=f"Write {name}: {hint.__name__}, without a star before it.",
+        )
+    if hint is not contexts[kind]:
+        raise DeclarationError(
+            f"Task {function.__name__}: a {kind} body's context is {contexts[kind].__name__}, not {hint.__name__}.",
+            remedy=f"Annotate {name}: {contexts[kind].__name__}.",
+        )
+    return contexts[kind]
+
+
+def _mentions(hint: Any, classes: Collection[type]) -> bool:
+    """Whether an annotation is one of these classes, or has one inside: `Context | None`."""
+    return hint in classes or any(_mentions(part, classes) for part in typing.get_args(hint))
+
+
+def check_function(function: object) -> None:
+    """Refuse what has neither a name nor annotations of its own: a `functools.partial`, an object, a text."""
+    if not callable(function) or not hasattr(function, "__name__"):
+        raise DeclarationError(
+            f"A task is a function, not {type(function).__name__}.",
+            remedy="Write a `def` or `async def` that calls it, and decorate that; options are given by name.",
+        )
+
+
+def check_text(label: str, value: object, error: type[ConfigurationError]) -> None:
+    """Refuse what no database takes for a name. Where there is no type checker, only the next deploy would tell."""
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise error(f"{label}={value!r} is no text.", remedy="Write it in quotes.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise error(
+            f"{label}={value!r} holds a lone surrogate, which no database stores.",
+            remedy="Decode the bytes that it was made from with their own encoding.",
+        ) from None
+
+
+def check_number(label: str, value: object, error: type[ConfigurationError]) -> None:
+    """Refuse what a database would take for another number, or refuse when a job is enqueued."""
+    if value is not None and value is not UNSET and not isinstance(value, int):
+        raise error(f"{label}={value!r} is no whole number.", remedy="Write it without quotes or a point.")
+    if isinstance(value, int) and value > LARGEST:
+        raise error(f"{label}={value} is too large.", remedy=f"Write at most {LARGEST}.")
+
+
+def check_task_options(name: str, options: TaskOptions) -> None:
+    """Refuse what the table would refuse, in words."""
+    check_text(f"Task {name}: queue", options.queue, DeclarationError)
+    check_number(f"Task {name}: priority", options.priority, DeclarationError)
+    check_number(f"Task {name}: max_attempts", options.max_attempts, DeclarationError)
+    if options.priority not in PRIORITIES:
+        raise DeclarationError(f"Task {name}: priority={options.priority} is outside 0 (first) to 9 (last).")
+    if not options.queue:
+        raise DeclarationError(f"Task {name}: a queue needs a name.")
+    if isinstance(options.max_attempts, int) and options.max_attempts < 1:
+        raise DeclarationError(
+            f"Task {name}: max_attempts={options.max_attempts} would never run it.", remedy="Write 1 or more, or None."
+        )
+    if options.timeout is not None and options.timeout <= timedelta(0):
+        raise DeclarationError(f"Task {name}: timeout must be longer than nothing.")
+    if options.lock_timeout is not None and options.lock_timeout < SHORTEST:
+        raise DeclarationError(
+            f"Task {name}: lock_timeout={format_duration(options.lock_timeout)} is too short for a lock.",
+            remedy=f"Write at least {format_duration(SHORTEST)}.",
+        )
+
+
+def declaration_hash(job: NewJob) -> str:
+    """A hash of all that a recurring job's declaration says, so that a change in code can be noticed."""
+    said = (job.schedule, job.queue, job.priority, job.max_attempts, job.lock_timeout, job.args)
+    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
+
+
+def _where(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def refuse_unknown(function: Callable[..., Any], options: dict[str, Any]) -> None:
+    """An option of `@app.task` that does not exist, with the one that was probably meant."""
+    known = [
+        *inspect.signature(make_schedule).parameters,
+        *TaskOptions.__struct_fields__,
+        "name",
+        "isolation",
+        "aliases",
+    ]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise DeclarationError(
+                f"Task {function.__name__}: @app.task has no option {name!r}.",
+                remedy=f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(known))}.",
+            )
+
+
+def former_names(function: Callable[..., Any], aliases: Iterable[str]) -> tuple[str, ...]:
+    """The names in `aliases=`. One text would be taken for the names of its letters, which no job has."""
+    if isinstance(aliases, str):
+        raise DeclarationError(
+            f"Task {function.__name__}: aliases={aliases!r} is one text, not a list of names.",
+            remedy=f"Write aliases=[{aliases!r}].",
+        )
+    return tuple(aliases)
+
+
+def length(name: str, value: Duration | None) -> timedelta | None:
+    """An option's length of time."""
+    if value is None:
+        return None
+    try:
+        return parse_duration(value, name=name)
+    except ValueError as error:
+        raise DeclarationError(str(error)) from None

@@ -1,0 +1,131 @@
+"""What the API and the command line show: rows of the tables, as values that nothing can change."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from msgspec import Struct
+
+from reltask.model.job import Outcome, State
+
+
+class JobView(Struct, frozen=True, kw_only=True):
+    """One row of the jobs table, for people."""
+
+    id: UUID
+    task: str
+    key: str | None
+    queue: str
+    priority: int
+    state: State
+    schedule: str | None
+    slot_no: int
+    next_run_time: datetime
+    due_at: datetime
+    last_run_time: datetime | None
+    attempt: int
+    max_attempts: int | None
+    fence: int
+    locked_by: str | None
+    locked_at: datetime | None
+    heartbeat_at: datetime | None
+    lock_expires_at: datetime | None
+    progress: str | None
+    isolated: bool
+    created_at: datetime
+
+
+class RunView(Struct, frozen=True, kw_only=True):
+    """One row of the ledger, for people."""
+
+    job_id: UUID
+    fence: int
+    slot_no: int
+    task: str
+    key: str | None
+    queue: str
+    worker: str | None
+    attempt: int
+    nominal_time: datetime
+    due_at: datetime
+    claimed_at: datetime | None
+    finished_at: datetime
+    outcome: Outcome
+    error: str | None
+    result: str | None
+
+
+class WorkerView(Struct, frozen=True, kw_only=True):
+    """One row of the workers table, for people."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    app_version: str | None
+    queues: list[str]
+    tasks: list[str]
+    concurrency: int
+    running: int
+    started_at: datetime
+    heartbeat_at: datetime
+    state: str
+    """alive, dead (marked so, or no sign of life within what it promised) or stopped."""
+
+
+class StatusView(Struct, frozen=True, kw_only=True):
+    """The whole system on one screen."""
+
+    now: datetime
+    workers_alive: int
+    ready: int
+    """Waiting for a time in the future."""
+    due: int
+    running: int
+    expired: int
+    """Claimed, but the lock has ended and nobody has reclaimed it yet."""
+    failing: int
+    """Unclaimed with at least one failed attempt of the current slot."""
+    paused: int
+    dead: int
+    next_due: datetime | None
+    unknown: dict[str, int]
+    """Due jobs by task name, where no live worker knows the name."""
+    circuit: str = "closed"
+    """How the breaker stands through which this was asked: inside a worker, the worker's own."""
+
+
+class LeaseView(Struct, frozen=True, kw_only=True):
+    """One lease, for people."""
+
+    name: str
+    holder: str | None
+    """None: nobody, it was given back."""
+    term: int
+    acquired_at: datetime
+    heartbeat_at: datetime
+    ttl: timedelta
+    expires_at: datetime
+    held: bool
+    """Whether it had a holder and had not ended when it was read."""
+    waiting: int
+    metadata: str
+    """JSON, as its holder last published it: last_run, items, errors and whatever else."""
+    now: datetime
+
+
+class MetricView(Struct, frozen=True, kw_only=True):
+    """One task in one minute."""
+
+    minute: datetime
+    task: str
+    succeeded: int
+    failed: int
+    """Runs that ended otherwise: failed, lost, abandoned."""
+    seconds: float
+    """Sum of the durations, claim to end, of the runs counted here."""
+    seconds_most: float
+    late: float
+    """Sum of the lateness, due time to claim."""
+    late_most: float

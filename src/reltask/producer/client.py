@@ -1,0 +1,290 @@
+"""How producers reach the database: from any loop, any thread, any process.
+
+    async code on any loop ──► await client.run(op) ──┐                         ┌──────────────────────────┐
+    sync code in any thread ─► client.run_sync(op) ───┼─► portal: one thread ──►│ a private loop, a store  │──► database
+    a loop with a store ─────► client.run(op) ────────┼────────────┐            └──────────────────────────┘
+                                                      │            └──────────► that store, directly
+    a forked child ─► notices the new process id, and opens a portal of its own
+
+A database connection belongs to one event loop, but producers come and go with theirs: a script that calls
+`asyncio.run` twice, a web server's threads, a test that makes a loop per case. So client connections live on one
+private loop per process, and nobody's loop has to outlive a call. A loop that will live for a while can be lent a store
+of its own, which saves the way to another thread and back: a worker's is, and a web server's by `app.producer()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from reltask.errors import AmbiguousError, UsageError
+from reltask.producer.loops import new_event_loop
+from reltask.producer.transaction import open_transaction
+from reltask.stores.store import Store
+
+T = TypeVar("T")
+Operation = Callable[[Store], Awaitable[T]]
+PATIENCE = 10.0
+"""Whoever closes connections waits so many seconds for the calls that use them."""
+
+
+class UnderWay:
+    """Knows the calls that are under way, by their tasks: `with` each of them."""
+
+    def __init__(self) -> None:
+        self.calls: set[asyncio.Task[Any] | None] = set()
+        self._none_left = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self.calls.add(asyncio.current_task())
+        self._none_left.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self.calls.discard(asyncio.current_task())
+        if not self.calls:
+            self._none_left.set()
+
+    async def ended(self) -> None:
+        """Wait until none is left, but not for ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while self.calls:
+                    await self._none_left.wait()
+
+
+class Lent:
+    """An open store, for the calls from its own loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._calls = UnderWay()
+
+    async def run(self, operation: Operation[T]) -> T:
+        with self._calls:
+            return await operation(self._store)
+
+    async def ended(self) -> None:
+        """Nobody uses it any more."""
+        await self._calls.ended()
+
+
+class Portal:
+    """A private event loop with an open store, on a thread of its own."""
+
+    def __init__(self, make_store: Callable[[], Store], leave: Callable[[], Awaitable[None]]) -> None:
+        self.pid = os.getpid()
+        self._make_store = make_store
+        self._leave = leave
+        self._store: Store | None = None
+        self._opening: asyncio.Lock | None = None
+        self._calls = UnderWay()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reltask-client", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T] | None:
+        """Do some work on the private loop; None: it is being closed, and would not hear it."""
+        with self._lock:
+            return None if self._closing else asyncio.run_coroutine_threadsafe(self._run(work), self._loop)
+
+    async def ask(self, operation: Operation[T]) -> T:
+        """Run an operation, on the private loop."""
+        return await operation(await self._open())
+
+    async def _run(self, work: Callable[[Portal], Awaitable[T]]) -> T:
+        with self._calls:
+            try:
+                return await work(self)
+            except asyncio.CancelledError:
+                if not self._closing:
+                    raise
+                # nobody has cancelled the caller, who would take a cancellation for their own
+                raise AmbiguousError(
+                    "The app was closed before the call ended; it may or may not be applied."
+                ) from None
+
+    async def _open(self) -> Store:
+        """The store, opened by whoever comes first; an attempt that failed is made again by the next."""
+        if self._store is not None:
+            return self._store
+        self._opening = self._opening or asyncio.Lock()
+        async with self._opening:
+            if self._store is None:
+                store = self._make_store()
+                try:
+                    await store.open()
+                except BaseException:
+                    await store.close()
+                    raise
+                self._store = store
+        return self._store
+
+    def close(self) -> None:
+        """Close the connections and end the thread, after the calls that other threads still wait for."""
+        with self._lock:
+            self._closing = True
+        try:
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _close(self) -> None:
+        await self._calls.ended()
+        late = [call for call in self._calls.calls if call is not None]
+        for call in late:
+            call.cancel()  # it would never end without its loop, and its caller never hear of it
+        await asyncio.gather(*late, return_exceptions=True)
+        await self._leave()
+        if self._store is not None:
+            await self._store.close()
+
+
+class Client:
+    """Runs operations on the right store for wherever the caller is."""
+
+    def __init__(self, make_store: Callable[[], Store], *, inline: bool = False) -> None:
+        self._make_store = make_store
+        self._inline = inline
+        """Without a portal: every call runs on its caller's loop, as tests with virtual time need it."""
+        self._lock = threading.Lock()
+        self._portal: Portal | None = None
+        self._inherited: list[Portal] = []
+        self._lent: dict[asyncio.AbstractEventLoop, list[Lent]] = defaultdict(list)
+        self.leave: Callable[[], Awaitable[None]] = _no_leave
+        """Gives back what lives on the running loop: called on a private one before it ends."""
+
+    def run(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
+        """The operation as a coroutine for the running loop; without a loop, an error at once."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise UsageError(
+                f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync()."
+            ) from None
+        _refuse_inside_transaction(name)
+        return self._run(operation)
+
+    def run_sync(self, operation: Operation[T], *, name: str) -> T:
+        """The operation, waited for; refused on a running loop, which it would block."""
+        refuse_running_loop(name)
+        _refuse_inside_transaction(f"{name}_sync")
+        return self.private(operation).result()
+
+    def run_private(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
+        """As `run`, but on the private loop even for a worker's: for what goes on while the caller's loop blocks."""
+        _refuse_inside_transaction(name)
+        return self.run(operation, name=name) if self._inline else self._through_portal(operation)
+
+    def private(self, operation: Operation[T]) -> Future[T]:
+        """The operation on the private loop, for the caller to wait for in its own way."""
+        return self._submit(lambda portal: portal.ask(operation))
+
+    def privately(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Work for the private loop that needs no store, and so need not wait for the database."""
+        return self._submit(lambda _: work())
+
+    def run_apart(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
+        """The operation on a store of its own that is not opened: for a database that may be in any state."""
+        _refuse_inside_transaction(name)
+        return asyncio.to_thread(self._apart, operation)
+
+    def run_apart_sync(self, operation: Operation[T], *, name: str) -> T:
+        """`run_apart`, waited for."""
+        refuse_running_loop(name)
+        return self._apart(operation)
+
+    def _apart(self, operation: Operation[T]) -> T:
+        async def ask() -> T:
+            store = self._make_store()
+            try:
+                return await operation(store)
+            finally:
+                await store.close()
+
+        return asyncio.run(ask())
+
+    def lend(self, store: Store) -> Lent:
+        """Use this open store for calls from the running loop."""
+        lent = Lent(store)
+        self._lent[asyncio.get_running_loop()].append(lent)
+        return lent
+
+    def take_back(self, lent: Lent) -> None:
+        """It is about to be closed. Calls take what was lent before it, or else the portal."""
+        loop = asyncio.get_running_loop()
+        self._lent[loop].remove(lent)
+        if not self._lent[loop]:
+            del self._lent[loop]
+
+    def close(self) -> None:
+        """Close what this process has opened; the next call opens it again."""
+        with self._lock:
+            portal, self._portal = self._portal, None
+        if portal is not None and portal.pid == os.getpid():
+            portal.close()
+
+    def _connected(self) -> Portal:
+        with self._lock:
+            if self._portal is not None and self._portal.pid != os.getpid():
+                # A forked child must neither use nor close its parent's connections: keep them, untouched.
+                self._inherited.append(self._portal)
+                self._portal = None
+            if self._portal is None:
+                self._portal = Portal(self._make_store, self.leave)
+            return self._portal
+
+    def _submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T]:
+        while (future := self._connected().submit(work)) is None:
+            pass  # another thread closes it: the next one is there, or made
+        return future
+
+    async def _run(self, operation: Operation[T]) -> T:
+        """Where to is decided when the call begins: it may have waited for its turn, and a store been closed since."""
+        lent = self._lent.get(asyncio.get_running_loop())
+        if lent:
+            return await lent[-1].run(operation)
+        return await (self._on_this_loop(operation) if self._inline else self._through_portal(operation))
+
+    async def _on_this_loop(self, operation: Operation[T]) -> T:
+        store = self._make_store()
+        await store.open()
+        try:
+            return await operation(store)
+        finally:
+            await store.close()
+
+    async def _through_portal(self, operation: Operation[T]) -> T:
+        return await asyncio.wrap_future(self.private(operation))
+
+
+async def _no_leave() -> None:
+    """Nothing lives on it."""
+
+
+def refuse_running_loop(name: str, *, instead: str | None = None) -> None:
+    """Say at once that a blocking call would block the loop that it is made on."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(
+        f"{name}_sync() would block the running event loop.",
+        remedy=f"In asynchronous code write: {instead or f'await {name}()'}.",
+    )
+
+
+def _refuse_inside_transaction(name: str) -> None:
+    if open_transaction() is not None:
+        raise UsageError(
+            f"{name}() inside an open transaction would wait for it.", remedy="Call it before or after the block."
+        )

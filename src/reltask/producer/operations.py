@@ -1,0 +1,189 @@
+"""What people do with a running system from Python: look, count, audit, pause, resume, run, retry, discard, release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from reltask.errors import UnknownJob, UsageError
+from reltask.model.audit import DEFAULT_LOCK_TIMEOUT, KEPT_FOR, Report
+from reltask.model.doctor import Facts
+from reltask.model.job import State
+from reltask.model.lease import Term
+from reltask.model.metrics import TaskStats, sum_up
+from reltask.model.views import JobView, LeaseView, RunView, StatusView, WorkerView
+from reltask.producer.client import Client
+from reltask.stores.store import Store
+
+ACTIONS = {
+    "pause": "is not there, or is paused already, or is dead",
+    "resume": "is not there, or is not paused, or is dead",
+    "run": "is not there, or is running or dead",
+    "retry": "is not there, or is not dead",
+    "discard": "is not there, or is running",
+}
+"""What can be done to a job, and why it can fail."""
+
+
+class Operations:
+    """Reading and steering, as coroutines and, with `_sync` behind the name, for synchronous code."""
+
+    _client: Client
+    _signal: Callable[[Store], Coroutine[Any, Any, None]]
+    """Tells workers, here and elsewhere, that there may be something to do."""
+
+    def status(self) -> Coroutine[Any, Any, StatusView]:
+        """Counts of everything."""
+        return self._client.run(lambda store: store.read_status(), name="status")
+
+    def status_sync(self) -> StatusView:
+        """`status` for synchronous code."""
+        return self._client.run_sync(lambda store: store.read_status(), name="status")
+
+    def jobs(
+        self, *, state: State | None = None, task: str | None = None, limit: int = 100
+    ) -> Coroutine[Any, Any, list[JobView]]:
+        """Jobs by due time; `state=State.DEAD` lists the dead letters."""
+        return self._client.run(lambda store: store.list_jobs(state=state, task=task, limit=limit), name="jobs")
+
+    def jobs_sync(self, *, state: State | None = None, task: str | None = None, limit: int = 100) -> list[JobView]:
+        """`jobs` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_jobs(state=state, task=task, limit=limit), name="jobs")
+
+    def job(self, job_id: UUID) -> Coroutine[Any, Any, JobView]:
+        """One job, or UnknownJob."""
+        return self._client.run(lambda store: _found(store, job_id), name="job")
+
+    def job_sync(self, job_id: UUID) -> JobView:
+        """`job` for synchronous code."""
+        return self._client.run_sync(lambda store: _found(store, job_id), name="job")
+
+    def runs(
+        self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
+    ) -> Coroutine[Any, Any, list[RunView]]:
+        """Runs that have ended, newest first."""
+        return self._client.run(lambda store: store.list_runs(job_id=job_id, task=task, limit=limit), name="runs")
+
+    def runs_sync(self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100) -> list[RunView]:
+        """`runs` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_runs(job_id=job_id, task=task, limit=limit), name="runs")
+
+    def workers(self) -> Coroutine[Any, Any, list[WorkerView]]:
+        """The workers that this database has seen, living ones first."""
+        return self._client.run(lambda store: store.list_workers(), name="workers")
+
+    def workers_sync(self) -> list[WorkerView]:
+        """`workers` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_workers(), name="workers")
+
+    def leases(self) -> Coroutine[Any, Any, list[LeaseView]]:
+        """Who holds which lease."""
+        return self._client.run(lambda store: store.list_leases(), name="leases")
+
+    def leases_sync(self) -> list[LeaseView]:
+        """`leases` for synchronous code."""
+        return self._client.run_sync(lambda store: store.list_leases(), name="leases")
+
+    def release_lease(self, term: Term) -> Coroutine[Any, Any, bool]:
+        """Take a lease away from its holder, if its term is still this one; say whether it was."""
+        return self._client.run(lambda store: _release(store, term), name="release_lease")
+
+    def release_lease_sync(self, term: Term) -> bool:
+        """`release_lease` for synchronous code."""
+        return self._client.run_sync(lambda store: _release(store, term), name="release_lease")
+
+    def stats(
+        self, *, since: timedelta = timedelta(hours=1), task: str | None = None
+    ) -> Coroutine[Any, Any, list[TaskStats]]:
+        """How each task has been doing for so long, as far as its runs have been counted: once a minute."""
+        return self._client.run(lambda store: _stats(store, since, task), name="stats")
+
+    def stats_sync(self, *, since: timedelta = timedelta(hours=1), task: str | None = None) -> list[TaskStats]:
+        """`stats` for synchronous code."""
+        return self._client.run_sync(lambda store: _stats(store, since, task), name="stats")
+
+    def audit(
+        self, *, task: str | None = None, lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT
+    ) -> Coroutine[Any, Any, Report]:
+        """Check the ledger against the jobs; `lock_timeout` is for jobs that name none of their own."""
+        return self._client.run(lambda store: _audit(store, task, lock_timeout), name="audit")
+
+    def audit_sync(self, *, task: str | None = None, lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT) -> Report:
+        """`audit` for synchronous code."""
+        return self._client.run_sync(lambda store: _audit(store, task, lock_timeout), name="audit")
+
+    def examine(self) -> Coroutine[Any, Any, Facts]:
+        """What a doctor wants to know about the database, in whatever state it is."""
+        return self._client.run_apart(lambda store: store.examine(), name="examine")
+
+    def examine_sync(self) -> Facts:
+        """`examine` for synchronous code."""
+        return self._client.run_apart_sync(lambda store: store.examine(), name="examine")
+
+    def notify(self) -> Coroutine[Any, Any, None]:
+        """Wake the workers: after the commit of what was enqueued with `connection=`, so that it starts at once."""
+        return self._client.run(self._signal, name="notify")
+
+    def notify_sync(self) -> None:
+        """`notify` for synchronous code."""
+        self._client.run_sync(self._signal, name="notify")
+
+    def change(self, action: str, job_id: UUID) -> Coroutine[Any, Any, None]:
+        """Do one of ACTIONS to a job: pause, resume, run, retry or discard."""
+        return self._client.run(lambda store: _change(store, action, job_id), name="change")
+
+    def change_sync(self, action: str, job_id: UUID) -> None:
+        """`change` for synchronous code."""
+        self._client.run_sync(lambda store: _change(store, action, job_id), name="change")
+
+
+async def _change(store: Store, action: str, job_id: UUID) -> None:
+    verbs = {
+        "pause": store.pause_job,
+        "resume": store.resume_job,
+        "run": store.run_job_now,
+        "retry": store.retry_job,
+        "discard": store.discard_job,
+    }
+    if action not in verbs:
+        raise UsageError(
+            f"{action!r} is nothing that can be done to a job.", remedy=f"Write one of {', '.join(verbs)}."
+        )
+    if not await verbs[action](job_id):
+        raise UnknownJob(
+            f"Job {job_id} {ACTIONS[action]}; nothing was changed.", remedy=f"See: reltask jobs show {job_id}"
+        )
+    if action in ("resume", "run", "retry"):
+        await store.signal()
+
+
+async def _release(store: Store, term: Term) -> bool:
+    released = await store.release_lease(term)
+    if released:
+        await store.signal_lease(term.lease)
+    return released
+
+
+async def _stats(store: Store, since: timedelta, task: str | None) -> list[TaskStats]:
+    return sum_up(await store.list_metrics(since=since, task=task))
+
+
+async def _audit(store: Store, task: str | None, lock_timeout: timedelta) -> Report:
+    return Report(
+        now=await store.read_now(),
+        tasks=await store.audit_tasks(task=task),
+        breaks=await store.audit_slots(task=task, kept_for=KEPT_FOR),
+        waits=await store.audit_waiting(task=task, lock_timeout=lock_timeout),
+        losses=await store.audit_losses(task=task),
+    )
+
+
+async def _found(store: Store, job_id: UUID) -> JobView:
+    job = await store.read_job(job_id)
+    if job is None:
+        raise UnknownJob(
+            f"There is no job {job_id}.", remedy="A one-off is removed when it is done: see `reltask runs`."
+        )
+    return job

@@ -1,0 +1,138 @@
+"""What a decorated function becomes: still a function, and a way to enqueue it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from reltask.errors import UsageError
+from reltask.model.duration import Duration, parse_duration
+from reltask.model.schedule import make_schedule
+from reltask.model.task import TaskDefinition
+from reltask.producer.call import Call, Job, JobOptions, check_job_options
+from reltask.producer.enqueue import ProducerHost
+from reltask.stores.store import Store
+
+P = ParamSpec("P")
+"""The parameters of `enqueue`: the function's, without its context."""
+Q = ParamSpec("Q")
+"""The parameters of a direct call: the function's own."""
+R = TypeVar("R")
+
+
+class Producer(Generic[P]):
+    """Something that can be enqueued: a task, or a task with options."""
+
+    def __init__(
+        self, definition: TaskDefinition, host: ProducerHost, options: JobOptions, connection: object = None
+    ) -> None:
+        self.definition = definition
+        self._host = host
+        self._options = options
+        self._connection = connection
+
+    @property
+    def name(self) -> str:
+        """The task's name, as stored in its jobs."""
+        return self.definition.name
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        """These arguments, checked: for `app.enqueue_many` and `app.schedule`."""
+        if self._connection is not None:
+            raise UsageError(
+                "A call that is enqueued with others has no connection of its own.",
+                remedy="Write app.enqueue_many(calls, connection=…).",
+            )
+        return self._checked(args, kwargs)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job]:
+        """Have a worker call the function with these arguments."""
+        call = self._checked(args, kwargs)
+        joining = self._host.join([call], self._connection, name="enqueue")
+        if joining is not None:
+            return _first(joining)
+        return self._host.client.run(self._inserting(call), name="enqueue")
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` for synchronous code."""
+        call = self._checked(args, kwargs)
+        joined = self._host.join_sync([call], self._connection, name="enqueue")
+        if joined is not None:
+            return joined[0]
+        return self._host.client.run_sync(self._inserting(call), name="enqueue")
+
+    def using(
+        self,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        key: str | None = None,
+        max_attempts: int | msgspec.UnsetType | None = msgspec.UNSET,
+        lock_timeout: Duration | None = None,
+        every: Duration | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        align: bool = False,
+        connection: Any = None,
+    ) -> Producer[P]:
+        """The same task with other options for the jobs enqueued through the result.
+
+        With `connection`, your own connection or session with its open transaction, the jobs exist when you commit,
+        and never if you roll back. Workers hear of them at their next wake-up, or by `app.notify()`.
+        """
+        given = JobOptions(
+            queue=queue,
+            priority=priority,
+            key=key,
+            at=at,
+            delay=_length("delay", delay),
+            schedule=make_schedule(every=every, cron=cron, timezone=timezone, align=align),
+            max_attempts=max_attempts,
+            lock_timeout=_length("lock_timeout", lock_timeout),
+        )
+        options = self._options.with_given(given)
+        check_job_options(options)
+        return Producer(self.definition, self._host, options, connection or self._connection)
+
+    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        text = self.definition.arguments.encode(args, kwargs, limit=self._host.arguments_limit)
+        return Call(self.definition, text, self._options)
+
+    def _inserting(self, call: Call) -> Callable[[Store], Coroutine[Any, Any, Job]]:
+        return functools.partial(self._host.insert, call)
+
+
+class Task(Producer[P], Generic[P, Q, R]):
+    """A registered function. Calling it calls the function; `enqueue` has a worker call it."""
+
+    def __init__(self, definition: TaskDefinition, host: ProducerHost) -> None:
+        super().__init__(definition, host, JobOptions())
+        functools.update_wrapper(self, definition.function)
+
+    @property
+    def function(self) -> Callable[Q, R]:
+        """The function itself."""
+        return self.definition.function
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self.definition)
+
+
+async def _first(inserting: Coroutine[Any, Any, list[Job]]) -> Job:
+    return (await inserting)[0]
+
+
+def _length(name: str, value: Duration | None) -> timedelta | None:
+    try:
+        return None if value is None else parse_duration(value, name=name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None

@@ -1,0 +1,168 @@
+"""A task's open transaction, as the code inside it sees it: its own statements, and the calls that join it.
+
+While a block of `ctx.transaction()` is open, `open_transaction()` returns it. An enqueue made there joins it, and any
+other call that would need a second connection is refused at once, instead of waiting for the block that it is in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from reltask.errors import UsageError
+from reltask.model.job import NewJob
+from reltask.model.lease import Term
+from reltask.stores.store import Transaction
+
+T = TypeVar("T")
+
+
+class Home(Protocol):
+    """Where a transaction's coroutines run, and where the worker's store is, seen from its body."""
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run one of the transaction's coroutines from synchronous code, and wait for it."""
+        ...
+
+    async def on_loop(self, work: Awaitable[T]) -> T:
+        """Await something of the store's."""
+        ...
+
+
+class OnLoop:
+    """The transaction lives on the worker's loop, like the store."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        return wait_for(work, self._loop)
+
+    async def on_loop(self, work: Awaitable[T]) -> T:
+        return await work
+
+
+class InThread:
+    """The transaction lives in the body's thread, because the user's synchronous connection does."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        return run_here(work)
+
+    async def on_loop(self, work: Awaitable[T]) -> T:
+        return wait_for(work, self._loop)
+
+
+class TaskTransaction:
+    """Handed to the body of `async with ctx.transaction() as tx`."""
+
+    def __init__(self, inner: Transaction, home: Home) -> None:
+        self._inner = inner
+        self._home = home
+        self.open = True
+        self.enqueued = False
+        self.result: Any = None
+        """Set it to store a result with the completion."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, inside the open transaction; with `connection=`, the object given there."""
+        return self._inner.connection
+
+    async def execute(self, sql: str, /, *args: object, **named: object) -> None:
+        """Run a statement: `await tx.execute("update rates set x = :x", x=1)`, or in the driver's own style."""
+        await self._inner.execute(sql, *args, **named)
+
+    async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
+        """Run a query and return its rows."""
+        return await self._inner.fetch(sql, *args, **named)
+
+    async def read_now(self) -> datetime:
+        """The database's time."""
+        return await self._inner.read_now()
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        """Insert jobs inside this transaction: what `task.enqueue` does while the block is open."""
+        self.enqueued = True
+        return await self._inner.enqueue_jobs(jobs)
+
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        """Which jobs have these (task, key) names: asked for those that could not be enqueued."""
+        return await self._inner.read_keys(names)
+
+    async def guard_lease(self, term: Term) -> bool:
+        """Keep anybody from taking over this lease until the commit: what `lease.guard(tx)` asks."""
+        return await self._inner.guard_lease(term)
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something of this transaction's from synchronous code, and wait for it."""
+        return self._home.wait_for(work)
+
+
+class SyncTransaction:
+    """Handed to the body of `with ctx.transaction() as tx`."""
+
+    def __init__(self, block: TaskTransaction) -> None:
+        self._block = block
+
+    @property
+    def connection(self) -> Any:
+        """With `connection=`, the object given there; otherwise the driver's own, which belongs to another thread."""
+        return self._block.connection
+
+    @property
+    def result(self) -> Any:
+        """Set it to store a result with the completion."""
+        return self._block.result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        self._block.result = value
+
+    def execute(self, sql: str, /, *args: object, **named: object) -> None:
+        """Run a statement: `tx.execute("update rates set x = :x", x=1)`, or in the driver's own style."""
+        self._block.wait_for(self._block.execute(sql, *args, **named))
+
+    def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
+        """Run a query and return its rows."""
+        return self._block.wait_for(self._block.fetch(sql, *args, **named))
+
+    def guard_lease(self, term: Term) -> bool:
+        """Keep anybody from taking over this lease until the commit: what `lease.guard_sync(tx)` asks."""
+        return self._block.wait_for(self._block.guard_lease(term))
+
+
+def wait_for(work: Awaitable[T], loop: asyncio.AbstractEventLoop) -> T:
+    """Run something on a loop and wait for it in another thread."""
+
+    async def awaited() -> T:
+        return await work
+
+    return asyncio.run_coroutine_threadsafe(awaited(), loop).result()
+
+
+def run_here(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, in this thread and without a loop: a synchronous connection's."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        answer: T = ended.value
+        return answer
+    work.close()
+    raise UsageError("A synchronous connection cannot be waited for.", remedy="Pass an asynchronous one.")
+
+
+current: ContextVar[TaskTransaction | None] = ContextVar("reltask_transaction", default=None)
+"""The block that the running code is in. It may have ended meanwhile: ask `open_transaction`."""
+
+
+def open_transaction() -> TaskTransaction | None:
+    """The transaction that a call made here and now would have to join."""
+    transaction = current.get()
+    return transaction if transaction is not None and transaction.open else None

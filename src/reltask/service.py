@@ -1,0 +1,154 @@
+"""Start, stop and a loop: written once, so that cancellation is handled in one place.
+
+A service supplies `tick()`: do what is due, and say in how many seconds to come again (None: only when woken).
+`wake()` may be called from any thread. A service runs on its caller's loop, or on a thread with a loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import socket
+import threading
+from abc import ABC, abstractmethod
+from uuid import UUID
+
+MISTAKE_PAUSE = 1.0
+"""After an error that nobody foresaw, a service goes on after so many seconds."""
+
+MOMENT = 1e-6
+"""No pause is shorter: a loop fires a timer that is nearer than its clock's resolution before its time has come."""
+
+
+def worker_id(name: str | None, rng: random.Random) -> str:
+    """`name_host_pid_uuid`: unique even with equal host names and reused process ids."""
+    parts = [name] if name else []
+    return "_".join([*parts, socket.gethostname(), str(os.getpid()), UUID(int=rng.getrandbits(128), version=4).hex])
+
+
+class Service(ABC):
+    """Something that runs until it is stopped."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._woken = asyncio.Event()
+        self._stopping = False
+
+    @abstractmethod
+    async def tick(self) -> float | None:
+        """Do what is due; return the seconds until the next time, or None to wait for `wake()`."""
+
+    async def closed(self) -> None:  # noqa: B027 - most services have nothing to put away
+        """Called once on the service's own loop, after the last tick."""
+
+    def wake(self) -> None:
+        """Tick now. From any thread; after the end it does nothing."""
+        if threading.get_ident() == self._thread:
+            self._woken.set()  # as often as wanted: waking a loop from outside costs a system call
+        elif self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._woken.set)
+
+    def finish(self) -> None:
+        """Ask the loop to end after the tick under way. From any thread."""
+        self._stopping = True
+        self.wake()
+
+    async def run(self) -> None:
+        """Tick until asked to finish."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        try:
+            while not self._stopping:
+                self._woken.clear()
+                pause = await self._tick()
+                if not self._stopping:
+                    await self._wait(pause)
+        finally:
+            await self.closed()
+
+    async def _tick(self) -> float | None:
+        """One tick. A mistake in it is told and outlived: a worker that lives without one of its parts is worse."""
+        try:
+            return await self.tick()
+        except Exception:
+            logging.getLogger("reltask").exception("%s failed, and goes on", type(self).__name__)
+            return MISTAKE_PAUSE
+
+    async def _wait(self, pause: float | None) -> None:
+        if pause is not None and pause <= 0:
+            await asyncio.sleep(0)
+            return
+        loop = asyncio.get_running_loop()
+        timer = None if pause is None else loop.call_later(max(pause, MOMENT), self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
+class Host(ABC):
+    """Where a service runs."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin; raises what opening the service raised."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Finish and wait for the end."""
+
+
+class LoopHost(Host):
+    """Runs a service as a task of the calling loop."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self.service.run(), name=type(self.service).__name__)
+
+    async def stop(self) -> None:
+        self.service.finish()
+        if self._task is not None:
+            await self._task
+
+    async def ended(self) -> None:
+        """Wait for the end, and leave the service alone: whoever is cancelled here does not cancel its last tick."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+
+class ThreadHost(Host):
+    """Runs a service on a thread and a loop of its own, out of reach of whatever blocks the caller's loop."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._thread = threading.Thread(target=self._main, name=type(service).__name__, daemon=True)
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self.service.run())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever stops the service
+            self._error = error
+        finally:
+            self._done.set()
+
+    async def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        self.service.finish()
+        await asyncio.get_running_loop().run_in_executor(None, self._done.wait)
+        if self._error is not None:
+            raise self._error

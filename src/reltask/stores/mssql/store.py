@@ -1,0 +1,289 @@
+"""The store on SQL Server and Azure SQL: one batch per verb, sent on a connection of its own.
+
+    await store.fail_jobs(…)  ──►  values → columns  ──►  policy: retry, breaker  ──►  sql/fail_jobs.sql
+                              ◄──  rows → values     ◄──  reltask's errors        ◄──  rows, or the error it caught
+
+Each batch is one transaction in READ COMMITTED, with or without READ_COMMITTED_SNAPSHOT. What may be sent again after a
+lost answer is said where the verb is: reads, and writes that change nothing the second time. A claim is never sent
+again, because nobody would know the rows that the first one took; a completion is not either, because "not matched"
+would look like a lost lock. Both are settled by the engine, which reads what became of them.
+
+SQL Server has no signals that a client could wait for. A worker looks when it knows that something becomes due, and at
+every poll; a job that somebody else enqueues is picked up within one poll interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
+from typing import cast
+from uuid import UUID
+
+import msgspec
+
+from reltask.errors import TransientError
+from reltask.model.audit import Break, LossCount, TaskCount, Wait
+from reltask.model.doctor import Facts
+from reltask.model.job import (
+    BeatAnswer,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Declared,
+    Failure,
+    Hold,
+    NewJob,
+    Outcome,
+    Reclaimed,
+    Release,
+    Settled,
+    State,
+    WorkerRecord,
+)
+from reltask.model.views import JobView, RunView, StatusView, WorkerView
+from reltask.resilience import Policy
+from reltask.stores.borrowed import recognise
+from reltask.stores.entra import Credential, Tokens
+from reltask.stores.mssql import values
+from reltask.stores.mssql.borrowed import BorrowedMssql
+from reltask.stores.mssql.connections import Connections, MssqlOptions, cause, failed, fetch
+from reltask.stores.mssql.examine import examine
+from reltask.stores.mssql.maintenance import MaintenanceVerbs
+from reltask.stores.mssql.schema import check
+from reltask.stores.mssql.transaction import MssqlTransaction, transaction
+from reltask.stores.mssql.url import read_url
+from reltask.stores.mssql.values import Row
+from reltask.stores.statement import load_batch
+from reltask.stores.store import BATCH, LeaseWake, Wake
+
+
+class MssqlStore(MaintenanceVerbs):
+    """Jobs, runs, workers, leases and metrics in the schema `reltask` of one SQL Server database."""
+
+    bulk = BATCH
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        options: MssqlOptions | None = None,
+        policy: Policy | None = None,
+        now: Callable[[], datetime] | None = None,
+        tokens: Tokens | None = None,
+        credential: Credential | None = None,
+    ) -> None:
+        """`now` replaces the database's clock in tests; `policy` retries, and None asks once."""
+        super().__init__()
+        self._url = url
+        self._target = read_url(url)
+        self._tokens = tokens or Tokens(credential, client_id=self._target.client_id)
+        self._options = options or MssqlOptions()
+        self._policy = policy
+        self._now = now
+        self._connections = Connections(self._target, self._tokens, self._options)
+        self._tasks_connections = Connections(self._target, self._tokens, self._options)
+
+    async def open(self) -> None:
+        check((await self._ask("read", "read_schema"))[0])
+
+    async def close(self) -> None:
+        await self._connections.close()
+        await self._tasks_connections.close()
+
+    def dedicated(self, *, timeout: timedelta) -> MssqlStore:
+        """Its caller waits no longer than that; the driver may, so that a connection need not be thrown away for it."""
+        options = msgspec.structs.replace(self._options, call_timeout=timeout.total_seconds(), pool_size=1)
+        return MssqlStore(self._url, options=options, now=self._now, tokens=self._tokens)
+
+    # Producing
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
+        if not jobs:
+            return set()
+        columns: values.Columns = {"jobs": values.new_jobs(jobs)}
+        rows, doubtful = await self._insert(
+            "enqueue_jobs",
+            lambda: self._send("enqueue_jobs", columns, writes=True),
+            lambda: self._enqueue_again(columns),
+            doubtful=again,
+        )
+        return {row["id"] for row in rows if row["inserted"] or doubtful}
+
+    async def _enqueue_again(self, columns: values.Columns) -> list[Row]:
+        """The same, and another look at the ledger: the first sending's job may have ended while this one looked."""
+        async with self.transaction(timeout=timedelta(seconds=self._options.command_timeout)) as resent:
+            rows = await resent.verb("enqueue_jobs", **columns)
+            inserted = values.batch(str(row["id"]) for row in rows if row["inserted"])
+            if await resent.verb("read_ended", ids=inserted):
+                raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")
+        return rows
+
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        return values.keys(await self._ask("read", "read_keys", names=values.names(names)))
+
+    async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
+        return [values.declared(row) for row in await self._ask("read", "read_declared", names=values.names(names))]
+
+    async def declare_job(
+        self, job: NewJob, *, seen: Declared, worker: str | None = None, fence: int | None = None
+    ) -> bool:
+        columns = {**values.new_job(job), "worker": worker, "fence": fence}
+        columns |= {"seen": seen.declaration, "seen_time": values.moment(seen.next_run_time)}
+        return bool(await self._ask("once", "declare_job", **columns))
+
+    # The protocol
+
+    async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
+        return values.claim_answer(await self._ask("once", "claim_jobs", **values.request(request)))
+
+    async def heartbeat_jobs(
+        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+    ) -> BeatAnswer:
+        lists = {"holds": values.holds(holds), "tokens": values.batch(map(str, tokens))}
+        columns = {**lists, "worker": worker, "alive_for": values.length(alive_for)}
+        return values.beat_answer(await self._ask("repeatable", "heartbeat_jobs", **columns))
+
+    async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
+        rows = await self._ask("read", "read_holds", worker=worker, holds=values.holds(holds))
+        return {values.held(row) for row in rows}
+
+    async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
+        return await self._settle("complete_jobs", worker, completions, values.completions, values.settled)
+
+    async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
+        return await self._settle("fail_jobs", worker, failures, values.failures, values.settled)
+
+    async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
+        return await self._settle("release_jobs", worker, releases, values.releases, values.settled)
+
+    async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
+        return [values.reclaimed(row) for row in await self._ask("repeatable", "reclaim_jobs", limit=limit)]
+
+    async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
+        rows = await self._ask("read", "read_outcomes", holds=values.holds(holds))
+        return {values.held(row): Outcome(row["outcome"]) for row in rows}
+
+    async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
+        columns = {**values.hold(hold), "worker": worker, "progress": progress}
+        return bool(await self._ask("repeatable", "record_progress", **columns))
+
+    def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[MssqlTransaction]:
+        return transaction(self._tasks_connections, timeout=timeout, now=self._now)
+
+    def borrow(self, connection: object) -> BorrowedMssql:
+        return BorrowedMssql(recognise(connection, "mssql"), self._now)
+
+    # Workers
+
+    async def register_worker(self, record: WorkerRecord) -> None:
+        await self._ask("repeatable", "register_worker", **values.worker_record(record))
+
+    async def stop_worker(self, worker: str) -> None:
+        await self._ask("repeatable", "stop_worker", worker=worker)
+
+    # Waking
+
+    async def signal(self, due_at: datetime | None = None) -> None:
+        """Nothing to send: SQL Server has no signals."""
+
+    async def signal_lease(self, name: str) -> None:
+        """Nothing to send: those that wait for a lease try in their turn."""
+
+    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:  # noqa: ARG002 - nobody calls
+        return _silence()
+
+    # Operators
+
+    async def pause_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "pause_job", id=str(job_id)))
+
+    async def resume_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "resume_job", id=str(job_id)))
+
+    async def run_job_now(self, job_id: UUID) -> bool:
+        return bool(await self._ask("repeatable", "run_job_now", id=str(job_id)))
+
+    async def retry_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "retry_job", id=str(job_id)))
+
+    async def discard_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "discard_job", id=str(job_id)))
+
+    # Reading
+
+    async def read_now(self) -> datetime:
+        (row,) = await self._ask("read", "read_now")
+        return cast("datetime", row["now"])
+
+    async def read_status(self) -> StatusView:
+        status = values.status_view((await self._ask("read", "read_status"))[0])
+        return status if self._policy is None else msgspec.structs.replace(status, circuit=self._policy.state)
+
+    async def read_job(self, job_id: UUID) -> JobView | None:
+        rows = await self._ask("read", "read_job", id=str(job_id))
+        return values.job_view(rows[0]) if rows else None
+
+    async def list_jobs(
+        self, *, state: State | None = None, task: str | None = None, limit: int = 100
+    ) -> list[JobView]:
+        rows = await self._ask("read", "list_jobs", state=state, task=task, limit=limit)
+        return [values.job_view(row) for row in rows]
+
+    async def list_runs(
+        self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
+    ) -> list[RunView]:
+        wanted = None if job_id is None else str(job_id)
+        rows = await self._ask("read", "list_runs", job_id=wanted, task=task, limit=limit)
+        return [values.run_view(row) for row in rows]
+
+    async def list_workers(self) -> list[WorkerView]:
+        return [values.worker_view(row) for row in await self._ask("read", "list_workers")]
+
+    # Auditing
+
+    async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
+        return [values.task_count(row) for row in await self._ask("read", "audit_tasks", task=task)]
+
+    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
+        rows = await self._ask("read", "audit_slots", task=task, kept_for=values.length(kept_for), limit=limit)
+        return [values.found_break(row) for row in rows]
+
+    async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
+        rows = await self._ask("read", "audit_waiting", task=task, lock_timeout=values.length(lock_timeout))
+        return [values.found_wait(row) for row in rows]
+
+    async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[LossCount]:
+        return [values.loss(row) for row in await self._ask("read", "audit_losses", task=task, limit=limit)]
+
+    async def examine(self) -> Facts:
+        return await examine(lambda verb: self._ask("read", verb))
+
+    # Sending
+
+    async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> list[Row]:
+        """Send once. Until the connection is there, nothing can have been applied."""
+        statement = load_batch("mssql", verb, "qmark")
+        given = {**columns, "now": values.moment(self._now()) if self._now else None}
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with self._connections.take() as line:
+                patience = self._patience(loop.time() - started)
+                return await line.call(lambda connection: fetch(connection, statement, given), patience)
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+            raise failed(error, verb=verb, writes=writes) from cause(error)
+
+    def _patience(self, spent: float) -> float:
+        """How long the batch may take, after what connecting has cost."""
+        limit = self._options.call_timeout
+        return self._connections.patience if limit is None else max(0.001, limit - spent)
+
+    def _single(self) -> Connections:
+        return Connections(self._target, self._tokens, msgspec.structs.replace(self._options, pool_size=1))
+
+
+@asynccontextmanager
+async def _silence() -> AsyncIterator[bool]:
+    yield False

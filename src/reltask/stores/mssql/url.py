@@ -1,0 +1,204 @@
+r"""How a URL of SQL Server becomes a connection of the driver.
+
+    mssql://server.database.windows.net/TaskExecutionDb           Microsoft Entra ID: a token, no password anywhere
+    mssql://user:password@server:1433/db?encrypt=yes              a SQL login, for servers that have nothing else
+    mssql://server/db?trusted_connection=yes                      a Windows domain
+            └ host  └ db  └ options, by the names that ADO.NET and ODBC give them
+
+Rules that no option can change: a token is never sent unencrypted, nor off this machine to a server that has not proved
+who it is. Encryption is on unless the URL says otherwise. On loopback, where a server has a certificate of its own
+making, a SQL login takes it on trust. The driver does not reconnect by itself: that would lose what belongs to the
+session, in silence.
+"""
+
+from __future__ import annotations
+
+import struct
+from difflib import get_close_matches
+from ipaddress import ip_address
+from typing import Any, Literal
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from msgspec import Struct
+
+from reltask.errors import SettingsError
+from reltask.model.connection_url import fold
+from reltask.stores.entra import Tokens
+from reltask.stores.mssql.driver import mssql_python
+from reltask.stores.mssql.errors import connection_failed, quotable
+
+Login = Literal["entra", "sql", "windows"]
+ACCESS_TOKEN = 1256
+"""SQL_COPT_SS_ACCESS_TOKEN: the attribute of an ODBC connection that carries the token."""
+
+_PASSED_ON = {
+    "applicationintent": "ApplicationIntent",
+    "hostnameincertificate": "HostnameInCertificate",
+    "ipaddresspreference": "IpAddressPreference",
+    "multisubnetfailover": "MultiSubnetFailover",
+    "packetsize": "PacketSize",
+    "servercertificate": "ServerCertificate",
+    "serverspn": "ServerSPN",
+}
+"""Options that the driver understands, by their folded names."""
+_OWN = frozenset(
+    {"authentication", "connecttimeout", "encrypt", "instance", "integratedsecurity", "trustedconnection"}
+    | {"trustservercertificate"}
+)
+_WITHOUT_EFFECT = frozenset(
+    {"applicationname", "connectretrycount", "connectretryinterval", "maxpoolsize", "minpoolsize"}
+    | {"multipleactiveresultsets", "persistsecurityinfo", "pooling", "workstationid"}
+)
+"""Options of ADO.NET that Azure's portal writes into its strings, and that mean nothing here."""
+
+_YES = frozenset({"true", "yes", "1", "on", "mandatory", "sspi"})
+_NO = frozenset({"false", "no", "0", "off", "optional"})
+_ENTRA = frozenset({"activedirectorydefault", "activedirectoryworkloadidentity"})
+_MANAGED = frozenset({"activedirectorymanagedidentity", "activedirectorymsi"})
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """Where a URL leads, as the driver wants to hear it."""
+
+    connection_string: str
+    """Holds the password of a SQL login; never a token."""
+    login: Login
+    client_id: str | None = None
+    """Of a user-assigned managed identity, where the URL names one."""
+    connect_timeout: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Target(login={self.login!r})"
+
+
+def read_url(url: str) -> Target:
+    """Read a `mssql://` URL, or say what is wrong with it without quoting it."""
+    try:
+        parts = urlsplit(url)
+        place = _server(parts, options := _options(parts))
+    except ValueError:
+        raise SettingsError(
+            "the database URL cannot be read.",
+            remedy="Write mssql://server.database.windows.net/database; escape / @ : # ? with %.",
+        ) from None
+    login, client_id, keywords = _login(parts, options)
+    encryption = _encryption(options, login=login, local=_is_local(parts.hostname or ""))
+    passed_on = {_PASSED_ON[name]: value for name, value in options.items() if name in _PASSED_ON}
+    timeout = options.get("connecttimeout")
+    return Target(
+        connection_string=_join(place | encryption | keywords | passed_on | {"ConnectRetryCount": "0"}),
+        login=login,
+        client_id=client_id,
+        connect_timeout=float(timeout) if timeout else None,
+    )
+
+
+def connect(target: Target, tokens: Tokens | None, *, connect_timeout: float, command_timeout: float) -> Any:
+    """A new connection, or one of reltask's errors. Blocks: every connection has a thread of its own.
+
+    Transactions are begun and ended by the statements themselves, so the driver begins none.
+    """
+    patience = target.connect_timeout or connect_timeout
+    before: dict[int, int | str | bytes] = {}
+    if target.login == "entra":
+        assert tokens is not None
+        before[ACCESS_TOKEN] = token_attribute(tokens.fetch(patience))
+    try:
+        connection = mssql_python.connect(
+            target.connection_string, autocommit=True, attrs_before=before, timeout=max(1, round(patience))
+        )
+    except (mssql_python.Error, RuntimeError, OSError) as error:
+        raise connection_failed(error) from quotable(error)
+    connection.timeout = max(1, round(command_timeout))
+    return connection
+
+
+def token_attribute(token: str) -> bytes:
+    """A token as ODBC wants it: its length, then UTF-16."""
+    encoded = token.encode("utf-16-le")
+    return struct.pack("<I", len(encoded)) + encoded
+
+
+def _options(parts: SplitResult) -> dict[str, str]:
+    """The options by their folded names; one that nobody knows is refused, so that a misspelt one has an effect."""
+    known = {**dict.fromkeys([*_OWN, *_WITHOUT_EFFECT]), **_PASSED_ON}
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if fold(name) not in known:
+            near = get_close_matches(fold(name), known, n=1)
+            raise SettingsError(
+                f"the database URL has an option that SQL Server does not know: {name}.",
+                remedy=f"Did you mean {near[0]}?" if near else "Leave it out.",
+            )
+        options[fold(name)] = value
+    return options
+
+
+def _server(parts: SplitResult, options: dict[str, str]) -> dict[str, str]:
+    database = unquote(parts.path.removeprefix("/"))
+    if not parts.hostname or not database or "/" in database or ";" in parts.netloc:
+        raise ValueError
+    instance = options.get("instance", "")
+    port = f",{parts.port or 1433}" if not instance or parts.port else ""
+    return {"Server": f"tcp:{parts.hostname}{chr(92) if instance else ''}{instance}{port}", "Database": database}
+
+
+def _login(parts: SplitResult, options: dict[str, str]) -> tuple[Login, str | None, dict[str, str]]:
+    """Who logs in, and how; the keywords that say so."""
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    asked = fold(options.get("authentication", ""))
+    if _is_on(options, "trustedconnection") or _is_on(options, "integratedsecurity"):
+        return "windows", None, {"Trusted_Connection": "yes"}
+    if asked in _MANAGED:
+        return "entra", user or None, {}
+    if asked in {"", "sqlpassword"} and user and password:
+        return "sql", None, {"UID": user, "PWD": password}
+    if asked and asked not in _ENTRA:
+        raise SettingsError(
+            f"reltask does not log in to SQL Server by authentication={options['authentication']}.",
+            remedy="Leave it out: DefaultAzureCredential finds the login. For any other: App(url, credential=…).",
+        )
+    if user:
+        raise SettingsError(
+            "the database URL has a user, but no password.",
+            remedy="Leave the user out to log in with Microsoft Entra ID; AZURE_CLIENT_ID names a managed identity.",
+        )
+    return "entra", None, {}
+
+
+def _encryption(options: dict[str, str], *, login: Login, local: bool) -> dict[str, str]:
+    asked = options.get("encrypt", "yes").lower()
+    if asked not in _YES | _NO | {"strict"}:
+        raise SettingsError("encrypt is neither yes, no nor strict in the database URL.", remedy="Leave it out: yes.")
+    trusted = _is_on(options, "trustservercertificate", unless=local and login != "entra")
+    if login == "entra" and asked in _NO:
+        raise SettingsError(
+            "a token of Microsoft Entra ID is never sent unencrypted, and the database URL says encrypt=no.",
+            remedy="Take encrypt=no out of the URL, or use a SQL login on a server without TLS.",
+        )
+    if login == "entra" and trusted and not local:
+        raise SettingsError(
+            "a token of Microsoft Entra ID is sent to no server that has not proved who it is.",
+            remedy="Take trust_server_certificate=true out of the URL; hostname_in_certificate=… may be what you need.",
+        )
+    encrypt = "strict" if asked == "strict" else "yes" if asked in _YES else "no"
+    return {"Encrypt": encrypt, "TrustServerCertificate": "yes" if trusted else "no"}
+
+
+def _is_on(options: dict[str, str], name: str, *, unless: bool = False) -> bool:
+    """Whether an option is switched on; `unless` it is named: this."""
+    return options[name].lower() in _YES if name in options else unless
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _join(keywords: dict[str, str]) -> str:
+    """A connection string. Braces hold whatever characters a value has."""
+    return "".join(f"{name}={{{value.replace('}', '}}')}}};" for name, value in keywords.items())

@@ -1,0 +1,303 @@
+"""The store on PostgreSQL: one statement per verb, sent on a connection of its own.
+
+    await store.fail_jobs(…)  ──►  values → columns  ──►  policy: retry, breaker  ──►  sql/fail_jobs.sql
+                              ◄──  rows → values     ◄──  reltask's errors        ◄──  rows, or a driver's error
+
+Each statement is its own transaction in READ COMMITTED. What may be sent again after a lost answer is said where the
+verb is: reads, and writes that change nothing the second time. A claim is never sent again, because nobody would know
+the rows that the first one took; a completion is not either, because "not matched" would look like a lost lock. Both
+are settled by the engine, which reads what became of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from reltask.errors import ConflictError, ReltaskError, TransientError
+from reltask.model.audit import Break, LossCount, TaskCount, Wait
+from reltask.model.doctor import Facts
+from reltask.model.job import (
+    BeatAnswer,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Declared,
+    Failure,
+    Hold,
+    NewJob,
+    Outcome,
+    Reclaimed,
+    Release,
+    Settled,
+    State,
+    WorkerRecord,
+)
+from reltask.model.views import JobView, RunView, StatusView, WorkerView
+from reltask.resilience import Policy
+from reltask.stores.borrowed import recognise
+from reltask.stores.postgres import values
+from reltask.stores.postgres.borrowed import BorrowedPostgres
+from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions
+from reltask.stores.postgres.errors import quotable, statement_failed
+from reltask.stores.postgres.examine import examine
+from reltask.stores.postgres.maintenance import MaintenanceVerbs
+from reltask.stores.postgres.schema import check
+from reltask.stores.postgres.signals import Signals, to_payload
+from reltask.stores.postgres.transaction import PostgresTransaction, transaction
+from reltask.stores.sending import Rows
+from reltask.stores.statement import load
+from reltask.stores.store import BATCH, LeaseWake, Wake
+
+
+class PostgresStore(MaintenanceVerbs):
+    """Jobs, runs, workers, leases and metrics in the schema `reltask` of one PostgreSQL database."""
+
+    bulk = 2_500
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        options: PostgresOptions | None = None,
+        policy: Policy | None = None,
+        now: Callable[[], datetime] | None = None,
+    ) -> None:
+        """`now` replaces the database's clock in tests; `policy` retries, and None asks once."""
+        super().__init__()
+        self._url = url
+        self._options = options or PostgresOptions()
+        self._longest = timedelta(seconds=self._options.command_timeout * SERVER_SHARE)
+        self._policy = policy
+        self._now = now
+        self._connections = Connections(url, self._options)
+        self._tasks_connections = Connections(url, self._options, plain=True)
+        self._signals = Signals(self._send_signal)
+
+    async def open(self) -> None:
+        check((await self._ask("read", "read_schema"))[0])
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as closing:  # all of them, even if whoever waits for one is cancelled
+            closing.push_async_callback(self._tasks_connections.close)
+            closing.push_async_callback(self._connections.close)
+            await self._signals.close()
+
+    def dedicated(self, *, timeout: timedelta) -> PostgresStore:
+        seconds = timeout.total_seconds()
+        options = msgspec.structs.replace(
+            self._options, connect_timeout=seconds, command_timeout=seconds, call_timeout=seconds, pool_size=1
+        )
+        return PostgresStore(self._url, options=options, now=self._now)
+
+    # Producing
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
+        if not jobs:
+            return set()
+        first = self._copy if values.can_be_copied(jobs) else self._enqueue
+        rows, doubtful = await self._insert(
+            "enqueue_jobs", lambda: first(jobs), lambda: self._enqueue_again(jobs), doubtful=again
+        )
+        return {job_id for job_id, inserted in rows if inserted or doubtful}
+
+    async def _enqueue(self, jobs: Sequence[NewJob]) -> Rows:
+        verb, columns = values.enqueueing(jobs)
+        return await self._send(verb, columns, writes=True)
+
+    async def _copy(self, jobs: Sequence[NewJob]) -> Rows:
+        """The same by COPY, at half the cost. It cannot leave out what is known: then it is undone, and sent as before.
+
+        Its commit is not sent before the copy was answered. So a copy that arrives late, after a second sending, ends
+        with its connection; and whoever sends again while its commit is on the way waits for that commit.
+        """
+        try:
+            async with transaction(self._connections, timeout=self._longest, now=self._now) as copying:
+                await copying.copy_jobs(jobs)
+        except ConflictError:
+            return await self._enqueue_again(jobs)
+        return [(job.id, True) for job in jobs]
+
+    async def _enqueue_again(self, jobs: Sequence[NewJob]) -> Rows:
+        """The same, and another look: what the first sending brought may come to light meanwhile, or end."""
+        columns = values.new_jobs(jobs)
+        async with self.transaction(timeout=self._longest) as resent:
+            inserted = dict(await resent.verb("enqueue_jobs", **columns))
+            if len(inserted) < len(jobs):  # neither inserted nor known: its key is taken, or it waited for a commit
+                inserted = dict(await resent.verb("enqueue_jobs", **columns)) | inserted
+            if await resent.verb("read_ended", ids=[job_id for job_id, is_new in inserted.items() if is_new]):
+                raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")
+        return list(inserted.items())
+
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        return values.keys(await self._ask("read", "read_keys", **values.names(names)))
+
+    async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
+        return [values.declared(row) for row in await self._ask("read", "read_declared", **values.names(names))]
+
+    async def declare_job(
+        self, job: NewJob, *, seen: Declared, worker: str | None = None, fence: int | None = None
+    ) -> bool:
+        columns = {**values.new_job(job), "worker": worker, "fence": fence}
+        columns |= {"seen": seen.declaration, "seen_time": seen.next_run_time}
+        return bool(await self._ask("once", "declare_job", **columns))
+
+    # The protocol
+
+    async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
+        return values.claim_answer(await self._ask("once", "claim_jobs", **values.request(request)))
+
+    async def heartbeat_jobs(
+        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+    ) -> BeatAnswer:
+        columns = {**values.holds(holds), "worker": worker, "alive_for": alive_for, "tokens": list(tokens)}
+        rows = await self._ask("repeatable", "heartbeat_jobs", **columns)
+        return BeatAnswer(
+            renewed=frozenset(Hold(job_id, fence) for job_id, fence, stray in rows if not stray),
+            strays=[Hold(job_id, fence) for job_id, fence, stray in rows if stray],
+        )
+
+    async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
+        rows = await self._ask("read", "read_holds", worker=worker, **values.holds(holds))
+        return {Hold(job_id, fence) for job_id, fence in rows}
+
+    async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
+        verb, read = values.completing(completions)
+        return await self._settle(verb, worker, completions, values.completions, read)
+
+    async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
+        return await self._settle("fail_jobs", worker, failures, values.failures, values.settled)
+
+    async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
+        return await self._settle("release_jobs", worker, releases, values.releases, values.settled)
+
+    async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
+        return [values.reclaimed(row) for row in await self._ask("repeatable", "reclaim_jobs", limit=limit)]
+
+    async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
+        rows = await self._ask("read", "read_outcomes", **values.holds(holds))
+        return {Hold(job_id, fence): Outcome(outcome) for job_id, fence, outcome in rows}
+
+    async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
+        columns = {"worker": worker, "id": hold.job_id, "fence": hold.fence, "progress": progress}
+        return bool(await self._ask("repeatable", "record_progress", **columns))
+
+    def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[PostgresTransaction]:
+        return transaction(self._tasks_connections, timeout=timeout, now=self._now)
+
+    def borrow(self, connection: object) -> BorrowedPostgres:
+        return BorrowedPostgres(recognise(connection, "postgres"), self._now)
+
+    # Workers
+
+    async def register_worker(self, record: WorkerRecord) -> None:
+        await self._ask("repeatable", "register_worker", **values.worker_record(record))
+
+    async def stop_worker(self, worker: str) -> None:
+        await self._ask("repeatable", "stop_worker", worker=worker)
+
+    # Waking
+
+    async def signal(self, due_at: datetime | None = None) -> None:
+        await self._signals.signal(due_at)
+
+    async def _send_signal(self, due_at: datetime | None) -> None:
+        await self._tell("signal", payload=to_payload(due_at))
+
+    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
+        return self._connections.listening(wake, lease)
+
+    # Operators
+
+    async def pause_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "pause_job", id=job_id))
+
+    async def resume_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "resume_job", id=job_id))
+
+    async def run_job_now(self, job_id: UUID) -> bool:
+        return bool(await self._ask("repeatable", "run_job_now", id=job_id))
+
+    async def retry_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "retry_job", id=job_id))
+
+    async def discard_job(self, job_id: UUID) -> bool:
+        return bool(await self._ask("once", "discard_job", id=job_id))
+
+    # Reading
+
+    async def read_now(self) -> datetime:
+        (row,) = await self._ask("read", "read_now")
+        now: datetime = row["now"]
+        return now
+
+    async def read_status(self) -> StatusView:
+        status = values.status_view((await self._ask("read", "read_status"))[0])
+        return status if self._policy is None else msgspec.structs.replace(status, circuit=self._policy.state)
+
+    async def read_job(self, job_id: UUID) -> JobView | None:
+        rows = await self._ask("read", "read_job", id=job_id)
+        return values.job_view(rows[0]) if rows else None
+
+    async def list_jobs(
+        self, *, state: State | None = None, task: str | None = None, limit: int = 100
+    ) -> list[JobView]:
+        rows = await self._ask("read", "list_jobs", state=state, task=task, limit=limit)
+        return [values.job_view(row) for row in rows]
+
+    async def list_runs(
+        self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
+    ) -> list[RunView]:
+        rows = await self._ask("read", "list_runs", job_id=job_id, task=task, limit=limit)
+        return [values.run_view(row) for row in rows]
+
+    async def list_workers(self) -> list[WorkerView]:
+        return [values.worker_view(row) for row in await self._ask("read", "list_workers")]
+
+    # Auditing
+
+    async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
+        return [values.task_count(row) for row in await self._ask("read", "audit_tasks", task=task)]
+
+    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
+        rows = await self._ask("read", "audit_slots", task=task, kept_for=kept_for, limit=limit)
+        return [values.found_break(row) for row in rows]
+
+    async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
+        rows = await self._ask("read", "audit_waiting", task=task, lock_timeout=lock_timeout)
+        return [values.found_wait(row) for row in rows]
+
+    async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[LossCount]:
+        return [values.loss(row) for row in await self._ask("read", "audit_losses", task=task, limit=limit)]
+
+    async def examine(self) -> Facts:
+        return await examine(lambda verb: self._ask("read", verb))
+
+    # Sending
+
+    async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> Rows:
+        """Send once. Until the connection is there, nothing can have been applied."""
+        (statement,) = load("postgres", verb, "numbered")
+        arguments = statement.arguments({**columns, "now": self._now() if self._now else None})
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with self._connections.take() as connection:
+                rows: Rows = await connection.fetch(
+                    statement.text, *arguments, timeout=self._patience(loop.time() - started)
+                )
+                return rows
+        except ReltaskError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+            raise statement_failed(error, verb=verb, writes=writes) from quotable(error)
+
+    def _patience(self, spent: float) -> float:
+        """How long the statement may take, after what connecting has cost."""
+        limit = self._options.call_timeout
+        return self._options.command_timeout if limit is None else max(0.001, limit - spent)

@@ -1,0 +1,238 @@
+"""Where a URL of PostgreSQL leads: reltask's own options taken out of it, and how much TLS there has to be.
+
+    postgresql://user@host:5432/database?sslmode=verify-full&pgbouncer=true&auth=entra
+                                         └ the driver's      └ reltask's own
+
+                    a password                     a token: auth=entra, or App(url, credential=…)
+    this machine    as the URL says                TLS, certificate and name checked; sslmode=require takes any
+    elsewhere       TLS, unless the URL chooses;   TLS, certificate and name checked
+                    checked if it says by whom
+
+For a password the driver makes TLS of PostgreSQL's own options, variables and files, as psql does. Where reltask
+demands more than they say, it writes so into the URL: sslmode=require, which never falls back to clear text, or
+verify-full. The system's authorities (sslrootcert=system), which the driver does not know, are reltask's own business;
+so is TLS that nobody but reltask asks for, where the driver would stumble over a home that it may not look into.
+
+Where the URL names no host, the driver looks for one in the environment and in service files, which can lead anywhere.
+
+A token opens the database to whoever has it. So no option can change these rules: it is never sent unencrypted, which
+rules out socket files, nor off this machine to a server that has not proved who it is: by a certificate from one of the
+system's authorities, or from one in the file that `sslrootcert` names.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from ipaddress import ip_address
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from msgspec import Struct
+
+from reltask.errors import SettingsError
+from reltask.model.connection_url import YES
+from reltask.stores.postgres.certificates import (
+    can_look_into_home,
+    limit_versions,
+    load_files,
+    tls_mistake,
+    unusable_file,
+)
+
+_ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
+"""What `sslmode` may be where a token is sent."""
+_ANYWHERE = "?"
+"""In the place of a host that a service file names."""
+
+
+class Target(Struct, frozen=True):
+    """Where a URL leads, as the driver wants to hear it."""
+
+    dsn: str
+    pgbouncer: bool
+    entra: bool = False
+    """Whether a token of Microsoft Entra ID takes the place of a password."""
+    makes_tls: bool = False
+    """Whether reltask makes TLS itself; else the driver does, as `sslmode` says."""
+    verified: bool = False
+    """Whether the server then has to prove who it is."""
+    authorities: str | None = None
+    """A file with the authorities that it may prove it by; None: the system's own."""
+    query: dict[str, str] = {}
+    """The driver's own options."""
+
+    def mistake(self, error: BaseException) -> SettingsError | None:
+        """What in the TLS options brought the driver to this error, if they were its business and did."""
+        return None if self.makes_tls else tls_mistake(self.query, error)
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """TLS of reltask's own, without proof it is what `sslmode=require` means; None: the driver makes it."""
+        if not self.makes_tls:
+            return None
+        if self.verified and not self.entra:
+            _check_system(self.query)
+        try:
+            context = ssl.create_default_context(cafile=self.authorities)
+        except OSError as error:
+            raise unusable_file("sslrootcert", self.authorities or "", error) from None
+        if not self.verified:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if not self.entra:
+            load_files(context, self.query)
+        limit_versions(context, self.query)
+        context.set_alpn_protocols(["postgresql"])  # PostgreSQL 17 insists on it where TLS begins at once
+        return context
+
+
+def read_url(url: str, *, entra: bool = False) -> Target:
+    """Read a `postgresql://` URL, or say what is wrong with it without quoting it. `entra`: there are tokens."""
+    try:
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        hosts = _hosts(parts, query)
+    except ValueError:
+        raise SettingsError(
+            "the database URL cannot be read.",
+            remedy="Write postgresql://user@host:5432/database; escape / @ : # ? with %.",
+        ) from None
+    pgbouncer = query.pop("pgbouncer", "false").lower() in YES
+    entra = _asks_for_token(query.pop("auth", None)) or entra
+    read = _for_token if entra else _for_password
+    return read(parts, query, hosts, pgbouncer=pgbouncer)
+
+
+def _for_password(parts: SplitResult, query: dict[str, str], hosts: list[str], *, pgbouncer: bool) -> Target:
+    demanded = "" if query.get("sslmode") else _demanded_mode(hosts, query)
+    if demanded:
+        query["sslmode"] = demanded
+    by_system = _is_by_system(hosts, query)
+    own = by_system or (demanded == "require" and not can_look_into_home())
+    return Target(_dsn(parts, query), pgbouncer, makes_tls=own, verified=by_system, query=query)
+
+
+def _for_token(parts: SplitResult, query: dict[str, str], hosts: list[str], *, pgbouncer: bool) -> Target:
+    _check_login(parts, query)
+    _check_encryption(hosts, query)
+    authorities = query.get("sslrootcert", "system")
+    named = None if authorities == "system" else authorities
+    verified = not (_are_local(hosts) and query.get("sslmode") == "require")
+    return Target(
+        _dsn(parts, query), pgbouncer, entra=True, makes_tls=True, verified=verified, authorities=named, query=query
+    )
+
+
+def _dsn(parts: SplitResult, query: dict[str, str]) -> str:
+    return urlunsplit(parts._replace(query=urlencode(query)))
+
+
+def _hosts(parts: SplitResult, query: dict[str, str]) -> list[str]:
+    """The names that the driver will connect to, without their ports; "" where nothing names one."""
+    user_info, _, places = parts.netloc.rpartition("@")
+    if "@" in user_info:
+        raise ValueError  # the driver would look for the host behind the first @
+    written = places or query.get("host")
+    if not written and (query.get("service") or os.environ.get("PGSERVICE")):
+        return [_ANYWHERE]
+    written = written or os.environ.get("PGHOST", "")
+    return [_without_port(unquote(host)) for host in written.split(",")]
+
+
+def _without_port(host: str) -> str:
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+def _are_sockets(hosts: list[str]) -> bool:
+    return all(host.startswith("/") for host in hosts)
+
+
+def _are_local(hosts: list[str]) -> bool:
+    return all(_is_local(host) for host in hosts)
+
+
+def _is_local(host: str) -> bool:
+    if host in {"", "localhost"} or host.startswith("/"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _authorities(query: dict[str, str]) -> str:
+    """Whom the driver would ask about a server."""
+    return query.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
+
+
+def _is_by_system(hosts: list[str], query: dict[str, str]) -> bool:
+    """Whether the system's authorities have to speak for the server; on a socket nobody can.
+
+    A variable that names them makes no TLS where there is to be none: by the URL, or on this machine if nobody asks.
+    """
+    if _are_sockets(hosts) or _authorities(query) != "system":
+        return False
+    if query.get("sslrootcert"):
+        return True
+    mode = query.get("sslmode") or os.environ.get("PGSSLMODE")
+    return mode in _ENCRYPTED if _are_local(hosts) else query.get("sslmode") != "disable"
+
+
+def _demanded_mode(hosts: list[str], query: dict[str, str]) -> str:
+    """The `sslmode` of a URL that has none; "": whatever the driver makes of the environment will do."""
+    if _are_sockets(hosts):
+        return "disable"  # or the driver would read files for nothing
+    if not _are_local(hosts):
+        _check_service(query)
+    if _is_by_system(hosts, query):
+        return "verify-full"
+    if _are_local(hosts) or os.environ.get("PGSSLMODE") in _ENCRYPTED:
+        return ""
+    return "verify-full" if _authorities(query) else "require"
+
+
+def _check_service(query: dict[str, str]) -> None:
+    if query.get("service"):
+        raise SettingsError(
+            "the database URL names a service, which may lead off this machine or ask for TLS of its own.",
+            remedy="Say in the URL how much TLS there has to be: sslmode=verify-full; on this machine sslmode=prefer.",
+        )
+
+
+def _check_system(query: dict[str, str]) -> None:
+    """Anybody can get a certificate from the system's authorities: it proves a name, or nothing. As in psql."""
+    if query["sslmode"] != "verify-full":
+        raise SettingsError(
+            "sslrootcert=system, in the database URL or PGSSLROOTCERT, goes with sslmode=verify-full alone.",
+            remedy="Write sslmode=verify-full, or name the file with the server's authorities: sslrootcert=…",
+        )
+
+
+def _asks_for_token(auth: str | None) -> bool:
+    if auth not in {None, "entra"}:
+        raise SettingsError(
+            "auth in the database URL is not a login that reltask knows.",
+            remedy="Write auth=entra for Microsoft Entra ID, or leave it out to log in with a password.",
+        )
+    return auth is not None
+
+
+def _check_login(parts: SplitResult, query: dict[str, str]) -> None:
+    if parts.password or "password" in query:
+        raise SettingsError(
+            "the database URL has a password, and a token of Microsoft Entra ID would take its place.",
+            remedy="Take the password out of the URL; or log in with it, without auth=entra and credential=…",
+        )
+
+
+def _check_encryption(hosts: list[str], query: dict[str, str]) -> None:
+    mode = query.get("sslmode", "verify-full")
+    if mode not in _ENCRYPTED:
+        raise SettingsError(
+            f"a token of Microsoft Entra ID is never sent unencrypted, and the database URL says sslmode={mode}.",
+            remedy="Take sslmode out of the URL: verify-full. On a server without TLS log in with a password.",
+        )
+    if any(host in {"", _ANYWHERE} or host.startswith("/") for host in hosts):
+        raise SettingsError(
+            "a token of Microsoft Entra ID is never sent unencrypted, and the database URL names no server.",
+            remedy="Write postgresql://user@server.postgres.database.azure.com/database?auth=entra.",
+        )

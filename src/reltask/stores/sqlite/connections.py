@@ -1,0 +1,207 @@
+"""One connection to one file, and whole transactions on it.
+
+    verb ──► BEGIN IMMEDIATE ──► read_now.sql ──► the verb's statements ──► COMMIT
+              │ waits here for      │ after the wait, so
+              │ other writers       │ that the time is true
+
+A transaction asks for the write lock when it begins, never in the middle: a reader that turns into a writer can be
+refused at once (BUSY_SNAPSHOT), a writer that asks first only waits. Reads see the last committed state and wait for
+nobody: the file is in WAL mode.
+
+Durability: with `synchronous = full`, the default, each commit is on the disk before its answer, so that neither a
+killed process nor a power cut can undo a completion that was reported. `normal` survives a killed process all the
+same, and is faster, but a power cut may take back the last commits: slots whose effects lie elsewhere would run again.
+
+A connection belongs to the thread and to the process that opened it. It is opened at the first use; after a fork the
+child opens its own, and leaves the parent's alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal, TypeVar
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from reltask.errors import SettingsError
+from reltask.stores.sqlite.errors import classify, is_busy
+from reltask.stores.sqlite.values import micros
+from reltask.stores.statement import Statement, load
+
+T = TypeVar("T")
+
+MEMORY = ":memory:"
+
+_BEGIN_READ = "begin"
+_BEGIN_WRITE = "begin immediate"
+_TURN, _NAP = 0.02, 0.001
+"""SQLite waits for a lock in naps that grow to 100 ms: whoever has waited longest looks least often, and starves among
+busy writers. So it waits for one turn of so many seconds only, naps briefly, and begins anew until patience ends."""
+_SYNCHRONOUS = {"full": "pragma synchronous = full", "normal": "pragma synchronous = normal"}
+
+_inherited: list[sqlite3.Connection] = []
+"""Connections of a parent process. Closing one here could release the parent's file locks, so they are only kept."""
+
+
+class SqliteOptions(Struct, frozen=True, kw_only=True):
+    """How a store treats its file."""
+
+    command_timeout: timedelta = timedelta(seconds=30)
+    """How long a transaction waits for other writers."""
+    synchronous: Literal["full", "normal"] = "full"
+    """Whether each commit waits for the disk: see this module's docstring."""
+    confirm_stale: timedelta = timedelta(milliseconds=250)
+    """How long an expired claim must have been seen unchanged before it is reclaimed."""
+    watch: timedelta | None = timedelta(milliseconds=25)
+    """How often to look whether another connection changed the file, where nobody tells; None: not at all."""
+
+
+class FileTransaction:
+    """What a verb sees: its statements, and one time for all of them."""
+
+    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        self._connection = connection
+        self.now = now
+
+    @property
+    def version(self) -> int:
+        """Another number than before means that another connection has committed since."""
+        (version,) = self._connection.execute("pragma data_version").fetchone()
+        return int(version)
+
+    def run(self, statement: Statement, **values: object) -> list[sqlite3.Row]:
+        """One statement with `:now` and these values."""
+        return self._connection.execute(statement.text, {"now": self.now, **values}).fetchall()
+
+    def verb(self, name: str, **values: object) -> list[list[sqlite3.Row]]:
+        """All statements of a verb's file, one after the other; the rows that each answered."""
+        return [self.run(statement, **values) for statement in load("sqlite", name, "named")]
+
+
+class Session:
+    """The connection: opened at first use, in the thread and process that use it."""
+
+    def __init__(self, path: str, options: SqliteOptions, now: Callable[[], datetime] | None) -> None:
+        self.path = path
+        self._options = options
+        self._now = now
+        self._connection: sqlite3.Connection | None = None
+        self._pid = os.getpid()
+
+    def read(self, work: Callable[[FileTransaction], T]) -> T:
+        """Run `work` on one committed state, without any lock."""
+        return self._within(_BEGIN_READ, work)
+
+    def write(self, work: Callable[[FileTransaction], T]) -> T:
+        """Run `work` as the only writer; all of it is committed, or nothing."""
+        return self._within(_BEGIN_WRITE, work)
+
+    def close(self) -> None:
+        """Give the connection back; a forked child's parent keeps its own."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        elif self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def connection(self) -> sqlite3.Connection:
+        """The connection of this process."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        if self._connection is None:
+            self._connection = connect(self.path, self._options)
+        return self._connection
+
+    def _leave_to_parent(self) -> None:
+        if self._connection is not None:
+            _inherited.append(self._connection)
+        self._connection, self._pid = None, os.getpid()
+
+    def patiently(self, work: Callable[[], T]) -> T:
+        """Do it, again and again while another writer is in the way: as long as that is so, nothing has happened."""
+        return _patiently(work, self._options.command_timeout)
+
+    def _within(self, begin: str, work: Callable[[FileTransaction], T]) -> T:
+        committing = False
+
+        def transact() -> T:
+            nonlocal committing
+            connection = self.connection()
+            try:
+                connection.execute(begin)
+                answer = work(FileTransaction(connection, self.read_now(connection)))
+                committing = begin == _BEGIN_WRITE
+                connection.execute("commit")
+                return answer
+            finally:
+                if connection.in_transaction:
+                    connection.rollback()
+
+        try:
+            return self.patiently(transact)
+        except sqlite3.Error as error:
+            raise classify(error, self.path, committing=committing) from error
+
+    def read_now(self, connection: sqlite3.Connection) -> int:
+        """The time, by the host's clock or by the test's."""
+        if self._now is not None:
+            return micros(self._now())
+        (statement,) = load("sqlite", "read_now", "named")
+        row = connection.execute(statement.text, {"now": None}).fetchone()
+        return int(row["now"])
+
+
+def _patiently(work: Callable[[], T], patience: timedelta) -> T:
+    deadline = time.monotonic() + patience.total_seconds()
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(_NAP)
+
+
+def connect(path: str, options: SqliteOptions) -> sqlite3.Connection:
+    """A new connection in WAL mode."""
+    patience = min(options.command_timeout.total_seconds(), _TURN)
+    try:
+        connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+    except sqlite3.Error as error:
+        raise classify(error, path) from error
+    try:
+        connection.row_factory = sqlite3.Row
+        # SQLite does not wait when several processes switch a new file to WAL at once: it refuses all but one.
+        _patiently(lambda: connection.execute("pragma journal_mode = wal"), options.command_timeout)
+        connection.execute(_SYNCHRONOUS[options.synchronous])
+    except sqlite3.Error as error:
+        connection.close()
+        raise classify(error, path) from error
+    return connection
+
+
+def database_path(url: str) -> str:
+    """The file that a URL or a plain path names."""
+    if not url.startswith("sqlite:"):
+        return _absolute(url)
+    if not url.startswith("sqlite:///") or url == "sqlite:///":
+        raise SettingsError(
+            f"{url!r} names no file.", remedy="Write sqlite:///relative.db, or sqlite:////absolute/path.db."
+        )
+    path, mark, _ = url.removeprefix("sqlite:///").partition("?")
+    if mark:
+        raise SettingsError(
+            f"{url!r} has options after '?'.", remedy="Pass them as settings; the URL only names the file."
+        )
+    return _absolute(unquote(path))
+
+
+def _absolute(path: str) -> str:
+    # A store opens connections when they are needed, perhaps after the process has changed its directory.
+    return path if path == MEMORY else str(Path(path).absolute())

@@ -1,0 +1,359 @@
+"""The store on SQLite.
+
+    event loop                     the store's one thread
+    ──────────                     ───────────────────────────────────────────
+    await store.fail_jobs(…)  ──►  BEGIN IMMEDIATE · statements · COMMIT
+                              ◄──  answer, or an error of reltask's tree
+
+A whole transaction per hop: the event loop never waits for the file, and no transaction ever waits for the event
+loop. With `inline=True` there is no thread: calls run where they are made, which is what the heartbeat's own thread
+and a simulation in virtual time want.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from reltask.errors import ConflictError, UsageError
+from reltask.model.audit import Break, LossCount, TaskCount, Wait
+from reltask.model.clock import Clock, SystemClock
+from reltask.model.doctor import Facts
+from reltask.model.job import (
+    BeatAnswer,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Declared,
+    Failure,
+    Hold,
+    NewJob,
+    Outcome,
+    Reclaimed,
+    Release,
+    Settled,
+    State,
+    WorkerRecord,
+)
+from reltask.model.views import JobView, RunView, StatusView, WorkerView
+from reltask.resilience import Policy
+from reltask.stores.borrowed import recognise
+from reltask.stores.prune_cutoff import PruneCutoff
+from reltask.stores.sending import one_by_one
+from reltask.stores.sqlite import values
+from reltask.stores.sqlite.borrowed import BorrowedSqlite
+from reltask.stores.sqlite.claim import claim_jobs
+from reltask.stores.sqlite.connections import MEMORY, FileTransaction, Session, SqliteOptions, database_path
+from reltask.stores.sqlite.examine import examine
+from reltask.stores.sqlite.maintenance import MaintenanceVerbs
+from reltask.stores.sqlite.reclaim import Reclaimer
+from reltask.stores.sqlite.schema import ensure_schema
+from reltask.stores.sqlite.transaction import SqliteTransaction, transaction
+from reltask.stores.sqlite.watch import watching
+from reltask.stores.statement import load
+from reltask.stores.store import BATCH, SENT_ONCE, LeaseWake, Wake
+
+T = TypeVar("T")
+Rows = list[Any]
+
+_REPEATABLE = frozenset(
+    {
+        "open",
+        "heartbeat_jobs",
+        "record_progress",
+        "register_worker",
+        "stop_worker",
+        "reclaim_jobs",
+        "run_job_now",
+        "acquire_lease",
+        "heartbeat_lease",
+        "mark_dead_workers",
+        "prune_runs",
+        "prune_records",
+        "roll_up_runs",
+    }
+)
+"""Writes that may be sent again when the disk failed during their commit: the second time they change nothing, and say
+the same. What became of the others only the engine can tell, by reading the ledger."""
+
+
+class SqliteStore(MaintenanceVerbs):
+    """Jobs, runs, workers, leases and metrics in one SQLite file."""
+
+    bulk = BATCH
+
+    def __init__(
+        self,
+        path_or_url: str,
+        *,
+        options: SqliteOptions | None = None,
+        policy: Policy | None = None,
+        now: Callable[[], datetime] | None = None,
+        inline: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.path = database_path(path_or_url)
+        if self.path == MEMORY and not inline:
+            raise UsageError(
+                "A database in memory lives in one connection, so only an inline store can use it.",
+                remedy="Name a file, or pass inline=True in a test.",
+            )
+        self._options = options or SqliteOptions()
+        self._policy = policy
+        self._now = now
+        self._inline = inline
+        self._clock = clock or SystemClock()
+        self._session = Session(self.path, self._options, now)
+        self._reclaimer = Reclaimer(self._options.confirm_stale, self._clock.monotonic)
+        self._surplus = PruneCutoff(self._clock.monotonic)
+        self._thread: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+
+    async def open(self) -> None:
+        """Make the tables too, where they are missing: a file has no administrator."""
+        await self._call("open", lambda: ensure_schema(self._session))
+
+    async def close(self) -> None:
+        await self._hop(self._session.close)
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None
+
+    def dedicated(self, *, timeout: timedelta) -> SqliteStore:
+        options = msgspec.structs.replace(self._options, command_timeout=timeout)
+        other = SqliteStore(self.path, options=options, now=self._now, inline=True, clock=self._clock)
+        if self.path == MEMORY:
+            other._session = self._session  # a database in memory lives in one connection
+        return other
+
+    # Producing
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
+        (rows,) = await self._write("enqueue_jobs", jobs=values.batch(map(values.job_row, jobs)))
+        inserted = {UUID(row["id"]) for row in rows}
+        return inserted | {job.id for job in jobs if again and await self._knows(job.id)}
+
+    async def _knows(self, job_id: UUID) -> bool:
+        return await self.read_job(job_id) is not None or bool(await self.list_runs(job_id=job_id, limit=1))
+
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        (rows,) = await self._read("read_keys", names=values.batch(names))
+        return values.keys(rows)
+
+    async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
+        (rows,) = await self._read("read_declared", names=values.batch(names))
+        return [values.declared(row) for row in rows]
+
+    async def declare_job(
+        self, job: NewJob, *, seen: Declared, worker: str | None = None, fence: int | None = None
+    ) -> bool:
+        columns = {**values.job_row(job), "worker": worker, "fence": fence}
+        columns |= {"seen": seen.declaration, "seen_time": values.micros(seen.next_run_time)}
+        return await self._wins("declare_job", **columns)
+
+    # The protocol
+
+    async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
+        return await self._call("claim_jobs", lambda: claim_jobs(self._session, request))
+
+    async def heartbeat_jobs(
+        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+    ) -> BeatAnswer:
+        renewed, _, strays = await self._write(
+            "heartbeat_jobs",
+            worker=worker,
+            holds=values.holds(holds),
+            tokens=values.batch(map(str, tokens)),
+            alive_for=values.length(alive_for),
+        )
+        return BeatAnswer(renewed=frozenset(map(values.hold, renewed)), strays=list(map(values.hold, strays)))
+
+    async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
+        (rows,) = await self._read("read_holds", worker=worker, holds=values.holds(holds))
+        return set(map(values.hold, rows))
+
+    async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
+        rows = [values.completion_row(completion) for completion in completions]
+        accepted = await self._settle("complete_jobs", worker, "completions", rows, answer=0)
+        return [Settled(values.hold(row)) for row in accepted]
+
+    async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
+        rows = [values.failure_row(failure) for failure in failures]
+        return [values.settled(row) for row in await self._settle("fail_jobs", worker, "failures", rows, answer=1)]
+
+    async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
+        rows = [values.release_row(release) for release in releases]
+        return [values.settled(row) for row in await self._settle("release_jobs", worker, "releases", rows, answer=1)]
+
+    async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
+        return await self._call("reclaim_jobs", lambda: self._reclaimer.reclaim_jobs(self._session, limit))
+
+    async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
+        (rows,) = await self._read("read_outcomes", holds=values.holds(holds))
+        return {values.hold(row): Outcome(row["outcome"]) for row in rows}
+
+    async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
+        return await self._wins(
+            "record_progress", worker=worker, job_id=str(hold.job_id), fence=hold.fence, progress=progress
+        )
+
+    def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[SqliteTransaction]:
+        options = msgspec.structs.replace(self._options, command_timeout=timeout)
+        return transaction(Session(self.path, options, self._now), inline=self._inline)
+
+    def borrow(self, connection: object) -> BorrowedSqlite:
+        return BorrowedSqlite(recognise(connection, "sqlite"), self._now)
+
+    # Workers
+
+    async def register_worker(self, record: WorkerRecord) -> None:
+        await self._write("register_worker", **values.worker_row(record))
+
+    async def stop_worker(self, worker: str) -> None:
+        await self._write("stop_worker", worker=worker)
+
+    # Waking
+
+    async def signal(self, due_at: datetime | None = None) -> None:
+        """Nothing to send: who listens watches the file itself."""
+
+    async def signal_lease(self, name: str) -> None:
+        """Nothing to send: who waits watches the file itself."""
+
+    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
+        if self._options.watch is None or self.path == MEMORY:
+            return _silence()
+
+        def changed() -> None:
+            wake(None)
+            if lease is not None:
+                lease(None)
+
+        interval = self._options.watch.total_seconds()
+        return watching(self.path, changed, interval=interval, sleep=self._clock.sleep)
+
+    # Operators
+
+    async def pause_job(self, job_id: UUID) -> bool:
+        return await self._wins("pause_job", job_id=str(job_id))
+
+    async def resume_job(self, job_id: UUID) -> bool:
+        return await self._wins("resume_job", job_id=str(job_id))
+
+    async def run_job_now(self, job_id: UUID) -> bool:
+        return await self._wins("run_job_now", job_id=str(job_id))
+
+    async def retry_job(self, job_id: UUID) -> bool:
+        return await self._wins("retry_job", job_id=str(job_id))
+
+    async def discard_job(self, job_id: UUID) -> bool:
+        return await self._wins("discard_job", job_id=str(job_id))
+
+    # Reading
+
+    async def read_now(self) -> datetime:
+        return await self._call("read_now", lambda: self._session.read(lambda tx: values.moment(tx.now)))
+
+    async def read_status(self) -> StatusView:
+        (counts,), unknown = await self._read("read_status")
+        status = values.status_view(counts, unknown)
+        return status if self._policy is None else msgspec.structs.replace(status, circuit=self._policy.state)
+
+    async def read_job(self, job_id: UUID) -> JobView | None:
+        (rows,) = await self._read("read_job", job_id=str(job_id))
+        return values.job_view(rows[0]) if rows else None
+
+    async def list_jobs(
+        self, *, state: State | None = None, task: str | None = None, limit: int = 100
+    ) -> list[JobView]:
+        (rows,) = await self._read("list_jobs", state=state, task=task, limit=limit)
+        return [values.job_view(row) for row in rows]
+
+    async def list_runs(
+        self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
+    ) -> list[RunView]:
+        of_one, of_all = load("sqlite", "list_runs", "named")
+        statement, wanted = (of_all, None) if job_id is None else (of_one, str(job_id))
+
+        def work(transaction: FileTransaction) -> Rows:
+            return transaction.run(statement, job_id=wanted, task=task, limit=limit)
+
+        return [values.run_view(row) for row in await self._call("list_runs", lambda: self._session.read(work))]
+
+    async def list_workers(self) -> list[WorkerView]:
+        (rows,) = await self._read("list_workers")
+        return [values.worker_view(row) for row in rows]
+
+    # Auditing
+
+    async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
+        (rows,) = await self._read("audit_tasks", task=task)
+        return [TaskCount(**dict(row)) for row in rows]
+
+    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
+        (rows,) = await self._read("audit_slots", task=task, kept_for=values.length(kept_for), limit=limit)
+        return [values.found_break(row) for row in rows]
+
+    async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
+        (rows,) = await self._read("audit_waiting", task=task, lock_timeout=values.length(lock_timeout))
+        return [values.found_wait(row) for row in rows]
+
+    async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[LossCount]:
+        (rows,) = await self._read("audit_losses", task=task, limit=limit)
+        return [values.loss(row) for row in rows]
+
+    async def examine(self) -> Facts:
+        return await self._call("examine", lambda: examine(self._session))
+
+    # Getting there
+
+    async def _settle(self, verb: str, worker: str, name: str, rows: Rows, *, answer: int) -> Rows:
+        """A batch, whole; where a constraint refuses it, row by row, and the refused row is not in the answer."""
+        try:
+            return (await self._write(verb, worker=worker, **{name: values.batch(rows)}))[answer]
+        except ConflictError:
+            if len(rows) == 1:
+                return []
+        return await one_by_one(rows, lambda row: self._settle(verb, worker, name, [row], answer=answer))
+
+    async def _wins(self, verb: str, **parameters: object) -> bool:
+        return bool((await self._write(verb, **parameters))[-1])
+
+    async def _read(self, verb: str, **parameters: object) -> list[Rows]:
+        return await self._call(verb, lambda: self._session.read(lambda tx: tx.verb(verb, **parameters)))
+
+    async def _write(self, verb: str, **parameters: object) -> list[Rows]:
+        return await self._call(verb, lambda: self._session.write(lambda tx: tx.verb(verb, **parameters)))
+
+    async def _call(self, verb: str, work: Callable[[], T]) -> T:
+        if self._policy is None:
+            return await self._hop(work)
+        return await self._policy.call(
+            verb, lambda: self._hop(work), resend_ambiguous=verb in _REPEATABLE, retry=verb not in SENT_ONCE
+        )
+
+    def _hop(self, work: Callable[[], T]) -> Awaitable[T]:
+        return _here(work) if self._inline else asyncio.get_running_loop().run_in_executor(self._own_thread(), work)
+
+    def _own_thread(self) -> ThreadPoolExecutor:
+        if self._thread is None or self._pid != os.getpid():  # a forked child has its parent's memory, not its threads
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reltask-sqlite")
+            self._pid = os.getpid()
+        return self._thread
+
+
+async def _here(work: Callable[[], T]) -> T:
+    return work()
+
+
+@asynccontextmanager
+async def _silence() -> AsyncIterator[bool]:
+    yield False

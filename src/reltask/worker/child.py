@@ -1,0 +1,187 @@
+"""The other end of `process`: what runs inside the child. Started as `python -m reltask.worker.child`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from datetime import datetime
+from typing import IO, Any
+from uuid import UUID
+
+import msgspec
+
+from reltask.errors import Cancel, Retry, Snooze, Stopped
+from reltask.model.arguments import Arguments, encode_json
+from reltask.worker import posix
+from reltask.worker.bodies import not_run
+from reltask.worker.process import Message, Order
+
+LIFELINE_CUT = 70
+"""Exit status of a child whose worker has gone."""
+
+
+class ProcessContext:
+    """Handed to `def` tasks with `isolation="process"`: the facts of the run, progress and the cancelled flag."""
+
+    def __init__(self, facts: dict[str, Any], say: Callable[[Message], None]) -> None:
+        self._say = say
+        self.task: str = facts["task"]
+        self.job_id = UUID(facts["job_id"])
+        self.key: str | None = facts["key"]
+        self.slot_no: int = facts["slot_no"]
+        self.nominal_time = datetime.fromisoformat(facts["nominal_time"])
+        self.attempt: int = facts["attempt"]
+        self.fence: int = facts["fence"]
+        self.idempotency_key: str = facts["idempotency_key"]
+        self.worker: str = facts["worker"]
+        self.logger = logging.getLogger(f"reltask.task.{self.task}")
+        self.cancelled = False
+
+    def check(self) -> None:
+        """Raise `Stopped` if this body has been asked to stop."""
+        if self.cancelled:
+            raise Stopped
+
+    def progress(self, value: Any) -> None:
+        """Publish how far this run has come: any JSON value, shown by `reltask jobs show`."""
+        self.check()
+        self._say(Message(kind="progress", value=msgspec.Raw(encode_json(value))))
+
+
+def main() -> None:
+    """Read the order, obey, answer."""
+    answers = _take_over_stdout()
+
+    def say(message: Message) -> None:
+        message.text = _readable(message.text)
+        answers.write(msgspec.json.encode(message) + b"\n")
+        answers.flush()
+
+    order = msgspec.json.decode(_read_line(), type=Order)
+    threading.Thread(target=_end_with_the_worker, daemon=True).start()
+    _log_through(say)
+    context = None if order.facts is None else ProcessContext(order.facts, say)
+    posix.on_stop(lambda: _note(context), _stop)
+    say(_obey(order, context))
+
+
+class _LogPipe(logging.Handler):
+    """Sends log lines to the worker, which knows where they go and in what form."""
+
+    def __init__(self, say: Callable[[Message], None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """As every handler of Python's: a line that cannot be formed is told on stderr, and harms nobody."""
+        try:
+            self._say(Message(kind="log", text=self.format(record), level=record.levelno, logger=record.name))
+        except Stopped:
+            raise  # it came by a signal, and is the task's
+        except Exception:  # noqa: BLE001 - told there
+            self.handleError(record)
+
+
+def _readable(text: str) -> str:
+    """The text with lone surrogates, as in the name of a file, as escapes: neither JSON nor a database takes them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _log_through(say: Callable[[Message], None]) -> None:
+    root = logging.getLogger()
+    root.addHandler(_LogPipe(say))
+    root.setLevel(logging.INFO)
+
+
+def _take_over_stdout() -> IO[bytes]:
+    """Keep the pipe to the worker for answers; what the task prints goes to stderr."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answers
+
+
+def _read_line() -> bytes:
+    """The order. Read from the bare descriptor: a lock on a buffered stdin would hinder the interpreter's end."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 65536)
+        if not piece:
+            posix.end_at_once(LIFELINE_CUT)
+        line += piece
+    return line
+
+
+def _end_with_the_worker() -> None:
+    while os.read(0, 4096):
+        pass
+    posix.end_at_once(LIFELINE_CUT)
+
+
+def _note(context: ProcessContext | None) -> None:
+    if context is not None:
+        context.cancelled = True
+
+
+def _stop() -> None:
+    raise Stopped
+
+
+def _obey(order: Order, context: ProcessContext | None) -> Message:
+    """Call the function, and put its end into a message."""
+    try:
+        function = _find(order)
+        arguments = Arguments(function, skip_first=context is not None).decode(order.args)
+        value = function(**arguments) if context is None else function(context, **arguments)
+    except Retry as signal:
+        seconds = None if signal.delay is None else signal.delay.total_seconds()
+        return Message(kind="retry", text=str(signal), seconds=seconds)
+    except Snooze as signal:
+        return Message(kind="snooze", text=str(signal), seconds=signal.delay.total_seconds())
+    except Cancel as signal:
+        return Message(kind="cancel", text=str(signal))
+    except Stopped as signal:
+        return Message(kind="stopped", text=str(signal))
+    except BaseException:  # noqa: BLE001 - whatever it was, the ledger shall say so
+        return Message(kind="failed", text=traceback.format_exc())
+    return _returned(value)
+
+
+def _returned(value: object) -> Message:
+    try:
+        return Message(kind="returned", value=msgspec.Raw(encode_json(value)))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        why = not_run(value)
+        return Message(kind="unkept", text=str(error)) if why is None else Message(kind="failed", text=why)
+
+
+def _find(order: Order) -> Callable[..., Any]:
+    """Import the module that the worker named, and find the function behind its task."""
+    sys.path[:] = order.path
+    module: Any = _import(order)
+    found = module
+    for name in order.qualname.split("."):
+        found = getattr(found, name)
+    function: Callable[..., Any] = getattr(found, "function", found)
+    return function
+
+
+def _import(order: Order) -> Any:
+    if order.module != "__main__" or order.file is None:
+        return importlib.import_module(order.module)
+    spec = importlib.util.spec_from_file_location("__reltask_main__", order.file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["__reltask_main__"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What a task body is handed when its first parameter asks for it.
+
+`Context` for `async def`, `SyncContext` for `def`, `ProcessContext` for `def` in a child process. Every call on a
+context first checks that the run may go on, and raises `LockLost` or `Stopped` if not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from msgspec import Struct
+
+from reltask.errors import UsageError
+from reltask.model.arguments import encode_json
+from reltask.producer.transaction import (
+    Home,
+    InThread,
+    OnLoop,
+    SyncTransaction,
+    TaskTransaction,
+    current,
+    open_transaction,
+    wait_for,
+)
+from reltask.worker.run import Run, log_fields
+from reltask.worker.transaction import Transactions
+
+
+class ContextServices(Struct, frozen=True, kw_only=True):
+    """What contexts need of their worker."""
+
+    worker: str
+    state: Any
+    transactions: Transactions
+    save_progress: Callable[[Run, str], Awaitable[None]]
+
+
+class RunLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds worker, job, slot and fence to every line."""
+
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
+        return msg, kwargs
+
+
+class BaseContext:
+    """The facts of a run, the same for every kind of body."""
+
+    def __init__(self, run: Run, services: ContextServices) -> None:
+        claim, worker = run.claim, services.worker
+        self._run = run
+        self._services = services
+        self.task: str = claim.task
+        self.job_id: UUID = claim.job_id
+        self.key: str | None = claim.key
+        self.slot_no: int = claim.slot_no
+        self.nominal_time: datetime = claim.nominal
+        self.attempt: int = claim.attempt
+        self.fence: int = claim.fence
+        """Grows with every claim of this job: present it to other systems, and let them refuse an older one."""
+        self.idempotency_key: str = claim.idempotency_key
+        """The same for every run of this slot: what makes an effect elsewhere happen once."""
+        self.worker: str = worker
+        self.state: Any = services.state
+        """What the app's lifespan yielded."""
+        self.logger = RunLogger(logging.getLogger(f"reltask.task.{claim.task}"), log_fields(claim, worker))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this body has been asked to stop."""
+        return self._run.stop_reason is not None
+
+    def check(self) -> None:
+        """Raise `LockLost` or `Stopped` if this body has been asked to stop; cheap enough for any loop."""
+        self._run.check()
+
+
+class Context(BaseContext):
+    """Handed to `async def` tasks."""
+
+    async def progress(self, value: Any) -> None:
+        """Publish how far this run has come: any JSON value, shown by `reltask jobs show`."""
+        self.check()
+        _refuse_inside("progress")
+        await self._services.save_progress(self._run, encode_json(value).decode())
+
+    @asynccontextmanager
+    async def transaction(self, *, complete: bool = True, connection: Any = None) -> AsyncIterator[TaskTransaction]:
+        """Writes that commit together with this slot's completion, or not at all.
+
+        With `complete=False` the block is a chunk: its writes commit only while the claim holds, and the slot goes on.
+        With `connection` it runs on your own asynchronous connection or session, which must have no open transaction.
+        """
+        home = OnLoop(asyncio.get_running_loop())
+        async with self._services.transactions.open(
+            self._run, complete=complete, home=home, connection=connection
+        ) as block:
+            token = current.set(block)
+            try:
+                yield block
+            finally:
+                current.reset(token)
+
+
+class SyncContext(BaseContext):
+    """Handed to `def` tasks, which run in a thread."""
+
+    def __init__(self, run: Run, services: ContextServices) -> None:
+        super().__init__(run, services)
+        self._loop = asyncio.get_running_loop()
+
+    def progress(self, value: Any) -> None:
+        """Publish how far this run has come: any JSON value, shown by `reltask jobs show`."""
+        self.check()
+        _refuse_inside("progress")
+        wait_for(self._services.save_progress(self._run, encode_json(value).decode()), self._loop)
+
+    @contextmanager
+    def transaction(self, *, complete: bool = True, connection: Any = None) -> Iterator[SyncTransaction]:
+        """Writes that commit together with this slot's completion, or not at all: see `Context.transaction`.
+
+        With `connection` it runs on your own synchronous connection or session, in this thread.
+        """
+        home: Home = OnLoop(self._loop) if connection is None else InThread(self._loop)
+        opening = self._services.transactions.open(self._run, complete=complete, home=home, connection=connection)
+        block = home.wait_for(opening.__aenter__())
+        token = current.set(block)
+        try:
+            yield SyncTransaction(block)
+        except BaseException as error:
+            current.reset(token)
+            if not home.wait_for(opening.__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            current.reset(token)
+            home.wait_for(opening.__aexit__(None, None, None))
+
+
+def _refuse_inside(call: str) -> None:
+    if open_transaction() is not None:
+        raise UsageError(
+            f"ctx.{call}() inside an open transaction would wait for it.", remedy="Call it before or after the block."
+        )

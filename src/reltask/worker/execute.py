@@ -1,0 +1,328 @@
+"""Runs as a pipeline of small steps: decode, run, judge, settle. The outcome is a value all the way.
+
+    claim ─► skip? ─► decode ─► body ─────────────────────────► Ended ─► settlement ─► committed ─► event
+                                  │ timeout, shutdown, doubt      ▲
+                                  └─► stop ─► grace ─► kill ──────┘
+                                                 └─► will not end: stuck. Its place stays taken, its lock expires.
+
+Each arrow is a plain call, made by whatever brought the runs there: the claim's answer, the last step of a body, the
+answer to a settlement. So a run costs the loop one task, its body's own. Runs travel in groups: what was claimed
+together begins together, what ends in the same turn of the loop is settled together.
+
+A claim is released only after its body has ended. A body that cannot be stopped keeps its place in this worker, and
+is no longer renewed, so that the database gives its slot to somebody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context, copy_context
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from reltask import events
+from reltask.model import schedule
+from reltask.model.backoff import one_off
+from reltask.model.clock import Clock
+from reltask.model.job import Completion, Failure, Outcome, Settled, Settlement
+from reltask.model.settings import LimitSettings
+from reltask.worker.beater import Beater
+from reltask.worker.outcome import (
+    PLAIN_SUCCESS,
+    Ended,
+    describe,
+    raised,
+    read_schedule,
+    returned,
+    settlement,
+    stopped,
+)
+from reltask.worker.run import Body, Run, StopReason
+from reltask.worker.settle import Settler, Waiting
+
+BodyFactory = Callable[[Run], Body]
+
+
+class End(Struct, frozen=True, gc=False):
+    """How a run ended, kept until that is on record."""
+
+    run: Run
+    ended: Ended
+    seconds: float
+
+
+class Executor:
+    """Takes runs from claim to ledger."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        settler: Settler[End],
+        beater: Beater,
+        make_body: BodyFactory,
+        vacated: Callable[[Sequence[Run]], None],
+        over: Callable[[Sequence[Run]], None],
+        clock: Clock,
+        rng: random.Random,
+        emit: events.Subscriber,
+        wanted: events.Interest,
+        limits: LimitSettings,
+    ) -> None:
+        """`vacated` is told which bodies have ended, `over` which runs' ends are on record."""
+        self._worker = worker
+        self._settler = settler
+        self._beater = beater
+        self._make_body = make_body
+        self._vacated = vacated
+        self._tell_over = over
+        self._clock = clock
+        self._rng = rng
+        self._emit = emit
+        self._wanted = wanted
+        self._limits = limits
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._ends: list[tuple[Run, Ended]] = []
+        self._loop: asyncio.AbstractEventLoop
+        self._context: Context
+        """What ends is settled in nobody's own context, although a body's last step asks for it."""
+
+    def open(self) -> None:
+        """Runs will begin on this loop."""
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+
+    def start(self, runs: Sequence[Run]) -> None:
+        """Begin claimed slots. The rest follows by itself."""
+        if not runs:
+            return
+        loud = self._loud(events.RunStarted, runs)
+        for run in runs:
+            try:
+                self._start(run, loud=run.claim.task in loud)
+            except Exception as error:  # noqa: BLE001 - told there
+                self._give_up(run, error)
+        self._loop.call_soon(self._begun, runs)
+
+    def close(self) -> None:
+        """Nobody waits any more for what is still under way."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _give_up(self, run: Run, error: Exception) -> None:
+        """A mistake in the engine: the place is free, and a claim that nobody will settle can expire."""
+        logging.getLogger("reltask").error("A run of %s is given up", run.claim.task, exc_info=error)
+        self._vacated([run])
+        self._over([run])
+
+    # Running
+
+    def _start(self, run: Run, *, loud: bool) -> None:
+        run.started_at = self._clock.monotonic()
+        if loud:
+            self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
+        if run.stop_reason is not None:
+            self._end_unbegun(run, stopped(run))
+            return
+        try:
+            if _is_missed(run):
+                self._end_unbegun(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
+                return
+            run.begin(self._make_body(run), partial(self._body_ended, run), self._asked_to_stop)
+        except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
+            self._body_ended(run, None, error)
+            return
+        if run.task.options.timeout is not None and not run.has_ended:
+            run.timer = self._start_timer(run, run.task.options.timeout.total_seconds())
+
+    def _begun(self, runs: Sequence[Run]) -> None:
+        """All bodies have taken their first step. One that somebody cancelled before that could not tell anybody."""
+        for run in runs:
+            if run.ending is not None and run.ending.cancelled():
+                self._body_ended(run, None, asyncio.CancelledError())
+
+    def _start_timer(self, run: Run, seconds: float) -> asyncio.TimerHandle:
+        why = f"the run took longer than its timeout of {seconds:g} s"
+        return self._loop.call_later(seconds, run.stop, StopReason.TIMEOUT, why)
+
+    def _asked_to_stop(self, run: Run) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._enforce_soon, run)
+
+    def _enforce_soon(self, run: Run) -> None:
+        """A body that has ended only waits for its outcome to be written."""
+        if run.enforcing is None and run.ending is not None and not run.ending.done():
+            run.enforcing = self._spawn(self._enforce(run))
+
+    async def _enforce(self, run: Run) -> None:
+        """The body was asked to stop: kill it after the grace, and report it if it lives on even then."""
+        await self._clock.sleep(run.pace.stop_grace)
+        run.kill()
+        await self._clock.sleep(min(1.0, run.pace.stop_grace))
+        self._tell(run, events.BodyStuck, seconds=run.pace.stop_grace)
+
+    def _body_ended(self, run: Run, result: Any, error: BaseException | None) -> None:
+        if not run.end():
+            return
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.enforcing is not None and not run.enforcing.cancel():
+            self._tell(run, events.BodyEndedLate)
+        try:
+            if error is None:
+                self._end(run, returned(result, limit=self._limits.result))
+            else:
+                self._end(run, raised(error, run, limit=self._limits.traceback))
+        except Exception as mistake:  # noqa: BLE001 - told there
+            self._give_up(run, mistake)
+
+    # Settling
+
+    def _end(self, run: Run, ended: Ended) -> None:
+        """Whatever ends in this turn of the loop is settled in the next."""
+        if not self._ends:
+            self._loop.call_soon(self._settle, context=self._context)
+        self._ends.append((run, ended))
+
+    def _end_unbegun(self, run: Run, ended: Ended) -> None:
+        run.end()
+        self._end(run, ended)
+
+    def _settle(self) -> None:
+        ends, self._ends = self._ends, []
+        self._beater.settling([run.hold for run, _ in ends])
+        self._vacated([run for run, _ in ends])
+        now = self._clock.monotonic()
+        outcomes = []
+        for run, ended in ends:
+            end = End(run, ended, now - run.started_at)
+            try:
+                if run.completion is None:
+                    outcomes.append(self._outcome(end, now))
+                else:
+                    self._completed_already(end, run.completion)
+            except Exception as error:  # noqa: BLE001 - told there
+                self._give_up(run, error)
+        self._settler.settle(outcomes)
+
+    def _outcome(self, end: End, now: float) -> Waiting[End]:
+        """What to write. A stored schedule that this version cannot read, or that has no next time, is a failure."""
+        run = end.run
+        written: Settlement
+        try:
+            written = settlement(run, end.ended, now=now, rng=self._rng)
+        except Exception as error:  # noqa: BLE001 - a run without a settlement would hold its job for ever
+            text = describe(error, limit=self._limits.traceback)
+            written = Failure(hold=run.hold, error=text, delay=one_off().delay(run.claim.attempt, rng=self._rng))
+        if isinstance(written, Completion):
+            return Waiting(written, written.next_run_time, end)
+        return Waiting(written, run.now(now) + (written.delay or timedelta(0)), end)
+
+    def settled(self, answers: Sequence[tuple[Waiting[End], Settled | None]]) -> None:
+        """The database has accepted these outcomes, or refused them (None)."""
+        loud = self._loud(events.RunSucceeded, [waiting.told.run for waiting, _ in answers])
+        over = []
+        for waiting, settled in answers:
+            end = waiting.told
+            try:
+                if settled is None:
+                    self._spawn(self._refused(end))
+                    continue
+                if end.run.claim.task in loud or not _is_plain(end.ended, waiting.settlement):
+                    self._report(end, waiting.settlement, settled)
+            except Exception:
+                logging.getLogger("reltask").exception("The end of a run of %s was not reported", end.run.claim.task)
+            over.append(end.run)
+        if over:
+            self._over(over)
+
+    def _over(self, runs: Sequence[Run]) -> None:
+        self._beater.forget([run.hold for run in runs])
+        self._tell_over(runs)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    def _report(self, end: End, written: Settlement, settled: Settled) -> None:
+        run, ended = end.run, end.ended
+        if ended.not_stored is not None:
+            self._tell(run, events.ResultNotStored, reason=ended.not_stored)
+        if isinstance(written, Completion) and ended.outcome is Outcome.SUCCEEDED:
+            self._tell(run, events.RunSucceeded, seconds=end.seconds, next_run_time=written.next_run_time)
+        elif isinstance(written, Failure):
+            self._tell(
+                run,
+                events.RunFailed,
+                attempt=run.claim.attempt,
+                error=written.error,
+                retry_in=written.delay.total_seconds(),
+                dead=settled.dead,
+                recurring=run.claim.schedule is not None,
+            )
+        else:
+            self._tell(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "")
+
+    async def _refused(self, end: End) -> None:
+        """The claim had passed on, or this very run had ended the slot by a commit whose answer was lost."""
+        run = end.run
+        try:
+            recorded = await self._settler.recorded(run.hold)
+        finally:
+            self._beater.forget([run.hold])
+        if recorded is Outcome.SUCCEEDED:
+            self._tell(run, events.RunSucceeded, seconds=end.seconds, next_run_time=None)
+        else:
+            self._tell(run, events.LateWriteRefused, outcome=end.ended.outcome)
+        self._over([run])
+
+    def _completed_already(self, end: End, completion: Completion) -> None:
+        """The body's own transaction has completed the slot; what it raised afterwards changes nothing."""
+        if end.run.not_stored is not None:
+            self._tell(end.run, events.ResultNotStored, reason=end.run.not_stored)
+        self._tell(end.run, events.RunSucceeded, seconds=end.seconds, next_run_time=completion.next_run_time)
+        if end.ended.outcome is not Outcome.SUCCEEDED:
+            self._tell(end.run, events.ErrorAfterCompletion, error=end.ended.error or "")
+        self._over([end.run])
+
+    def _loud(self, event: type[events.RunEvent], runs: Sequence[Run]) -> set[str]:
+        """The tasks among these whose events of this kind somebody hears."""
+        return {task for task in {run.claim.task for run in runs} if self._wanted(event, task)}
+
+    def _tell(self, run: Run, event: type[events.RunEvent], **fields: Any) -> None:
+        claim = run.claim
+        self._emit(
+            event(
+                worker=self._worker,
+                task=claim.task,
+                job_id=claim.job_id,
+                slot_no=claim.slot_no,
+                fence=claim.fence,
+                **fields,
+            )
+        )
+
+
+def _is_plain(ended: Ended, written: Settlement) -> bool:
+    """Whether there is nothing to tell but that it succeeded."""
+    return ended is PLAIN_SUCCESS and isinstance(written, Completion)
+
+
+def _late(run: Run) -> float:
+    return max(0.0, (run.claim.locked_at - run.claim.due_at).total_seconds())
+
+
+def _is_missed(run: Run) -> bool:
+    claim = run.claim
+    if claim.schedule is None:
+        return False
+    rule = read_schedule(claim.schedule)
+    return schedule.is_missed(rule, nominal=claim.nominal, claimed_at=claim.slot_started_at, attempt=claim.attempt)

@@ -1,0 +1,247 @@
+"""Which claims to renew, which to verify, which to give up: decided here, without doing anything.
+
+    watch ──► [trusted] ──── beat due ────► Beat ──► answered: renewed ──► trust counts from before the send
+                  │                           │
+                  │                           ├────► answered: row missing ──► Verify ──► still ours: beat again
+                  │                           │                                    └────► not ours:   Abandon
+                  │                           └────► no answer: beat again, soon
+                  └──── deadline, or the third interval without a good beat ───────────► Abandon
+
+A row that a beat did not renew is only *suspect*. The beat never waits for a row lock, so the row may be held by this
+worker's own transaction, or be completed at this very moment. It counts as lost when a committed read says so and no
+outcome of that run is on its way. An abandoned run is never renewed again.
+
+The thread that beats and the deterministic simulation drive this same code: `now` and the answers are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from uuid import UUID
+
+from msgspec import Struct
+
+from reltask.model.job import BeatAnswer, Hold
+from reltask.model.pace import Pace
+from reltask.stores.store import BATCH
+
+RETRY_SHARE = 6
+"""A beat without an answer is sent again after this fraction of an interval."""
+
+
+class SendBeat(Struct, frozen=True):
+    """Renew these claims now, and look for the rows of claims whose answer was lost."""
+
+    holds: tuple[Hold, ...]
+    tokens: tuple[UUID, ...] = ()
+
+
+class Verify(Struct, frozen=True):
+    """Read whether these claims are still ours."""
+
+    holds: tuple[Hold, ...]
+
+
+class Abandon(Struct, frozen=True):
+    """Stop this run's body: its claim can no longer be trusted."""
+
+    hold: Hold
+    reason: str
+    lost: bool
+    """The claim is known to be somebody else's, or nobody's."""
+
+
+class ReleaseStrays(Struct, frozen=True):
+    """Release these claims: the database made them for us, but the answer never arrived."""
+
+    holds: tuple[Hold, ...]
+
+
+class ReportFailures(Struct, frozen=True):
+    """One more whole interval has passed without a good beat."""
+
+    failures: int
+    limit: int
+
+
+BeatAction = SendBeat | Verify | Abandon | ReleaseStrays | ReportFailures
+
+
+class Watch(Struct, gc=False):
+    """One claim under watch."""
+
+    hold: Hold
+    pace: Pace
+    acknowledged: float
+    """Monotonic time before the last acknowledged claim or beat was sent."""
+    next_beat: float
+    """When to renew it: an interval after the last good beat, or sooner after one without an answer."""
+    seen_ours: float = float("-inf")
+    """When a committed read last showed it as ours: beats that failed before do not count, but the deadline stays."""
+    renew_until: float | None = None
+    """A run past its own timeout and grace is no longer renewed."""
+    settling: bool = False
+    """Its outcome is on its way: no longer abandoned, but still renewed."""
+    abandoned: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether its body may still have to be stopped."""
+        return not (self.abandoned or self.settling)
+
+    @property
+    def stop_at(self) -> float:
+        """When its body must be stopped unless a good beat comes first."""
+        return min(self.pace.deadline(self.acknowledged), self.pace.abandon_at(self.known_ours))
+
+    @property
+    def known_ours(self) -> float:
+        """Since when nothing has been heard of it: failed beats count from here."""
+        return max(self.acknowledged, self.seen_ours)
+
+    def renewable(self, now: float) -> bool:
+        return not self.abandoned and (self.renew_until is None or now < self.renew_until)
+
+
+class Heartbeats:
+    """The claims of one worker and what is known about them."""
+
+    def __init__(self, *, sweep_interval: float) -> None:
+        self._watches: dict[Hold, Watch] = {}
+        self._unanswered: dict[UUID, float] = {}
+        """Until when a claim with this token may land: its answer was lost. Oldest first."""
+        self._sweep_interval = sweep_interval
+        self._next_sweep: float | None = None
+        self._failures = 0
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    # What the worker tells
+
+    def watch(self, hold: Hold, pace: Pace, *, sent_at: float, renew_until: float | None = None) -> None:
+        """A claim has been acknowledged; `sent_at` is when it had been asked for."""
+        self._watches[hold] = Watch(hold, pace, sent_at, sent_at + pace.heartbeat, renew_until=renew_until)
+
+    def settling(self, hold: Hold, *, is_settling: bool = True) -> None:
+        """The run's outcome is being written: its row may vanish because of us. Or it is not being written any more."""
+        watch = self._watches.get(hold)
+        if watch is not None:
+            watch.settling = is_settling
+
+    def forget(self, hold: Hold) -> None:
+        """The run is over."""
+        self._watches.pop(hold, None)
+
+    def claim_unanswered(self, token: UUID, *, now: float, may_land_for: float) -> None:
+        """The claim's answer was lost, and it may still land for so many seconds: look for strays.
+
+        A look without an answer has seen nothing, and a row's own lock may last for hours: the search ends with the
+        answer to a look that was sent after that time.
+        """
+        self._unanswered[token] = now + may_land_for
+        self._next_sweep = now
+
+    # What is to be done
+
+    def next_at(self, now: float) -> float | None:
+        """The monotonic time of the next decision, or None while there is nothing to decide."""
+        beats = [w.next_beat for w in self._watches.values() if w.renewable(max(now, w.next_beat))]
+        stops = [w.stop_at for w in self._watches.values() if w.open]
+        sweeps = [] if self._next_sweep is None else [self._next_sweep]
+        return min([*beats, *stops, *sweeps], default=None)
+
+    def next_stop(self) -> float:
+        """The monotonic time at which the next body has to be stopped unless a good beat comes first."""
+        return min((w.stop_at for w in self._watches.values() if w.open), default=float("inf"))
+
+    def tick(self, now: float) -> list[BeatAction]:
+        """Everything that is due by now."""
+        failed = self._falter(now)  # counted before anything is given up, so that the last failure is told, too
+        actions: list[BeatAction] = [
+            self._abandon(watch, self._why(watch, now), lost=False)
+            for watch in self._watches.values()
+            if watch.open and now >= watch.stop_at
+        ]
+        actions += failed
+        renewable = [w for w in self._watches.values() if w.renewable(now)]
+        if self._sweep_due(now) or any(now >= w.next_beat for w in renewable):
+            actions += self._beat(renewable, now)
+        return actions
+
+    # What the database answered
+
+    def answered(self, beat: SendBeat, answer: BeatAnswer, *, sent_at: float) -> list[BeatAction]:
+        """A beat was answered: renewed claims are trusted anew, missing ones are suspect, strays go back."""
+        for hold in answer.renewed:
+            watch = self._watches.get(hold)
+            if watch is not None and not watch.abandoned:
+                watch.acknowledged = max(watch.acknowledged, sent_at)
+                watch.next_beat = watch.acknowledged + watch.pace.heartbeat
+        suspects = tuple(h for h in beat.holds if h not in answer.renewed and self._is_open(h))
+        strays = tuple(answer.strays)
+        if not strays:  # else they may have to be given back again
+            self._end_search(beat.tokens, sent_at)
+        return [*([Verify(suspects)] if suspects else []), *([ReleaseStrays(strays)] if strays else [])]
+
+    def refused(self, beat: SendBeat) -> list[BeatAction]:
+        """The database answered, but took no beat: it is busy. Whose the claims are can still be read."""
+        return [Verify(beat.holds)] if beat.holds else []
+
+    def verified(self, verify: Verify, still_ours: Iterable[Hold], *, sent_at: float) -> list[BeatAction]:
+        """A committed read of the suspects: those that are not ours, and are not being settled, are lost."""
+        ours = set(still_ours)
+        for hold in ours & self._watches.keys():
+            self._watches[hold].seen_ours = sent_at
+        lost = [h for h in verify.holds if h not in ours and self._is_open(h)]
+        return [self._abandon(self._watches[h], "the claim has passed to somebody else", lost=True) for h in lost]
+
+    # Inside
+
+    def _beat(self, watches: list[Watch], now: float) -> list[BeatAction]:
+        for watch in watches:
+            watch.next_beat = now + watch.pace.heartbeat / RETRY_SHARE
+        holds = [watch.hold for watch in watches]
+        first = SendBeat(tuple(holds[:BATCH]), self._sweep(now))
+        return [first, *(SendBeat(tuple(holds[i : i + BATCH])) for i in range(BATCH, len(holds), BATCH))]
+
+    def _sweep(self, now: float) -> tuple[UUID, ...]:
+        """The claims to look for now: as many as one statement takes."""
+        if self._unanswered:
+            self._next_sweep = now + self._sweep_interval
+        return tuple(islice(self._unanswered, BATCH))
+
+    def _end_search(self, tokens: Iterable[UUID], sent_at: float) -> None:
+        """Nothing was found of these claims: forget those that could not land any more when the look was sent."""
+        for token in tokens:
+            if self._unanswered.get(token, float("inf")) <= sent_at:
+                del self._unanswered[token]
+        if not self._unanswered:
+            self._next_sweep = None
+
+    def _sweep_due(self, now: float) -> bool:
+        return self._next_sweep is not None and now >= self._next_sweep
+
+    def _is_open(self, hold: Hold) -> bool:
+        watch = self._watches.get(hold)
+        return watch is not None and watch.open
+
+    def _why(self, watch: Watch, now: float) -> str:
+        if watch.pace.failures(watch.known_ours, now) >= watch.pace.abandon_after:
+            return f"{watch.pace.abandon_after} heartbeats in a row failed"
+        return "the lock's deadline has passed without a good heartbeat"
+
+    def _abandon(self, watch: Watch, reason: str, *, lost: bool) -> Abandon:
+        watch.abandoned = True
+        return Abandon(watch.hold, reason, lost)
+
+    def _falter(self, now: float) -> list[BeatAction]:
+        """Report each failed interval once, counted from the claim that has waited longest for a good beat."""
+        waiting = [w for w in self._watches.values() if w.renewable(now)]
+        if not waiting:
+            self._failures = 0
+            return []
+        oldest = min(waiting, key=lambda w: w.known_ours)
+        before, self._failures = self._failures, oldest.pace.failures(oldest.known_ours, now)
+        return [ReportFailures(self._failures, oldest.pace.abandon_after)] if self._failures > before else []

@@ -1,0 +1,139 @@
+"""How a run ended, as a value; and what that means for its job.
+
+    body returned ─────────────► Ended(succeeded, result)      ┐
+    body raised ───────────────► Ended(failed, error, delay)   ├─► Completion | Failure | Release
+    body was stopped ──────────► Ended(released | abandoned …) ┘
+
+Nothing here touches the database: the settlement is written by `settle`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from reltask.errors import Cancel, LockLost, Retry, Snooze, Stopped
+from reltask.model import backoff, schedule
+from reltask.model.arguments import encode_json
+from reltask.model.job import Claim, Completion, Failure, Outcome, Release, Settlement
+from reltask.model.task import TaskDefinition
+from reltask.worker.bodies import not_run
+from reltask.worker.process import ChildFailed, Unkept
+from reltask.worker.run import Run, StopReason
+
+_ENGINE = str(Path(__file__).parent)
+read_schedule = lru_cache(maxsize=1024)(schedule.decode)
+
+
+class Ended(Struct, frozen=True, kw_only=True, gc=False):
+    """How a body ended."""
+
+    outcome: Outcome
+    result: str | None = None
+    error: str | None = None
+    delay: timedelta | None = None
+    """Chosen by the task; None: the task's backoff."""
+    not_stored: str | None = None
+    """Why the return value could not be kept, though the slot succeeded."""
+
+
+PLAIN_SUCCESS = Ended(outcome=Outcome.SUCCEEDED)
+
+
+def returned(value: object, *, limit: int) -> Ended:
+    """The body returned: a success, whether or not its result can be kept, unless that is work nobody has begun."""
+    if value is None:
+        return PLAIN_SUCCESS
+    if isinstance(value, Unkept):
+        return Ended(outcome=Outcome.SUCCEEDED, not_stored=value.reason)
+    try:
+        raw = encode_json(value)
+    except Exception as error:  # noqa: BLE001 - a class of the user's may raise anything when it is asked for its JSON
+        why = not_run(value)
+        if why is not None:
+            return Ended(outcome=Outcome.FAILED, error=why)
+        return Ended(outcome=Outcome.SUCCEEDED, not_stored=str(error) or type(error).__name__)
+    if len(raw) > limit:
+        return Ended(outcome=Outcome.SUCCEEDED, not_stored=f"{len(raw):,} bytes exceed the limit of {limit:,}")
+    return Ended(outcome=Outcome.SUCCEEDED, result=raw.decode())
+
+
+def raised(error: BaseException, run: Run, *, limit: int) -> Ended:
+    """The body raised: what the task chose, what the worker asked for, or a failure."""
+    match error:
+        case Snooze(delay=delay):
+            return Ended(outcome=Outcome.SNOOZED, error=str(error), delay=delay)
+        case Cancel():
+            return Ended(outcome=Outcome.CANCELLED, error=str(error))
+        case Retry(delay=delay):
+            return Ended(outcome=Outcome.FAILED, error=describe(error, limit=limit), delay=delay)
+        case LockLost():
+            return Ended(outcome=Outcome.ABANDONED, error=str(error))
+        case asyncio.CancelledError() | Stopped() if run.stop_reason is not None:
+            return stopped(run)
+    return Ended(outcome=Outcome.FAILED, error=describe(error, limit=limit))
+
+
+def stopped(run: Run) -> Ended:
+    """The body ended because the worker asked it to."""
+    if run.stop_reason is StopReason.TIMEOUT:
+        return Ended(outcome=Outcome.FAILED, error=f"TimeoutError: {run.stop_detail}")
+    if run.stop_reason is StopReason.SHUTDOWN:
+        return Ended(outcome=Outcome.RELEASED, error=run.stop_detail)
+    return Ended(outcome=Outcome.ABANDONED, error=run.stop_detail)
+
+
+def describe(error: BaseException, *, limit: int) -> str:
+    """The traceback from the task's own code on, cut in the middle where it exceeds the limit."""
+    text = str(error) if isinstance(error, ChildFailed) else _traceback(error)
+    text = text.replace("\x00", "\\x00")
+    if len(text) <= limit:
+        return text
+    head = limit // 3
+    return f"{text[:head]}\n… {len(text) - limit:,} characters left out …\n{text[head - limit :]}"
+
+
+def _traceback(error: BaseException) -> str:
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_ENGINE):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Settlement:
+    """What is to be written for this end, at this monotonic time."""
+    if ended.outcome.ends_slot:
+        return complete(run, ended, now)
+    if ended.outcome is Outcome.FAILED:
+        delay = retry_delay(run.claim, run.task, rng) if ended.delay is None else ended.delay
+        return Failure(hold=run.hold, error=ended.error or "", delay=delay)
+    return Release(hold=run.hold, outcome=ended.outcome, error=ended.error, delay=ended.delay)
+
+
+def complete(run: Run, ended: Ended, now: float) -> Completion:
+    """The slot is over: compute the next one, or let the row go."""
+    claim = run.claim
+    end = Completion(run.hold, ended.outcome, ended.result, ended.error)
+    if claim.schedule is None:
+        return end
+    rule = read_schedule(run.redeclared or claim.schedule)
+    following = schedule.next_slot(rule, nominal=claim.nominal, started=claim.slot_started_at, finished=run.now(now))
+    return msgspec.structs.replace(end, next_run_time=following.at, skipped=following.skipped)
+
+
+def retry_delay(claim: Claim, task: TaskDefinition, rng: random.Random) -> timedelta:
+    """How long to wait before this slot is tried again."""
+    rule = task.options.backoff
+    if rule is None and claim.schedule is None:
+        rule = backoff.one_off()
+    elif rule is None:
+        every = read_schedule(claim.schedule)
+        rule = backoff.recurring(every.interval if isinstance(every, schedule.Every) else None)
+    return rule.delay(claim.attempt, rng=rng)

@@ -1,0 +1,284 @@
+"""Reclaim, claim, dispatch, and sleep until there is a reason not to.
+
+A worker sleeps until the earliest of: its poll, the next due time that its last claim reported, the earliest end
+of somebody's lock, the end of a quarantine, a signal, a freed place. So a due job starts within milliseconds although
+polls are a minute apart, and a dead worker's slot is taken over when its lock ends, not a poll later.
+
+Idle cost is arithmetic. An idle worker sends one statement per poll: the claim, which also carries its sign of life
+and says when the next lock ends, so that a reclaim is sent only when there is something to reclaim. With the default
+poll of 60 s, 200 idle workers send 200 / 60 = 3.3 statements a second, and none of them grows with the number of jobs;
+where no signal can tell of a new job the default is 5 s, and they send 40.
+For the rest see `maintenance.py`.
+
+A job whose last run was lost may be what killed its worker. It is claimed alone: an idle worker takes it at once, a
+busy one only after ISOLATION_PATIENCE, and neither claims anything beside it until it has ended or has lived for one
+lock timeout. So a poison job takes no bystander along twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from reltask import events
+from reltask.errors import AmbiguousError, ReltaskError
+from reltask.model.clock import Clock, DatabaseTime
+from reltask.model.job import ClaimAnswer, ClaimRequest
+from reltask.model.pace import Pace
+from reltask.model.task import Registry
+from reltask.service import Service
+from reltask.stores.store import BATCH, Store
+from reltask.worker.beater import Beater
+from reltask.worker.places import ClaimPlan, Places
+from reltask.worker.reclaim import reclaim
+from reltask.worker.run import Run
+
+ISOLATION_PATIENCE = timedelta(seconds=0.5)
+RIVAL_PAUSE = (0.05, 0.15)
+"""A due job that a rival held while we looked is looked at again after so many seconds, at least and at most."""
+EXPIRY_PAUSE = (0.26, 0.4)
+"""So is a lock that has ended but could not be reclaimed yet: a little later than a store needs that looks twice."""
+DUE_SPREAD = (0.004, 0.064)
+EXPIRY_SPREAD = 0.25
+HINT_SPREAD = (0.02, 0.5)
+"""Workers that wait for the same moment spread over this many seconds; they do not stampede. For a due time it is the
+first for whoever found work last, the second for whom a rival was faster: so the last winner looks nearly alone."""
+OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Poller(Service):
+    """Finds work for one worker."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        worker: str,
+        registry: Registry,
+        places: Places,
+        beater: Beater,
+        poll: timedelta,
+        lock_timeout: timedelta,
+        alive_for: timedelta,
+        pace_of: Callable[[timedelta], Pace],
+        dispatch: Callable[[Sequence[Run]], None],
+        clock: Clock,
+        rng: random.Random,
+        emit: events.Subscriber,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._worker = worker
+        self._registry = registry
+        self._places = places
+        self._beater = beater
+        self._poll = poll.total_seconds()
+        self._lock_timeout = lock_timeout
+        self._alive_for = alive_for
+        self._pace_of = pace_of
+        self._dispatch = dispatch
+        self._clock = clock
+        self._rng = rng
+        self._emit = emit
+        self._reclaim_at = float("-inf")
+        self._due_at = float("inf")
+        self._awaited: datetime | None = None
+        self._expected: datetime | None = None
+        self._due_spread = DUE_SPREAD[0]
+        self._time: DatabaseTime | None = None
+        self._hint: asyncio.TimerHandle | None = None
+        self._failed_since: float | None = None
+        self._failures = 0
+        self._wakes = 0
+        self.idle = False
+        """Whether the last look found nothing due that this worker could have taken."""
+
+    def wake(self) -> None:
+        self._wakes += 1
+        self.idle = False
+        super().wake()
+
+    def vacated(self) -> None:
+        """Bodies have ended: look, if the last look may have left something for want of room."""
+        if self._due_at <= self._clock.monotonic():
+            self.wake()
+
+    async def closed(self) -> None:
+        if self._hint is not None:
+            self._hint.cancel()
+
+    async def tick(self) -> float | None:
+        verb = "reclaim"
+        try:
+            await self._reclaim_if_due()
+            verb = "claim"
+            await self._claim()
+        except ReltaskError as error:
+            return self._outage(verb, error)
+        self._database_answers()
+        return self._pause()
+
+    # Reclaiming
+
+    async def _reclaim_if_due(self) -> None:
+        """Take expired claims from their owners: at the start, and when a lock has ended or may have ended unseen."""
+        now = self._clock.monotonic()
+        if now < self._reclaim_at:
+            return
+        reclaimed = await reclaim(self._store, worker=self._worker, emit=self._emit)
+        self._reclaim_at = now + (self._poll if reclaimed < BATCH else 0.0)
+
+    # Claiming
+
+    async def _claim(self) -> None:
+        """Fill the free places. Idle is only who has looked in vain, and has not been woken since it began to look."""
+        self.idle, looked, claimed = False, self._wakes, 0
+        if self._is_quarantined() or self._places.free == 0:
+            return
+        self._due_at = float("inf")
+        self._expected, self._awaited = self._awaited, None
+        for wish in self._places.wishes():
+            claimed += await self._grant(wish)
+            if self._is_quarantined():
+                return
+        self.idle = claimed == 0 and looked == self._wakes
+
+    def _is_quarantined(self) -> bool:
+        """Whether a run that was lost before has the worker to itself. When that ends, it is time to look."""
+        now = self._clock.monotonic()
+        ends = [run.time.at + run.claim.lock_timeout.total_seconds() for run in self._places.isolated()]
+        if now >= max(ends, default=now):
+            return False
+        self._due_at = max(ends)
+        return True
+
+    async def _grant(self, wish: ClaimPlan) -> int:
+        """Make one claim and dispatch what it got. A claim whose answer is lost is looked for by the beater."""
+        token = UUID(int=self._rng.getrandbits(128), version=4)
+        sent_at = self._clock.monotonic()
+        try:
+            answer = await self._store.claim_jobs(self._request(wish, token))
+        except AmbiguousError:
+            self._beater.claim_unanswered(token, may_land_for=self._lock_timeout.total_seconds())
+            raise
+        runs = self._watch(answer, sent_at)
+        self._rate(answer)
+        self._plan(answer, wish, len(runs))
+        if runs:
+            self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=wish.limit))
+        self._begin(runs)
+        return len(runs)
+
+    def _begin(self, runs: Sequence[Run]) -> None:
+        """Begin what was claimed.
+
+        If there is more to claim, begin it in the turn of the loop after next: by then the next claim is on its way,
+        and the server looks while bodies run.
+        """
+        if self._due_at <= self._clock.monotonic() and self._places.free > 0:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._dispatch, runs)
+        else:
+            self._dispatch(runs)
+
+    def _request(self, wish: ClaimPlan, token: UUID) -> ClaimRequest:
+        return ClaimRequest(
+            worker=self._worker,
+            token=token,
+            queues=wish.queues,
+            tasks=self._registry.names(),
+            limit=min(wish.limit, BATCH),
+            lock_timeout=self._lock_timeout,
+            isolated_after=timedelta(0) if len(self._places) == 0 else ISOLATION_PATIENCE,
+            alive_for=self._alive_for,
+        )
+
+    def _watch(self, answer: ClaimAnswer, sent_at: float) -> list[Run]:
+        """Trust each claim from before it was asked for, and have it renewed."""
+        time = self._time = DatabaseTime(answer.now, self._clock.monotonic())
+        find, pace = self._registry.get, self._pace_of
+        runs = [Run(claim, claim.hold, find(claim.task), pace(claim.lock_timeout), time) for claim in answer.claims]
+        self._places.take(runs)
+        self._beater.watch(runs, sent_at=sent_at)
+        return runs
+
+    # Sleeping
+
+    def signalled(self, due_at: datetime | None) -> None:
+        """Somebody says that something is due, or when it will be: look now, or a little after that time.
+
+        Whoever knew it first looks at the very time; the others are there in case that one has died meanwhile.
+        """
+        seconds = 0.0
+        if due_at is not None and self._time is not None:
+            seconds = (due_at - self._time.now(self._clock.monotonic())).total_seconds()
+        if seconds <= 0:
+            self.wake()
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds + self._rng.uniform(*HINT_SPREAD)
+        if self._hint is None or self._hint.when() > at or self._hint.when() <= loop.time():
+            if self._hint is not None:
+                self._hint.cancel()
+            self._hint = loop.call_at(at, self.wake)
+
+    def _rate(self, answer: ClaimAnswer) -> None:
+        """Keep away from the rivals if the time that we expected has come, and one of them was faster."""
+        if answer.claims:
+            self._due_spread, self._expected = DUE_SPREAD[0], None
+        elif self._expected is not None and self._expected <= answer.now:
+            self._due_spread = DUE_SPREAD[1]
+
+    def _plan(self, answer: ClaimAnswer, wish: ClaimPlan, claimed: int) -> None:
+        """Remember when it is worth looking again, on the monotonic clock."""
+        now = self._clock.monotonic()
+        if claimed in (wish.limit, BATCH):
+            self._due_at = min(self._due_at, now)
+        elif answer.next_due is not None:
+            due = now + self._seconds_until(answer.next_due, answer.now, RIVAL_PAUSE, self._due_spread)
+            self._due_at = min(self._due_at, due)
+            self._awaited = min(answer.next_due, self._awaited or answer.next_due)
+        self._reclaim_at = self._next_reclaim(answer, now)
+
+    def _next_reclaim(self, answer: ClaimAnswer, now: float) -> float:
+        """When a lock ends next. One that has ended is not put off again, however often a busy worker claims."""
+        if answer.next_expiry is None:
+            return now + self._poll * 1.5
+        due = now + self._seconds_until(answer.next_expiry, answer.now, EXPIRY_PAUSE, EXPIRY_SPREAD)
+        has_ended = answer.next_expiry <= answer.now
+        return min(due, self._reclaim_at if has_ended else now + self._poll * 1.5)
+
+    def _seconds_until(self, moment: datetime, now: datetime, again: tuple[float, float], spread: float) -> float:
+        """Seconds until a moment of the database's clock; one that has passed already is not asked about in a rush."""
+        seconds = (moment - now).total_seconds()
+        return self._rng.uniform(0, spread) + seconds if seconds > 0 else self._rng.uniform(*again)
+
+    def _pause(self) -> float:
+        """Seconds until the next look. Without a free place only an ending lock or the poll is worth one."""
+        now = self._clock.monotonic()
+        due_in = self._due_at - now if self._places.free > 0 else float("inf")
+        pause = max(0.0, min(self._poll, due_in, self._reclaim_at - now))
+        if pause > 0:
+            self._emit(events.Idle(worker=self._worker, seconds=pause))
+        return pause
+
+    # Outages
+
+    def _outage(self, verb: str, error: ReltaskError) -> float:
+        """The database does not answer: wait and try again, for as long as it takes."""
+        if self._failed_since is None:
+            self._failed_since = self._clock.monotonic()
+        pause = OUTAGE_PAUSES[min(self._failures, len(OUTAGE_PAUSES) - 1)] * self._rng.uniform(0.5, 1.0)
+        self._failures += 1
+        self.idle = False
+        self._emit(events.DatabaseUnavailable(worker=self._worker, verb=verb, error=str(error), retry_in=pause))
+        return pause
+
+    def _database_answers(self) -> None:
+        if self._failed_since is not None:
+            seconds = self._clock.monotonic() - self._failed_since
+            self._failed_since, self._failures = None, 0
+            self._emit(events.DatabaseBack(worker=self._worker, seconds=seconds))
