@@ -1,4 +1,8 @@
-"""Scheduled and background tasks, exactly once across any number of workers, on the SQL database you already have."""
+"""Scheduled and background tasks, exactly once across any number of workers, on the SQL database you already have.
+
+The names exported here, `reltask.events` and `reltask.testing` are the public interface: docs/api.md lists them.
+Everything else is internal and may change in any release.
+"""
 
 from __future__ import annotations
 
@@ -9,51 +13,101 @@ from reltask.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from reltask.app import App as App
+    from reltask.errors import AccessRefused as AccessRefused
+    from reltask.errors import AmbiguousError as AmbiguousError
+    from reltask.errors import ArgumentsError as ArgumentsError
     from reltask.errors import Cancel as Cancel
+    from reltask.errors import CircuitOpen as CircuitOpen
+    from reltask.errors import ConfigurationError as ConfigurationError
+    from reltask.errors import ConflictError as ConflictError
+    from reltask.errors import DatabaseError as DatabaseError
+    from reltask.errors import DeclarationError as DeclarationError
     from reltask.errors import LeaseLost as LeaseLost
     from reltask.errors import LeaseTaken as LeaseTaken
     from reltask.errors import LockLost as LockLost
+    from reltask.errors import MissingExtra as MissingExtra
+    from reltask.errors import PermanentError as PermanentError
     from reltask.errors import ReltaskError as ReltaskError
     from reltask.errors import Retry as Retry
+    from reltask.errors import SchemaError as SchemaError
+    from reltask.errors import SettingsError as SettingsError
     from reltask.errors import Snooze as Snooze
     from reltask.errors import Stopped as Stopped
+    from reltask.errors import TransientError as TransientError
+    from reltask.errors import UnknownJob as UnknownJob
+    from reltask.errors import UnknownTask as UnknownTask
+    from reltask.errors import UsageError as UsageError
     from reltask.leases.handle import Lease as Lease
     from reltask.model.backoff import Backoff as Backoff
-    from reltask.producer.call import Call as Call
-    from reltask.producer.call import Job as Job
+    from reltask.model.job import Outcome as Outcome
+    from reltask.model.job import State as State
+    from reltask.model.lease import Term as Term
+    from reltask.model.metrics import TaskStats as TaskStats
+    from reltask.model.views import JobView as JobView
+    from reltask.model.views import LeaseView as LeaseView
+    from reltask.model.views import RunView as RunView
+    from reltask.model.views import StatusView as StatusView
+    from reltask.model.views import WorkerView as WorkerView
+    from reltask.producer.enqueue import Call as Call
+    from reltask.producer.job import Job as Job
     from reltask.producer.task import Task as Task
+    from reltask.producer.transaction import SyncTransaction as SyncTransaction
+    from reltask.producer.transaction import TaskTransaction as TaskTransaction
     from reltask.worker.child import ProcessContext as ProcessContext
     from reltask.worker.context import Context as Context
     from reltask.worker.context import SyncContext as SyncContext
 
 _HOMES = {
-    "App": "app",
-    "Backoff": "model.backoff",
-    "Call": "producer.call",
-    "Cancel": "errors",
-    "Context": "worker.context",
-    "Job": "producer.call",
-    "Lease": "leases.handle",
-    "LeaseLost": "errors",
-    "LeaseTaken": "errors",
-    "LockLost": "errors",
-    "ProcessContext": "worker.child",
-    "ReltaskError": "errors",
-    "Retry": "errors",
-    "Snooze": "errors",
-    "Stopped": "errors",
-    "SyncContext": "worker.context",
-    "Task": "producer.task",
+    "app": ["App"],
+    "errors": [
+        "AccessRefused",
+        "AmbiguousError",
+        "ArgumentsError",
+        "Cancel",
+        "CircuitOpen",
+        "ConfigurationError",
+        "ConflictError",
+        "DatabaseError",
+        "DeclarationError",
+        "LeaseLost",
+        "LeaseTaken",
+        "LockLost",
+        "MissingExtra",
+        "PermanentError",
+        "ReltaskError",
+        "Retry",
+        "SchemaError",
+        "SettingsError",
+        "Snooze",
+        "Stopped",
+        "TransientError",
+        "UnknownJob",
+        "UnknownTask",
+        "UsageError",
+    ],
+    "leases.handle": ["Lease"],
+    "model.backoff": ["Backoff"],
+    "model.job": ["Outcome", "State"],
+    "model.lease": ["Term"],
+    "model.metrics": ["TaskStats"],
+    "model.views": ["JobView", "LeaseView", "RunView", "StatusView", "WorkerView"],
+    "producer.enqueue": ["Call"],
+    "producer.job": ["Job"],
+    "producer.task": ["Task"],
+    "producer.transaction": ["SyncTransaction", "TaskTransaction"],
+    "worker.child": ["ProcessContext"],
+    "worker.context": ["Context", "SyncContext"],
 }
-"""Where each public name lives; it is imported when it is first asked for, so that the command line starts fast."""
+"""Where the public names live; each is imported when it is first asked for, so that the command line starts fast."""
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the keys are names
+__all__ = ["__version__", *_HOME_OF]  # noqa: PLE0604 - the keys are names
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'reltask' has no attribute {name!r}")
-    return getattr(import_module(f"reltask.{_HOMES[name]}"), name)
+    return getattr(import_module(f"reltask.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

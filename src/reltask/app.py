@@ -19,7 +19,7 @@ import msgspec
 
 from reltask import events
 from reltask.config import Loaded, load_settings
-from reltask.errors import ArgumentsError, ConfigurationError, DeclarationError, UsageError
+from reltask.errors import ConfigurationError, UsageError
 from reltask.leases.holding import LeaseHost, LeaseMethods
 from reltask.logs import is_logged, log_event
 from reltask.model.backoff import Backoff, parse_backoff
@@ -37,17 +37,17 @@ from reltask.model.task import (
     check_task_options,
     check_text,
     context_of,
-    declaration_hash,
     former_names,
     kind_of,
     length,
     refuse_unknown,
 )
-from reltask.producer.call import Call, Job, JobOptions, check_job_options
 from reltask.producer.client import Client
-from reltask.producer.enqueue import ProducerHost
+from reltask.producer.enqueue import Call, Enqueuer
+from reltask.producer.job import Job
 from reltask.producer.operations import Operations
-from reltask.producer.task import Producer, Task
+from reltask.producer.schedules import Schedules
+from reltask.producer.task import Task
 from reltask.service import LoopHost, ThreadHost
 from reltask.stores.choose import make_store
 from reltask.stores.store import Store
@@ -125,19 +125,16 @@ class App(Operations, LeaseMethods):
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
         self._now = now
-        self._schedules: dict[tuple[str, str | None], Call] = {}
         self._subscribers: list[events.Subscriber] = [log_event]
         self._inline = inline
-        self._workers: set[Worker] = set()
         self._client = Client(lambda: self._make_store(inline=True), inline=inline)
-        self._host = ProducerHost(
+        self._enqueuer = Enqueuer(
             self._client,
             rng=self._rng,
             arguments_limit=lambda: self.settings.limits.arguments,
-            wake=self._wake,
             borrow=lambda connection: self._make_store().borrow(connection),
         )
-        self._signal = self._host.signal
+        self._schedules = Schedules(self._enqueuer)
         self._lease_host = LeaseHost(
             self._client, clock=self._clock, rng=self._rng, emit=self.emit, make_store=self._make_store, inline=inline
         )
@@ -169,6 +166,7 @@ class App(Operations, LeaseMethods):
         self._config = config or self._config
         self._cli |= {name.replace("__", "."): value for name, value in cli.items() if value is not None}
         self.__dict__.pop("loaded", None)
+        self._enqueuer.arguments_limit = None
 
     def _make_store(self, *, inline: bool = False) -> Store:
         return make_store(
@@ -237,7 +235,7 @@ class App(Operations, LeaseMethods):
 
     def get_task(self, name: str) -> Task[..., ..., Any]:
         """The task of this name or alias, or UnknownTask with the nearest name."""
-        return Task(self.registry.get(name), self._host)
+        return Task(self.registry.get(name), self._enqueuer)
 
     def schedule(
         self,
@@ -254,11 +252,6 @@ class App(Operations, LeaseMethods):
         missed_grace: Duration = "1m",
     ) -> None:
         """Declare a recurring job of a task, or one more with another `key` and, by `task.call(…)`, other arguments."""
-        if not isinstance(what, Producer | Call):
-            raise DeclarationError(
-                f"app.schedule takes a task, not {type(what).__name__}.", remedy="Decorate it with @app.task."
-            )
-        call = what if isinstance(what, Call) else what.call()
         rule = make_schedule(
             every=every,
             cron=cron,
@@ -269,20 +262,7 @@ class App(Operations, LeaseMethods):
             missed_limit=missed_limit,
             missed_grace=missed_grace,
         )
-        if rule is None:
-            raise DeclarationError("A schedule needs a rhythm.", remedy='Write every="10m" or cron="0 9 * * *".')
-        check_grace(rule)
-        key = call.key_of_schedule(key)
-        options = msgspec.structs.replace(call.options, key=key, schedule=rule)
-        if key is not None:
-            check_job_options(options)
-        name = (call.task.name, key)
-        if name in self._schedules:
-            raise DeclarationError(
-                f"Task {call.task.name} is scheduled twice{f' with key {key!r}' if key else ''}.",
-                remedy="Give each schedule a key of its own: key=…",
-            )
-        self._schedules[name] = Call(call.task, call.args, options)
+        self._schedules.add(what, key=key, rule=rule)
 
     def _register(
         self,
@@ -323,30 +303,13 @@ class App(Operations, LeaseMethods):
         )
         check_task_options(definition.name, options)
         self.registry.add(definition)
-        task: Task[..., ..., Any] = Task(definition, self._host)
         if schedule is not None:
-            self._schedule_own(task)
-        return task
-
-    def _schedule_own(self, task: Task[..., ..., Any]) -> None:
-        definition = task.definition
-        try:
-            args = definition.arguments.encode((), {})
-        except ArgumentsError as error:
-            raise DeclarationError(
-                f"Task {definition.name} recurs without arguments, but its parameters need some.",
-                remedy="Give each parameter a default, or declare it with app.schedule(task.call(…), key=…, every=…).",
-            ) from error
-        self._schedules[definition.name, None] = Call(definition, args, JobOptions(schedule=definition.schedule))
+            self._schedules.add_own(definition)
+        return Task(definition, self._enqueuer)
 
     def declarations(self) -> list[NewJob]:
         """The recurring jobs that the code declares."""
-        return [self._declaration(call) for call in self._schedules.values()]
-
-    def _declaration(self, call: Call) -> NewJob:
-        (job_id,) = self._host.new_ids(1)
-        job = call.job(job_id)
-        return msgspec.structs.replace(job, declaration=declaration_hash(job), app_version=self.version)
+        return self._schedules.jobs(self.version)
 
     # Producing
 
@@ -357,19 +320,11 @@ class App(Operations, LeaseMethods):
         others are in the database by then, or may be, the error is AmbiguousError, and says how many certainly are.
         With `connection` in your own open transaction, and so all or nothing: see `Task.using`.
         """
-        listed = _listed(calls)
-        joining = self._host.join(listed, connection, name="enqueue_many")
-        if joining is not None:
-            return joining
-        return self._client.run(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
+        return self._enqueuer.enqueue(_listed(calls), connection, name="enqueue_many")
 
     def enqueue_many_sync(self, calls: Iterable[Call], *, connection: Any = None) -> list[Job]:
         """`enqueue_many` for synchronous code."""
-        listed = _listed(calls)
-        joined = self._host.join_sync(listed, connection, name="enqueue_many")
-        if joined is not None:
-            return joined
-        return self._client.run_sync(lambda store: self._host.insert_many(listed, store), name="enqueue_many")
+        return self._enqueuer.enqueue_sync(_listed(calls), connection, name="enqueue_many")
 
     @contextlib.asynccontextmanager
     async def producer(self) -> AsyncIterator[None]:
@@ -420,11 +375,11 @@ class App(Operations, LeaseMethods):
             worker = self._make_worker(state)
             await worker.start()
             lent = self._client.lend(worker.store)
-            self._workers.add(worker)
+            self._enqueuer.wakes.add(worker.wake)
             try:
                 yield worker
             finally:
-                self._workers.discard(worker)
+                self._enqueuer.wakes.discard(worker.wake)
                 self._client.take_back(lent)
                 await worker.stop(unused=lent.ended)
 
@@ -435,11 +390,6 @@ class App(Operations, LeaseMethods):
         code = run_worker(self)
         if code:
             raise SystemExit(code)
-
-    def _wake(self) -> None:
-        """Something was enqueued in this process: its own workers need no signal from the database."""
-        for worker in list(self._workers):
-            worker.wake()
 
     def _make_worker(self, state: Any) -> Worker:
         return Worker(

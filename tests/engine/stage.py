@@ -240,7 +240,7 @@ class Stage:
         await store.open()
         request = {
             "worker": name,
-            "token": app._host.new_ids(1)[0],
+            "token": app._enqueuer.new_ids(1)[0],
             "queues": ["default"],
             "tasks": app.registry.names(),
             "limit": limit,

@@ -9,7 +9,7 @@ import pytest
 
 from reltask import App, Context, events
 from reltask.model.views import JobView
-from reltask.producer.call import Job
+from reltask.producer.job import Job
 from tests.engine.stage import Recorder, Stage, StageApp, working
 
 Ran = list[tuple[str, int]]

@@ -19,7 +19,7 @@ from reltask import App, Context, Snooze, events
 from reltask.errors import TransientError
 from reltask.model.job import NewJob
 from reltask.model.views import JobView, RunView
-from reltask.producer.call import Job
+from reltask.producer.job import Job
 from reltask.stores.postgres import values
 from reltask.stores.postgres.connections import PostgresOptions
 from reltask.stores.postgres.store import PostgresStore

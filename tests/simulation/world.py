@@ -19,7 +19,8 @@ from reltask.errors import AmbiguousError, DatabaseError, TransientError
 from reltask.model.job import NewJob
 from reltask.model.settings import LimitSettings, WorkerSettings
 from reltask.model.task import Registry
-from reltask.producer.call import Call, JobOptions
+from reltask.producer.enqueue import Call
+from reltask.producer.options import JobOptions
 from reltask.service import Host, Service
 from reltask.stores.sqlite.values import micros
 from reltask.worker.worker import Worker

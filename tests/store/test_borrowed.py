@@ -125,7 +125,7 @@ def test_several_in_one_transaction(shop: Shop) -> None:
 def test_no_signal_before_the_commit(shop: Shop) -> None:
     """A worker that hears of a job looks for it at once: so nobody is told before it is there. `notify` tells."""
     woken: list[str] = []
-    shop.app._workers.add(Sleeper(woken))  # type: ignore[arg-type] # as much of a worker as is woken
+    shop.app._enqueuer.wakes.add(Sleeper(woken).wake)  # as much of a worker as is woken
     lender = shop.lender
 
     async def scenario() -> None:

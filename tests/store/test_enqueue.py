@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from reltask.model.duration import LONGEST
 from reltask.model.job import Declared, NewJob, State
-from reltask.producer.call import EARLIEST, LATEST
+from reltask.producer.options import EARLIEST, LATEST
 from reltask.stores.store import Store
 from tests.store.bench import START, Bench, Snapshot, new_job, recurring, request, seen
 

@@ -13,6 +13,7 @@ import pytest
 from reltask.errors import AmbiguousError
 from reltask.model.clock import SystemClock
 from reltask.model.job import Completion
+from reltask.producer.enqueue import insert_surely
 from reltask.resilience import Policy
 from reltask.stores.postgres.connections import PostgresOptions
 from reltask.stores.postgres.store import PostgresStore
@@ -59,7 +60,7 @@ async def test_a_resend_brings_no_ended_job_back(postgres_url: str, operator: as
     resender = LossyStore(postgres_url, options=PostgresOptions(application_name="resender"), policy=policy)
     late = PostgresStore(postgres_url)
     job = new_job()
-    sending = asyncio.create_task(resender.enqueue_jobs([job]))
+    sending = asyncio.create_task(insert_surely([job], resender))
     while not await operator.fetchval(WAITS):
         pass
     assert await late.enqueue_jobs([job]) == {job.id}

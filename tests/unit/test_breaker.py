@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reltask.resilience import Breaker, Retries
-from reltask.resilience.breaker import Permit
+from reltask.resilience import Breaker, Permit, Retries
 
 # How long to wait
 

@@ -36,7 +36,7 @@ from reltask.errors import (
 )
 from reltask.model.job import NewJob, State
 from reltask.producer import client
-from reltask.producer.call import EARLIEST, LATEST
+from reltask.producer.options import EARLIEST, LATEST
 from reltask.stores.sqlite.store import SqliteStore
 
 Greet = Task[[str], [str], Any]
@@ -489,7 +489,7 @@ async def _many(app: App, greet: Any) -> int:
 
 def test_ids_are_time_ordered(app: App) -> None:
     """Ids are UUIDs of version 7: later ones sort later, so that new rows lie side by side in every index."""
-    batches = [app._host.new_ids(count) for count in (1, 2, 2_500) * 30]
+    batches = [app._enqueuer.new_ids(count) for count in (1, 2, 2_500) * 30]
     ids = [new for batch in batches for new in batch]
     assert all(new.version == 7 and new.variant == "specified in RFC 4122" for new in ids)
     assert [new.int >> 80 for new in ids] == sorted(new.int >> 80 for new in ids)
@@ -506,7 +506,7 @@ class Still(random.Random):
 
 def test_no_two_ids_are_equal() -> None:
     """Whatever is drawn: of two jobs with one id the second would be taken for the first."""
-    ids = App("sqlite:///unused.db", rng=Still())._host.new_ids(3)
+    ids = App("sqlite:///unused.db", rng=Still())._enqueuer.new_ids(3)
     assert len(set(ids)) == 3
 
 

@@ -79,7 +79,10 @@ class Arguments:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, limit: int = DEFAULT_LIMIT) -> str:
         """The JSON of a call, or ArgumentsError: wrong names, wrong types, or something JSON cannot hold."""
         try:
-            given = self._by_name(args, kwargs)
+            if not kwargs and len(args) == self._by_position:  # as most calls are: a tenth of the cost of binding
+                given = dict(zip(self._names, args))  # noqa: B905 - the lengths are compared above
+            else:
+                given = self._signature.bind(*args, **kwargs).arguments
             raw = encode_json(given, _STORING)
             read = self._read(raw)
             if self._with_objects:
@@ -92,12 +95,6 @@ class Arguments:
                 remedy="Store the data elsewhere and pass a reference, or raise limits.arguments.",
             )
         return raw.decode()
-
-    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The values of a call. One that gives all of them by position, as most do, is bound at a tenth of the cost."""
-        if not kwargs and len(args) == self._by_position:
-            return dict(zip(self._names, args))  # noqa: B905 - compared above; to ask again would double the cost
-        return self._signature.bind(*args, **kwargs).arguments
 
     def decode(self, text: str) -> dict[str, Any]:
         """The keyword arguments of a stored call."""

@@ -30,11 +30,8 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of production."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(asyncio.sleep)
 
 
 class DatabaseTime(msgspec.Struct, frozen=True):

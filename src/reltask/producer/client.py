@@ -8,7 +8,7 @@
 
 A database connection belongs to one event loop, but producers come and go with theirs: a script that calls
 `asyncio.run` twice, a web server's threads, a test that makes a loop per case. So client connections live on one
-private loop per process, and nobody's loop has to outlive a call. A loop that will live for a while can be lent a store
+private loop per process, and no caller's loop has to outlive a call. A loop that lives for a while can be lent a store
 of its own, which saves the way to another thread and back: a worker's is, and a web server's by `app.producer()`.
 """
 
@@ -24,54 +24,51 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from reltask.errors import AmbiguousError, UsageError
-from reltask.producer.loops import new_event_loop
-from reltask.producer.transaction import open_transaction
+from reltask.producer.transaction import current
 from reltask.stores.store import Store
 
 T = TypeVar("T")
 Operation = Callable[[Store], Awaitable[T]]
 PATIENCE = 10.0
-"""Whoever closes connections waits so many seconds for the calls that use them."""
+"""Seconds that closing waits for the calls that still use the connections."""
 
 
-class UnderWay:
-    """Knows the calls that are under way, by their tasks: `with` each of them."""
+class CallsUnderWay:
+    """The tasks of the calls that are under way."""
 
     def __init__(self) -> None:
-        self.calls: set[asyncio.Task[Any] | None] = set()
+        self.tasks: set[asyncio.Task[Any] | None] = set()
         self._none_left = asyncio.Event()
 
-    def __enter__(self) -> None:
-        self.calls.add(asyncio.current_task())
+    def begin(self) -> None:
+        """The running task makes a call."""
+        self.tasks.add(asyncio.current_task())
         self._none_left.clear()
 
-    def __exit__(self, *_: object) -> None:
-        self.calls.discard(asyncio.current_task())
-        if not self.calls:
+    def end(self) -> None:
+        """The running task's call has ended."""
+        self.tasks.discard(asyncio.current_task())
+        if not self.tasks:
             self._none_left.set()
 
     async def ended(self) -> None:
-        """Wait until none is left, but not for ever."""
+        """Wait until none is left, for PATIENCE seconds at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
-                while self.calls:
+                while self.tasks:
                     await self._none_left.wait()
 
 
-class Lent:
-    """An open store, for the calls from its own loop."""
+class LentStore:
+    """An open store for the calls from its own loop."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._calls = UnderWay()
-
-    async def run(self, operation: Operation[T]) -> T:
-        with self._calls:
-            return await operation(self._store)
+        self.store = store
+        self.calls = CallsUnderWay()
 
     async def ended(self) -> None:
-        """Nobody uses it any more."""
-        await self._calls.ended()
+        """Wait until no call uses it, for PATIENCE seconds at most."""
+        await self.calls.ended()
 
 
 class Portal:
@@ -83,7 +80,7 @@ class Portal:
         self._leave = leave
         self._store: Store | None = None
         self._opening: asyncio.Lock | None = None
-        self._calls = UnderWay()
+        self._calls = CallsUnderWay()
         self._lock = threading.Lock()
         self._closing = False
         self._loop = new_event_loop()
@@ -91,7 +88,7 @@ class Portal:
         self._thread.start()
 
     def submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T] | None:
-        """Do some work on the private loop; None: it is being closed, and would not hear it."""
+        """Do some work on the private loop; None: it is being closed, and takes no more work."""
         with self._lock:
             return None if self._closing else asyncio.run_coroutine_threadsafe(self._run(work), self._loop)
 
@@ -100,19 +97,19 @@ class Portal:
         return await operation(await self._open())
 
     async def _run(self, work: Callable[[Portal], Awaitable[T]]) -> T:
-        with self._calls:
-            try:
-                return await work(self)
-            except asyncio.CancelledError:
-                if not self._closing:
-                    raise
-                # nobody has cancelled the caller, who would take a cancellation for their own
-                raise AmbiguousError(
-                    "The app was closed before the call ended; it may or may not be applied."
-                ) from None
+        self._calls.begin()
+        try:
+            return await work(self)
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
+            # the caller is not cancelled, and would take a CancelledError for a cancellation of its own
+            raise AmbiguousError("The app was closed before the call ended; it may or may not be applied.") from None
+        finally:
+            self._calls.end()
 
     async def _open(self) -> Store:
-        """The store, opened by whoever comes first; an attempt that failed is made again by the next."""
+        """The store, opened by the first call; after a failed attempt the next call tries again."""
         if self._store is not None:
             return self._store
         self._opening = self._opening or asyncio.Lock()
@@ -140,9 +137,9 @@ class Portal:
 
     async def _close(self) -> None:
         await self._calls.ended()
-        late = [call for call in self._calls.calls if call is not None]
+        late = [call for call in self._calls.tasks if call is not None]
         for call in late:
-            call.cancel()  # it would never end without its loop, and its caller never hear of it
+            call.cancel()  # without its loop it would never end, and its caller would wait for ever
         await asyncio.gather(*late, return_exceptions=True)
         await self._leave()
         if self._store is not None:
@@ -159,7 +156,7 @@ class Client:
         self._lock = threading.Lock()
         self._portal: Portal | None = None
         self._inherited: list[Portal] = []
-        self._lent: dict[asyncio.AbstractEventLoop, list[Lent]] = defaultdict(list)
+        self._lent: dict[asyncio.AbstractEventLoop, list[LentStore]] = defaultdict(list)
         self.leave: Callable[[], Awaitable[None]] = _no_leave
         """Gives back what lives on the running loop: called on a private one before it ends."""
 
@@ -171,18 +168,19 @@ class Client:
             raise UsageError(
                 f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync()."
             ) from None
-        _refuse_inside_transaction(name)
+        if current.get() is not None:
+            refuse_open_transaction(name)
         return self._run(operation)
 
     def run_sync(self, operation: Operation[T], *, name: str) -> T:
         """The operation, waited for; refused on a running loop, which it would block."""
         refuse_running_loop(name)
-        _refuse_inside_transaction(f"{name}_sync")
+        refuse_open_transaction(f"{name}_sync")
         return self.private(operation).result()
 
     def run_private(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """As `run`, but on the private loop even for a worker's: for what goes on while the caller's loop blocks."""
-        _refuse_inside_transaction(name)
+        refuse_open_transaction(name)
         return self.run(operation, name=name) if self._inline else self._through_portal(operation)
 
     def private(self, operation: Operation[T]) -> Future[T]:
@@ -195,7 +193,7 @@ class Client:
 
     def run_apart(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """The operation on a store of its own that is not opened: for a database that may be in any state."""
-        _refuse_inside_transaction(name)
+        refuse_open_transaction(name)
         return asyncio.to_thread(self._apart, operation)
 
     def run_apart_sync(self, operation: Operation[T], *, name: str) -> T:
@@ -213,14 +211,14 @@ class Client:
 
         return asyncio.run(ask())
 
-    def lend(self, store: Store) -> Lent:
+    def lend(self, store: Store) -> LentStore:
         """Use this open store for calls from the running loop."""
-        lent = Lent(store)
+        lent = LentStore(store)
         self._lent[asyncio.get_running_loop()].append(lent)
         return lent
 
-    def take_back(self, lent: Lent) -> None:
-        """It is about to be closed. Calls take what was lent before it, or else the portal."""
+    def take_back(self, lent: LentStore) -> None:
+        """The store is about to be closed. Calls use the one that was lent before it, or else the portal."""
         loop = asyncio.get_running_loop()
         self._lent[loop].remove(lent)
         if not self._lent[loop]:
@@ -249,11 +247,16 @@ class Client:
         return future
 
     async def _run(self, operation: Operation[T]) -> T:
-        """Where to is decided when the call begins: it may have waited for its turn, and a store been closed since."""
+        """Choose the store when the call begins: a store may have been closed since the coroutine was made."""
         lent = self._lent.get(asyncio.get_running_loop())
-        if lent:
-            return await lent[-1].run(operation)
-        return await (self._on_this_loop(operation) if self._inline else self._through_portal(operation))
+        if not lent:
+            return await (self._on_this_loop(operation) if self._inline else self._through_portal(operation))
+        last = lent[-1]
+        last.calls.begin()
+        try:
+            return await operation(last.store)
+        finally:
+            last.calls.end()
 
     async def _on_this_loop(self, operation: Operation[T]) -> T:
         store = self._make_store()
@@ -283,8 +286,20 @@ def refuse_running_loop(name: str, *, instead: str | None = None) -> None:
     )
 
 
-def _refuse_inside_transaction(name: str) -> None:
-    if open_transaction() is not None:
+def refuse_open_transaction(name: str) -> None:
+    """A call that needs a connection of its own would wait for the block that it is made in."""
+    block = current.get()
+    if block is not None and block.open:
         raise UsageError(
             f"{name}() inside an open transaction would wait for it.", remedy="Call it before or after the block."
         )
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, where that extra is installed; Python's otherwise."""
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

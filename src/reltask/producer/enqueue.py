@@ -1,9 +1,13 @@
-"""How jobs get into the database: alone or in bulk, in a transaction of the caller's or in their own.
+"""The one door through which jobs get into the database: alone or in bulk, in a transaction that is open, or in none.
 
-calls ──► batches ──► ids ──► store.enqueue_jobs ──► signal ──► handles
-                       │               │
-                       │               └─ the answer was lost: the same ids again
-                       └─ made ready while the server works on the batch before
+    calls ──► is a transaction open, or a connection given?
+                 │ yes: join it                                    no: a statement of its own
+                 ▼                                                 ▼
+              rows ──► enqueue_jobs, in that transaction           rows ──► enqueue_jobs ──► signal ──► handles
+                 ──► handles; it exists when that commits                     │
+                                                                              └─ answer lost: the same ids again
+
+A bulk goes in batches, each committed by itself; while the server works on one, the next is made ready.
 """
 
 from __future__ import annotations
@@ -13,25 +17,28 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from datetime import datetime
 from itertools import accumulate
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from reltask.errors import AmbiguousError, ReltaskError, UsageError
 from reltask.model.job import NewJob
-from reltask.model.schedule import decode, first_slot
-from reltask.producer.call import Call, Job
+from reltask.model.schedule import decode, encode, first_slot
+from reltask.model.task import ONE_OFF_ATTEMPTS, TaskDefinition
 from reltask.producer.client import Client, refuse_running_loop
-from reltask.producer.transaction import TaskTransaction, open_transaction, run_here
+from reltask.producer.job import Job
+from reltask.producer.options import JobOptions
+from reltask.producer.transaction import TaskTransaction, current, run_here
 from reltask.stores.store import BATCH, Borrowed, Store, Transaction
 
 B = TypeVar("B")
 T = TypeVar("T")
 Place = Store | Transaction | TaskTransaction
-"""Where jobs are inserted: in a statement of their own, or in somebody's transaction."""
+"""Where jobs are inserted: in a statement of their own, or in an open transaction."""
 
 _VERSION_7 = 7 << 76 | 0b10 << 62
 AT_ONCE = 2
@@ -40,8 +47,36 @@ RESENDS = 3
 """How often an insert whose answer was lost is sent again."""
 
 
-class ProducerHost:
-    """What a producer needs of its app: the client, the limits, and ids."""
+class Call(Struct, frozen=True):
+    """A task together with its arguments, checked, ready to be enqueued with others or to be scheduled."""
+
+    task: TaskDefinition
+    args: str
+    options: JobOptions
+
+    def job(self, job_id: UUID) -> NewJob:
+        """The row to insert."""
+        task, options = self.task, self.options
+        max_attempts = task.options.max_attempts if options.max_attempts is msgspec.UNSET else options.max_attempts
+        if max_attempts is msgspec.UNSET:  # a recurring job without a limit has none, a one-off has a few attempts
+            max_attempts = ONE_OFF_ATTEMPTS if options.schedule is None else None
+        return NewJob(
+            id=job_id,
+            task=task.name,
+            args=self.args,
+            queue=task.options.queue if options.queue is None else options.queue,
+            priority=task.options.priority if options.priority is None else options.priority,
+            key=options.key,
+            schedule=None if options.schedule is None else encode(options.schedule),
+            run_at=options.at,
+            delay=options.delay,
+            max_attempts=max_attempts,
+            lock_timeout=task.options.lock_timeout if options.lock_timeout is None else options.lock_timeout,
+        )
+
+
+class Enqueuer:
+    """Enqueues calls for one app."""
 
     def __init__(
         self,
@@ -49,65 +84,95 @@ class ProducerHost:
         *,
         rng: random.Random,
         arguments_limit: Callable[[], int],
-        wake: Callable[[], None],
         borrow: Callable[[object], Borrowed],
     ) -> None:
         self.client = client
-        self._wake = wake
-        self._borrow = borrow
+        self.wakes: set[Callable[[], None]] = set()
+        """Wake the workers of this process: they need no signal from the database."""
         self._rng = rng
-        self._limit = arguments_limit
+        self._borrow = borrow
+        self._read_limit = arguments_limit
+        self.arguments_limit: int | None = None
+        """Bytes; None: to be read from the settings by the next call."""
 
-    @property
-    def arguments_limit(self) -> int:
-        return self._limit()
+    def check(self, task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], options: JobOptions) -> Call:
+        """The call with these arguments, or ArgumentsError."""
+        if self.arguments_limit is None:
+            self.arguments_limit = self._read_limit()
+        return Call(task, task.arguments.encode(args, kwargs, limit=self.arguments_limit), options)
+
+    def enqueue(self, calls: list[Call], connection: object, *, name: str) -> Coroutine[Any, Any, list[Job]]:
+        """Insert jobs: in the user's transaction on `connection`, in the task's open block, or by themselves."""
+        if connection is not None:
+            return self._insert_joining(self._borrowed(connection, name, is_async=True), calls)
+        block = current.get()
+        if block is not None and block.open:
+            return self._insert_in(block, calls)
+        return self.client.run(lambda store: self._insert(calls, store), name=name)
+
+    def enqueue_sync(self, calls: list[Call], connection: object, *, name: str) -> list[Job]:
+        """`enqueue` for synchronous code. A given connection blocks its thread anyway, so a running loop may, too."""
+        if connection is not None:
+            return run_here(self._insert_joining(self._borrowed(connection, name, is_async=False), calls))
+        block = current.get()
+        if block is not None and block.open:
+            refuse_running_loop(name)
+            return block.wait_for(self._insert_in(block, calls))
+        return self.client.run_sync(lambda store: self._insert(calls, store), name=name)
+
+    async def signal(self, store: Store) -> None:
+        """Wake workers, here and elsewhere: there may be something to do."""
+        for wake in list(self.wakes):
+            wake()
+        await store.signal()
 
     def new_ids(self, count: int) -> list[UUID]:
         """UUIDs in order, also of time (version 7): new rows lie side by side, and of two with a key the first wins.
 
-        The first has 73 random bits, one less than there is room for; each other is a random step of 32 bits further.
+        The first has 73 random bits, one less than there is room for; each next one is a random step of 32 bits
+        further. No step is 0, so no two are equal.
         """
         milliseconds, first = time.time_ns() // 1_000_000, self._rng.getrandbits(12) << 64 | self._rng.getrandbits(61)
         steps = memoryview(self._rng.randbytes(4 * (count - 1))).cast("I")
         numbers = accumulate(steps, initial=milliseconds << 80 | _VERSION_7 | first)
-        return [UUID(int=number + nth) for nth, number in enumerate(numbers)]  # no step is 0: no two are equal
+        return [UUID(int=number + nth) for nth, number in enumerate(numbers)]
 
-    def _new_jobs(self, calls: list[Call]) -> list[NewJob]:
-        return [call.job(job_id) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
+    # In a statement of their own
 
-    async def signal(self, store: Store) -> None:
-        """Tell workers, here and elsewhere, that there may be something to do."""
-        self._wake()
-        await store.signal()
-
-    async def insert(self, call: Call, store: Store) -> Job:
-        """Insert one job."""
-        jobs = await self._rows([call], store)
-        created = await self._insert_surely(jobs, store)
-        (inserted,) = self._handles(jobs, created, await _owners(jobs, created, store))
-        if inserted.created:
-            await self.signal(store)
+    async def _insert(self, calls: list[Call], store: Store) -> list[Job]:
+        """Insert jobs in as few statements as possible, and signal once."""
+        if len(calls) == 1:
+            inserted = await self._insert_batch(calls, store)
+            if inserted[0].created:
+                await self.signal(store)
+            return inserted
+        batches = _batches(calls, store.bulk)
+        try:
+            done, errors = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
+        finally:
+            await self.signal(store)  # also for what was inserted before one of them failed
+        inserted = [job for batch in done for job in batch]
+        if errors:
+            _raise_first(errors, inserted=sum(job.created for job in inserted), wanted=len(calls))
         return inserted
 
-    def join(self, calls: list[Call], connection: object, *, name: str) -> Coroutine[Any, Any, list[Job]] | None:
-        """Insert jobs in the transaction that the caller names or is in; None: it names none, and is in none."""
-        if connection is not None:
-            return self._insert_joining(self._borrowed(connection, name, is_async=True), calls)
-        block = open_transaction()
-        return None if block is None else self._insert_in(block, calls)
+    async def _insert_batch(self, calls: list[Call], store: Store) -> list[Job]:
+        jobs = await self._rows(calls, store)
+        created = await insert_surely(jobs, store)
+        if len(created) == len(jobs):
+            return [Job(self.client, job.id, job.task) for job in jobs]
+        try:
+            return await self._handles(jobs, created, store)
+        except ReltaskError:
+            if not created:  # else an error about the ids of the others would say that these are not inserted
+                raise
+            return [Job(self.client, job.id, job.task, job.id in created) for job in jobs]
 
-    def join_sync(self, calls: list[Call], connection: object, *, name: str) -> list[Job] | None:
-        """`join` for synchronous code. With a connection also on a running loop, which the connection blocks anyway."""
-        if connection is not None:
-            return run_here(self._insert_joining(self._borrowed(connection, name, is_async=False), calls))
-        block = open_transaction()
-        if block is None:
-            return None
-        refuse_running_loop(name)
-        return block.wait_for(self._insert_in(block, calls))
+    # In an open transaction
 
     def _borrowed(self, connection: object, name: str, *, is_async: bool) -> Borrowed:
-        if open_transaction() is not None:
+        block = current.get()
+        if block is not None and block.open:
             raise UsageError(
                 f"{name}() joins the open block by itself, and can join no other.", remedy="Leave out connection=."
             )
@@ -123,7 +188,7 @@ class ProducerHost:
         return borrowed
 
     async def _insert_joining(self, borrowed: Borrowed, calls: list[Call]) -> list[Job]:
-        """Insert jobs in the user's open transaction. No signal: nothing is there before the user's commit."""
+        """Insert jobs in the user's open transaction. No signal: the jobs do not exist before the user's commit."""
         return await self._insert_in(await borrowed.join(), calls)
 
     async def _insert_in(self, transaction: TaskTransaction | Transaction, calls: list[Call]) -> list[Job]:
@@ -131,74 +196,61 @@ class ProducerHost:
         inserted: list[Job] = []
         for batch in _batches(calls, BATCH):
             jobs = await self._rows(batch, transaction)
-            created = await transaction.enqueue_jobs(jobs)
-            inserted += self._handles(jobs, created, await _owners(jobs, created, transaction))
+            inserted += await self._handles(jobs, await transaction.enqueue_jobs(jobs), transaction)
         return inserted
 
-    async def insert_many(self, calls: list[Call], store: Store) -> list[Job]:
-        """Insert jobs in as few statements as possible, and signal once. Each batch is committed by itself."""
-        batches = _batches(calls, store.bulk)
-        try:
-            done, errors = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
-        finally:
-            await self.signal(store)  # also for what was inserted before one of them failed
-        inserted = [job for batch in done for job in batch]
-        if errors:
-            _raise_first(errors, inserted=sum(job.created for job in inserted), wanted=len(calls))
-        return inserted
+    # Both
 
-    async def _insert_batch(self, calls: list[Call], store: Store) -> list[Job]:
-        jobs = await self._rows(calls, store)
-        created = await self._insert_surely(jobs, store)
-        owners: dict[UUID, UUID] = {}
-        try:
-            owners = await _owners(jobs, created, store)
-        except ReltaskError:
-            if not created:  # else an error about the others' ids would say that these are not inserted
-                raise
-        return self._handles(jobs, created, owners)
-
-    def _handles(self, jobs: list[NewJob], created: set[UUID], owners: dict[UUID, UUID]) -> list[Job]:
-        """A handle for each; for one whose key was taken, of the job that has it."""
-        if len(created) == len(jobs):  # as nearly always: nobody need be looked up
-            return [Job(self.client, job.id, job.task) for job in jobs]
-        return [Job(self.client, owners.get(job.id, job.id), job.task, created=job.id in created) for job in jobs]
-
-    async def _rows(self, calls: list[Call], store: Place) -> list[NewJob]:
+    async def _rows(self, calls: list[Call], place: Place) -> list[NewJob]:
         """What to insert. A schedule begins at its first slot; for a grid only the database's clock can tell it."""
-        jobs = await _under_former_names(calls, self._new_jobs(calls), store)
+        jobs = [call.job(job_id) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
+        if any(job.key and call.task.aliases for call, job in zip(calls, jobs, strict=True)):
+            jobs = await _under_former_names(calls, jobs, place)
         if all(job.schedule is None for job in jobs):
             return jobs
-        now = await store.read_now()
-        return [_at_first_slot(job, now) for job in jobs]
+        now = await place.read_now()
+        return [
+            replace(job, run_at=first_slot(decode(job.schedule), now))
+            if job.schedule is not None and job.run_at is None and job.delay is None
+            else job
+            for job in jobs
+        ]
 
-    async def _insert_surely(self, jobs: list[NewJob], store: Store) -> set[UUID]:
-        """Insert; when the answer is lost, send the same ids again: what has landed is not inserted twice.
+    async def _handles(self, jobs: list[NewJob], created: set[UUID], place: Place) -> list[Job]:
+        """A handle for each; for a job whose key was taken, the handle of the job that has the key."""
+        names = {job.id: (job.task, job.key) for job in jobs if job.key is not None and job.id not in created}
+        owners = await _owners_of(list(names.values()), place)
+        return [
+            Job(self.client, owners.get(names.get(job.id, ("", "")), job.id), job.task, job.id in created)
+            for job in jobs
+        ]
 
-        Once there is doubt, no other error takes its place: a caller who believes that nothing was applied enqueues
-        again, with other ids.
-        """
+
+async def insert_surely(jobs: list[NewJob], store: Store) -> set[UUID]:
+    """Insert; when the answer is lost, send the same ids again: what has landed is not inserted twice.
+
+    Once there is doubt, no other error takes its place: a caller who believes that nothing was applied enqueues
+    again, with other ids.
+    """
+    try:
+        return await store.enqueue_jobs(jobs)
+    except AmbiguousError as error:
+        lost = error
+    for _ in range(RESENDS):
         try:
-            return await store.enqueue_jobs(jobs)
+            return await store.enqueue_jobs(jobs, again=True)
         except AmbiguousError as error:
             lost = error
-        for _ in range(RESENDS):
-            try:
-                return await store.enqueue_jobs(jobs, again=True)
-            except AmbiguousError as error:
-                lost = error
-            except ReltaskError as error:
-                raise lost from error
-        raise lost
+        except ReltaskError as error:
+            raise lost from error
+    raise lost
 
 
-async def _under_former_names(calls: list[Call], jobs: list[NewJob], store: Place) -> list[NewJob]:
-    """The jobs; one whose key is taken under a former name of its task has that name: two would do everything twice."""
+async def _under_former_names(calls: list[Call], jobs: list[NewJob], place: Place) -> list[NewJob]:
+    """A job whose key is taken under a former name of its task gets that name: else there would be two of it."""
     renamed = {job.id: call.task for call, job in zip(calls, jobs, strict=True) if job.key and call.task.aliases}
-    if not renamed:
-        return jobs
     names = [(name, job.key) for job in jobs if job.key and job.id in renamed for name in renamed[job.id].names]
-    taken = await _keys(names, store)
+    taken = await _owners_of(names, place)
 
     def name_of(job: NewJob) -> str:
         names = renamed[job.id].names if job.id in renamed else ()
@@ -207,19 +259,12 @@ async def _under_former_names(calls: list[Call], jobs: list[NewJob], store: Plac
     return [replace(job, task=name_of(job)) for job in jobs]
 
 
-async def _keys(names: list[tuple[str, str]], store: Place) -> dict[tuple[str, str], UUID]:
-    """Who has which of these names."""
+async def _owners_of(names: list[tuple[str, str]], place: Place) -> dict[tuple[str, str], UUID]:
+    """The jobs that have these (task, key) names."""
     found: dict[tuple[str, str], UUID] = {}
     for start in range(0, len(names), BATCH):
-        found |= await store.read_keys(names[start : start + BATCH])
+        found |= await place.read_keys(names[start : start + BATCH])
     return found
-
-
-async def _owners(jobs: list[NewJob], created: set[UUID], store: Place) -> dict[UUID, UUID]:
-    """For each of these that was not created because its key was taken: the job that has the key."""
-    names = {job.id: (job.task, job.key) for job in jobs if job.key is not None and job.id not in created}
-    found = await _keys(list(names.values()), store)
-    return {job_id: found[name] for job_id, name in names.items() if name in found}
 
 
 def _batches(calls: list[Call], size: int) -> Iterator[list[Call]]:
@@ -229,9 +274,9 @@ def _batches(calls: list[Call], size: int) -> Iterator[list[Call]]:
 async def _overlapping(
     work: Callable[[B], Coroutine[Any, Any, T]], given: Iterable[B], *, at_once: int
 ) -> tuple[list[T], list[BaseException]]:
-    """Work on all of these, so many at a time: what was done, and the errors of what was not.
+    """Work on all of these, `at_once` at a time: what was done, and the errors of what was not.
 
-    After a failure nothing more is begun, and nothing left under way.
+    After a failure nothing more is begun, and nothing is left under way.
     """
     waiting, done = deque(enumerate(given)), {}
 
@@ -249,9 +294,9 @@ async def _overlapping(
 
 
 def _raise_first(errors: list[BaseException], *, inserted: int, wanted: int) -> NoReturn:
-    """Raise the error of a bulk that broke off; as doubt, where some of its jobs are inserted, or may be.
+    """Raise the error of a bulk that broke off; as AmbiguousError where some of its jobs are inserted, or may be.
 
-    An error that speaks of one batch alone would say that all may be enqueued again.
+    An error about one batch alone would say that all of them may be enqueued again.
     """
     lost = [error for error in errors if isinstance(error, AmbiguousError)]
     first = (lost or errors)[0]
@@ -261,9 +306,3 @@ def _raise_first(errors: list[BaseException], *, inserted: int, wanted: int) -> 
         f"{inserted} of {wanted} jobs are certainly inserted. {first}",
         remedy="Look which are there before you enqueue them again. With connection= it is all or nothing.",
     ) from first
-
-
-def _at_first_slot(job: NewJob, now: datetime) -> NewJob:
-    if job.schedule is None or job.run_at is not None or job.delay is not None:
-        return job
-    return replace(job, run_at=first_slot(decode(job.schedule), now))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -15,6 +15,7 @@ from reltask.model.lease import Term
 from reltask.model.metrics import TaskStats, sum_up
 from reltask.model.views import JobView, LeaseView, RunView, StatusView, WorkerView
 from reltask.producer.client import Client
+from reltask.producer.enqueue import Enqueuer
 from reltask.stores.store import Store
 
 ACTIONS = {
@@ -31,8 +32,7 @@ class Operations:
     """Reading and steering, as coroutines and, with `_sync` behind the name, for synchronous code."""
 
     _client: Client
-    _signal: Callable[[Store], Coroutine[Any, Any, None]]
-    """Tells workers, here and elsewhere, that there may be something to do."""
+    _enqueuer: Enqueuer
 
     def status(self) -> Coroutine[Any, Any, StatusView]:
         """Counts of everything."""
@@ -124,11 +124,11 @@ class Operations:
 
     def notify(self) -> Coroutine[Any, Any, None]:
         """Wake the workers: after the commit of what was enqueued with `connection=`, so that it starts at once."""
-        return self._client.run(self._signal, name="notify")
+        return self._client.run(self._enqueuer.signal, name="notify")
 
     def notify_sync(self) -> None:
         """`notify` for synchronous code."""
-        self._client.run_sync(self._signal, name="notify")
+        self._client.run_sync(self._enqueuer.signal, name="notify")
 
     def change(self, action: str, job_id: UUID) -> Coroutine[Any, Any, None]:
         """Do one of ACTIONS to a job: pause, resume, run, retry or discard."""

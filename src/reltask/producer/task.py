@@ -13,9 +13,9 @@ from reltask.errors import UsageError
 from reltask.model.duration import Duration, parse_duration
 from reltask.model.schedule import make_schedule
 from reltask.model.task import TaskDefinition
-from reltask.producer.call import Call, Job, JobOptions, check_job_options
-from reltask.producer.enqueue import ProducerHost
-from reltask.stores.store import Store
+from reltask.producer.enqueue import Call, Enqueuer
+from reltask.producer.job import Job
+from reltask.producer.options import JobOptions, check_job_options
 
 P = ParamSpec("P")
 """The parameters of `enqueue`: the function's, without its context."""
@@ -28,10 +28,10 @@ class Producer(Generic[P]):
     """Something that can be enqueued: a task, or a task with options."""
 
     def __init__(
-        self, definition: TaskDefinition, host: ProducerHost, options: JobOptions, connection: object = None
+        self, definition: TaskDefinition, enqueuer: Enqueuer, options: JobOptions, connection: object = None
     ) -> None:
         self.definition = definition
-        self._host = host
+        self._enqueuer = enqueuer
         self._options = options
         self._connection = connection
 
@@ -47,23 +47,17 @@ class Producer(Generic[P]):
                 "A call that is enqueued with others has no connection of its own.",
                 remedy="Write app.enqueue_many(calls, connection=…).",
             )
-        return self._checked(args, kwargs)
+        return self._enqueuer.check(self.definition, args, kwargs, self._options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job]:
         """Have a worker call the function with these arguments."""
-        call = self._checked(args, kwargs)
-        joining = self._host.join([call], self._connection, name="enqueue")
-        if joining is not None:
-            return _first(joining)
-        return self._host.client.run(self._inserting(call), name="enqueue")
+        call = self._enqueuer.check(self.definition, args, kwargs, self._options)
+        return _first(self._enqueuer.enqueue([call], self._connection, name="enqueue"))
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for synchronous code."""
-        call = self._checked(args, kwargs)
-        joined = self._host.join_sync([call], self._connection, name="enqueue")
-        if joined is not None:
-            return joined[0]
-        return self._host.client.run_sync(self._inserting(call), name="enqueue")
+        call = self._enqueuer.check(self.definition, args, kwargs, self._options)
+        return self._enqueuer.enqueue_sync([call], self._connection, name="enqueue")[0]
 
     def using(
         self,
@@ -98,21 +92,14 @@ class Producer(Generic[P]):
         )
         options = self._options.with_given(given)
         check_job_options(options)
-        return Producer(self.definition, self._host, options, connection or self._connection)
-
-    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        text = self.definition.arguments.encode(args, kwargs, limit=self._host.arguments_limit)
-        return Call(self.definition, text, self._options)
-
-    def _inserting(self, call: Call) -> Callable[[Store], Coroutine[Any, Any, Job]]:
-        return functools.partial(self._host.insert, call)
+        return Producer(self.definition, self._enqueuer, options, connection or self._connection)
 
 
 class Task(Producer[P], Generic[P, Q, R]):
     """A registered function. Calling it calls the function; `enqueue` has a worker call it."""
 
-    def __init__(self, definition: TaskDefinition, host: ProducerHost) -> None:
-        super().__init__(definition, host, JobOptions())
+    def __init__(self, definition: TaskDefinition, enqueuer: Enqueuer) -> None:
+        super().__init__(definition, enqueuer, JobOptions())
         functools.update_wrapper(self, definition.function)
 
     @property

@@ -39,9 +39,6 @@ from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusV
 
 Wake = Callable[[datetime | None], None]
 """Called with the time at which something becomes due; None: look now."""
-SENT_ONCE = frozenset({"claim_jobs", "signal", "signal_lease"})
-"""Verbs that a store does not try again by itself: a claim is trusted from before it was sent, so it must not wait, and
-a signal is not worth waiting for."""
 LeaseWake = Callable[[str | None], None]
 """Called with the name of a lease that was given back; None: look at all of them."""
 BATCH = 1_000

@@ -25,6 +25,7 @@ from reltask.errors import AmbiguousError, ReltaskError
 from reltask.model.job import Declared, NewJob
 from reltask.model.schedule import decode, first_slot, next_after_change
 from reltask.model.task import Registry
+from reltask.producer.enqueue import insert_surely
 from reltask.service import Service
 from reltask.stores.store import Store
 from reltask.worker.run import Run
@@ -148,7 +149,7 @@ async def _insert(store: Store, jobs: list[NewJob]) -> bool:
     """Insert new declarations; whether all are new. A grid's first slot depends on the database's time."""
     now = await store.read_now()
     placed = [(job, first_slot(decode(job.schedule or ""), now)) for job in jobs]
-    created = await store.enqueue_jobs([msgspec.structs.replace(job, run_at=moment) for job, moment in placed])
+    created = await insert_surely([msgspec.structs.replace(job, run_at=moment) for job, moment in placed], store)
     return len(created) == len(jobs)
 
 

@@ -3,27 +3,25 @@
     await store.fail_jobs(…)  ──►  values → columns  ──►  policy: retry, breaker  ──►  sql/fail_jobs.sql
                               ◄──  rows → values     ◄──  reltask's errors        ◄──  rows, or the error it caught
 
-Each batch is one transaction in READ COMMITTED, with or without READ_COMMITTED_SNAPSHOT. What may be sent again after a
-lost answer is said where the verb is: reads, and writes that change nothing the second time. A claim is never sent
-again, because nobody would know the rows that the first one took; a completion is not either, because "not matched"
-would look like a lost lock. Both are settled by the engine, which reads what became of them.
+Each batch is one transaction in READ COMMITTED, with or without READ_COMMITTED_SNAPSHOT. `verbs.py` says what may be
+sent again after a lost answer.
 
-SQL Server has no signals that a client could wait for. A worker looks when it knows that something becomes due, and at
-every poll; a job that somebody else enqueues is picked up within one poll interval.
+SQL Server has no signals that a client could wait for. A worker looks at the due times that it knows, and at every
+poll; a job that another process enqueues is picked up within one poll interval.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
-from typing import cast
+from typing import TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
-from reltask.errors import TransientError
+from reltask.errors import ConflictError, TransientError
 from reltask.model.audit import Break, LossCount, TaskCount, Wait
 from reltask.model.doctor import Facts
 from reltask.model.job import (
@@ -39,11 +37,12 @@ from reltask.model.job import (
     Reclaimed,
     Release,
     Settled,
+    Settlement,
     State,
     WorkerRecord,
 )
 from reltask.model.views import JobView, RunView, StatusView, WorkerView
-from reltask.resilience import Policy
+from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.entra import Credential, Tokens
 from reltask.stores.mssql import values
@@ -55,8 +54,13 @@ from reltask.stores.mssql.schema import check
 from reltask.stores.mssql.transaction import MssqlTransaction, transaction
 from reltask.stores.mssql.url import read_url
 from reltask.stores.mssql.values import Row
+from reltask.stores.settling import one_by_one
 from reltask.stores.statement import load_batch
 from reltask.stores.store import BATCH, LeaseWake, Wake
+from reltask.stores.verbs import VERBS
+
+S = TypeVar("S", bound=Settlement)
+T = TypeVar("T")
 
 
 class MssqlStore(MaintenanceVerbs):
@@ -80,13 +84,13 @@ class MssqlStore(MaintenanceVerbs):
         self._target = read_url(url)
         self._tokens = tokens or Tokens(credential, client_id=self._target.client_id)
         self._options = options or MssqlOptions()
-        self._policy = policy
+        self._policy = policy or AskOnce()
         self._now = now
         self._connections = Connections(self._target, self._tokens, self._options)
         self._tasks_connections = Connections(self._target, self._tokens, self._options)
 
     async def open(self) -> None:
-        check((await self._ask("read", "read_schema"))[0])
+        check((await self._ask("read_schema"))[0])
 
     async def close(self) -> None:
         await self._connections.close()
@@ -103,16 +107,14 @@ class MssqlStore(MaintenanceVerbs):
         if not jobs:
             return set()
         columns: values.Columns = {"jobs": values.new_jobs(jobs)}
-        rows, doubtful = await self._insert(
-            "enqueue_jobs",
-            lambda: self._send("enqueue_jobs", columns, writes=True),
-            lambda: self._enqueue_again(columns),
-            doubtful=again,
-        )
-        return {row["id"] for row in rows if row["inserted"] or doubtful}
+        if again:
+            rows = await self._call("enqueue_jobs", lambda: self._insert_again(columns))
+        else:
+            rows = await self._ask("enqueue_jobs", **columns)
+        return {row["id"] for row in rows if row["inserted"] or again}
 
-    async def _enqueue_again(self, columns: values.Columns) -> list[Row]:
-        """The same, and another look at the ledger: the first sending's job may have ended while this one looked."""
+    async def _insert_again(self, columns: values.Columns) -> list[Row]:
+        """The known jobs and the new ones. A job of the earlier sending may have ended while this one looked."""
         async with self.transaction(timeout=timedelta(seconds=self._options.command_timeout)) as resent:
             rows = await resent.verb("enqueue_jobs", **columns)
             inserted = values.batch(str(row["id"]) for row in rows if row["inserted"])
@@ -121,53 +123,53 @@ class MssqlStore(MaintenanceVerbs):
         return rows
 
     async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
-        return values.keys(await self._ask("read", "read_keys", names=values.names(names)))
+        return values.keys(await self._ask("read_keys", names=values.names(names)))
 
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
-        return [values.declared(row) for row in await self._ask("read", "read_declared", names=values.names(names))]
+        return [values.declared(row) for row in await self._ask("read_declared", names=values.names(names))]
 
     async def declare_job(
         self, job: NewJob, *, seen: Declared, worker: str | None = None, fence: int | None = None
     ) -> bool:
         columns = {**values.new_job(job), "worker": worker, "fence": fence}
         columns |= {"seen": seen.declaration, "seen_time": values.moment(seen.next_run_time)}
-        return bool(await self._ask("once", "declare_job", **columns))
+        return bool(await self._ask("declare_job", **columns))
 
     # The protocol
 
     async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
-        return values.claim_answer(await self._ask("once", "claim_jobs", **values.request(request)))
+        return values.claim_answer(await self._ask("claim_jobs", **values.request(request)))
 
     async def heartbeat_jobs(
         self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
     ) -> BeatAnswer:
         lists = {"holds": values.holds(holds), "tokens": values.batch(map(str, tokens))}
         columns = {**lists, "worker": worker, "alive_for": values.length(alive_for)}
-        return values.beat_answer(await self._ask("repeatable", "heartbeat_jobs", **columns))
+        return values.beat_answer(await self._ask("heartbeat_jobs", **columns))
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
-        rows = await self._ask("read", "read_holds", worker=worker, holds=values.holds(holds))
+        rows = await self._ask("read_holds", worker=worker, holds=values.holds(holds))
         return {values.held(row) for row in rows}
 
     async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
-        return await self._settle("complete_jobs", worker, completions, values.completions, values.settled)
+        return await self._settle("complete_jobs", worker, completions, values.completions)
 
     async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
-        return await self._settle("fail_jobs", worker, failures, values.failures, values.settled)
+        return await self._settle("fail_jobs", worker, failures, values.failures)
 
     async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
-        return await self._settle("release_jobs", worker, releases, values.releases, values.settled)
+        return await self._settle("release_jobs", worker, releases, values.releases)
 
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
-        return [values.reclaimed(row) for row in await self._ask("repeatable", "reclaim_jobs", limit=limit)]
+        return [values.reclaimed(row) for row in await self._ask("reclaim_jobs", limit=limit)]
 
     async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
-        rows = await self._ask("read", "read_outcomes", holds=values.holds(holds))
+        rows = await self._ask("read_outcomes", holds=values.holds(holds))
         return {values.held(row): Outcome(row["outcome"]) for row in rows}
 
     async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
         columns = {**values.hold(hold), "worker": worker, "progress": progress}
-        return bool(await self._ask("repeatable", "record_progress", **columns))
+        return bool(await self._ask("record_progress", **columns))
 
     def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[MssqlTransaction]:
         return transaction(self._tasks_connections, timeout=timeout, now=self._now)
@@ -178,10 +180,10 @@ class MssqlStore(MaintenanceVerbs):
     # Workers
 
     async def register_worker(self, record: WorkerRecord) -> None:
-        await self._ask("repeatable", "register_worker", **values.worker_record(record))
+        await self._ask("register_worker", **values.worker_record(record))
 
     async def stop_worker(self, worker: str) -> None:
-        await self._ask("repeatable", "stop_worker", worker=worker)
+        await self._ask("stop_worker", worker=worker)
 
     # Waking
 
@@ -191,76 +193,95 @@ class MssqlStore(MaintenanceVerbs):
     async def signal_lease(self, name: str) -> None:
         """Nothing to send: those that wait for a lease try in their turn."""
 
-    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:  # noqa: ARG002 - nobody calls
+    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:  # noqa: ARG002 - there are no signals
         return _silence()
 
     # Operators
 
     async def pause_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("once", "pause_job", id=str(job_id)))
+        return bool(await self._ask("pause_job", id=str(job_id)))
 
     async def resume_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("once", "resume_job", id=str(job_id)))
+        return bool(await self._ask("resume_job", id=str(job_id)))
 
     async def run_job_now(self, job_id: UUID) -> bool:
-        return bool(await self._ask("repeatable", "run_job_now", id=str(job_id)))
+        return bool(await self._ask("run_job_now", id=str(job_id)))
 
     async def retry_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("once", "retry_job", id=str(job_id)))
+        return bool(await self._ask("retry_job", id=str(job_id)))
 
     async def discard_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("once", "discard_job", id=str(job_id)))
+        return bool(await self._ask("discard_job", id=str(job_id)))
 
     # Reading
 
     async def read_now(self) -> datetime:
-        (row,) = await self._ask("read", "read_now")
+        (row,) = await self._ask("read_now")
         return cast("datetime", row["now"])
 
     async def read_status(self) -> StatusView:
-        status = values.status_view((await self._ask("read", "read_status"))[0])
-        return status if self._policy is None else msgspec.structs.replace(status, circuit=self._policy.state)
+        status = values.status_view((await self._ask("read_status"))[0])
+        return msgspec.structs.replace(status, circuit=self._policy.state)
 
     async def read_job(self, job_id: UUID) -> JobView | None:
-        rows = await self._ask("read", "read_job", id=str(job_id))
+        rows = await self._ask("read_job", id=str(job_id))
         return values.job_view(rows[0]) if rows else None
 
     async def list_jobs(
         self, *, state: State | None = None, task: str | None = None, limit: int = 100
     ) -> list[JobView]:
-        rows = await self._ask("read", "list_jobs", state=state, task=task, limit=limit)
+        rows = await self._ask("list_jobs", state=state, task=task, limit=limit)
         return [values.job_view(row) for row in rows]
 
     async def list_runs(
         self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
     ) -> list[RunView]:
         wanted = None if job_id is None else str(job_id)
-        rows = await self._ask("read", "list_runs", job_id=wanted, task=task, limit=limit)
+        rows = await self._ask("list_runs", job_id=wanted, task=task, limit=limit)
         return [values.run_view(row) for row in rows]
 
     async def list_workers(self) -> list[WorkerView]:
-        return [values.worker_view(row) for row in await self._ask("read", "list_workers")]
+        return [values.worker_view(row) for row in await self._ask("list_workers")]
 
     # Auditing
 
     async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
-        return [values.task_count(row) for row in await self._ask("read", "audit_tasks", task=task)]
+        return [values.task_count(row) for row in await self._ask("audit_tasks", task=task)]
 
     async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
-        rows = await self._ask("read", "audit_slots", task=task, kept_for=values.length(kept_for), limit=limit)
+        rows = await self._ask("audit_slots", task=task, kept_for=values.length(kept_for), limit=limit)
         return [values.found_break(row) for row in rows]
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
-        rows = await self._ask("read", "audit_waiting", task=task, lock_timeout=values.length(lock_timeout))
+        rows = await self._ask("audit_waiting", task=task, lock_timeout=values.length(lock_timeout))
         return [values.found_wait(row) for row in rows]
 
     async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[LossCount]:
-        return [values.loss(row) for row in await self._ask("read", "audit_losses", task=task, limit=limit)]
+        return [values.loss(row) for row in await self._ask("audit_losses", task=task, limit=limit)]
 
     async def examine(self) -> Facts:
-        return await examine(lambda verb: self._ask("read", verb))
+        return await examine(self._ask)
 
     # Sending
+
+    async def _ask(self, verb: str, **columns: object) -> list[Row]:
+        """Send a verb's batch, as the table of verbs says."""
+        return await self._call(verb, lambda: self._send(verb, columns, writes=VERBS[verb].writes))
+
+    async def _call(self, verb: str, operation: Callable[[], Awaitable[T]]) -> T:
+        how = VERBS[verb]
+        return await self._policy.call(verb, operation, resend_ambiguous=how.resend_ambiguous, retry=how.retry)
+
+    async def _settle(
+        self, verb: str, worker: str, batch: Sequence[S], columns: Callable[[Sequence[S]], values.Columns]
+    ) -> list[Settled]:
+        async def settle(some: Sequence[S]) -> list[Settled]:
+            return values.settled(some, await self._ask(verb, worker=worker, **columns(some)))
+
+        try:
+            return await settle(batch) if batch else []
+        except ConflictError:
+            return await one_by_one(batch, settle) if len(batch) > 1 else []
 
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> list[Row]:
         """Send once. Until the connection is there, nothing can have been applied."""
@@ -270,15 +291,12 @@ class MssqlStore(MaintenanceVerbs):
         started = loop.time()
         try:
             async with self._connections.take() as line:
-                patience = self._patience(loop.time() - started)
+                patience = self._connections.patience
+                if self._options.call_timeout is not None:
+                    patience = max(0.001, self._options.call_timeout - (loop.time() - started))
                 return await line.call(lambda connection: fetch(connection, statement, given), patience)
         except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
             raise failed(error, verb=verb, writes=writes) from cause(error)
-
-    def _patience(self, spent: float) -> float:
-        """How long the batch may take, after what connecting has cost."""
-        limit = self._options.call_timeout
-        return self._connections.patience if limit is None else max(0.001, limit - spent)
 
     def _single(self) -> Connections:
         return Connections(self._target, self._tokens, msgspec.structs.replace(self._options, pool_size=1))

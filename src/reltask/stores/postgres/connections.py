@@ -2,7 +2,7 @@
 
 A connection is held for as long as it works. The last one given back is the next one taken, so a worker that has
 little to do needs one; there is no RESET and no ping between uses. One that broke is dropped and replaced by the next
-use. The first one also LISTENs, while somebody wants to be woken:
+use. The first one also LISTENs, while there is a listener:
 
     take ──► idle[-1] ──► statement ──► idle.append        one connection idles and listens
                  │             └─ failed: terminate        it breaks: wake the worker; its next statement
@@ -10,9 +10,15 @@ use. The first one also LISTENs, while somebody wants to be woken:
 
 One that is in use when its store is closed is closed when it comes back.
 
+Signals are cheap, but not free: a store sends at most one per 10 ms, and never drops the last one of a burst.
+
+    asked   ●  ● ●●     ●                    ●
+    sent    ●        ●        ●              ●
+            └─10 ms──┴─10 ms──┘              at once after a pause
+
 Settings that belong to the session travel with the connect. The plans of these statements must not depend on what
-the statistics happen to say, so plans are made once, and whatever reads a whole table is a last resort. Whoever has
-waited for a row must go on with what is there then, so the isolation is READ COMMITTED, whatever the server's default.
+the statistics happen to say, so plans are made once, and a scan of a whole table is a last resort. A statement that
+has waited for a row must see that row's new version, so the isolation is READ COMMITTED, whatever the server's default.
 Timeouts on the server are shorter than those of the client, so that "timed out" means ended. PgBouncer in transaction
 mode can keep none of this: `?pgbouncer=true` in the URL leaves it out, and with it prepared statements and LISTEN.
 """
@@ -20,8 +26,9 @@ mode can keep none of this: `?pgbouncer=true` in the URL leaves it out, and with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,7 +38,6 @@ from reltask.errors import SettingsError, TransientError
 from reltask.stores.entra import Tokens, postgres_tokens
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
-from reltask.stores.postgres.signals import from_payload
 from reltask.stores.postgres.url import read_url
 from reltask.stores.store import LeaseWake, Wake
 
@@ -41,6 +47,9 @@ SERVER_SHARE = 0.8
 """The server gives up after this share of the client's patience."""
 TOKEN_SHARE = 0.5
 """A token may take this share of the time for connecting; then the last good one is tried."""
+GAP = 0.010
+"""Seconds between two signals of one store."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PostgresOptions(Struct, frozen=True, kw_only=True):
@@ -101,7 +110,7 @@ async def connect(
 
 
 class Listener(NamedTuple):
-    """Somebody who wants to be woken."""
+    """A worker, or a candidate for a lease, that wants to be woken."""
 
     wake: Wake
     lease: LeaseWake | None
@@ -125,9 +134,14 @@ class Connections:
     async def take(self) -> AsyncIterator[asyncpg.Connection]:
         """A connection for one statement. An error inside the block costs the connection only if it may be broken."""
         async with self._room:
-            connection = self._pop() or await connect(self._url, self._options, plain=self._plain)
+            connection = None
+            while self._idle and (connection is None or connection.is_closed()):
+                connection = self._idle.pop()
+            if connection is None or connection.is_closed():
+                connection = await connect(self._url, self._options, plain=self._plain)
             try:
-                await self._listen_on(connection)
+                if self._listeners and (self._listening is None or self._listening.is_closed()):
+                    await self._listen_on(connection)
                 yield connection
             except asyncpg.PostgresError as error:
                 await self._after_error(connection, error)
@@ -137,17 +151,10 @@ class Connections:
                 raise
             await self._give_back(connection)
 
-    def _pop(self) -> asyncpg.Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
-        return None
-
     async def _give_back(self, connection: asyncpg.Connection) -> None:
-        """Keep it for the next statement, unless nobody would ever close it."""
+        """Keep it for the next statement; once the store is closed, close it."""
         if self._closed:
-            await _say_goodbye(connection)
+            await _close(connection)
         else:
             self._idle.append(connection)
 
@@ -161,7 +168,7 @@ class Connections:
 
     @asynccontextmanager
     async def listening(self, wake: Wake, lease: LeaseWake | None) -> AsyncIterator[bool]:
-        """Call `wake` and `lease` at their notifications; False where notifications cannot reach us."""
+        """Call `wake` and `lease` at their notifications; False where notifications do not arrive."""
         if read_url(self._url).pgbouncer:
             yield False
             return
@@ -173,12 +180,10 @@ class Connections:
                     pass
             yield True
         finally:
-            self._listeners.remove(listener)  # the connection goes on listening, to nobody, until it is closed
+            self._listeners.remove(listener)  # the connection listens on, for no one, until it is closed
 
     async def _listen_on(self, connection: asyncpg.Connection) -> None:
-        """Make this the listening connection if one is wanted and none lives. What was missed meanwhile: wake once."""
-        if not self._listeners or (self._listening is not None and not self._listening.is_closed()):
-            return
+        """Make this the listening connection. Signals may have been missed meanwhile, so wake once."""
         self._listening = connection
         try:
             await connection.add_listener(CHANNEL, self._notified)
@@ -197,7 +202,7 @@ class Connections:
         self._wake_lease(payload)
 
     def _gone(self, *_: object) -> None:
-        """The connection that waited for notifications has gone, or is new: what was missed is anybody's guess."""
+        """The listening connection is lost, or is new: signals may have been missed."""
         for listener in self._listeners:
             listener.wake(None)
         self._wake_lease(None)
@@ -208,19 +213,68 @@ class Connections:
                 listener.lease(name)
 
     async def close(self) -> None:
-        """Say goodbye on every idle connection; one that is in use hears it when it comes back."""
+        """Close every idle connection; one that is in use is closed when it is given back."""
         self._closed = True
         idle, self._idle, self._listening = self._idle, [], None
         try:
             while idle:
-                await _say_goodbye(idle.pop())
+                await _close(idle.pop())
         finally:
-            for connection in idle:  # this was cut off before their turn
+            for connection in idle:  # cancelled before their turn
                 connection.terminate()
 
 
-async def _say_goodbye(connection: asyncpg.Connection) -> None:
+async def _close(connection: asyncpg.Connection) -> None:
     try:
         await connection.close(timeout=2.0)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         connection.terminate()
+
+
+class Signals:
+    """A throttle in front of `send`. Signals that wait together are sent as one, with the earliest time."""
+
+    def __init__(self, send: Callable[[datetime | None], Awaitable[None]]) -> None:
+        self._send = send
+        self._free_at = 0.0
+        self._planned: asyncio.Task[None] | None = None
+        self._due_at: datetime | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+        """Planned, or being sent: what has left the plan still needs its connection."""
+
+    async def signal(self, due_at: datetime | None) -> None:
+        """Send now, or let the planned one carry this one, too."""
+        if self._planned is not None and not self._planned.done():  # done: it was cancelled
+            self._due_at = None if due_at is None or self._due_at is None else min(due_at, self._due_at)
+            return
+        loop = asyncio.get_running_loop()
+        wait = self._free_at - loop.time()
+        if wait > 0:
+            self._due_at = due_at
+            self._planned = loop.create_task(self._send_later(wait))
+            self._under_way.add(self._planned)
+            self._planned.add_done_callback(self._under_way.discard)
+            return
+        self._free_at = loop.time() + GAP
+        await self._send(due_at)
+
+    async def _send_later(self, wait: float) -> None:
+        await asyncio.sleep(wait)
+        self._planned = None  # later signals plan another one: this one may be sent before their commit
+        self._free_at = asyncio.get_running_loop().time() + GAP
+        await self._send(self._due_at)
+
+    async def close(self) -> None:
+        """Wait for what is planned or being sent, and leave it alone: it is sent even if this is cancelled."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+
+def to_payload(due_at: datetime | None) -> str:
+    """The time as it travels: microseconds since 1970, or nothing for now."""
+    return "" if due_at is None else str((due_at - _EPOCH) // timedelta(microseconds=1))
+
+
+def from_payload(payload: str) -> datetime | None:
+    """The time that a signal names. A payload that cannot be read means now: an extra look is harmless."""
+    return _EPOCH + timedelta(microseconds=int(payload)) if payload.isascii() and payload.isdigit() else None

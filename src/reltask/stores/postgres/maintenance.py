@@ -12,9 +12,11 @@ So nobody can take the lease over before the write is committed; and once somebo
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timedelta
+from typing import Any
 
 from reltask.errors import ReltaskError
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
@@ -23,15 +25,17 @@ from reltask.stores.postgres import values
 from reltask.stores.postgres.advisory import advisory_lock
 from reltask.stores.postgres.connections import PostgresOptions
 from reltask.stores.prune_cutoff import PruneCutoff
-from reltask.stores.sending import Asking, Rows
 from reltask.stores.store import BATCH
 
 
-class MaintenanceVerbs(Asking):
+class MaintenanceVerbs(ABC):
     """The verbs that leaders and maintenance need."""
 
     _url: str
     _options: PostgresOptions
+
+    @abstractmethod
+    async def _ask(self, verb: str, **columns: object) -> list[Any]: ...
 
     def __init__(self) -> None:
         self._surplus: PruneCutoff[datetime] = PruneCutoff(lambda: asyncio.get_running_loop().time())
@@ -39,56 +43,56 @@ class MaintenanceVerbs(Asking):
     # Leases
 
     async def acquire_lease(self, request: LeaseRequest) -> LeaseAnswer:
-        return values.lease_answer(await self._ask("repeatable", "acquire_lease", **values.lease_request(request)))
+        return values.lease_answer(await self._ask("acquire_lease", **values.lease_request(request)))
 
     async def heartbeat_lease(self, grant: Grant, *, metadata: str | None = None) -> bool:
-        return bool(await self._ask("repeatable", "heartbeat_lease", **values.grant(grant), metadata=metadata))
+        return bool(await self._ask("heartbeat_lease", **values.grant(grant), metadata=metadata))
 
     async def resign_lease(self, grant: Grant) -> bool:
-        return bool(await self._ask("once", "resign_lease", **values.grant(grant)))
+        return bool(await self._ask("resign_lease", **values.grant(grant)))
 
     async def signal_lease(self, name: str) -> None:
-        await self._tell("signal_lease", lease=name)
+        await self._ask_quietly("signal_lease", lease=name)
 
-    async def _tell(self, verb: str, **columns: object) -> None:
+    async def _ask_quietly(self, verb: str, **columns: object) -> None:
         with suppress(ReltaskError):
-            await self._ask("repeatable", verb, **columns)
+            await self._ask(verb, **columns)
 
     async def release_lease(self, term: Term) -> bool:
-        return bool(await self._ask("once", "release_lease", **values.leader(term)))
+        return bool(await self._ask("release_lease", **values.leader(term)))
 
     async def list_leases(self) -> list[LeaseView]:
-        return [values.lease_view(row) for row in await self._ask("read", "list_leases")]
+        return [values.lease_view(row) for row in await self._ask("list_leases")]
 
     # Maintenance
 
     async def mark_dead_workers(self, *, leader: Term | None) -> list[str]:
-        rows = await self._ask("repeatable", "mark_dead_workers", **values.leader(leader))
+        rows = await self._ask("mark_dead_workers", **values.leader(leader))
         return [worker for (worker,) in rows]
 
     async def prune_runs(self, *, older_than: timedelta, most: int, leader: Term | None, limit: int = BATCH) -> int:
         surplus_before = await self._surplus.before(most, lambda: self._read_surplus(most))
         lengths = {"older_than": older_than, "surplus_before": surplus_before, "limit": limit}
-        return _number(await self._ask("repeatable", "prune_runs", **values.leader(leader), **lengths))
+        return _number(await self._ask("prune_runs", **values.leader(leader), **lengths))
 
     async def _read_surplus(self, most: int) -> datetime | None:
-        rows = await self._ask("read", "read_surplus", most=most)
+        rows = await self._ask("read_surplus", most=most)
         return rows[0][0] if rows else None
 
     async def prune_records(self, *, workers: timedelta, metrics: timedelta, leader: Term | None) -> int:
         lengths = {"workers": workers, "metrics": metrics, "limit": BATCH}
-        return _number(await self._ask("repeatable", "prune_records", **values.leader(leader), **lengths))
+        return _number(await self._ask("prune_records", **values.leader(leader), **lengths))
 
     async def roll_up_runs(self, *, leader: Term | None) -> int:
-        return _number(await self._ask("repeatable", "roll_up_runs", **values.leader(leader)))
+        return _number(await self._ask("roll_up_runs", **values.leader(leader)))
 
     async def list_metrics(self, *, since: timedelta, task: str | None = None) -> list[MetricView]:
-        return [values.metric_view(row) for row in await self._ask("read", "list_metrics", since=since, task=task)]
+        return [values.metric_view(row) for row in await self._ask("list_metrics", since=since, task=task)]
 
     def advisory_lock(self, name: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[bool]] | None]:
         return advisory_lock(self._url, self._options, name)
 
 
-def _number(rows: Rows) -> int:
+def _number(rows: list[Any]) -> int:
     ((number,),) = rows
     return int(number)

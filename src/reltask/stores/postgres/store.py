@@ -3,18 +3,16 @@
     await store.fail_jobs(…)  ──►  values → columns  ──►  policy: retry, breaker  ──►  sql/fail_jobs.sql
                               ◄──  rows → values     ◄──  reltask's errors        ◄──  rows, or a driver's error
 
-Each statement is its own transaction in READ COMMITTED. What may be sent again after a lost answer is said where the
-verb is: reads, and writes that change nothing the second time. A claim is never sent again, because nobody would know
-the rows that the first one took; a completion is not either, because "not matched" would look like a lost lock. Both
-are settled by the engine, which reads what became of them.
+Each statement is its own transaction in READ COMMITTED. `verbs.py` says what may be sent again after a lost answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime, timedelta
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -39,20 +37,24 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.views import JobView, RunView, StatusView, WorkerView
-from reltask.resilience import Policy
+from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
-from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions
+from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions, Signals, to_payload
 from reltask.stores.postgres.errors import quotable, statement_failed
 from reltask.stores.postgres.examine import examine
 from reltask.stores.postgres.maintenance import MaintenanceVerbs
 from reltask.stores.postgres.schema import check
-from reltask.stores.postgres.signals import Signals, to_payload
 from reltask.stores.postgres.transaction import PostgresTransaction, transaction
-from reltask.stores.sending import Rows
+from reltask.stores.settling import one_by_one
 from reltask.stores.statement import load
 from reltask.stores.store import BATCH, LeaseWake, Wake
+from reltask.stores.verbs import VERBS
+
+S = TypeVar("S")
+T = TypeVar("T")
+Rows = list[Any]
 
 
 class PostgresStore(MaintenanceVerbs):
@@ -73,14 +75,14 @@ class PostgresStore(MaintenanceVerbs):
         self._url = url
         self._options = options or PostgresOptions()
         self._longest = timedelta(seconds=self._options.command_timeout * SERVER_SHARE)
-        self._policy = policy
+        self._policy = policy or AskOnce()
         self._now = now
         self._connections = Connections(url, self._options)
         self._tasks_connections = Connections(url, self._options, plain=True)
         self._signals = Signals(self._send_signal)
 
     async def open(self) -> None:
-        check((await self._ask("read", "read_schema"))[0])
+        check((await self._ask("read_schema"))[0])
 
     async def close(self) -> None:
         async with AsyncExitStack() as closing:  # all of them, even if whoever waits for one is cancelled
@@ -100,31 +102,33 @@ class PostgresStore(MaintenanceVerbs):
     async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
         if not jobs:
             return set()
-        first = self._copy if values.can_be_copied(jobs) else self._enqueue
-        rows, doubtful = await self._insert(
-            "enqueue_jobs", lambda: first(jobs), lambda: self._enqueue_again(jobs), doubtful=again
-        )
-        return {job_id for job_id, inserted in rows if inserted or doubtful}
-
-    async def _enqueue(self, jobs: Sequence[NewJob]) -> Rows:
+        if again:
+            return await self._call("enqueue_jobs", lambda: self._insert_again(jobs))
+        if len(jobs) >= values.WORTH_COPYING and values.can_be_copied(jobs):
+            return await self._call("enqueue_jobs", lambda: self._copy(jobs))
         verb, columns = values.enqueueing(jobs)
-        return await self._send(verb, columns, writes=True)
+        rows = await self._call("enqueue_jobs", lambda: self._send(verb, columns, writes=True))
+        return {job_id for job_id, inserted in rows if inserted}
 
-    async def _copy(self, jobs: Sequence[NewJob]) -> Rows:
-        """The same by COPY, at half the cost. It cannot leave out what is known: then it is undone, and sent as before.
+    async def _copy(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        """The same by COPY, at half the cost. It cannot leave out known ids: then it is undone, and the rows inserted.
 
-        Its commit is not sent before the copy was answered. So a copy that arrives late, after a second sending, ends
-        with its connection; and whoever sends again while its commit is on the way waits for that commit.
+        The commit is not sent before the copy is answered. So a copy that arrives late, after a second sending, ends
+        with its connection; and a second sending that meets its commit on the way waits for that commit.
         """
         try:
             async with transaction(self._connections, timeout=self._longest, now=self._now) as copying:
                 await copying.copy_jobs(jobs)
         except ConflictError:
-            return await self._enqueue_again(jobs)
-        return [(job.id, True) for job in jobs]
+            return {job_id for job_id, inserted in await self._insert_and_look(jobs) if inserted}
+        return {job.id for job in jobs}
 
-    async def _enqueue_again(self, jobs: Sequence[NewJob]) -> Rows:
-        """The same, and another look: what the first sending brought may come to light meanwhile, or end."""
+    async def _insert_again(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        """Insert what is missing. What the earlier sending has inserted counts as well."""
+        return {job_id for job_id, _ in await self._insert_and_look(jobs)}
+
+    async def _insert_and_look(self, jobs: Sequence[NewJob]) -> Rows:
+        """The known jobs and the new ones. Jobs of an earlier sending may appear meanwhile, or end."""
         columns = values.new_jobs(jobs)
         async with self.transaction(timeout=self._longest) as resent:
             inserted = dict(await resent.verb("enqueue_jobs", **columns))
@@ -135,35 +139,35 @@ class PostgresStore(MaintenanceVerbs):
         return list(inserted.items())
 
     async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
-        return values.keys(await self._ask("read", "read_keys", **values.names(names)))
+        return values.keys(await self._ask("read_keys", **values.names(names)))
 
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
-        return [values.declared(row) for row in await self._ask("read", "read_declared", **values.names(names))]
+        return [values.declared(row) for row in await self._ask("read_declared", **values.names(names))]
 
     async def declare_job(
         self, job: NewJob, *, seen: Declared, worker: str | None = None, fence: int | None = None
     ) -> bool:
         columns = {**values.new_job(job), "worker": worker, "fence": fence}
         columns |= {"seen": seen.declaration, "seen_time": seen.next_run_time}
-        return bool(await self._ask("once", "declare_job", **columns))
+        return bool(await self._ask("declare_job", **columns))
 
     # The protocol
 
     async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
-        return values.claim_answer(await self._ask("once", "claim_jobs", **values.request(request)))
+        return values.claim_answer(await self._ask("claim_jobs", **values.request(request)))
 
     async def heartbeat_jobs(
         self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
     ) -> BeatAnswer:
         columns = {**values.holds(holds), "worker": worker, "alive_for": alive_for, "tokens": list(tokens)}
-        rows = await self._ask("repeatable", "heartbeat_jobs", **columns)
+        rows = await self._ask("heartbeat_jobs", **columns)
         return BeatAnswer(
             renewed=frozenset(Hold(job_id, fence) for job_id, fence, stray in rows if not stray),
             strays=[Hold(job_id, fence) for job_id, fence, stray in rows if stray],
         )
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
-        rows = await self._ask("read", "read_holds", worker=worker, **values.holds(holds))
+        rows = await self._ask("read_holds", worker=worker, **values.holds(holds))
         return {Hold(job_id, fence) for job_id, fence in rows}
 
     async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
@@ -177,15 +181,15 @@ class PostgresStore(MaintenanceVerbs):
         return await self._settle("release_jobs", worker, releases, values.releases, values.settled)
 
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
-        return [values.reclaimed(row) for row in await self._ask("repeatable", "reclaim_jobs", limit=limit)]
+        return [values.reclaimed(row) for row in await self._ask("reclaim_jobs", limit=limit)]
 
     async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
-        rows = await self._ask("read", "read_outcomes", **values.holds(holds))
+        rows = await self._ask("read_outcomes", **values.holds(holds))
         return {Hold(job_id, fence): Outcome(outcome) for job_id, fence, outcome in rows}
 
     async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
         columns = {"worker": worker, "id": hold.job_id, "fence": hold.fence, "progress": progress}
-        return bool(await self._ask("repeatable", "record_progress", **columns))
+        return bool(await self._ask("record_progress", **columns))
 
     def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[PostgresTransaction]:
         return transaction(self._tasks_connections, timeout=timeout, now=self._now)
@@ -196,10 +200,10 @@ class PostgresStore(MaintenanceVerbs):
     # Workers
 
     async def register_worker(self, record: WorkerRecord) -> None:
-        await self._ask("repeatable", "register_worker", **values.worker_record(record))
+        await self._ask("register_worker", **values.worker_record(record))
 
     async def stop_worker(self, worker: str) -> None:
-        await self._ask("repeatable", "stop_worker", worker=worker)
+        await self._ask("stop_worker", worker=worker)
 
     # Waking
 
@@ -207,7 +211,7 @@ class PostgresStore(MaintenanceVerbs):
         await self._signals.signal(due_at)
 
     async def _send_signal(self, due_at: datetime | None) -> None:
-        await self._tell("signal", payload=to_payload(due_at))
+        await self._ask_quietly("signal", payload=to_payload(due_at))
 
     def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
         return self._connections.listening(wake, lease)
@@ -215,89 +219,112 @@ class PostgresStore(MaintenanceVerbs):
     # Operators
 
     async def pause_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("once", "pause_job", id=job_id))
+        return bool(await self._ask("pause_job", id=job_id))
 
     async def resume_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("once", "resume_job", id=job_id))
+        return bool(await self._ask("resume_job", id=job_id))
 
     async def run_job_now(self, job_id: UUID) -> bool:
-        return bool(await self._ask("repeatable", "run_job_now", id=job_id))
+        return bool(await self._ask("run_job_now", id=job_id))
 
     async def retry_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("once", "retry_job", id=job_id))
+        return bool(await self._ask("retry_job", id=job_id))
 
     async def discard_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("once", "discard_job", id=job_id))
+        return bool(await self._ask("discard_job", id=job_id))
 
     # Reading
 
     async def read_now(self) -> datetime:
-        (row,) = await self._ask("read", "read_now")
+        (row,) = await self._ask("read_now")
         now: datetime = row["now"]
         return now
 
     async def read_status(self) -> StatusView:
-        status = values.status_view((await self._ask("read", "read_status"))[0])
-        return status if self._policy is None else msgspec.structs.replace(status, circuit=self._policy.state)
+        status = values.status_view((await self._ask("read_status"))[0])
+        return msgspec.structs.replace(status, circuit=self._policy.state)
 
     async def read_job(self, job_id: UUID) -> JobView | None:
-        rows = await self._ask("read", "read_job", id=job_id)
+        rows = await self._ask("read_job", id=job_id)
         return values.job_view(rows[0]) if rows else None
 
     async def list_jobs(
         self, *, state: State | None = None, task: str | None = None, limit: int = 100
     ) -> list[JobView]:
-        rows = await self._ask("read", "list_jobs", state=state, task=task, limit=limit)
+        rows = await self._ask("list_jobs", state=state, task=task, limit=limit)
         return [values.job_view(row) for row in rows]
 
     async def list_runs(
         self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
     ) -> list[RunView]:
-        rows = await self._ask("read", "list_runs", job_id=job_id, task=task, limit=limit)
+        rows = await self._ask("list_runs", job_id=job_id, task=task, limit=limit)
         return [values.run_view(row) for row in rows]
 
     async def list_workers(self) -> list[WorkerView]:
-        return [values.worker_view(row) for row in await self._ask("read", "list_workers")]
+        return [values.worker_view(row) for row in await self._ask("list_workers")]
 
     # Auditing
 
     async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
-        return [values.task_count(row) for row in await self._ask("read", "audit_tasks", task=task)]
+        return [values.task_count(row) for row in await self._ask("audit_tasks", task=task)]
 
     async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
-        rows = await self._ask("read", "audit_slots", task=task, kept_for=kept_for, limit=limit)
+        rows = await self._ask("audit_slots", task=task, kept_for=kept_for, limit=limit)
         return [values.found_break(row) for row in rows]
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
-        rows = await self._ask("read", "audit_waiting", task=task, lock_timeout=lock_timeout)
+        rows = await self._ask("audit_waiting", task=task, lock_timeout=lock_timeout)
         return [values.found_wait(row) for row in rows]
 
     async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[LossCount]:
-        return [values.loss(row) for row in await self._ask("read", "audit_losses", task=task, limit=limit)]
+        return [values.loss(row) for row in await self._ask("audit_losses", task=task, limit=limit)]
 
     async def examine(self) -> Facts:
-        return await examine(lambda verb: self._ask("read", verb))
+        return await examine(self._ask)
 
     # Sending
+
+    async def _ask(self, verb: str, **columns: object) -> Rows:
+        """Send a verb's statement, as the table of verbs says."""
+        return await self._call(verb, lambda: self._send(verb, columns, writes=VERBS[verb].writes))
+
+    async def _call(self, verb: str, operation: Callable[[], Awaitable[T]]) -> T:
+        how = VERBS[verb]
+        return await self._policy.call(verb, operation, resend_ambiguous=how.resend_ambiguous, retry=how.retry)
+
+    async def _settle(
+        self,
+        verb: str,
+        worker: str,
+        batch: Sequence[S],
+        columns: Callable[[Sequence[S]], values.Columns],
+        read: Callable[[Sequence[S], Rows], list[Settled]],
+    ) -> list[Settled]:
+        async def settle(some: Sequence[S]) -> list[Settled]:
+            return read(some, await self._ask(verb, worker=worker, **columns(some)))
+
+        try:
+            return await settle(batch) if batch else []
+        except ConflictError:
+            return await one_by_one(batch, settle) if len(batch) > 1 else []
 
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> Rows:
         """Send once. Until the connection is there, nothing can have been applied."""
         (statement,) = load("postgres", verb, "numbered")
-        arguments = statement.arguments({**columns, "now": self._now() if self._now else None})
+        given = {**columns, "now": self._now() if self._now else None}
         loop = asyncio.get_running_loop()
         started = loop.time()
+        limit = self._options.call_timeout
         try:
             async with self._connections.take() as connection:
+                left = None if limit is None else max(0.001, limit - (loop.time() - started))
                 rows: Rows = await connection.fetch(
-                    statement.text, *arguments, timeout=self._patience(loop.time() - started)
+                    statement.text,
+                    *[given[name] for name in statement.names],
+                    timeout=self._options.command_timeout if left is None else left,
                 )
                 return rows
         except ReltaskError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
             raise statement_failed(error, verb=verb, writes=writes) from quotable(error)
-
-    def _patience(self, spent: float) -> float:
-        """How long the statement may take, after what connecting has cost."""
-        limit = self._options.call_timeout
-        return self._options.command_timeout if limit is None else max(0.001, limit - spent)

@@ -161,8 +161,8 @@ def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
 
 
 def can_be_copied(jobs: Sequence[NewJob]) -> bool:
-    """Whether COPY is the better way: enough of them, and none whose name may be taken."""
-    return len(jobs) >= WORTH_COPYING and all(
+    """Whether COPY can insert them: it cannot leave out a job whose name is taken."""
+    return all(
         job.key is None and job.schedule is None and job.declaration is None and job.app_version is None for job in jobs
     )
 

@@ -44,10 +44,10 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.views import JobView, RunView, StatusView, WorkerView
-from reltask.resilience import Policy
+from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.prune_cutoff import PruneCutoff
-from reltask.stores.sending import one_by_one
+from reltask.stores.settling import one_by_one
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
 from reltask.stores.sqlite.claim import claim_jobs
@@ -59,30 +59,11 @@ from reltask.stores.sqlite.schema import ensure_schema
 from reltask.stores.sqlite.transaction import SqliteTransaction, transaction
 from reltask.stores.sqlite.watch import watching
 from reltask.stores.statement import load
-from reltask.stores.store import BATCH, SENT_ONCE, LeaseWake, Wake
+from reltask.stores.store import BATCH, LeaseWake, Wake
+from reltask.stores.verbs import VERBS
 
 T = TypeVar("T")
 Rows = list[Any]
-
-_REPEATABLE = frozenset(
-    {
-        "open",
-        "heartbeat_jobs",
-        "record_progress",
-        "register_worker",
-        "stop_worker",
-        "reclaim_jobs",
-        "run_job_now",
-        "acquire_lease",
-        "heartbeat_lease",
-        "mark_dead_workers",
-        "prune_runs",
-        "prune_records",
-        "roll_up_runs",
-    }
-)
-"""Writes that may be sent again when the disk failed during their commit: the second time they change nothing, and say
-the same. What became of the others only the engine can tell, by reading the ledger."""
 
 
 class SqliteStore(MaintenanceVerbs):
@@ -107,7 +88,7 @@ class SqliteStore(MaintenanceVerbs):
                 remedy="Name a file, or pass inline=True in a test.",
             )
         self._options = options or SqliteOptions()
-        self._policy = policy
+        self._policy = policy or AskOnce()
         self._now = now
         self._inline = inline
         self._clock = clock or SystemClock()
@@ -265,7 +246,7 @@ class SqliteStore(MaintenanceVerbs):
     async def read_status(self) -> StatusView:
         (counts,), unknown = await self._read("read_status")
         status = values.status_view(counts, unknown)
-        return status if self._policy is None else msgspec.structs.replace(status, circuit=self._policy.state)
+        return msgspec.structs.replace(status, circuit=self._policy.state)
 
     async def read_job(self, job_id: UUID) -> JobView | None:
         (rows,) = await self._read("read_job", job_id=str(job_id))
@@ -316,13 +297,13 @@ class SqliteStore(MaintenanceVerbs):
     # Getting there
 
     async def _settle(self, verb: str, worker: str, name: str, rows: Rows, *, answer: int) -> Rows:
-        """A batch, whole; where a constraint refuses it, row by row, and the refused row is not in the answer."""
+        async def settle(some: Sequence[Any]) -> Rows:
+            return (await self._write(verb, worker=worker, **{name: values.batch(some)}))[answer]
+
         try:
-            return (await self._write(verb, worker=worker, **{name: values.batch(rows)}))[answer]
+            return await settle(rows)
         except ConflictError:
-            if len(rows) == 1:
-                return []
-        return await one_by_one(rows, lambda row: self._settle(verb, worker, name, [row], answer=answer))
+            return await one_by_one(rows, settle) if len(rows) > 1 else []
 
     async def _wins(self, verb: str, **parameters: object) -> bool:
         return bool((await self._write(verb, **parameters))[-1])
@@ -334,10 +315,9 @@ class SqliteStore(MaintenanceVerbs):
         return await self._call(verb, lambda: self._session.write(lambda tx: tx.verb(verb, **parameters)))
 
     async def _call(self, verb: str, work: Callable[[], T]) -> T:
-        if self._policy is None:
-            return await self._hop(work)
+        how = VERBS[verb]
         return await self._policy.call(
-            verb, lambda: self._hop(work), resend_ambiguous=verb in _REPEATABLE, retry=verb not in SENT_ONCE
+            verb, lambda: self._hop(work), resend_ambiguous=how.resend_ambiguous, retry=how.retry
         )
 
     def _hop(self, work: Callable[[], T]) -> Awaitable[T]:

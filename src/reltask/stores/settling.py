@@ -1,0 +1,29 @@
+"""A batch of outcomes that a constraint has refused is settled row by row, so that one bad row harms no other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from reltask.errors import AmbiguousError, ConflictError, ReltaskError
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+async def one_by_one(batch: Sequence[T], settle: Callable[[Sequence[T]], Awaitable[list[A]]]) -> list[A]:
+    """Settle each row in a transaction of its own; a row that is refused even so is not in the answer.
+
+    Once one row is written, a later error becomes an AmbiguousError: by itself it would say that none is.
+    """
+    settled: list[A] = []
+    for one in batch:
+        try:
+            settled += await settle([one])
+        except ConflictError:
+            continue
+        except ReltaskError as error:
+            if not settled:
+                raise
+            raise AmbiguousError(f"{len(settled)} of {len(batch)} outcomes were written. {error}") from error
+    return settled

@@ -1,0 +1,90 @@
+"""What a lost answer means, verb by verb: the one table that all stores send by.
+
+READ        It changes nothing. Whatever went wrong, the policy asks again.
+REPEATABLE  Sent twice it changes nothing more, and answers the same. The policy sends it again.
+ONCE        Certainly not applied: the policy sends it again. Answer lost: AmbiguousError. Only the caller can find
+            out what became of it, and does:
+                enqueue_jobs                           producer/enqueue.py: the same ids again, `again=True`
+                complete_jobs, fail_jobs, release_jobs worker/settle.py: the same fence again, then the ledger
+                declare_job                            worker/declare.py: reads the row at its next attempt
+                resign_lease                           leases/leader.py: the lease ends by itself
+                pause_job … discard_job, release_lease the person who asked looks at the row
+AT_ONCE     As ONCE, and not retried either: a claim is trusted from before it was sent, so it must not wait (a
+            lost claim is found by its token: worker/beater.py), and a signal is not worth waiting for.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """How a verb is sent."""
+
+    writes: bool
+    resend_ambiguous: bool
+    retry: bool
+
+
+READ = Verb(writes=False, resend_ambiguous=True, retry=True)
+REPEATABLE = Verb(writes=True, resend_ambiguous=True, retry=True)
+ONCE = Verb(writes=True, resend_ambiguous=False, retry=True)
+AT_ONCE = Verb(writes=True, resend_ambiguous=False, retry=False)
+
+VERBS: dict[str, Verb] = {
+    # producing
+    "enqueue_jobs": ONCE,
+    "read_keys": READ,
+    "read_declared": READ,
+    "declare_job": ONCE,
+    # the protocol
+    "claim_jobs": AT_ONCE,
+    "heartbeat_jobs": REPEATABLE,
+    "read_holds": READ,
+    "complete_jobs": ONCE,
+    "complete_one_offs": ONCE,
+    "fail_jobs": ONCE,
+    "release_jobs": ONCE,
+    "reclaim_jobs": REPEATABLE,
+    "read_outcomes": READ,
+    "record_progress": REPEATABLE,
+    # workers and signals
+    "register_worker": REPEATABLE,
+    "stop_worker": REPEATABLE,
+    "signal": AT_ONCE,
+    "signal_lease": AT_ONCE,
+    # leases
+    "acquire_lease": REPEATABLE,
+    "heartbeat_lease": REPEATABLE,
+    "resign_lease": ONCE,
+    "release_lease": ONCE,
+    "list_leases": READ,
+    # maintenance
+    "mark_dead_workers": REPEATABLE,
+    "prune_runs": REPEATABLE,
+    "prune_records": REPEATABLE,
+    "roll_up_runs": REPEATABLE,
+    "read_surplus": READ,
+    "list_metrics": READ,
+    # operators
+    "pause_job": ONCE,
+    "resume_job": ONCE,
+    "run_job_now": REPEATABLE,
+    "retry_job": ONCE,
+    "discard_job": ONCE,
+    # reading
+    "open": REPEATABLE,
+    "read_schema": READ,
+    "read_now": READ,
+    "read_status": READ,
+    "read_job": READ,
+    "list_jobs": READ,
+    "list_runs": READ,
+    "list_workers": READ,
+    # auditing
+    "audit_tasks": READ,
+    "audit_slots": READ,
+    "audit_waiting": READ,
+    "audit_losses": READ,
+    "examine": READ,
+}
