@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -125,7 +124,8 @@ class App(Operations, LeaseMethods):
         self._clock = clock or SystemClock()
         self._rng = rng or random.SystemRandom()
         self._now = now
-        self._subscribers: list[events.Subscriber] = [log_event]
+        self._publisher = events.Publisher(log_event, is_logged)
+        self.emit = self._publisher.emit
         self._inline = inline
         self._client = Client(lambda: self._make_store(inline=True), inline=inline)
         self._enqueuer = Enqueuer(
@@ -352,20 +352,8 @@ class App(Operations, LeaseMethods):
     # Working
 
     def subscribe(self, subscriber: events.Subscriber) -> None:
-        """Call this with every event of this process's workers, on whichever thread it happens."""
-        self._subscribers.append(subscriber)
-
-    def emit(self, event: events.Event) -> None:
-        """Tell every subscriber; one that fails harms neither the others nor the worker."""
-        for subscriber in self._subscribers:
-            try:
-                subscriber(event)
-            except Exception:
-                logging.getLogger("reltask").exception("A subscriber failed on %s", type(event).__name__)
-
-    def _wanted(self, kind: type[events.RunEvent], task: str) -> bool:
-        """Whether anybody hears such an event: the log is one of the subscribers, and most of its lines may be off."""
-        return len(self._subscribers) > 1 or is_logged(kind, task)
+        """Call this with every event of this process's workers, on the thread on which it happens."""
+        self._publisher.subscribe(subscriber)
 
     @contextlib.asynccontextmanager
     async def worker(self) -> AsyncIterator[Worker]:
@@ -400,7 +388,7 @@ class App(Operations, LeaseMethods):
             clock=self._clock,
             rng=self._rng,
             emit=self.emit,
-            wanted=self._wanted,
+            wanted=self._publisher.wanted,
             schedules=self.declarations(),
             app_version=self.version,
             state=state,

@@ -5,6 +5,7 @@ No event carries arguments, results or secrets: an event may end in a log that m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from uuid import UUID
@@ -260,10 +261,33 @@ class MaintenanceFailed(Event, frozen=True, kw_only=True):
 
 
 Subscriber = Callable[[Event], None]
-Interest = Callable[[type[RunEvent], str], bool]
-"""Whether anybody would hear such an event of this task: one that nobody hears need not be made."""
+Interest = Callable[[type[Event], str], bool]
+"""Whether such an event of this task has a subscriber: without one it need not be made."""
 
 
-def always(_kind: type[RunEvent], _task: str) -> bool:
-    """Somebody hears everything."""
+def always(_kind: type[Event], _task: str) -> bool:
+    """Every event has a subscriber."""
     return True
+
+
+class Publisher:
+    """Hands events to their subscribers. The log is the first of them, and most of its lines may be off."""
+
+    def __init__(self, log: Subscriber, is_logged: Interest) -> None:
+        self._subscribers = [log]
+        self._is_logged = is_logged
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.append(subscriber)
+
+    def emit(self, event: Event) -> None:
+        """Call every subscriber; one that fails harms neither the others nor the worker."""
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:
+                logging.getLogger("reltask").exception("A subscriber failed on %s", type(event).__name__)
+
+    def wanted(self, kind: type[Event], task: str) -> bool:
+        """Whether such an event has a subscriber."""
+        return len(self._subscribers) > 1 or self._is_logged(kind, task)

@@ -167,7 +167,7 @@ def log_event(event: events.Event) -> None:
     logger.handle(record)
 
 
-def is_logged(kind: type[events.RunEvent], task: str) -> bool:
+def is_logged(kind: type[events.Event], task: str) -> bool:
     """Whether a line of this kind would be written for this task."""
     line = _LINES[kind]
     return _logger(line.logger, task).isEnabledFor(line.level)

@@ -425,7 +425,7 @@ async def test_coroutine_for_a_result_undoes_both(app: App, tmp_path: Path) -> N
     await drain(app)
     (run,) = await job.runs()
     assert (run.outcome, await job.view() is not None) == ("failed", True)
-    assert "nobody runs" in (run.error or "")
+    assert "never run" in (run.error or "")
     with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
         assert file.execute("select name from sqlite_master where name = 'effects'").fetchall() == []
 

@@ -130,7 +130,7 @@ async def test_child_that_returns_a_coroutine_has_not_run(live: Stage) -> None:
     """Nobody awaits it there either: a failure."""
     ended, _, error = await outcome(child_app(live, process_tasks.forget_to_await, max_attempts=1))
     assert ended == "failed"
-    assert "returned a coroutine, which nobody runs" in (error or "")
+    assert "returned a coroutine that was never run" in (error or "")
 
 
 async def test_what_a_child_prints_goes_to_stderr(live: Stage, capfd: pytest.CaptureFixture[str]) -> None:

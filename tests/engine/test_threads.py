@@ -91,7 +91,7 @@ async def test_body_that_has_not_run_is_no_success(live: Stage, function: Callab
     (run,) = await app.runs()
     assert run.outcome == "failed"
     assert run.error is not None
-    assert "which nobody runs: make whatever wraps it `async def`" in run.error
+    assert "that was never run: make its wrapper `async def`" in run.error
     app.close()
 
 

@@ -91,17 +91,20 @@ class Registry:
     """The tasks that a process knows, by name and alias."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, TaskDefinition] = {}
+        self.tasks: dict[str, TaskDefinition] = {}
+        """By name and by alias."""
+        self.known: list[str] = []
+        """Every name and alias, sorted: what a claim may take."""
 
     def __iter__(self) -> Iterator[TaskDefinition]:
-        return (task for name, task in self._tasks.items() if name == task.name)
+        return (task for name, task in self.tasks.items() if name == task.name)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def names(self) -> list[str]:
         """Every name and alias, sorted: what a claim may take."""
-        return sorted(self._tasks)
+        return list(self.known)
 
     def queues(self) -> tuple[str, ...]:
         """The queues that these tasks' jobs go to unless somebody says otherwise."""
@@ -111,24 +114,25 @@ class Registry:
         """Register a task; a second one of the same name is a mistake."""
         for name in task.names:
             check_text("name", name, DeclarationError)
-            other = self._tasks.get(name)
+            other = self.tasks.get(name)
             if other is not None:
                 raise DeclarationError(
                     f"Two tasks are called {name!r}: {_where(other.function)} and {_where(task.function)}.",
                     remedy=f'Give one of them another name: @app.task(name="{name}_2").',
                 )
         for name in task.names:
-            self._tasks[name] = task
+            self.tasks[name] = task
+        self.known = sorted(self.tasks)
 
     def find(self, name: str) -> TaskDefinition | None:
         """The task of this name or alias."""
-        return self._tasks.get(name)
+        return self.tasks.get(name)
 
     def get(self, name: str) -> TaskDefinition:
         """The task of this name or alias, or UnknownTask with the nearest name."""
-        task = self._tasks.get(name)
+        task = self.tasks.get(name)
         if task is None:
-            near = difflib.get_close_matches(name, self._tasks, n=1)
+            near = difflib.get_close_matches(name, self.tasks, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known tasks: {', '.join(self.names()) or 'none'}."
             raise UnknownTask(f"No task is called {name!r}.", remedy=hint)
         return task

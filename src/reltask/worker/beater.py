@@ -61,7 +61,9 @@ class Beater(Service):
             return
         with self._lock:
             for run in runs:
-                self._heartbeats.watch(run.hold, run.pace, sent_at=sent_at, renew_until=run.renewed_until(sent_at))
+                timeout = run.task.options.timeout
+                until = None if timeout is None else sent_at + timeout.total_seconds() + run.pace.stop_grace
+                self._heartbeats.watch(run.hold, run.pace, sent_at=sent_at, renew_until=until)
             due = sent_at + min(run.pace.heartbeat for run in runs)
             sooner = self._planned is None or due < self._planned
         if sooner:
@@ -80,7 +82,7 @@ class Beater(Service):
                 self._heartbeats.forget(hold)
 
     def claim_unanswered(self, token: UUID, *, may_land_for: float) -> None:
-        """A claim's answer was lost, and for so many seconds it may still land: look for its rows."""
+        """A claim's answer was lost, and it may still land for `may_land_for` seconds: look for its rows."""
         with self._lock:
             self._heartbeats.claim_unanswered(token, now=self._clock.monotonic(), may_land_for=may_land_for)
         self.wake()
@@ -106,7 +108,7 @@ class Beater(Service):
             self._emit(events.HeartbeatLate(worker=self._worker, seconds=now - self._planned))
 
     async def _perform(self, actions: list[BeatAction]) -> None:
-        """Do what was decided; what has to be given up comes first, before any call that may hang."""
+        """Do what was decided; runs to be abandoned come first, before any call that may hang."""
         for action in actions:
             if isinstance(action, Abandon):
                 self._abandon(action)
@@ -119,7 +121,7 @@ class Beater(Service):
         for action in actions:
             patience = min(self._pace.beat_timeout, self._until_stop())
             if patience <= 0:
-                return  # somebody has to be stopped first; what is left undone here comes again by itself
+                return  # a body has to be stopped first; what is left undone here is decided again
             try:
                 async with asyncio.timeout(patience):
                     followed_by = await self._ask(action)

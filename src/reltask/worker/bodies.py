@@ -1,20 +1,52 @@
-"""Three kinds of body behind one face: start, stop, kill.
+"""Three kinds of body behind one interface: start, stop, kill.
 
            stop                                    kill
 async      cancel the task                         (nothing harder exists)
 thread     a flag; ctx raises at its next call     (nothing harder exists)
-process    SIGTERM, raised in it at our wish       SIGKILL, to its whole group
+process    SIGTERM, raised in it at our request    SIGKILL, to its whole group
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from reltask.worker.run import Ending
+from reltask.errors import DatabaseError, LockLost
+from reltask.model.task import TaskKind
+from reltask.producer.transaction import wait_for
+from reltask.worker.context import Context, ContextServices, SyncContext
+from reltask.worker.process import ProcessBody
+from reltask.worker.run import Body, Ending, Run
 from reltask.worker.threads import ThreadPool, in_thread
+
+
+class Bodies:
+    """Makes the bodies of one worker's runs."""
+
+    def __init__(self, services: ContextServices, pool: ThreadPool) -> None:
+        self._services = services
+        self._pool = pool
+
+    def make(self, run: Run) -> Body:
+        """The body of a run, not yet started. Raises if the stored arguments do not fit the function."""
+        task = run.task
+        if task.kind is TaskKind.PROCESS:
+            save = partial(self._save_progress, run, asyncio.get_running_loop())
+            return ProcessBody(self._pool, run, worker=self._services.worker, progress=save)
+        make_context = Context if task.kind is TaskKind.ASYNC else SyncContext
+        given = (make_context(run, self._services),) if task.context else ()
+        named = task.arguments.decode(run.claim.args)
+        if task.kind is TaskKind.ASYNC:
+            return AsyncBody(asyncio.get_running_loop(), task.function, given, named)
+        return ThreadBody(self._pool, partial(task.function, *given, **named))
+
+    def _save_progress(self, run: Run, loop: asyncio.AbstractEventLoop, text: str) -> None:
+        """Called on a child's thread. A child does not fail because its progress could not be written."""
+        with suppress(DatabaseError, LockLost):
+            wait_for(self._services.save_progress(run, text), loop)
 
 
 class BodyExit(Exception):
@@ -25,27 +57,8 @@ class BodyExit(Exception):
         self.__cause__ = error
 
 
-def not_run(value: object) -> str | None:
-    """Why a function that returned this has not done its work yet; None: it has."""
-    if not _is_waiting(value):
-        return None
-    if inspect.iscoroutine(value):
-        value.close()  # or else Python warns of it, later and elsewhere
-    kind = type(value).__name__
-    return f"The function returned a {kind}, which nobody runs: make whatever wraps it `async def`, and await it there."
-
-
-def _is_waiting(value: object) -> bool:
-    """Whether this is work that has not begun. A future goes on by itself."""
-    if inspect.iscoroutine(value):
-        return inspect.getcoroutinestate(value) == inspect.CORO_CREATED
-    if inspect.isgenerator(value):
-        return inspect.getgeneratorstate(value) == inspect.GEN_CREATED
-    return inspect.isasyncgen(value) or (inspect.isawaitable(value) and not asyncio.isfuture(value))
-
-
 class AsyncBody:
-    """A coroutine on the worker's loop. It tells of its end by itself: a callback would cost every job another turn."""
+    """A coroutine on the worker's loop. It reports its end itself: a callback would cost every job another turn."""
 
     __slots__ = ("_function", "_given", "_loop", "_named", "_task")
 
@@ -72,9 +85,9 @@ class AsyncBody:
         except (SystemExit, KeyboardInterrupt) as error:
             ended(None, BodyExit(error))
         except GeneratorExit as error:
-            if self._loop.is_running():  # else the loop is gone, and with it whoever would have to know
+            if self._loop.is_running():  # else the loop has ended, and the worker with it
                 ended(None, error)
-        except BaseException as error:  # noqa: BLE001 - told there, a cancellation too
+        except BaseException as error:  # noqa: BLE001 - reported there, a cancellation too
             ended(None, error)
         else:
             ended(result, None)

@@ -19,8 +19,8 @@ import msgspec
 from reltask.errors import Cancel, Retry, Snooze, Stopped
 from reltask.model.arguments import Arguments, encode_json
 from reltask.worker import posix
-from reltask.worker.bodies import not_run
 from reltask.worker.process import Message, Order
+from reltask.worker.run import not_run
 
 LIFELINE_CUT = 70
 """Exit status of a child whose worker has gone."""

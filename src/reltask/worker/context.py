@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from msgspec import Struct
-
-from reltask.errors import UsageError
+from reltask.errors import LockLost, UsageError
 from reltask.model.arguments import encode_json
+from reltask.model.clock import Clock
 from reltask.producer.transaction import (
     Home,
     InThread,
@@ -28,17 +27,33 @@ from reltask.producer.transaction import (
     open_transaction,
     wait_for,
 )
-from reltask.worker.run import Run, log_fields
+from reltask.stores.store import Store
+from reltask.worker.run import Run, StopReason, log_fields
 from reltask.worker.transaction import Transactions
 
+PROGRESS_INTERVAL = 1.0
+"""Seconds between two writes of a run's progress."""
 
-class ContextServices(Struct, frozen=True, kw_only=True):
+
+class ContextServices:
     """What contexts need of their worker."""
 
-    worker: str
-    state: Any
-    transactions: Transactions
-    save_progress: Callable[[Run, str], Awaitable[None]]
+    def __init__(self, store: Store, transactions: Transactions, *, worker: str, state: Any, clock: Clock) -> None:
+        self.worker = worker
+        self.state = state
+        self.transactions = transactions
+        self._store = store
+        self._clock = clock
+
+    async def save_progress(self, run: Run, text: str) -> None:
+        """Write a run's progress, at most once per PROGRESS_INTERVAL."""
+        now = self._clock.monotonic()
+        if now - run.progress_at < PROGRESS_INTERVAL:
+            return
+        run.progress_at = now
+        if not await self._store.record_progress(self.worker, run.hold, text):
+            run.stop(StopReason.LOST, "another worker has the claim")
+            raise LockLost("Another worker has this run's claim.")
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):

@@ -5,12 +5,12 @@
                                   └─► stop ─► grace ─► kill ──────┘
                                                  └─► will not end: stuck. Its place stays taken, its lock expires.
 
-Each arrow is a plain call, made by whatever brought the runs there: the claim's answer, the last step of a body, the
-answer to a settlement. So a run costs the loop one task, its body's own. Runs travel in groups: what was claimed
-together begins together, what ends in the same turn of the loop is settled together.
+Each arrow is a plain call, made by the claim's answer, by the last step of a body, or by the answer to a settlement. So
+a run costs the loop one task, its body's own. Runs travel in groups: what was claimed together begins together, what
+ends in the same turn of the loop is settled together.
 
-A claim is released only after its body has ended. A body that cannot be stopped keeps its place in this worker, and
-is no longer renewed, so that the database gives its slot to somebody else.
+A claim is released only after its body has ended. A body that cannot be stopped keeps its place in this worker. Its
+claim is no longer renewed, so that another worker gets the slot when the lock ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextvars import Context, copy_context
 from datetime import timedelta
 from functools import partial
@@ -30,9 +30,11 @@ from reltask import events
 from reltask.model import schedule
 from reltask.model.backoff import one_off
 from reltask.model.clock import Clock
-from reltask.model.job import Completion, Failure, Outcome, Settled, Settlement
+from reltask.model.job import Claim, Completion, Failure, Outcome, Settled, Settlement
 from reltask.model.settings import LimitSettings
+from reltask.stores.store import Store
 from reltask.worker.beater import Beater
+from reltask.worker.bodies import Bodies
 from reltask.worker.outcome import (
     PLAIN_SUCCESS,
     Ended,
@@ -43,10 +45,9 @@ from reltask.worker.outcome import (
     settlement,
     stopped,
 )
-from reltask.worker.run import Body, Run, StopReason
+from reltask.worker.places import Places
+from reltask.worker.run import Run, StopReason
 from reltask.worker.settle import Settler, Waiting
-
-BodyFactory = Callable[[Run], Body]
 
 
 class End(Struct, frozen=True, gc=False):
@@ -62,26 +63,23 @@ class Executor:
 
     def __init__(
         self,
+        store: Store,
         *,
         worker: str,
-        settler: Settler[End],
+        places: Places,
         beater: Beater,
-        make_body: BodyFactory,
-        vacated: Callable[[Sequence[Run]], None],
-        over: Callable[[Sequence[Run]], None],
+        bodies: Bodies,
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
         wanted: events.Interest,
         limits: LimitSettings,
     ) -> None:
-        """`vacated` is told which bodies have ended, `over` which runs' ends are on record."""
+        self.settler = Settler[End](store, worker=worker, clock=clock, emit=emit, answered=self._settled)
         self._worker = worker
-        self._settler = settler
+        self._places = places
         self._beater = beater
-        self._make_body = make_body
-        self._vacated = vacated
-        self._tell_over = over
+        self._bodies = bodies
         self._clock = clock
         self._rng = rng
         self._emit = emit
@@ -89,9 +87,10 @@ class Executor:
         self._limits = limits
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._ends: list[tuple[Run, Ended]] = []
+        self._stopping = False
         self._loop: asyncio.AbstractEventLoop
         self._context: Context
-        """What ends is settled in nobody's own context, although a body's last step asks for it."""
+        """Settlement runs in the worker's own context variables, although a body's last step begins it."""
 
     def open(self) -> None:
         """Runs will begin on this loop."""
@@ -102,39 +101,56 @@ class Executor:
         """Begin claimed slots. The rest follows by itself."""
         if not runs:
             return
-        loud = self._loud(events.RunStarted, runs)
+        if self._stopping:
+            self.stop_bodies(runs)
+        wanted = self._wanted_tasks(events.RunStarted, runs)
         for run in runs:
             try:
-                self._start(run, loud=run.claim.task in loud)
-            except Exception as error:  # noqa: BLE001 - told there
+                self._start(run, report=run.claim.task in wanted)
+            except Exception as error:  # noqa: BLE001 - logged there
                 self._give_up(run, error)
         self._loop.call_soon(self._begun, runs)
 
+    def stop_bodies(self, runs: Iterable[Run]) -> None:
+        """Ask the bodies of these runs to end, because the worker shuts down."""
+        for run in runs:
+            run.stop(StopReason.SHUTDOWN, "the worker is shutting down")
+
+    def begin_no_more(self) -> None:
+        """No claim is renewed from now on: stop all bodies, and give back unbegun what a claim still brings."""
+        self._stopping = True
+        self.stop_bodies(self._places)
+
     def close(self) -> None:
-        """Nobody waits any more for what is still under way."""
+        """Cancel what is still under way: its result is no longer waited for."""
         for task in self._tasks:
             task.cancel()
 
     def _give_up(self, run: Run, error: Exception) -> None:
-        """A mistake in the engine: the place is free, and a claim that nobody will settle can expire."""
+        """A bug in the worker: free the place, and let the claim expire, which will not be settled."""
         logging.getLogger("reltask").error("A run of %s is given up", run.claim.task, exc_info=error)
-        self._vacated([run])
+        self._places.vacate([run])
         self._over([run])
 
     # Running
 
-    def _start(self, run: Run, *, loud: bool) -> None:
+    def _start(self, run: Run, *, report: bool) -> None:
         run.started_at = self._clock.monotonic()
-        if loud:
-            self._tell(run, events.RunStarted, attempt=run.claim.attempt, late=_late(run))
+        if report:
+            late = max(0.0, (run.claim.locked_at - run.claim.due_at).total_seconds())
+            self._report(run, events.RunStarted, attempt=run.claim.attempt, late=late)
         if run.stop_reason is not None:
             self._end_unbegun(run, stopped(run))
             return
         try:
-            if _is_missed(run):
+            if run.claim.schedule is not None and _is_missed(run.claim, run.claim.schedule):
                 self._end_unbegun(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
                 return
-            run.begin(self._make_body(run), partial(self._body_ended, run), self._asked_to_stop)
+            body = self._bodies.make(run)
+            run.ending = body.start(partial(self._body_ended, run))
+            run.asked_to_stop, run.body = self._asked_to_stop, body
+            if run.stop_reason is not None:  # read after `body` is set: a stop either sees the body, or is seen here
+                run.pass_on()
         except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
             self._body_ended(run, None, error)
             return
@@ -142,7 +158,7 @@ class Executor:
             run.timer = self._start_timer(run, run.task.options.timeout.total_seconds())
 
     def _begun(self, runs: Sequence[Run]) -> None:
-        """All bodies have taken their first step. One that somebody cancelled before that could not tell anybody."""
+        """All bodies have taken their first step. One that was cancelled before it could not report its end."""
         for run in runs:
             if run.ending is not None and run.ending.cancelled():
                 self._body_ended(run, None, asyncio.CancelledError())
@@ -165,21 +181,22 @@ class Executor:
         await self._clock.sleep(run.pace.stop_grace)
         run.kill()
         await self._clock.sleep(min(1.0, run.pace.stop_grace))
-        self._tell(run, events.BodyStuck, seconds=run.pace.stop_grace)
+        self._report(run, events.BodyStuck, seconds=run.pace.stop_grace)
 
     def _body_ended(self, run: Run, result: Any, error: BaseException | None) -> None:
-        if not run.end():
+        if run.has_ended:
             return
+        run.has_ended, run.body = True, None  # the body may hold a reference to the run
         if run.timer is not None:
             run.timer.cancel()
         if run.enforcing is not None and not run.enforcing.cancel():
-            self._tell(run, events.BodyEndedLate)
+            self._report(run, events.BodyEndedLate)
         try:
             if error is None:
                 self._end(run, returned(result, limit=self._limits.result))
             else:
                 self._end(run, raised(error, run, limit=self._limits.traceback))
-        except Exception as mistake:  # noqa: BLE001 - told there
+        except Exception as mistake:  # noqa: BLE001 - logged there
             self._give_up(run, mistake)
 
     # Settling
@@ -191,13 +208,13 @@ class Executor:
         self._ends.append((run, ended))
 
     def _end_unbegun(self, run: Run, ended: Ended) -> None:
-        run.end()
+        run.has_ended = True
         self._end(run, ended)
 
     def _settle(self) -> None:
         ends, self._ends = self._ends, []
         self._beater.settling([run.hold for run, _ in ends])
-        self._vacated([run for run, _ in ends])
+        self._places.vacate([run for run, _ in ends])
         now = self._clock.monotonic()
         outcomes = []
         for run, ended in ends:
@@ -207,9 +224,9 @@ class Executor:
                     outcomes.append(self._outcome(end, now))
                 else:
                     self._completed_already(end, run.completion)
-            except Exception as error:  # noqa: BLE001 - told there
+            except Exception as error:  # noqa: BLE001 - logged there
                 self._give_up(run, error)
-        self._settler.settle(outcomes)
+        self.settler.settle(outcomes)
 
     def _outcome(self, end: End, now: float) -> Waiting[End]:
         """What to write. A stored schedule that this version cannot read, or that has no next time, is a failure."""
@@ -224,18 +241,19 @@ class Executor:
             return Waiting(written, written.next_run_time, end)
         return Waiting(written, run.now(now) + (written.delay or timedelta(0)), end)
 
-    def settled(self, answers: Sequence[tuple[Waiting[End], Settled | None]]) -> None:
+    def _settled(self, answers: Sequence[tuple[Waiting[End], Settled | None]]) -> None:
         """The database has accepted these outcomes, or refused them (None)."""
-        loud = self._loud(events.RunSucceeded, [waiting.told.run for waiting, _ in answers])
+        wanted = self._wanted_tasks(events.RunSucceeded, [waiting.end.run for waiting, _ in answers])
         over = []
         for waiting, settled in answers:
-            end = waiting.told
+            end = waiting.end
             try:
                 if settled is None:
                     self._spawn(self._refused(end))
                     continue
-                if end.run.claim.task in loud or not _is_plain(end.ended, waiting.settlement):
-                    self._report(end, waiting.settlement, settled)
+                is_plain = end.ended is PLAIN_SUCCESS and isinstance(waiting.settlement, Completion)
+                if end.run.claim.task in wanted or not is_plain:
+                    self._report_end(end, waiting.settlement, settled)
             except Exception:
                 logging.getLogger("reltask").exception("The end of a run of %s was not reported", end.run.claim.task)
             over.append(end.run)
@@ -243,8 +261,9 @@ class Executor:
             self._over(over)
 
     def _over(self, runs: Sequence[Run]) -> None:
+        """Free the places. A run that a shutdown cut off keeps its place, and counts as unsettled."""
         self._beater.forget([run.hold for run in runs])
-        self._tell_over(runs)
+        self._places.give_back(runs)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -252,14 +271,14 @@ class Executor:
         task.add_done_callback(self._tasks.pop)
         return task
 
-    def _report(self, end: End, written: Settlement, settled: Settled) -> None:
+    def _report_end(self, end: End, written: Settlement, settled: Settled) -> None:
         run, ended = end.run, end.ended
         if ended.not_stored is not None:
-            self._tell(run, events.ResultNotStored, reason=ended.not_stored)
+            self._report(run, events.ResultNotStored, reason=ended.not_stored)
         if isinstance(written, Completion) and ended.outcome is Outcome.SUCCEEDED:
-            self._tell(run, events.RunSucceeded, seconds=end.seconds, next_run_time=written.next_run_time)
+            self._report(run, events.RunSucceeded, seconds=end.seconds, next_run_time=written.next_run_time)
         elif isinstance(written, Failure):
-            self._tell(
+            self._report(
                 run,
                 events.RunFailed,
                 attempt=run.claim.attempt,
@@ -269,35 +288,35 @@ class Executor:
                 recurring=run.claim.schedule is not None,
             )
         else:
-            self._tell(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "")
+            self._report(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "")
 
     async def _refused(self, end: End) -> None:
         """The claim had passed on, or this very run had ended the slot by a commit whose answer was lost."""
         run = end.run
         try:
-            recorded = await self._settler.recorded(run.hold)
+            recorded = await self.settler.recorded(run.hold)
         finally:
             self._beater.forget([run.hold])
         if recorded is Outcome.SUCCEEDED:
-            self._tell(run, events.RunSucceeded, seconds=end.seconds, next_run_time=None)
+            self._report(run, events.RunSucceeded, seconds=end.seconds, next_run_time=None)
         else:
-            self._tell(run, events.LateWriteRefused, outcome=end.ended.outcome)
+            self._report(run, events.LateWriteRefused, outcome=end.ended.outcome)
         self._over([run])
 
     def _completed_already(self, end: End, completion: Completion) -> None:
         """The body's own transaction has completed the slot; what it raised afterwards changes nothing."""
         if end.run.not_stored is not None:
-            self._tell(end.run, events.ResultNotStored, reason=end.run.not_stored)
-        self._tell(end.run, events.RunSucceeded, seconds=end.seconds, next_run_time=completion.next_run_time)
+            self._report(end.run, events.ResultNotStored, reason=end.run.not_stored)
+        self._report(end.run, events.RunSucceeded, seconds=end.seconds, next_run_time=completion.next_run_time)
         if end.ended.outcome is not Outcome.SUCCEEDED:
-            self._tell(end.run, events.ErrorAfterCompletion, error=end.ended.error or "")
+            self._report(end.run, events.ErrorAfterCompletion, error=end.ended.error or "")
         self._over([end.run])
 
-    def _loud(self, event: type[events.RunEvent], runs: Sequence[Run]) -> set[str]:
-        """The tasks among these whose events of this kind somebody hears."""
+    def _wanted_tasks(self, event: type[events.RunEvent], runs: Sequence[Run]) -> set[str]:
+        """The tasks among these whose events of this kind have a subscriber."""
         return {task for task in {run.claim.task for run in runs} if self._wanted(event, task)}
 
-    def _tell(self, run: Run, event: type[events.RunEvent], **fields: Any) -> None:
+    def _report(self, run: Run, event: type[events.RunEvent], **fields: Any) -> None:
         claim = run.claim
         self._emit(
             event(
@@ -311,18 +330,7 @@ class Executor:
         )
 
 
-def _is_plain(ended: Ended, written: Settlement) -> bool:
-    """Whether there is nothing to tell but that it succeeded."""
-    return ended is PLAIN_SUCCESS and isinstance(written, Completion)
-
-
-def _late(run: Run) -> float:
-    return max(0.0, (run.claim.locked_at - run.claim.due_at).total_seconds())
-
-
-def _is_missed(run: Run) -> bool:
-    claim = run.claim
-    if claim.schedule is None:
-        return False
-    rule = read_schedule(claim.schedule)
-    return schedule.is_missed(rule, nominal=claim.nominal, claimed_at=claim.slot_started_at, attempt=claim.attempt)
+def _is_missed(claim: Claim, stored: str) -> bool:
+    return schedule.is_missed(
+        read_schedule(stored), nominal=claim.nominal, claimed_at=claim.slot_started_at, attempt=claim.attempt
+    )

@@ -22,11 +22,10 @@ from msgspec import Struct
 from reltask.errors import Cancel, LockLost, Retry, Snooze, Stopped
 from reltask.model import backoff, schedule
 from reltask.model.arguments import encode_json
-from reltask.model.job import Claim, Completion, Failure, Outcome, Release, Settlement
+from reltask.model.job import SLOT_ENDINGS, Claim, Completion, Failure, Outcome, Release, Settlement
 from reltask.model.task import TaskDefinition
-from reltask.worker.bodies import not_run
 from reltask.worker.process import ChildFailed, Unkept
-from reltask.worker.run import Run, StopReason
+from reltask.worker.run import Run, StopReason, not_run
 
 _ENGINE = str(Path(__file__).parent)
 read_schedule = lru_cache(maxsize=1024)(schedule.decode)
@@ -48,7 +47,7 @@ PLAIN_SUCCESS = Ended(outcome=Outcome.SUCCEEDED)
 
 
 def returned(value: object, *, limit: int) -> Ended:
-    """The body returned: a success, whether or not its result can be kept, unless that is work nobody has begun."""
+    """The body returned: a success, whether or not its result can be kept, unless it is work that was never begun."""
     if value is None:
         return PLAIN_SUCCESS
     if isinstance(value, Unkept):
@@ -109,7 +108,7 @@ def _traceback(error: BaseException) -> str:
 
 def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Settlement:
     """What is to be written for this end, at this monotonic time."""
-    if ended.outcome.ends_slot:
+    if ended.outcome in SLOT_ENDINGS:
         return complete(run, ended, now)
     if ended.outcome is Outcome.FAILED:
         delay = retry_delay(run.claim, run.task, rng) if ended.delay is None else ended.delay

@@ -1,14 +1,13 @@
 """Reclaim, claim, dispatch, and sleep until there is a reason not to.
 
 A worker sleeps until the earliest of: its poll, the next due time that its last claim reported, the earliest end
-of somebody's lock, the end of a quarantine, a signal, a freed place. So a due job starts within milliseconds although
+of a lock, the end of a quarantine, a signal, a freed place. So a due job starts within milliseconds although
 polls are a minute apart, and a dead worker's slot is taken over when its lock ends, not a poll later.
 
 Idle cost is arithmetic. An idle worker sends one statement per poll: the claim, which also carries its sign of life
 and says when the next lock ends, so that a reclaim is sent only when there is something to reclaim. With the default
 poll of 60 s, 200 idle workers send 200 / 60 = 3.3 statements a second, and none of them grows with the number of jobs;
-where no signal can tell of a new job the default is 5 s, and they send 40.
-For the rest see `maintenance.py`.
+where a database has no signals the default is 5 s, and they send 40. For the rest see `maintenance.py`.
 
 A job whose last run was lost may be what killed its worker. It is claimed alone: an idle worker takes it at once, a
 busy one only after ISOLATION_PATIENCE, and neither claims anything beside it until it has ended or has lived for one
@@ -26,7 +25,7 @@ from uuid import UUID
 from reltask import events
 from reltask.errors import AmbiguousError, ReltaskError
 from reltask.model.clock import Clock, DatabaseTime
-from reltask.model.job import ClaimAnswer, ClaimRequest
+from reltask.model.job import ClaimAnswer, ClaimRequest, Hold
 from reltask.model.pace import Pace
 from reltask.model.task import Registry
 from reltask.service import Service
@@ -38,14 +37,16 @@ from reltask.worker.run import Run
 
 ISOLATION_PATIENCE = timedelta(seconds=0.5)
 RIVAL_PAUSE = (0.05, 0.15)
-"""A due job that a rival held while we looked is looked at again after so many seconds, at least and at most."""
+"""Seconds, at least and at most, until a due job that a rival held while we looked is looked at again."""
 EXPIRY_PAUSE = (0.26, 0.4)
-"""So is a lock that has ended but could not be reclaimed yet: a little later than a store needs that looks twice."""
+"""The same for a lock that has ended but could not be reclaimed yet: a little longer than a store that looks twice
+needs."""
 DUE_SPREAD = (0.004, 0.064)
 EXPIRY_SPREAD = 0.25
 HINT_SPREAD = (0.02, 0.5)
-"""Workers that wait for the same moment spread over this many seconds; they do not stampede. For a due time it is the
-first for whoever found work last, the second for whom a rival was faster: so the last winner looks nearly alone."""
+"""Workers that wait for the same moment spread over this many seconds; they do not stampede. For a due time the worker
+that found work last uses the first value, and one that a rival was faster than uses the second: so the last winner
+looks nearly alone."""
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -68,6 +69,7 @@ class Poller(Service):
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
+        wanted: events.Interest,
     ) -> None:
         super().__init__()
         self._store = store
@@ -83,6 +85,7 @@ class Poller(Service):
         self._clock = clock
         self._rng = rng
         self._emit = emit
+        self._wanted = wanted
         self._reclaim_at = float("-inf")
         self._due_at = float("inf")
         self._awaited: datetime | None = None
@@ -134,14 +137,14 @@ class Poller(Service):
     # Claiming
 
     async def _claim(self) -> None:
-        """Fill the free places. Idle is only who has looked in vain, and has not been woken since it began to look."""
+        """Fill the free places. A worker is idle if it looked in vain, and was not woken since it began to look."""
         self.idle, looked, claimed = False, self._wakes, 0
         if self._is_quarantined() or self._places.free == 0:
             return
         self._due_at = float("inf")
         self._expected, self._awaited = self._awaited, None
-        for wish in self._places.wishes():
-            claimed += await self._grant(wish)
+        for plan in self._places.plans():
+            claimed += await self._claim_once(plan)
             if self._is_quarantined():
                 return
         self.idle = claimed == 0 and looked == self._wakes
@@ -155,20 +158,20 @@ class Poller(Service):
         self._due_at = max(ends)
         return True
 
-    async def _grant(self, wish: ClaimPlan) -> int:
+    async def _claim_once(self, plan: ClaimPlan) -> int:
         """Make one claim and dispatch what it got. A claim whose answer is lost is looked for by the beater."""
         token = UUID(int=self._rng.getrandbits(128), version=4)
         sent_at = self._clock.monotonic()
         try:
-            answer = await self._store.claim_jobs(self._request(wish, token))
+            answer = await self._store.claim_jobs(self._request(plan, token))
         except AmbiguousError:
             self._beater.claim_unanswered(token, may_land_for=self._lock_timeout.total_seconds())
             raise
         runs = self._watch(answer, sent_at)
         self._rate(answer)
-        self._plan(answer, wish, len(runs))
-        if runs:
-            self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=wish.limit))
+        self._plan_next_look(answer, plan, len(runs))
+        if runs and self._wanted(events.JobsClaimed, ""):
+            self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=plan.limit))
         self._begin(runs)
         return len(runs)
 
@@ -184,13 +187,13 @@ class Poller(Service):
         else:
             self._dispatch(runs)
 
-    def _request(self, wish: ClaimPlan, token: UUID) -> ClaimRequest:
+    def _request(self, plan: ClaimPlan, token: UUID) -> ClaimRequest:
         return ClaimRequest(
             worker=self._worker,
             token=token,
-            queues=wish.queues,
-            tasks=self._registry.names(),
-            limit=min(wish.limit, BATCH),
+            queues=plan.queues,
+            tasks=self._registry.known,
+            limit=min(plan.limit, BATCH),
             lock_timeout=self._lock_timeout,
             isolated_after=timedelta(0) if len(self._places) == 0 else ISOLATION_PATIENCE,
             alive_for=self._alive_for,
@@ -199,8 +202,11 @@ class Poller(Service):
     def _watch(self, answer: ClaimAnswer, sent_at: float) -> list[Run]:
         """Trust each claim from before it was asked for, and have it renewed."""
         time = self._time = DatabaseTime(answer.now, self._clock.monotonic())
-        find, pace = self._registry.get, self._pace_of
-        runs = [Run(claim, claim.hold, find(claim.task), pace(claim.lock_timeout), time) for claim in answer.claims]
+        tasks, pace = self._registry.tasks, self._pace_of
+        runs = [
+            Run(claim, Hold(claim.job_id, claim.fence), tasks[claim.task], pace(claim.lock_timeout), time)
+            for claim in answer.claims
+        ]
         self._places.take(runs)
         self._beater.watch(runs, sent_at=sent_at)
         return runs
@@ -208,9 +214,9 @@ class Poller(Service):
     # Sleeping
 
     def signalled(self, due_at: datetime | None) -> None:
-        """Somebody says that something is due, or when it will be: look now, or a little after that time.
+        """A signal says that something is due, or when it will be: look now, or a little after that time.
 
-        Whoever knew it first looks at the very time; the others are there in case that one has died meanwhile.
+        The worker that knew the time first looks at that very time; the others look in case it has died meanwhile.
         """
         seconds = 0.0
         if due_at is not None and self._time is not None:
@@ -232,10 +238,10 @@ class Poller(Service):
         elif self._expected is not None and self._expected <= answer.now:
             self._due_spread = DUE_SPREAD[1]
 
-    def _plan(self, answer: ClaimAnswer, wish: ClaimPlan, claimed: int) -> None:
+    def _plan_next_look(self, answer: ClaimAnswer, plan: ClaimPlan, claimed: int) -> None:
         """Remember when it is worth looking again, on the monotonic clock."""
         now = self._clock.monotonic()
-        if claimed in (wish.limit, BATCH):
+        if claimed in (plan.limit, BATCH):
             self._due_at = min(self._due_at, now)
         elif answer.next_due is not None:
             due = now + self._seconds_until(answer.next_due, answer.now, RIVAL_PAUSE, self._due_spread)
@@ -261,7 +267,7 @@ class Poller(Service):
         now = self._clock.monotonic()
         due_in = self._due_at - now if self._places.free > 0 else float("inf")
         pause = max(0.0, min(self._poll, due_in, self._reclaim_at - now))
-        if pause > 0:
+        if pause > 0 and self._wanted(events.Idle, ""):
             self._emit(events.Idle(worker=self._worker, seconds=pause))
         return pause
 

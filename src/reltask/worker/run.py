@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -34,14 +35,14 @@ class StopReason(StrEnum):
 
 
 Ending = Callable[[Any, BaseException | None], object]
-"""Is told what a body returned, or else what it raised."""
+"""Called with what a body returned, or else with what it raised."""
 
 
 class Body(Protocol):
     """A task's function on its way: on the loop, in a thread or in a child process."""
 
     def start(self, ended: Ending) -> asyncio.Future[Any]:
-        """Begin. `ended` is told once, on the loop; a coroutine that was cancelled before it began cannot tell it."""
+        """Begin. `ended` is called once, on the loop, except for a coroutine that is cancelled before it begins."""
         ...
 
     def stop(self) -> None:
@@ -85,49 +86,35 @@ class Run(Struct, eq=False):
     has_ended: bool = False
     timer: asyncio.TimerHandle | None = None
     enforcing: asyncio.Task[None] | None = None
-    """Sees to it that a body which was asked to stop does."""
-    _body: Body | None = None
-    _asked_to_stop: Callable[[Run], object] | None = None
+    """Makes sure that a body which was asked to stop does so."""
+    body: Body | None = None
+    """None before it begins and after it has ended."""
+    asked_to_stop: Callable[[Run], object] | None = None
+    """Called at each request to stop, on any thread."""
 
     def now(self, monotonic: float) -> datetime:
         """The database's time, as far as this worker can tell."""
         return self.time.now(monotonic)
-
-    def renewed_until(self, since: float) -> float | None:
-        """When a claim of that time is past its task's timeout and grace, and is left to expire; None: never."""
-        timeout = self.task.options.timeout
-        return None if timeout is None else since + timeout.total_seconds() + self.pace.stop_grace
-
-    def begin(self, body: Body, ended: Ending, asked_to_stop: Callable[[Run], object]) -> None:
-        """Start the body; a stop that came first is passed on. Each stop calls `asked_to_stop`, on any thread."""
-        self.ending = body.start(ended)
-        self._asked_to_stop, self._body = asked_to_stop, body
-        if self.stop_reason is not None:  # read after the body can be seen: whoever stops now sees it, or is seen here
-            self._pass_on()
 
     def stop(self, reason: StopReason, detail: str = "") -> None:
         """Ask the body to stop. From any thread. The first reason stays, unless the claim turns out to be doubtful."""
         with _stopping:
             if self.stop_reason is None or (reason.claim_is_doubtful and not self.stop_reason.claim_is_doubtful):
                 self.stop_reason, self.stop_detail = reason, detail
-        self._pass_on()
-
-    def end(self) -> bool:
-        """The body has ended, and is let go: it may know this run. Whether this is new."""
-        new, self.has_ended, self._body = not self.has_ended, True, None
-        return new
+        self.pass_on()
 
     def kill(self) -> None:
         """End the body by force, where that is possible."""
-        body = self._body
+        body = self.body
         if body is not None:
             body.kill()
 
-    def _pass_on(self) -> None:
-        body = self._body
-        if body is not None and self._asked_to_stop is not None:
+    def pass_on(self) -> None:
+        """Hand a request to stop to the body, if there is one."""
+        body = self.body
+        if body is not None and self.asked_to_stop is not None:
             body.stop()
-            self._asked_to_stop(self)
+            self.asked_to_stop(self)
 
     def check(self) -> None:
         """Raise if the body should not go on."""
@@ -141,3 +128,22 @@ class Run(Struct, eq=False):
 def log_fields(claim: Claim, worker: str) -> dict[str, object]:
     """What every log line about a run carries."""
     return {"worker": worker, "job": str(claim.job_id), "slot": claim.slot_no, "fence": claim.fence}
+
+
+def not_run(value: object) -> str | None:
+    """Why a function that returned this has not done its work yet; None: it has."""
+    if not _is_waiting(value):
+        return None
+    if inspect.iscoroutine(value):
+        value.close()  # or else Python warns of it, later and elsewhere
+    kind = type(value).__name__
+    return f"The function returned a {kind} that was never run: make its wrapper `async def`, and await it there."
+
+
+def _is_waiting(value: object) -> bool:
+    """Whether this is work that has not begun. A future goes on by itself."""
+    if inspect.iscoroutine(value):
+        return inspect.getcoroutinestate(value) == inspect.CORO_CREATED
+    if inspect.isgenerator(value):
+        return inspect.getgeneratorstate(value) == inspect.GEN_CREATED
+    return inspect.isasyncgen(value) or (inspect.isawaitable(value) and not asyncio.isfuture(value))

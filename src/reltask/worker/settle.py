@@ -1,9 +1,9 @@
 """Outcomes on their way into the ledger, grouped as commits are.
 
     body ends ─► ┐
-    body ends ─► ├─ waiting ──► one statement ──► committed ──► each run hears whether it was accepted
+    body ends ─► ├─ waiting ──► one statement ──► committed ──► each run learns whether it was accepted
     body ends ─► ┘     ▲              │
-                       └─ whatever ended meanwhile goes with the next one
+                       └─ what ended meanwhile goes with the next one
 
 Nothing waits on a timer: while one flush is under way, the next group gathers. Nothing is reported before it is
 committed. When the database does not answer, or does not let us in, the outcome is kept and sent again until it does;
@@ -51,14 +51,14 @@ class Waiting(Struct, Generic[T], frozen=True, gc=False):
     settlement: Settlement
     due_at: datetime | None
     """When the job is due again, by the database's clock; None: not at all."""
-    told: T
-    """What whoever hears the answer needs beside it."""
+    end: T
+    """What the executor keeps until the answer is there."""
 
 
 Answers = dict[Hold, Settled | None]
 """What the database said to outcomes; None: refused. What is missing was given up: the locks will expire."""
 OnAnswered = Callable[[Sequence[tuple[Waiting[T], Settled | None]]], None]
-"""Is told how outcomes were accepted; None: the claim had passed on."""
+"""Called with outcomes and their answers; None: another worker had the claim."""
 
 
 class Settler(Service, Generic[T]):
@@ -76,7 +76,7 @@ class Settler(Service, Generic[T]):
         self._waiting: list[Waiting[T]] = []
 
     def settle(self, outcomes: Iterable[Waiting[T]]) -> None:
-        """Write these outcomes, and tell how they were accepted."""
+        """Write these outcomes, and report how they were accepted."""
         self._waiting += outcomes
         self._woken.set()
 
@@ -106,16 +106,13 @@ class Settler(Service, Generic[T]):
         return 0.0 if self._waiting else None
 
     async def _flush(self, group: list[Waiting[T]], verb: SettleVerb[Any]) -> None:
-        """Write the outcomes of one kind, and tell what became of each."""
+        """Write the outcomes of one kind, and report what became of each."""
         answers = await self._write([waiting.settlement for waiting in group], verb) if group else {}
         if not answers:
             return
         self._answered([(w, answers[w.settlement.hold]) for w in group if w.settlement.hold in answers])
-        await self._tell_others([w.due_at for w in group if w.due_at is not None and answers.get(w.settlement.hold)])
-
-    async def _tell_others(self, due: list[datetime]) -> None:
-        """These slots are due again. Sleeping workers do not know: they saw them claimed, and this one may die."""
-        if due:
+        due = [w.due_at for w in group if w.due_at is not None and answers.get(w.settlement.hold)]
+        if due:  # these slots are due again; sleeping workers saw them claimed, and this worker may die before then
             await self._store.signal(min(due))
 
     async def _write(self, settlements: list[S], verb: SettleVerb[S], *, doubtful: bool = False) -> Answers:
