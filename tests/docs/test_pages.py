@@ -52,23 +52,6 @@ def test_state_diagram_is_the_transition_table() -> None:
     }
 
 
-def test_schema_diagram_is_the_schema() -> None:
-    """The drawn tables have the columns and types of the PostgreSQL DDL, in its order."""
-    diagram = mermaid(ARCHITECTURE, "erDiagram")
-    tables = re.findall(r"^ +([A-Z]+) \{\n(.*?)^ +\}", diagram, re.MULTILINE | re.DOTALL)
-    column = re.compile(r"^ +(\w+) (\w+)", re.MULTILINE)
-    drawn = {table.lower(): [(name, kind) for kind, name in column.findall(body)] for table, body in tables}
-    assert drawn == declared()
-
-
-def declared() -> dict[str, list[tuple[str, str]]]:
-    """Tables, columns and types as the DDL declares them."""
-    ddl = (ROOT / "database" / "postgres" / "001-create-tables.sql").read_text(encoding="utf-8")
-    tables = re.findall(r"create table if not exists reltask\.(\w+) \(\n(.*?)^\)", ddl, re.MULTILINE | re.DOTALL)
-    column = re.compile(r"^    (?!constraint|primary)(\w+) +(\w+)", re.MULTILINE)
-    return {name: column.findall(body) for name, body in tables}
-
-
 def test_diagrams_name_verbs_of_the_store() -> None:
     """Each verb in the sequence diagram and in the protocol's table is one that a store has."""
     named = set(re.findall(r"\b\w+_jobs\b", ARCHITECTURE.read_text(encoding="utf-8")))
