@@ -11,6 +11,7 @@ or a measure itself. A ratio that could not be found is null, and `missing` says
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,8 @@ def _preface(result: dict[str, Any]) -> str:
     kind = "A quick run" if result["quick"] else "A full run"
     machine = ", ".join(f"{name} {value}" for name, value in result["machine"].items())
     peers = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    return f"{kind} of {result['date']}, {result['seconds']} s. Machine: {machine}. Versions: {peers}."
+    text = f"{kind} of {result['date']}, {result['seconds']} s. Machine: {machine}. Versions: {peers}."
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _ratio_table(result: dict[str, Any]) -> str:
