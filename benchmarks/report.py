@@ -1,4 +1,4 @@
-"""What is written of the answers: JSON, a table, pictures, and the block of docs/performance.md that holds the table.
+"""What is written about the answers: JSON, a table, pictures, and the block of docs/performance.md with the table.
 
     results/latest.json     of every run: method, machine, `ratios` and every row
     results/published.json  of a run that is published, and what the next two show
@@ -93,7 +93,7 @@ RATIOS: dict[str, Callable[[Rows], float]] = {
 
 
 def ratios(rows: Iterable[Row]) -> tuple[dict[str, float | None], dict[str, str]]:
-    """Every ratio, and why those are missing that are."""
+    """Every ratio, and for each missing one the reason."""
     found: dict[str, float | None] = {}
     missing: dict[str, str] = {}
     known = Rows(rows)
@@ -122,7 +122,7 @@ def _line(row: Row) -> str:
 
 
 def _shown(value: float | None) -> str:
-    """Three digits that count, thousands apart."""
+    """Three significant digits, thousands separated."""
     if value is None:
         return ""
     return f"{value:,.0f}".replace(",", " ") if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
@@ -133,7 +133,7 @@ def _rounded(value: float) -> float:
 
 
 def block(result: dict[str, Any], questions: list[Question]) -> str:
-    """What stands between the marks of the document."""
+    """The text between the marks of the document."""
     rows = [msgspec.convert(row, Row) for row in result["rows"]]
     parts = [_preface(result), _ratio_table(result)]
     for question in questions:
@@ -214,7 +214,7 @@ PICTURES: dict[str, Callable[[list[Row], str], str]] = {
 
 
 def write(result: dict[str, Any]) -> None:
-    """What every run leaves."""
+    """What every run writes."""
     _write_json("latest.json", result)
 
 

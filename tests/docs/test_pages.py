@@ -15,8 +15,8 @@ from tests.docs.terminal import Terminal
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 GUIDES = ["tasks.md", "embedding.md", "deployment.md", "leases.md"]
 SKIPPED = {
-    "shop/management/commands/worker.py": "needs Django, which is nobody's dependency here",
-    "main.py": "runs until somebody stops it; `reltask worker` is the same, and the README starts one",
+    "shop/management/commands/worker.py": "needs a Django project",
+    "main.py": "runs until it is stopped; `reltask worker` is the same, and the README starts one",
 }
 
 
@@ -31,7 +31,7 @@ def test_guide_runs_as_written(terminal: Terminal, guide: str) -> None:
 
 
 def test_nothing_is_skipped_without_need() -> None:
-    """Each block that the tests pass over still exists."""
+    """Each block that the tests skip still exists."""
     titles = {block.title for guide in GUIDES for block in blocks(ROOT / "docs" / guide)}
     assert set(SKIPPED) <= titles
 
