@@ -110,7 +110,7 @@ def ratios(rows: Iterable[Row]) -> tuple[dict[str, float | None], dict[str, str]
 
 def table(rows: Iterable[Row]) -> str:
     """The rows as Markdown."""
-    lines = ["| case | who | measure | median | least – most | rounds |", "|---|---|---|---:|---:|---:|"]
+    lines = ["| case | contestant | measure | median | least – most | rounds |", "|---|---|---|---:|---:|---:|"]
     return "\n".join([*lines, *(_line(row) for row in rows)])
 
 
