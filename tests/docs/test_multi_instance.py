@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "multi-instance.md"
 
 
 def wait_until(happened: Callable[[], T | None]) -> T:
-    """What it answers, as soon as that is neither None nor false."""
+    """Wait for an answer that is neither None nor false, and return it."""
     until = time.monotonic() + PATIENCE
     while not (answer := happened()):
         assert time.monotonic() < until

@@ -9,10 +9,11 @@ import pytest
 
 from reltask.model.job import TRANSITIONS
 from reltask.stores.store import Store
-from tests.docs.pages import PAGES, ROOT, blocks, links, mermaid, paths
+from tests.docs.pages import PAGES, ROOT, blocks, links, mermaid, paths, prose
 from tests.docs.terminal import Terminal
 
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+COLUMNS = 120
 GUIDES = ["tasks.md", "embedding.md", "deployment.md", "leases.md"]
 SKIPPED = {
     "shop/management/commands/worker.py": "needs a Django project",
@@ -41,6 +42,12 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
     """A link to a file of this tree, and a path between backticks, names something that exists."""
     assert [target for target in links(page) if not (page.parent / target).exists()] == []
     assert [path for path in paths(page) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_is_wrapped(page: Path) -> None:
+    """A line of prose has at most 120 columns, so that diffs and terminals show it whole."""
+    assert [line for line in prose(page) if len(line) > COLUMNS and "://" not in line] == []
 
 
 def test_state_diagram_is_the_transition_table() -> None:
