@@ -1,4 +1,4 @@
-# Everything runs in .venv, which the first target that needs it makes. Needed beforehand: make, and Python 3.11 or later.
+# Everything runs in .venv, which the first target that needs it creates. You need make, and Python 3.11 or later.
 #
 #   PYTHON=python3.13 make setup     another interpreter
 #   VENV=/elsewhere make test        another environment; an existing one is kept and completed
@@ -26,7 +26,7 @@ help: ## show these lines
 
 setup: $(READY) ## make .venv and install the locked packages and reltask itself into it
 
-demo: $(READY) ## three workers, one killed, one stopped: watch the others take over
+demo: $(READY) ## three workers; one is killed, one stopped, and the others take over
 	@$(BIN)/reltask demo $(ARGS)
 
 test: $(READY) ## run every test, on SQLite and on a real PostgreSQL
@@ -36,14 +36,14 @@ simulate: $(READY) ## run SEEDS simulated histories with faults, from seed FROM 
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --from $(FROM)
 	@$(BIN)/python -m tests.simulation.run_leases --seeds $(SEEDS) --from $(FROM)
 
-simulate-mutants: $(READY) ## see the simulation catch deliberately broken variants
+simulate-mutants: $(READY) ## check that the simulation detects deliberately broken variants
 	@$(BIN)/python -m tests.simulation.mutants $(ARGS)
 	@$(BIN)/python -m tests.simulation.lease_mutants
 
 faults: $(READY) ## kill, pause, cut off and crash real processes; renews the table in docs/promises.md
 	@$(BIN)/python -m tests.faults $(ARGS)
 
-bench: $(READY) ## measure against the floor and the peers, which get environments of their own; QUICK=1 takes 5 minutes
+bench: $(READY) ## measure against the floor and the peers, each in its own environment; QUICK=1 takes 5 minutes
 	@QUICK=$(QUICK) $(BIN)/python -m benchmarks $(ARGS)
 
 bench-coordination: $(READY) ## count what 1 to 200 idle workers send to the database; renews benchmarks/results
@@ -65,7 +65,7 @@ check-tsql: ## parse every T-SQL file with Microsoft's own parser, where that ru
 	  *) $(PYTHON) tools/check_tsql.py;; \
 	esac
 
-format: $(READY) ## format, and mend what the linter can mend
+format: $(READY) ## format, and fix what the linter can fix
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
@@ -91,14 +91,15 @@ $(BIN)/python:
 	@echo "Making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# The stamp lives in the environment, so that removing the one removes the other.
+# The stamp is inside the environment, so that removing the environment removes it.
 $(READY): requirements-dev.txt pyproject.toml | $(BIN)/python
 	@echo "Installing the locked packages into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements-dev.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The parser of T-SQL is a .NET library. Its packages have nothing to do with reltask's own, so they live apart.
+# The parser of T-SQL is a .NET library. Its packages have nothing to do with reltask's own, so they have their own
+# environment.
 $(TSQL)/.ready: tools/requirements-tsql.txt | $(BIN)/python
 	@echo "Installing the T-SQL parser into $(TSQL)"
 	@$(BIN)/python -m venv --clear $(TSQL)

@@ -3,7 +3,7 @@
     python -m benchmarks [--quick] [--publish] [--only drain,pickup]
 
 Every run writes results/latest.json, except one with `--only`, which just prints. A full run also renews what
-docs/performance.md shows; a quick one does so if told to by `--publish`.
+docs/performance.md shows; a quick one does so only with `--publish`.
 """
 
 # ruff: noqa: T201 - a program's output
@@ -61,7 +61,7 @@ METHOD = (
 
 
 def measure(stage: Stage, questions: list[Question], *, quick: bool) -> dict[str, Any]:
-    """Ask everything; the result as it is stored."""
+    """Ask all questions; returns the result as it is stored."""
     about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "quick": quick, "method": METHOD, "machine": machine()}
     began = time.monotonic()
     rows = ask(questions, Bench(stage, quick))
@@ -78,7 +78,7 @@ def measure(stage: Stage, questions: list[Question], *, quick: bool) -> dict[str
 
 
 def main() -> None:
-    """Measure, write, tell."""
+    """Measure, write, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", default=bool(os.environ.get("QUICK")))
     parser.add_argument("--only", help="names of questions, by comma")

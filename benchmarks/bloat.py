@@ -2,9 +2,9 @@
 
     python -m benchmarks.bloat [--quick]
 
-The jobs come in slices: each is enqueued, and then drained by a worker process. Told are the throughput of the first
-and of the last slices, and what is left on disk: `jobs` holds no row by then, so its size is bloat alone; `runs` holds
-the ledger, so its size per run is what counts. Vacuum is the server's own, with the settings of the tables.
+The jobs come in slices: each is enqueued, and then drained by a worker process. The result is the throughput of the
+first and of the last slices, and what is left on disk: `jobs` has no row by then, so all of its size is bloat; `runs`
+is the ledger, so its size per run counts. Vacuum is the server's own, with the settings of the tables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.harness import Bench, Cell, Measures, Question, main
 from benchmarks.stage import Stage, UnverifiedError
 
 ENDS = 2
-"""So many slices at each end are compared."""
+"""Number of slices at each end that are compared."""
 
 
 def cells(bench: Bench) -> list[Cell]:

@@ -3,12 +3,12 @@
     make bench-coordination             about a quarter of an hour
     QUICK=1 make bench-coordination     four minutes; rough numbers, nothing is kept
 
-**What is counted.** `pg_stat_statements` counts every statement that a client sends, where it arrives: no proxy and
-nothing of reltask's in between, and BEGIN, LISTEN and NOTIFY count like everything else. Each number of workers has a
+**What is counted.** `pg_stat_statements` counts every statement at the server: there is no proxy and
+no code of reltask in between, and BEGIN, LISTEN and NOTIFY count like everything else. Each number of workers has a
 database of its own, so that the four can be measured at the same time; the observer's queries run in another one.
 
 **When.** All settings are the defaults, with a poll of 60 s. After the start the workers have SETTLE seconds to settle:
-those that wait for the lease find their turns. The window is a multiple of a minute, so that each poll and each step of
+candidates for the lease find their turns. The window is a multiple of a minute, so that each poll and each step of
 the maintenance falls into it as often as it should.
 
 **With what.** A worker is a real `Worker` with its own store and connections. To have 200 on a small machine, up to 50
@@ -53,7 +53,7 @@ Counts = dict[str, float]
 
 
 async def crew(url: str, coordination: str, count: int) -> None:
-    """So many workers on this loop, until standard input ends."""
+    """Run `count` workers on this loop, until standard input ends."""
     async with AsyncExitStack() as workers:
         for _ in range(count):
             await workers.enter_async_context(make_app(url, coordination).worker())
@@ -73,7 +73,7 @@ def make_app(url: str, coordination: str) -> App:
 
 @contextmanager
 def workers(url: str, coordination: str, count: int) -> Iterator[None]:
-    """So many workers in as few processes as PER_PROCESS allows."""
+    """Run the workers in as few processes as PER_PROCESS allows."""
     sizes = [min(PER_PROCESS, count - begun) for begun in range(0, count, PER_PROCESS)]
     command = [sys.executable, "-m", "benchmarks.coordination", "--crew", url, "--coordination", coordination]
     crews = [
@@ -162,7 +162,7 @@ def tell(coordination: str, rates: dict[int, Counts]) -> None:
 
 
 def _short(query: str) -> str:
-    """Enough of a statement to know it: its first line that says something, and the table that it writes to."""
+    """Enough of a statement to recognize it: its first line that is no comment, and the table that it writes to."""
     code = " ".join(line for line in query.splitlines() if not line.startswith("--"))
     words = " ".join(code.split())
     tables = dict.fromkeys(re.findall(r"reltask\.\w+|pg_\w+|reltask_leases", words))

@@ -19,7 +19,7 @@ from reltask import App, Context
 
 
 async def crew(url: str, count: int, ran: Ran, every: str | None, settings: dict[str, object]) -> None:
-    """So many workers on this loop, until standard input ends."""
+    """Run `count` workers on this loop, until standard input ends."""
     async with AsyncExitStack() as workers:
         for _ in range(count):
             await workers.enter_async_context(make_app(url, ran, every, settings).worker())
@@ -51,7 +51,7 @@ def command(url: str, count: int, **options: object) -> list[str]:
 
 
 def crews(url: str, workers: int, per_process: int) -> list[list[str]]:
-    """How to start so many workers in as few processes as that allows."""
+    """The commands that start these workers in as few processes as that allows."""
     return [command(url, min(per_process, workers - begun)) for begun in range(0, workers, per_process)]
 
 

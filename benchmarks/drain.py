@@ -17,13 +17,13 @@ from benchmarks.usage import cpu_seconds, server_seconds
 
 
 def cells(bench: Bench) -> list[Cell]:
-    """Everybody with one process, the fast ones also with two."""
+    """All contestants with one process, the fast ones also with two."""
     alone = [cell(bench, contestant, 1) for contestant in (*ON_POSTGRES, FLOOR_100)]
     return [*alone, *(cell(bench, contestant, 2) for contestant in (FLOOR, RELTASK, PGQUEUER))]
 
 
 def cell(bench: Bench, contestant: Contestant, processes: int) -> Cell:
-    """One contestant with so many processes."""
+    """One contestant with this number of processes."""
     case = "one process" if processes == 1 else f"{processes} processes"
     jobs = contestant.jobs * (1 if bench.quick else FULL)
     return Cell(

@@ -3,7 +3,7 @@
     python -m benchmarks.enqueue [--quick]
 
 One call each means one after the other, each acknowledged before the next: what a web request does. The floor sends a
-bare INSERT and a NOTIFY, and in bulk a COPY. Nobody works meanwhile. The jobs are counted in the database afterwards.
+bare INSERT and a NOTIFY, and in bulk a COPY. No worker runs meanwhile. The jobs are counted in the database afterwards.
 
 Several producers at a time show whether enqueueing serializes the server's commits, as NOTIFY in a transaction does.
 """
@@ -22,7 +22,7 @@ PRODUCERS = 4
 
 
 def cells(bench: Bench) -> list[Cell]:
-    """Everybody one by one, and in bulk who has a way for that."""
+    """All contestants one by one, and in bulk those that can."""
     singles, bulk = (1_000, 10_000) if bench.quick else (5_000, 50_000)
 
     def cell(case: str, contestant: Contestant, verb: str, jobs: int, producers: int = 1) -> Cell:

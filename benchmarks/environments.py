@@ -1,9 +1,9 @@
-"""Each peer in an environment of its own, from a locked file of its own, so that none decides what another one gets.
+"""Each peer in an environment of its own, from a locked file of its own, so that no peer affects another's versions.
 
     benchmarks/peers/NAME.txt  ──pip, by hash──►  .venv/bench/NAME/bin/python
 
-What cannot be installed is reported by name and reason wherever it should have run. Another interpreter for the peers,
-such as one that oban accepts: BENCH_PYTHON=python3.13 make bench
+A peer that cannot be installed is reported with its reason wherever it should have run. BENCH_PYTHON names
+another interpreter for the peers, such as one that oban accepts: BENCH_PYTHON=python3.13 make bench
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE = 600
 
 
 class Environment(Struct, frozen=True):
-    """Where a peer lives, or why it does not."""
+    """The environment of a peer, or why there is none."""
 
     name: str
     version: str

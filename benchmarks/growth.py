@@ -7,7 +7,7 @@
     unknown  all are due, but of task names that this worker does not know; one job that it knows comes with each claim
     paused   the same with jobs of its own task that are paused
 
-Each kind is spread over 1, 4 and 10 priorities and over 1 and 20 queues. The tables of the three sizes stand side by
+Each kind is spread over 1, 4 and 10 priorities and over 1 and 20 queues. The tables of the three sizes exist side by
 side, each in a database of its own, and are claimed from in turns; `growth` is the median at the largest over the
 median at the smallest. What a claim took is completed before the next, outside the measured time.
 """
@@ -84,8 +84,8 @@ def grow(stage: Stage, shape: Shape, sizes: list[int], claims: int) -> Measures:
         for url, rows in zip(urls, sizes, strict=True):
             fill(url, shape, rows)
         medians = asyncio.run(claim_in_turns(urls, shape, claims))
-    told = {f"{rows:,} ms".replace(",", " "): median for rows, median in zip(sizes, medians, strict=True)}
-    return {**told, "growth": medians[-1] / medians[0]}
+    measured = {f"{rows:,} ms".replace(",", " "): median for rows, median in zip(sizes, medians, strict=True)}
+    return {**measured, "growth": medians[-1] / medians[0]}
 
 
 def fill(url: str, shape: Shape, rows: int) -> None:

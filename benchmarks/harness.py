@@ -1,4 +1,4 @@
-"""One shape for every question: cells, tried in turns, told as rows.
+"""One shape for every question: cells, tried in turns, reported as rows.
 
 A cell is one contestant in one case, and `try_once` measures it. All cells of a question take turns, round after
 round, every other round backwards, so that a slow moment of the machine does not hit one contestant alone. A cell that
@@ -77,7 +77,7 @@ def answer(question: Question, bench: Bench, advance: Callable[[str], None]) -> 
         if index not in failures:
             try:
                 found[index].append(cells[index].try_once())
-            except Exception as error:  # noqa: BLE001 - whatever a contestant dies of is a result
+            except Exception as error:  # noqa: BLE001 - any failure of a contestant is a result
                 failures[index] = f"{type(error).__name__}: {error}"
     return [row for index, cell in enumerate(cells) for row in _rows(question, cell, found[index], failures.get(index))]
 

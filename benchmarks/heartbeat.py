@@ -2,7 +2,7 @@
 
     python -m benchmarks.heartbeat [--quick]
 
-The jobs are asynchronous bodies that sleep for longer than the measurement. Told are the statements per beat and
+The jobs are asynchronous bodies that sleep for longer than the measurement. The result is the statements per beat and
 thousand jobs (one, by the contract), how much older than one interval the oldest heartbeat in the table ever was, and
 the CPU of the worker. No run may be lost or abandoned.
 """
@@ -45,7 +45,7 @@ def cells(bench: Bench) -> list[Cell]:
 
 
 def heartbeat(stage: Stage, jobs: int, lock: float, intervals: int) -> Measures:
-    """Costs and delays over so many intervals."""
+    """Costs and delays over a number of intervals."""
     file = Effects.create(stage.directory / "effects", jobs)
     with stage.database(RELTASK) as place:
         with psycopg.connect(place.url) as connection:

@@ -38,7 +38,7 @@ def versions(server: PostgresServer) -> dict[str, str]:
 
 
 def server_settings() -> dict[str, str]:
-    """The server's settings that are not its defaults: the same for everybody."""
+    """The server's settings that are not its defaults: the same for all contestants."""
     return {**SETTINGS, **{name: value.strip("'") for name, value in SERVER_SETTINGS.items()}}
 
 

@@ -22,7 +22,7 @@ POSTGRES, SQLITE = "PostgreSQL", "SQLite"
 
 
 def cells(bench: Bench) -> list[Cell]:
-    """Everybody, on PostgreSQL and on SQLite."""
+    """All contestants, on PostgreSQL and on SQLite."""
     jobs, rounds = (25, 1) if bench.quick else (200, 5)
     return [
         *(Cell(POSTGRES, each.name, partial(on_postgres, bench.stage, each, jobs), rounds) for each in ON_POSTGRES),
@@ -56,7 +56,7 @@ def pick_up(stage: Stage, contestant: Contestant, place: Place, jobs: int) -> Me
 
 
 def percentiles(milliseconds: list[float]) -> Measures:
-    """What is told of a distribution."""
+    """What is reported about a distribution."""
     p99 = statistics.quantiles(milliseconds, n=100, method="inclusive")[98]
     return {"p50 ms": statistics.median(milliseconds), "p99 ms": p99, "most ms": max(milliseconds)}
 

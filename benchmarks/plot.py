@@ -50,7 +50,7 @@ class Bar(NamedTuple):
 
 
 def bars(found: Sequence[Bar], *, title: str) -> str:
-    """The bars from the top down, on a linear axis from nought, each with its number and its span."""
+    """The bars from the top down, on a linear axis from zero, each with its number and its span."""
     height = TOP + len(found) * ROW + 20
     unit = (WIDTH - NAMES - RIGHT) / max(bar.most for bar in found)
     parts = [

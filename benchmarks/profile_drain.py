@@ -4,7 +4,7 @@
 
 The worker runs in this process, twice, each time on a full queue:
 
-    1. with a stopwatch around each stage: what the stages cost when nobody looks closer. `claim` and `settle` are
+    1. with a stopwatch around each stage: what the stages cost without a profiler. `claim` and `settle` are
        statements, so their time is waiting, and other jobs run meanwhile; the others are CPU time of the loop's thread.
     2. under cProfile, which makes Python code about twice as slow: shares by area and by function, not times to quote.
 
@@ -168,13 +168,13 @@ def tell_profile(profile: cProfile.Profile, jobs: int, functions: int) -> None:
 
 def _area(path: str, name: str) -> str:
     if name in {"drain", "run"} and ("profile_drain" in path or "runners" in path):
-        return "event loop, and waiting for the server"  # uvloop's own time falls to whoever started it
+        return "event loop, and waiting for the server"  # uvloop's own time is counted for its caller
     text = f"{path} {name}"
     return next((area for part, area in AREAS.items() if part in text), "Python itself")
 
 
 def main() -> None:
-    """Drain twice, tell twice."""
+    """Drain twice, print both results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--concurrency", type=int, default=RELTASK.concurrency)

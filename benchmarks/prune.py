@@ -1,9 +1,9 @@
-"""Does a leader that prunes a million ledger rows slow anybody's claims down?
+"""Does a leader that prunes a million ledger rows slow claims down?
 
     make bench-prune
 
-One process enqueues, claims and completes jobs, one after another, and times each claim. Meanwhile a worker of its own
-process leads, and prunes the ledger as any worker does, in batches of at most 1 000 rows with rests between them:
+One process enqueues, claims and completes jobs, one after another, and times each claim. Meanwhile a worker in another
+process leads, and prunes the ledger as any worker does, in batches of at most 1 000 rows with pauses between them:
 
     claims   ········ before ········ | ·············· while pruning ·············· | ········ after ········
     leader                            | ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ |
@@ -83,7 +83,7 @@ async def claim_until(store: PostgresStore, done: asyncio.Event) -> list[float]:
 
 
 async def claim_for(store: PostgresStore, seconds: float) -> list[float]:
-    """Milliseconds of the claims of so long a time."""
+    """Milliseconds of the claims during this time."""
     done = asyncio.Event()
     asyncio.get_running_loop().call_later(seconds, done.set)
     return await claim_until(store, done)
@@ -142,8 +142,8 @@ async def measure(url: str) -> dict[str, object]:
     await store.close()
     twice = 2 * statistics.median(before)
     phases = {"before": before, "pruning": pruning, "after": after}
-    told = {name: to_builtins(phase(took, twice)) for name, took in phases.items()}
-    return {"rows": ROWS, "seconds": round(seconds, 1), "milliseconds": told}
+    milliseconds = {name: to_builtins(phase(took, twice)) for name, took in phases.items()}
+    return {"rows": ROWS, "seconds": round(seconds, 1), "milliseconds": milliseconds}
 
 
 def phase(took: list[float], twice: float) -> Phase:

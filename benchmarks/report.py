@@ -1,4 +1,4 @@
-"""What is written of the answers: JSON, a table, pictures, and the block of docs/performance.md that holds the table.
+"""What is written about the answers: JSON, a table, pictures, and the block of docs/performance.md with the table.
 
     results/latest.json     of every run: method, machine, `ratios` and every row
     results/published.json  of a run that is published, and what the next two show
@@ -11,6 +11,7 @@ or a measure itself. A ratio that could not be found is null, and `missing` says
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ RATIOS: dict[str, Callable[[Rows], float]] = {
 
 
 def ratios(rows: Iterable[Row]) -> tuple[dict[str, float | None], dict[str, str]]:
-    """Every ratio, and why those are missing that are."""
+    """Every ratio, and for each missing one the reason."""
     found: dict[str, float | None] = {}
     missing: dict[str, str] = {}
     known = Rows(rows)
@@ -109,7 +110,7 @@ def ratios(rows: Iterable[Row]) -> tuple[dict[str, float | None], dict[str, str]
 
 def table(rows: Iterable[Row]) -> str:
     """The rows as Markdown."""
-    lines = ["| case | who | measure | median | least – most | rounds |", "|---|---|---|---:|---:|---:|"]
+    lines = ["| case | contestant | measure | median | least – most | rounds |", "|---|---|---|---:|---:|---:|"]
     return "\n".join([*lines, *(_line(row) for row in rows)])
 
 
@@ -121,7 +122,7 @@ def _line(row: Row) -> str:
 
 
 def _shown(value: float | None) -> str:
-    """Three digits that count, thousands apart."""
+    """Three significant digits, thousands separated."""
     if value is None:
         return ""
     return f"{value:,.0f}".replace(",", " ") if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
@@ -132,7 +133,7 @@ def _rounded(value: float) -> float:
 
 
 def block(result: dict[str, Any], questions: list[Question]) -> str:
-    """What stands between the marks of the document."""
+    """The text between the marks of the document."""
     rows = [msgspec.convert(row, Row) for row in result["rows"]]
     parts = [_preface(result), _ratio_table(result)]
     for question in questions:
@@ -147,7 +148,8 @@ def _preface(result: dict[str, Any]) -> str:
     kind = "A quick run" if result["quick"] else "A full run"
     machine = ", ".join(f"{name} {value}" for name, value in result["machine"].items())
     peers = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    return f"{kind} of {result['date']}, {result['seconds']} s. Machine: {machine}. Versions: {peers}."
+    text = f"{kind} of {result['date']}, {result['seconds']} s. Machine: {machine}. Versions: {peers}."
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _ratio_table(result: dict[str, Any]) -> str:
@@ -212,7 +214,7 @@ PICTURES: dict[str, Callable[[list[Row], str], str]] = {
 
 
 def write(result: dict[str, Any]) -> None:
-    """What every run leaves."""
+    """What every run writes."""
     _write_json("latest.json", result)
 
 

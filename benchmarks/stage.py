@@ -5,8 +5,8 @@
         with stage.working(contestant, place, size=n) as work:
             work.finish(contestant, place, range(n))      every number once, and all of it committed
 
-Nothing is believed: bodies write to shared memory what ran (see `contestants/process.py`), and the database is asked
-whether it knows that everything is done. A number that did not run, or ran twice, fails the measurement.
+Results are verified: bodies write to shared memory what ran (see `contestants/process.py`), and a query checks that
+the database has recorded everything as done. A number that did not run, or ran twice, fails the measurement.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.postgres_server import PostgresServer
 SERVER_SETTINGS = {
     "shared_preload_libraries": "'pg_stat_statements'",
     "max_connections": "600",
-    # as PostgreSQL is shipped, and as its users have it: a commit is on the disk before it is acknowledged
+    # the defaults of PostgreSQL: a commit is on the disk before it is acknowledged
     "fsync": "on",
     "full_page_writes": "on",
 }
@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 
 class Child(NamedTuple):
-    """A process, and the file that holds what it says."""
+    """A process, and the file that holds its output."""
 
     process: subprocess.Popen[str]
     output: IO[str]
@@ -107,7 +107,7 @@ class Work:
         ]
 
     def wait_until(self, done: Callable[[], bool]) -> None:
-        """Look until it is so; give up when a process has ended, or nothing has run for long."""
+        """Poll until it is true; give up when a process has ended, or nothing has run for long."""
         ran, until = -1, time.monotonic() + STALLED
         while not done():
             for child in self.children:
@@ -121,7 +121,7 @@ class Work:
 
 
 class Stage:
-    """The server, and who is there."""
+    """The server, and the environments of the contestants."""
 
     def __init__(self, server: PostgresServer, directory: Path) -> None:
         self.server = server
@@ -183,7 +183,7 @@ class Stage:
 
     @contextmanager
     def working(self, contestant: Contestant, place: Place, *, size: int, processes: int = 1) -> Iterator[Work]:
-        """So many worker processes; `size` is one more than the highest number that may come."""
+        """Start worker processes; `size` is one more than the highest number that may come."""
         files = [Effects.create(self.directory / f"effects_{index}", size) for index in range(processes)]
         commands = [self._command(contestant, "work", place.url, file, contestant.concurrency) for file in files]
         with started(commands) as children:

@@ -35,7 +35,7 @@ async def web(scope: Message, receive: Receive, send: Send) -> None:
 
 
 async def lifespan(receive: Receive, send: Send) -> None:
-    """Run a worker from the server's start to its end. It touches neither signals nor logging: the server owns them."""
+    """Run a worker from the server's start to its end. It changes neither signals nor logging: the server owns them."""
     await receive()
     async with app.worker():
         await send({"type": "lifespan.startup.complete"})

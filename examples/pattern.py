@@ -1,10 +1,10 @@
-"""The whole pattern with nothing around it: claim, beat, complete. The shipped .sql files, sqlite3, and no engine.
+"""The whole pattern and nothing else: claim, heartbeat, complete. The shipped .sql files, sqlite3, and no engine.
 
     python pattern.py work.db & python pattern.py work.db & python pattern.py work.db
 
-Each worker takes the one recurring job when it is due and nobody holds it. While the body runs, a thread renews the
-claim. The last write ends the slot and plans the next one. Kill the process that holds the claim: after the lock
-timeout the next one takes the slot over, and whatever the first still sends is refused, because its fence is old.
+Each worker takes the one recurring job when it is due and no worker holds it. While the body runs, a thread renews the
+claim. The last write ends the slot and schedules the next one. Kill the process that holds the claim: after the lock
+timeout another one takes the slot over, and a late write of the first is refused, because its fence is old.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=5, isolation_level=None)
     connection.row_factory = sqlite3.Row
     scripts = [migration.sql for migration in migrations("sqlite")]
-    connection.executescript("\n".join(["begin immediate;", *scripts, "commit;"]))  # others may start just now
-    with suppress(sqlite3.OperationalError):  # they have the file open, and will have switched it
+    connection.executescript("\n".join(["begin immediate;", *scripts, "commit;"]))  # other processes may be starting
+    with suppress(sqlite3.OperationalError):  # another process has the file open, and has switched it
         connection.execute("pragma journal_mode = wal")
     return connection
 
@@ -82,7 +82,7 @@ def reclaim(connection: sqlite3.Connection) -> int:
 
 
 def claim(connection: sqlite3.Connection) -> sqlite3.Row | None:
-    """Take the job if it is due and nobody holds it: owner, fence + 1, heartbeat = database time."""
+    """Take the job if it is due and no worker holds it: owner, fence + 1, heartbeat = database time."""
     with transaction(connection) as run:
         due = run("claim_jobs", DUE, queue="default", task="tick", priority=5, room=1)
         isolated = run("claim_jobs", LOST_BEFORE, queues='["default"]', tasks='["tick"]', isolated_after=0)
@@ -128,7 +128,7 @@ def beating(path: str, held: sqlite3.Row) -> Iterator[threading.Event]:
 
 
 def work(path: str, body: Callable[[sqlite3.Row, threading.Event], Any], *, slots: int) -> None:
-    """Poll until this worker has run so many slots."""
+    """Poll until this worker has run this many slots."""
     with closing(connect(path)) as connection:
         enqueue(connection)
         while slots:

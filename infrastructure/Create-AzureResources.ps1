@@ -6,14 +6,14 @@
     Creates what reltask needs on Azure: a resource group, a SQL server without passwords, and a database.
 
 .DESCRIPTION
-    The resources are described by azure-sql.json, beside this script. The server knows Microsoft Entra ID alone; whoever
-    runs this becomes its administrator, unless another one is named. TLS 1.2 is the least.
+    The resources are described by azure-sql.json, beside this script. The server accepts only Microsoft Entra ID; the
+    user who runs this becomes its administrator, unless another one is named. TLS 1.2 is the minimum.
 
-    Running it again makes what is missing, so it goes on where an interrupted run ended. A server and a database that
-    the group has already are left as they are, whatever their names, tier, access and administrator. Only what is asked
-    for changes them: -SkuName, -DisablePublicAccess (:$false opens the server again) and -ClientIpAddress, whose rule
-    takes the place of the one before. The group is tagged, so that Remove-AzureResources.ps1 knows it. A group of that
-    name which somebody else has made is refused.
+    Running it again creates what is missing, so it completes an interrupted run. An existing server and database of the
+    group are left as they are, whatever their names, tier, access and administrator. Only parameters that are given
+    change them: -SkuName, -DisablePublicAccess (:$false opens the server again) and -ClientIpAddress, whose rule
+    replaces the previous one. The group is tagged, so that Remove-AzureResources.ps1 recognizes it. A group of that
+    name without the tag is refused.
 
     Log in first: Connect-AzAccount. With -WhatIf it only says what it would do.
 
@@ -24,27 +24,27 @@
     The group that holds everything, and that Remove-AzureResources.ps1 removes.
 
 .PARAMETER Location
-    The region of the group and of all that is in it.
+    The region of the group and of everything in it.
 
 .PARAMETER ServerName
-    Unique in the whole world. Left out: the server that the group has, or else reltaskexec- and a suffix that follows
-    from subscription and group.
+    Globally unique. Default: the server that the group has, or else reltaskexec- and a suffix that follows from
+    subscription and group.
 
 .PARAMETER DatabaseName
-    The database that holds reltask's tables. Left out: TaskExecutionDb, or else the only one that the server has.
+    The database that holds reltask's tables. Default: TaskExecutionDb, or else the only one that the server has.
 
 .PARAMETER SkuName
-    The tier of the database. Basic has 5 DTU, 2 GB and 30 concurrent workers. Left out: a database that is there keeps
+    The tier of the database. Basic has 5 DTU, 2 GB and 30 concurrent workers. Default: an existing database keeps
     its own.
 
 .PARAMETER ClientIpAddress
-    An IPv4 address that may connect from outside Azure, for local development. Left out: no firewall rule is made.
+    An IPv4 address that may connect from outside Azure, for local development. Default: no firewall rule is created.
 
 .PARAMETER DisablePublicAccess
-    The server can then be reached through private endpoints alone. Left out: a server that is there stays as it is.
+    The server can then be reached only through private endpoints. Default: an existing server stays as it is.
 
 .PARAMETER AdministratorName
-    The administrator of a new server, where it is not the one who runs this. Wants AdministratorObjectId, too.
+    The administrator of a new server, if it is not the user who runs this. Needs AdministratorObjectId, too.
 
 .PARAMETER AdministratorObjectId
     The object id of that administrator; of an application: its application id.
@@ -98,7 +98,7 @@ $TagValue = 'reltask'
 $Template = Join-Path -Path $PSScriptRoot -ChildPath 'azure-sql.json'
 $ApiVersion = '2021-11-01'
 $Nobody = @{ Login = ''; ObjectId = ''; Type = 'User' }
-# What was asked for, as against what has a default. Inside a function that variable is the function's own.
+# The parameters that were given, without defaults. Inside a function that variable is the function's own.
 $Given = $PSBoundParameters
 
 function Select-Subscription {
@@ -111,7 +111,7 @@ function Select-Subscription {
 }
 
 function Get-Administrator {
-    # The administrator that was named, or whoever is logged in.
+    # The administrator that was named, or the user who is logged in.
     param([Parameter(Mandatory = $true)] $Context)
 
     if ($AdministratorName -ne '' -or $AdministratorObjectId -ne '') {
@@ -146,11 +146,11 @@ function Get-Administrator {
     catch {
         $reason = $_.Exception.Message
     }
-    throw "Nobody could be found to become the server's administrator: $reason Name one: -AdministratorName, -AdministratorObjectId and -AdministratorType."
+    throw "No administrator could be found for the server: $reason Name one: -AdministratorName, -AdministratorObjectId and -AdministratorType."
 }
 
 function Find-ResourceGroup {
-    # The group, or nothing. One that is not ours is refused: it would be removed with all that is in it.
+    # The group, or nothing. A group without our tag is refused: it would be removed with everything in it.
     # Groups are listed, because asking for one by its name fails in the same way whether it is missing, the login has
     # expired or Azure is busy.
     $group = Get-AzResourceGroup | Where-Object { $_.ResourceGroupName -eq $ResourceGroupName }
@@ -161,7 +161,7 @@ function Find-ResourceGroup {
     if ($null -eq $tags -or $tags[$TagName] -ne $TagValue) {
         throw "The resource group $ResourceGroupName exists and is not tagged $TagName=$TagValue. Choose another -ResourceGroupName."
     }
-    Write-Verbose "The resource group $ResourceGroupName is there already."
+    Write-Verbose "The resource group $ResourceGroupName exists already."
     return $group
 }
 
@@ -177,7 +177,7 @@ function Find-Server {
     if ($servers.Count -eq 0) {
         return $null
     }
-    # A list does not tell whether public access is on.
+    # A list does not say whether public access is on.
     return Get-AzResource -ResourceId $servers[0].ResourceId -ApiVersion $ApiVersion -ExpandProperties
 }
 
@@ -203,7 +203,7 @@ function Find-Database {
 }
 
 function Get-PublicAccess {
-    # What was asked for, or else what the server has. A new one is open, to those whom its firewall knows.
+    # What was given, or else what the server has. A new server is open to the addresses that its firewall allows.
     param($Server)
 
     $open = -not $DisablePublicAccess
@@ -217,8 +217,8 @@ function Get-PublicAccess {
 }
 
 function Get-TemplateParameter {
-    # What the template is given. It makes no server without an administrator, and no database without a tier: that is
-    # how those that are there are left alone. The name of a new server is left to it unless one was asked for.
+    # The parameters of the template. It creates no server without an administrator, and no database without a tier:
+    # that is how existing ones stay unchanged. It chooses the name of a new server unless one was given.
     param($Server, [string] $Database, [string] $Access, [hashtable] $Administrator)
 
     $parameters = @{
@@ -245,7 +245,7 @@ function Get-TemplateParameter {
 }
 
 function Write-NextStep {
-    # What to do with what is there now.
+    # What to do next.
     param([Parameter(Mandatory = $true)] [string] $Url)
 
     Write-Output ''
@@ -260,7 +260,7 @@ function Write-NextStep {
     Write-Output '  CREATE USER [my-worker] FROM EXTERNAL PROVIDER;'
     Write-Output '  ALTER ROLE reltask_run ADD MEMBER [my-worker];'
     Write-Output ''
-    Write-Output 'Removal of all of it:'
+    Write-Output 'To remove everything:'
     Write-Output "  ./Remove-AzureResources.ps1 -SubscriptionId $SubscriptionId -ResourceGroupName $ResourceGroupName"
 }
 
@@ -280,13 +280,13 @@ if ($access -eq 'Disabled' -and $ClientIpAddress -ne '') {
     throw 'A server without public access has no firewall rules: leave out -ClientIpAddress, or open it with -DisablePublicAccess:$false.'
 }
 
-# Azure takes an administrator with a new server alone.
+# Azure takes an administrator only with a new server.
 $administrator = $Nobody
 if ($null -eq $server) {
     $administrator = Get-Administrator -Context $context
 }
 elseif ($AdministratorName -ne '' -or $AdministratorObjectId -ne '') {
-    Write-Warning "The server $($server.Name) is there already and keeps its administrator. To change that: az sql server ad-admin create"
+    Write-Warning "The server $($server.Name) exists already and keeps its administrator. To change that: az sql server ad-admin create"
 }
 
 if ($null -eq $group) {
@@ -296,7 +296,7 @@ if ($null -eq $group) {
     }
 }
 
-# A deployment would set everything that the template names; a patch changes the one thing that was asked for.
+# A deployment would set everything that the template names; a patch changes one property.
 if ($null -ne $server -and $Given.ContainsKey('DisablePublicAccess')) {
     if ($PSCmdlet.ShouldProcess($server.Name, "Set public access to $access")) {
         $null = Set-AzResource -ResourceId $server.ResourceId -Properties @{ publicNetworkAccess = $access } -ApiVersion $ApiVersion -UsePatchSemantics -Force

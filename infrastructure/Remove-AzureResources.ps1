@@ -3,11 +3,11 @@
 
 <#
 .SYNOPSIS
-    Removes the resource group that Create-AzureResources.ps1 has made, with the server, the database and all its data.
+    Removes the resource group that Create-AzureResources.ps1 has created, with the server, the database and all its data.
 
 .DESCRIPTION
-    It shows what would be removed and asks first. A group that does not carry reltask's tag is refused. A group that is
-    not there is no error, so it can be run again; one that this login may not see looks the same. With -WhatIf it only
+    It shows what would be removed and asks first. A group that does not carry reltask's tag is refused. A group that does
+    not exist is no error, so it can be run again; one that this login may not see looks the same. With -WhatIf it only
     says what it would do; -Confirm:$false does not ask.
 
 .PARAMETER SubscriptionId
@@ -38,7 +38,7 @@ $TagValue = 'reltask'
 if ($null -eq (Get-AzContext)) {
     throw 'You are not logged in to Azure. Run: Connect-AzAccount'
 }
-# Choosing a subscription changes nothing on Azure: it is neither asked about nor left out of a dry run.
+# Choosing a subscription changes nothing on Azure: it needs no confirmation, and a dry run needs it.
 $null = Set-AzContext -SubscriptionId $SubscriptionId -WhatIf:$false -Confirm:$false
 
 # Groups are listed, because asking for one by its name fails in the same way whether it is missing, the login has

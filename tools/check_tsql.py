@@ -1,14 +1,14 @@
 """Parse every T-SQL file with Microsoft's own parser, without a SQL Server: `make check-tsql`.
 
 The parser (ScriptDom, the one behind SQL Server's own tools) is a .NET library. A .NET runtime and the library both
-come from PyPI, in wheels for x86-64 Linux, so they live in an environment of their own, and this script runs there:
+come from PyPI, in wheels for x86-64 Linux, so they have an environment of their own, and this script runs there:
 
     dotnetcore2   the .NET runtime              pythonnet   calls .NET from Python
     mssql-cli     has the parser's DLL in it; nothing else of it is used
 
 It proves syntax, not behaviour: a misspelt column passes. The statements of the store name their parameters `:name`.
 They are turned into `@name` by the store's own tokenizer before they are parsed, and a file is parsed as one batch.
-Before it trusts itself it parses two statements of its own, a good and a bad one.
+Before it parses the files it checks the parser with two statements, a good and a bad one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Parser = Callable[[str], list[str]]
 
 
 def main(arguments: list[str]) -> int:
-    """Check the files that are named, or all there are; the exit status."""
+    """Check the named files, or all; returns the exit status."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         print("T-SQL: not checked here; the parser runs on x86-64 Linux.")
         return 0
@@ -51,7 +51,7 @@ def every_file() -> list[Path]:
 
 
 def shown(path: Path) -> str:
-    """A path as short as it can be."""
+    """A path, relative to the root if it is inside."""
     full = path.resolve()
     return str(full.relative_to(ROOT)) if full.is_relative_to(ROOT) else str(path)
 
@@ -74,7 +74,7 @@ def _statement_module() -> Any:
 
 
 def blindness(parse: Parser) -> str:
-    """What is wrong with the parser itself; nothing, if it tells good from bad."""
+    """What is wrong with the parser itself; empty if it distinguishes good from bad."""
     if faults := parse("UPDATE t SET x = @x OUTPUT inserted.x WHERE y IN (SELECT TOP (@n) y FROM t WITH (READPAST));"):
         return f"it refuses a good statement: {faults[0]}"
     if not parse("UPDATE t SET x = @x OUTPUT WHERE y IN (SELECT TOP @n y FROM t);"):

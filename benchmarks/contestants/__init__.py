@@ -1,10 +1,10 @@
-"""Who takes part, and what the parent of a contest has to know about each.
+"""The contestants, and what the measuring process has to know about each.
 
 A contestant is a module here that `process.py` runs in a process of its own, with the interpreter of its own
 environment. It imports nothing of the others.
 
 Each contestant is set up as its documentation advises for many short jobs, with asynchronous bodies where it has them,
-uvloop where it runs on asyncio, and the concurrency below. Nobody was tuned beyond that: 100 and 1000 were compared for
+uvloop where it runs on asyncio, and the concurrency below. None was tuned beyond that: 100 and 1000 were compared for
 pgqueuer, the others' are a choice. A slow contestant gets fewer jobs, so that a round takes seconds.
 """
 
@@ -41,7 +41,7 @@ FULL = 5
 FLOOR = Contestant("floor", "select count(*) from floor_jobs", 20_000, 1000, peer=False)
 """Its batches are as large as the largest claim that reltask makes: the stricter reference."""
 FLOOR_100 = FLOOR._replace(name="floor_100", concurrency=100, program="floor")
-"""The same with batches of 100: shown beside it, because the batch alone moves the floor by a lot."""
+"""The same with batches of 100: shown beside it, because the batch size alone changes the floor a lot."""
 RELTASK = Contestant("reltask", "select count(*) from reltask.jobs", 20_000, 1000, peer=False)
 PGQUEUER = Contestant("pgqueuer", "select count(*) from pgqueuer", 10_000, 1000)
 OBAN = Contestant("oban", "select count(*) from oban_jobs where state <> 'completed'", 3_000, 1000)

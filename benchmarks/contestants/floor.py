@@ -4,8 +4,8 @@
     body     called in a loop
     done     delete by id, the whole batch at once
 
-It enqueues by a bare INSERT, and in bulk by COPY. It sends NOTIFY after the INSERT has committed, as one must who does
-not want to serialize the server's commits, and only if somebody is to be woken.
+It enqueues by a bare INSERT, and in bulk by COPY. It sends NOTIFY after the INSERT has committed, because NOTIFY in
+the transaction would serialize the server's commits, and only if a worker is to be woken.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Effects:
 
     @staticmethod
     def create(path: Path, size: int) -> Path:
-        """A file for so many numbers."""
+        """A file for this many numbers."""
         path.write_bytes(bytes(size * (STAMP + 1)))
         return path
 
@@ -112,7 +112,7 @@ async def _enqueue(
 
 
 def _end_with_parent() -> None:
-    """Ends this process at once, as all others: the parent has seen by then that everything is committed."""
+    """End this process at once: the parent has seen by then that everything is committed."""
     sys.stdin.read()
     os._exit(0)
 
@@ -120,7 +120,7 @@ def _end_with_parent() -> None:
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """On uvloop where the environment has it."""
     try:
-        import uvloop  # noqa: PLC0415 - not everybody has it
+        import uvloop  # noqa: PLC0415 - not every environment has it
     except ImportError:
         return asyncio.run(coroutine)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

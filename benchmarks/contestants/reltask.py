@@ -1,6 +1,6 @@
-"""reltask as its users have it: fence, ledger, heartbeat, leases, events, typed arguments; all settings the defaults.
+"""reltask with its default settings: fence, ledger, heartbeat, leases, events, typed arguments.
 
-Only the concurrency is chosen, as for everybody. The URL says which store: the same module runs on SQLite.
+Only the concurrency is chosen, as for all contestants. The URL says which store: the same module runs on SQLite.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Reltask:
 
     async def prepare(self, url: str) -> None:
         if url.startswith("sqlite:"):
-            await make_app(url, print)[0].jobs()  # whoever opens a file first makes its tables
+            await make_app(url, print)[0].jobs()  # the first process that opens a file creates its tables
         else:
             await migrate_postgres(url)
 

@@ -12,7 +12,7 @@ from tests.docs.terminal import Terminal
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """Whatever a test starts in it ends with the test."""
+    """A terminal whose processes end with the test."""
     terminal = Terminal(tmp_path)
     yield terminal
     terminal.kill()

@@ -45,6 +45,13 @@ def links(page: Path) -> Iterator[str]:
             yield target.partition("#")[0]
 
 
+def prose(page: Path) -> Iterator[str]:
+    """The lines of a page outside of fenced blocks, tables and generated parts."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    text = re.sub(r"<!-- [^\n]*\bbegin\b.*?<!-- [^\n]*\bend\b", "", text, flags=re.DOTALL)
+    return (line for line in text.splitlines() if not line.startswith("|"))
+
+
 def paths(page: Path) -> Iterator[str]:
     """The files of this tree that a page names between backticks."""
     for quoted in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")):

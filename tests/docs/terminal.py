@@ -1,11 +1,11 @@
-"""A terminal that types what a page shows: `$ ` lines are run, the lines below them are what must be seen.
+"""A terminal that runs what a page shows: `$ ` lines are commands, the lines below them their expected output.
 
     $ reltask enqueue app:app hello '{"name": "Ada"}'       run, and waited for
     hello enqueued: …                                       must appear in its output; … stands for anything
-    $ reltask worker app:app                                a worker goes on, as in a terminal of its own
+    $ reltask worker app:app                                a worker keeps running, as in a terminal of its own
     Hello, Ada!                                             is waited for before the page ends
 
-Nothing is replaced but what a reader would have to replace too: see `Terminal.instead`.
+Only what a reader would have to replace is replaced: see `Terminal.instead`.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Terminal:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.skip: Mapping[str, str] = {}
-        """Commands that cannot be run here, each with the reason."""
+        """Commands that cannot be run here, each with its reason."""
         self.instead: dict[str, str] = {}
-        """What a reader would have to replace, too: a database's address, a process id."""
+        """What a reader would have to replace: a database's address, a process id."""
         self.skipped: set[str] = set()
         self.background: list[Background] = []
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RELTASK_")}
@@ -122,7 +122,7 @@ class Terminal:
             self._finish(Command(line, command.expected))
 
     def close(self) -> list[int]:
-        """Wait for what the background commands were to show, then Ctrl+C; their exit statuses."""
+        """Wait for the expected output of the background commands, then send Ctrl+C; returns their exit statuses."""
         try:
             for one in self.background:
                 if one.process.poll() is None:
@@ -132,7 +132,7 @@ class Terminal:
         return statuses
 
     def kill(self) -> None:
-        """Whatever happens, leave nothing behind."""
+        """Kill every process that is left."""
         for one in self.background:
             with suppress(ProcessLookupError):
                 one.process.kill()
@@ -151,7 +151,7 @@ class Terminal:
         self.background[-1].wait_for(["…next due…"])
 
     def _kill(self, name: str, pid: str) -> None:
-        """Signal one of those in the background, and nobody else, whatever the number means to the system."""
+        """Signal one of the background processes; any other process id is an error."""
         (one,) = (one for one in self.background if one.process.pid == int(pid))
         one.process.send_signal(signal.Signals["SIG" + name.removeprefix("-")])
 

@@ -20,7 +20,7 @@ WORKERS = ["1", "10", "50", "200"]
 
 @pytest.mark.slow
 def test_page_runs_as_written(terminal: Terminal, tmp_path: Path, postgres_url: str) -> None:
-    """Each program ends well; mails are all sent, and the lease was taken and given back."""
+    """Each program succeeds; mails are all sent, and the lease was taken and given back."""
     with psycopg.connect(postgres_url) as connection:
         connection.execute("create table mails (id serial primary key, sent_at timestamptz)")
         connection.execute("insert into mails select from generate_series(1, 250)")

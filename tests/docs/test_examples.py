@@ -75,7 +75,7 @@ def test_pattern_refuses_an_old_fence(tmp_path: Path) -> None:
 
 
 def test_pattern_notices_a_lost_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The beating thread tells the body when its claim has passed on."""
+    """The heartbeat thread notifies the body when its claim is lost."""
     pattern = load("pattern")
     monkeypatch.setattr(pattern, "HEARTBEAT", 0.01)
     path = str(tmp_path / "work.db")

@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "multi-instance.md"
 
 
 def wait_until(happened: Callable[[], T | None]) -> T:
-    """What it answers, as soon as that is neither None nor false."""
+    """Wait for an answer that is neither None nor false, and return it."""
     until = time.monotonic() + PATIENCE
     while not (answer := happened()):
         assert time.monotonic() < until
@@ -29,13 +29,13 @@ def wait_until(happened: Callable[[], T | None]) -> T:
 
 
 def holder(app: App) -> int | None:
-    """The process id of whoever holds the claim, from the worker's id, as a reader would find it."""
+    """The process id of the holder of the claim, from the worker's id, as a reader would find it."""
     claimed = [job.locked_by for job in app.jobs_sync(state=State.CLAIMED) if job.locked_by]
     return int(claimed[0].split("_")[-2]) if claimed else None
 
 
 def fresh_holder(app: App) -> int:
-    """Whoever holds a claim that has just begun, so that there is time to kill it in the middle."""
+    """The holder of a claim that has just begun, so that there is time to kill it in the middle."""
     wait_until(lambda: holder(app) is None)
     return wait_until(lambda: holder(app))
 

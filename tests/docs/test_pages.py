@@ -9,14 +9,15 @@ import pytest
 
 from reltask.model.job import TRANSITIONS
 from reltask.stores.store import Store
-from tests.docs.pages import PAGES, ROOT, blocks, links, mermaid, paths
+from tests.docs.pages import PAGES, ROOT, blocks, links, mermaid, paths, prose
 from tests.docs.terminal import Terminal
 
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+COLUMNS = 120
 GUIDES = ["tasks.md", "embedding.md", "deployment.md", "leases.md"]
 SKIPPED = {
-    "shop/management/commands/worker.py": "needs Django, which is nobody's dependency here",
-    "main.py": "runs until somebody stops it; `reltask worker` is the same, and the README starts one",
+    "shop/management/commands/worker.py": "needs a Django project",
+    "main.py": "runs until it is stopped; `reltask worker` is the same, and the README starts one",
 }
 
 
@@ -31,7 +32,7 @@ def test_guide_runs_as_written(terminal: Terminal, guide: str) -> None:
 
 
 def test_nothing_is_skipped_without_need() -> None:
-    """Each block that the tests pass over still exists."""
+    """Each block that the tests skip still exists."""
     titles = {block.title for guide in GUIDES for block in blocks(ROOT / "docs" / guide)}
     assert set(SKIPPED) <= titles
 
@@ -43,6 +44,12 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
     assert [path for path in paths(page) if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_is_wrapped(page: Path) -> None:
+    """A line of prose has at most 120 columns, so that diffs and terminals show it whole."""
+    assert [line for line in prose(page) if len(line) > COLUMNS and "://" not in line] == []
+
+
 def test_state_diagram_is_the_transition_table() -> None:
     """Every edge of the drawn state machine is a transition, and every transition is an edge."""
     edges = re.findall(r"^ +(\w+) --> (\w+): (\w+)$", mermaid(ARCHITECTURE, "stateDiagram-v2"), re.MULTILINE)
@@ -50,23 +57,6 @@ def test_state_diagram_is_the_transition_table() -> None:
     assert set(edges) == {
         (state.value, to.value, verb.value) for (state, verb), transition in TRANSITIONS.items() for to in transition.to
     }
-
-
-def test_schema_diagram_is_the_schema() -> None:
-    """The drawn tables have the columns and types of the PostgreSQL DDL, in its order."""
-    diagram = mermaid(ARCHITECTURE, "erDiagram")
-    tables = re.findall(r"^ +([A-Z]+) \{\n(.*?)^ +\}", diagram, re.MULTILINE | re.DOTALL)
-    column = re.compile(r"^ +(\w+) (\w+)", re.MULTILINE)
-    drawn = {table.lower(): [(name, kind) for kind, name in column.findall(body)] for table, body in tables}
-    assert drawn == declared()
-
-
-def declared() -> dict[str, list[tuple[str, str]]]:
-    """Tables, columns and types as the DDL declares them."""
-    ddl = (ROOT / "database" / "postgres" / "001-create-tables.sql").read_text(encoding="utf-8")
-    tables = re.findall(r"create table if not exists reltask\.(\w+) \(\n(.*?)^\)", ddl, re.MULTILINE | re.DOTALL)
-    column = re.compile(r"^    (?!constraint|primary)(\w+) +(\w+)", re.MULTILINE)
-    return {name: column.findall(body) for name, body in tables}
 
 
 def test_diagrams_name_verbs_of_the_store() -> None:

@@ -21,7 +21,7 @@ SKIPPED = {
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="Windows sends Ctrl+C to every process of the console, this one too")
 def test_every_block_runs_in_order(terminal: Terminal, empty_postgres_url: str) -> None:
-    """Who follows the README from top to bottom gets what it shows; Ctrl+C ends the worker with status 0."""
+    """Each block of the README does what it shows, from top to bottom; Ctrl+C ends the worker with status 0."""
     terminal.skip = SKIPPED
     terminal.instead["postgresql://localhost/shop"] = empty_postgres_url
     for block in blocks(README):
@@ -39,10 +39,10 @@ def test_first_program_is_eight_lines_and_an_example() -> None:
 
 @pytest.mark.parametrize("claim", ["exactly-once delivery", "guaranteed"])
 def test_no_promise_that_cannot_be_kept(claim: str) -> None:
-    """Nobody can promise this for effects outside the database."""
+    """No system can promise this for effects outside the database."""
     assert claim not in README.read_text(encoding="utf-8").lower()
 
 
 def test_blocks_are_of_kinds_that_run() -> None:
-    """A block in a language that the test above passes over would rot unseen."""
+    """A block in another language would not be run, and could become wrong unnoticed."""
     assert {block.language for block in blocks(README)} == {"python", "console"}

@@ -1,4 +1,4 @@
-"""docs/requirements.md tells the truth: every test that a page names exists, and each of the 33 is accounted for."""
+"""docs/requirements.md is true: every test that a page names exists, and each of the 33 is accounted for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from tests.docs.pages import PAGES, ROOT
 
 REQUIREMENTS = ROOT / "docs" / "requirements.md"
-"""Tokens of Entra ID: the SQL Server part brings their tests."""
 
 _NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
@@ -40,7 +39,7 @@ def test_each_of_the_33_has_a_counterpart() -> None:
 
 
 def test_every_row_says_where_it_stands() -> None:
-    """No requirement is left without code, a test, a page or an honest word."""
+    """Each requirement names code, a test or a page, or says that it is not met."""
     _, tables = REQUIREMENTS.read_text(encoding="utf-8").split("## The 33 named tests")
     rows = [row for row in tables.splitlines() if row.startswith("| ") and not row.startswith(("| #", "| | **"))]
     answers = [row.split(" | ", 1)[1] for row in rows]

@@ -58,7 +58,7 @@ def at(block: Block, url: str) -> Block:
 
 
 def test_each_library_has_its_example() -> None:
-    """Whoever has one of these connections finds it on the page."""
+    """Each kind of connection that can be borrowed is on the page."""
     assert [block.title for block in EXAMPLES] == [
         "with_asyncpg.py",
         "with_psycopg.py",
