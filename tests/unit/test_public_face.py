@@ -74,6 +74,12 @@ def test_all_is_the_documented_list() -> None:
     assert sorted(dir(reltask)) == FACE
 
 
+def test_the_page_lists_every_name() -> None:
+    """docs/api.md has a row for each public name, and for the two public modules; everything else is internal."""
+    page = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted([*FACE, "events", "testing"])
+
+
 @pytest.mark.parametrize("name", FACE)
 def test_each_name_can_be_imported(name: str) -> None:
     """Names are loaded when they are asked for; each one is there, says where it lives, and has a docstring."""
