@@ -1,12 +1,17 @@
--- Purpose       take a lease that nobody holds any more, with the next term; or say who comes before this one.
--- Precondition  never held, given back, or past its end by the database's clock. The same acquisition again, whose
---               answer was lost, finds what it has won: same term, renewed.
--- Lock order    the lease's guard, exclusive and without waiting (see guard_lease.sql); then its row, then rows of
---               waiters. A try never waits for a leader's open transaction: that holds the guard in share mode, and
---               then the lease is not free yet. Of two that would make the row, one has the guard.
+-- Purpose       Acquire a free lease with the next term, or report this candidate's rank.
+-- Precondition  The lease was never held, was given back, or has expired by the database's clock.
+--               An acquisition that is sent again because its answer was lost keeps its term and is
+--               renewed.
+-- Lock order    The lease's guard, exclusive and without waiting (see guard_lease.sql); then its
+--               row, then rows of waiters. Never waits for an open transaction of the leader: that
+--               holds the guard in share mode, and then the lease is not free yet. Of two
+--               candidates that would insert the row, one has the guard.
+-- Returns       One row: the term (null if refused), the database's time, when the lease expires,
+--               this candidate's rank, and the number of waiters.
+-- See           SQL.md: nullable now, T-SQL batch, duration in minutes.
 --
--- A try that finds the lease held ends with a look, which locks nothing. What the look has seen is asked again by the
--- UPDATE: a beat in between moves ExpiresAt beyond @now.
+-- A candidate that finds the lease held only reads, and locks nothing. The UPDATE repeats the
+-- condition of that read: a heartbeat in between moves ExpiresAt beyond @now.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -19,43 +24,62 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @waits bigint = :waits;
 DECLARE @guard nvarchar(255) = N'reltask.lease ' + @lease,
         @locked int = -1,
-        @expires_at datetime2(6) = DATEADD(MILLISECOND, @ttl_ms % 60000, DATEADD(MINUTE, @ttl_ms / 60000, @now)),
-        @waits_until datetime2(6) = DATEADD(MICROSECOND, @waits % 60000000, DATEADD(MINUTE, @waits / 60000000, @now)),
-        @lasts_until datetime2(6) = DATEADD(MICROSECOND, @waits / 2 % 60000000, DATEADD(MINUTE, @waits / 120000000, @now));
+        @expires_at datetime2(6) = DATEADD(
+            MILLISECOND, @ttl_ms % 60000,
+            DATEADD(MINUTE, @ttl_ms / 60000, @now)
+        ),
+        @waits_until datetime2(6) = DATEADD(
+            MICROSECOND, @waits % 60000000,
+            DATEADD(MINUTE, @waits / 60000000, @now)
+        ),
+        @lasts_until datetime2(6) = DATEADD(
+            MICROSECOND, @waits / 2 % 60000000,
+            DATEADD(MINUTE, @waits / 120000000, @now)
+        );
 DECLARE @won TABLE (Term bigint NOT NULL, ExpiresAt datetime2(6) NOT NULL);
 
 BEGIN TRY
     IF NOT EXISTS (
         SELECT 1
         FROM reltask.Leases
-        WHERE Name = @lease AND Holder IS NOT NULL AND ExpiresAt > @now AND Acquisition <> @acquisition
+        WHERE Name = @lease AND Holder IS NOT NULL AND ExpiresAt > @now
+          AND Acquisition <> @acquisition
     )
     BEGIN
         BEGIN TRANSACTION;
 
         EXEC @locked = sp_getapplock
-            @Resource = @guard, @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 0;
+            @Resource = @guard,
+            @LockMode = N'Exclusive',
+            @LockOwner = N'Transaction',
+            @LockTimeout = 0;
 
         IF @locked >= 0
         BEGIN
             UPDATE reltask.Leases WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-            SET Term = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now THEN Term ELSE Term + 1 END,
-                AcquiredAt = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now THEN AcquiredAt ELSE @now END,
-                Metadata = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now THEN Metadata ELSE N'{}' END,
+            SET Term = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now
+                            THEN Term ELSE Term + 1 END,
+                AcquiredAt = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now
+                                  THEN AcquiredAt ELSE @now END,
+                Metadata = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now
+                                THEN Metadata ELSE N'{}' END,
                 Holder = @holder,
                 Acquisition = @acquisition,
                 HeartbeatAt = @now,
                 TtlMs = @ttl_ms,
                 ExpiresAt = @expires_at
             OUTPUT inserted.Term, inserted.ExpiresAt INTO @won (Term, ExpiresAt)
-            WHERE Name = @lease AND (Holder IS NULL OR ExpiresAt <= @now OR Acquisition = @acquisition);
+            WHERE Name = @lease
+              AND (Holder IS NULL OR ExpiresAt <= @now OR Acquisition = @acquisition);
 
-            INSERT INTO reltask.Leases (Name, Holder, Acquisition, Term, AcquiredAt, HeartbeatAt, TtlMs, ExpiresAt)
+            INSERT INTO reltask.Leases (
+                Name, Holder, Acquisition, Term, AcquiredAt, HeartbeatAt, TtlMs, ExpiresAt
+            )
             OUTPUT inserted.Term, inserted.ExpiresAt INTO @won (Term, ExpiresAt)
             SELECT @lease, @holder, @acquisition, 1, @now, @now, @ttl_ms, @expires_at
             WHERE NOT EXISTS (SELECT 1 FROM reltask.Leases WHERE Name = @lease);
 
-            -- Who has it does not wait for it; and those that gave up are forgotten.
+            -- The holder does not wait any more, and expired waits are removed.
             IF EXISTS (SELECT 1 FROM @won)
                 DELETE FROM reltask.LeaseWaiters WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
                 WHERE Name = @lease AND (Holder = @holder OR WaitingUntil <= @now);
@@ -64,19 +88,24 @@ BEGIN TRY
         COMMIT TRANSACTION;
     END;
 
-    -- Refused: this one waits, if it means to. A row that says so for long enough is left alone.
+    -- Refused: this candidate waits, if it wants to. A wait that lasts long enough is not written.
     IF @waits IS NOT NULL AND NOT EXISTS (SELECT 1 FROM @won) AND NOT EXISTS (
         SELECT 1
         FROM reltask.LeaseWaiters
         WHERE Name = @lease AND Holder = @holder AND WaitingUntil >= @lasts_until
     )
     BEGIN
-        UPDATE reltask.LeaseWaiters SET WaitingUntil = @waits_until WHERE Name = @lease AND Holder = @holder;
+        UPDATE reltask.LeaseWaiters
+        SET WaitingUntil = @waits_until
+        WHERE Name = @lease AND Holder = @holder;
 
         INSERT INTO reltask.LeaseWaiters (Name, Holder, WaitingUntil)
         SELECT @lease, @holder, @waits_until
         WHERE NOT EXISTS (
-            SELECT 1 FROM reltask.LeaseWaiters WITH (UPDLOCK, HOLDLOCK) WHERE Name = @lease AND Holder = @holder);
+            SELECT 1
+            FROM reltask.LeaseWaiters WITH (UPDLOCK, HOLDLOCK)
+            WHERE Name = @lease AND Holder = @holder
+        );
     END;
 
     SELECT won.Term AS term,

@@ -1,6 +1,7 @@
--- Purpose       whether this connection still has the lock that advisory_lock took.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       Ask whether this connection still has the lock of advisory_lock.sql.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row: held, 1 or 0.
 
 DECLARE @name nvarchar(255) = N'reltask ' + :name;
 

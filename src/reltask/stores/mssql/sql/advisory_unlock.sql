@@ -1,6 +1,7 @@
--- Purpose       give back the lock that advisory_lock took, if it did.
--- Precondition  the same connection.
--- Lock order    frees one application lock.
+-- Purpose       Release the lock of advisory_lock.sql, if this connection has it.
+-- Precondition  The connection that took the lock.
+-- Lock order    Releases one application lock.
+-- Returns       No rows.
 
 DECLARE @name nvarchar(255) = N'reltask ' + :name;
 

@@ -1,12 +1,16 @@
--- Purpose       runs that lost their lock, by task, outcome and worker, with the reason of the last one.
--- Precondition  none; reads only, and looks at every ledger row.
--- Lock order    no locks.
--- Parameters    :task null for all tasks; :limit.
+-- Purpose       Count the runs that lost their lock, by task, outcome and worker.
+-- Precondition  None. Reads every ledger row.
+-- Lock order    Locks nothing.
+-- Returns       One row per task, outcome and worker, with the error of the latest run.
+-- Parameters    :task is null for all tasks; :limit.
+-- See           SQL.md: T-SQL batch.
 --
--- lost        the lock ended and somebody else took the claim away
--- abandoned   the worker itself found that it had lost the lock, or was about to, and gave up
--- returned    of these, the runs whose worker was seen alive afterwards: it was paused or cut off, not dead. What it
---             still wrote for them was refused. A refused write leaves no row, so nobody can count those.
+--     lost        the lock expired, and another worker reclaimed the job
+--     abandoned   the worker found that it had lost the lock, or was about to, and gave up
+--     returned    how many of these workers were seen alive afterwards: paused or cut off, not dead
+--
+-- Later writes of a returned worker were refused. A refused write leaves no row, so it cannot be
+-- counted.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -15,14 +19,16 @@ DECLARE @task nvarchar(256) = :task,
         @limit int = :limit;
 
 BEGIN TRY
-    WITH ranked AS (
+    WITH
+    ranked AS (
         SELECT run.JobName, run.Outcome, run.Worker, run.FinishedAt, run.Error,
                COUNT(*) OVER (PARTITION BY run.JobName, run.Outcome, run.Worker) AS Runs,
                SUM(CASE WHEN worker.HeartbeatAt > run.FinishedAt THEN 1 ELSE 0 END)
                    OVER (PARTITION BY run.JobName, run.Outcome, run.Worker) AS Returned,
                ROW_NUMBER() OVER (
                    PARTITION BY run.JobName, run.Outcome, run.Worker
-                   ORDER BY run.FinishedAt DESC, run.Fence DESC) AS Nth
+                   ORDER BY run.FinishedAt DESC, run.Fence DESC
+               ) AS Nth
         FROM reltask.Runs AS run
         LEFT JOIN reltask.Workers AS worker ON worker.Id = run.Worker
         WHERE run.Outcome IN (N'lost', N'abandoned')
@@ -30,8 +36,8 @@ BEGIN TRY
     )
 
     SELECT TOP (@limit)
-           JobName AS task, Outcome AS outcome, Worker AS worker, Runs AS runs, Returned AS returned,
-           FinishedAt AS last_at, Error AS reason
+           JobName AS task, Outcome AS outcome, Worker AS worker, Runs AS runs,
+           Returned AS returned, FinishedAt AS last_at, Error AS reason
     FROM ranked
     WHERE Nth = 1
     ORDER BY FinishedAt DESC, JobName, Worker, Outcome;

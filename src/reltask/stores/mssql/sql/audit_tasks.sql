@@ -1,10 +1,12 @@
--- Purpose       count slots and runs by task, and say how late slots were first claimed.
--- Precondition  none; reads only, and looks at every ledger row and every job.
--- Lock order    no locks.
--- Parameters    :task null for all tasks.
+-- Purpose       Count slots and runs by task, and measure how late slots were first claimed.
+-- Precondition  None. Reads every ledger row and every job.
+-- Lock order    Locks nothing.
+-- Returns       One row per task.
+-- Parameters    :task is null for all tasks.
+-- See           SQL.md: T-SQL batch.
 --
--- ended counts each slot once; doubled counts the ends beyond the first. cut counts the jobs whose history starts
--- later than with their first run, because the older part was pruned.
+-- ended counts each slot once; doubled counts the ends beyond the first. cut counts the jobs whose
+-- history does not start with their first run, because the older part was pruned.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -12,20 +14,27 @@ SET XACT_ABORT ON;
 DECLARE @task nvarchar(256) = :task;
 
 BEGIN TRY
-    WITH by_job AS (
+    WITH
+    by_job AS (
         SELECT JobId,
                MIN(JobName) AS JobName,
                MIN(Fence) AS FirstFence,
-               COUNT(DISTINCT CASE WHEN Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')
-                                   THEN SlotNo END) AS Ended,
-               COUNT(CASE WHEN Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded') THEN 1 END) AS Ends,
+               COUNT(
+                   DISTINCT CASE WHEN Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')
+                                 THEN SlotNo END
+               ) AS Ended,
+               COUNT(
+                   CASE WHEN Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')
+                        THEN 1 END
+               ) AS Ends,
                COUNT(CASE WHEN Outcome = N'succeeded' THEN 1 END) AS Succeeded,
                COUNT(CASE WHEN Outcome = N'cancelled' THEN 1 END) AS Cancelled,
                COUNT(CASE WHEN Outcome = N'skipped' THEN 1 END) AS Skipped,
                COUNT(CASE WHEN Outcome = N'discarded' THEN 1 END) AS Discarded,
                COUNT(CASE WHEN Outcome = N'failed' THEN 1 END) AS Failed,
                COUNT(CASE WHEN Outcome = N'lost' THEN 1 END) AS Lost,
-               COUNT(CASE WHEN Outcome IN (N'snoozed', N'released', N'abandoned') THEN 1 END) AS GivenBack
+               COUNT(CASE WHEN Outcome IN (N'snoozed', N'released', N'abandoned') THEN 1 END)
+                   AS GivenBack
         FROM reltask.Runs
         WHERE @task IS NULL OR JobName = @task
         GROUP BY JobId
@@ -57,7 +66,10 @@ BEGIN TRY
     first_attempts AS (
         SELECT JobName,
                DATEDIFF_BIG(MICROSECOND, DueAt, ClaimedAt) / 1e6 AS Late,
-               ROW_NUMBER() OVER (PARTITION BY JobName ORDER BY DATEDIFF_BIG(MICROSECOND, DueAt, ClaimedAt)) AS Nth,
+               ROW_NUMBER() OVER (
+                   PARTITION BY JobName
+                   ORDER BY DATEDIFF_BIG(MICROSECOND, DueAt, ClaimedAt)
+               ) AS Nth,
                COUNT(*) OVER (PARTITION BY JobName) AS OfAll
         FROM reltask.Runs
         WHERE Attempt = 1 AND ClaimedAt IS NOT NULL AND (@task IS NULL OR JobName = @task)
@@ -72,9 +84,10 @@ BEGIN TRY
         GROUP BY JobName
     )
 
-    SELECT by_task.JobName AS task, Jobs AS jobs, Ended AS ended, Doubled AS doubled, Succeeded AS succeeded,
-           Cancelled AS cancelled, Skipped AS skipped, Discarded AS discarded, Failed AS failed, Lost AS lost,
-           GivenBack AS given_back, Cut AS cut, LateP50 AS late_p50, LateP95 AS late_p95, LateMax AS late_max
+    SELECT by_task.JobName AS task, Jobs AS jobs, Ended AS ended, Doubled AS doubled,
+           Succeeded AS succeeded, Cancelled AS cancelled, Skipped AS skipped,
+           Discarded AS discarded, Failed AS failed, Lost AS lost, GivenBack AS given_back,
+           Cut AS cut, LateP50 AS late_p50, LateP95 AS late_p95, LateMax AS late_max
     FROM by_task
     LEFT JOIN lateness ON lateness.JobName = by_task.JobName
     ORDER BY by_task.JobName;

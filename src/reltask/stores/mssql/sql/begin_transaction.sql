@@ -1,6 +1,8 @@
--- Purpose       begin a transaction of somebody's own: a task's writes, or a migration.
--- Precondition  no transaction is open. A batch of its own, without parameters: what it sets is meant to stay.
--- Lock order    no locks.
+-- Purpose       Begin a transaction: a task's own, or a migration's.
+-- Precondition  No transaction is open. The batch has no parameters, so that its setting stays in
+--               force.
+-- Lock order    Locks nothing.
+-- Returns       No rows.
 
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 BEGIN TRANSACTION;

@@ -1,14 +1,20 @@
--- Purpose       take up to :limit due jobs for :worker, and say when it is worth asking again.
--- Precondition  due, unclaimed, not paused, not dead; queue and task name known to the worker.
--- Lock order    rows in order of priority and due time; rows that somebody holds are skipped. Each UPDATE asks again for
---               what its SELECT has seen: nothing depends on the hints.
+-- Purpose       Claim up to :limit due jobs for :worker, and say when to ask again.
+-- Precondition  Due, unclaimed, not paused, not dead; the worker serves the queue and knows the
+--               task.
+-- Lock order    Rows by priority and due time; locked rows are skipped. Each UPDATE repeats the
+--               condition of its SELECT, so that correctness does not depend on the hints.
+-- Returns       One row per claim, or one row with a null id. Each begins with the database's time,
+--               the next due time and the next lock expiry.
+-- See           SQL.md: nullable now, skip locked, filtered index, T-SQL batch, duration in
+--               minutes, JSON batch.
 --
--- A lane is one (queue, task, priority); IX_Jobs_Polling keeps each lane in order of due time. One seek finds out whether
--- a task has any jobs, one more finds the head of each of its lanes: the cost depends on the number of tasks that the
--- worker knows, not on the number of rows. An empty poll reads, and begins no transaction.
+-- A lane is one (queue, task, priority); IX_Jobs_Polling keeps each lane in order of due time. One
+-- seek shows whether a task has any jobs, one more finds the head of each of its lanes, so the cost
+-- depends on the number of tasks that the worker knows, not of rows. An empty poll only reads, and
+-- begins no transaction.
 --
--- A job whose last run was lost is isolated: it is taken only when it has been due for :isolated_after, and alone.
--- The first columns answer "what time is it, and when next"; they come back even when nothing was taken.
+-- A job whose last run was lost is isolated: it is claimed only when it has been due for
+-- :isolated_after, and alone.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -23,7 +29,10 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @isolated_after bigint = :isolated_after,
         @alive_for bigint = :alive_for;
 DECLARE @isolated_before datetime2(6) =
-            DATEADD(MICROSECOND, -(@isolated_after % 60000000), DATEADD(MINUTE, -(@isolated_after / 60000000), @now)),
+            DATEADD(
+                MICROSECOND, -(@isolated_after % 60000000),
+                DATEADD(MINUTE, -(@isolated_after / 60000000), @now)
+            ),
         @isolated_at datetime2(6),
         @next_due datetime2(6),
         @next_expiry datetime2(6),
@@ -64,53 +73,72 @@ DECLARE @claimed TABLE (
 );
 
 BEGIN TRY
-    -- A sign of life, now and then; it stands whatever becomes of the claim.
+    -- The worker's own heartbeat, at most every five seconds; it stays even if the claim fails.
     UPDATE reltask.Workers WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     SET HeartbeatAt = @now,
-        AliveUntil = DATEADD(MICROSECOND, @alive_for % 60000000, DATEADD(MINUTE, @alive_for / 60000000, @now)),
+        AliveUntil = DATEADD(
+            MICROSECOND, @alive_for % 60000000,
+            DATEADD(MINUTE, @alive_for / 60000000, @now)
+        ),
         DeadAt = NULL
     WHERE Id = @worker AND (HeartbeatAt < DATEADD(SECOND, -5, @now) OR DeadAt IS NOT NULL);
 
-    INSERT INTO @known_queues (Name) SELECT DISTINCT value COLLATE Latin1_General_100_BIN2 FROM OPENJSON(@queues);
-    INSERT INTO @known_tasks (Name) SELECT DISTINCT value COLLATE Latin1_General_100_BIN2 FROM OPENJSON(@tasks);
+    INSERT INTO @known_queues (Name)
+    SELECT DISTINCT value COLLATE Latin1_General_100_BIN2
+    FROM OPENJSON(@queues);
 
-    -- Babelfish leaves the escapes of JSON where they are.
+    INSERT INTO @known_tasks (Name)
+    SELECT DISTINCT value COLLATE Latin1_General_100_BIN2
+    FROM OPENJSON(@tasks);
+
+    -- Babelfish does not decode the escapes of JSON strings.
     IF SERVERPROPERTY('Babelfish') IS NOT NULL
     BEGIN
         UPDATE @known_queues
-        SET Name = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Name, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+        SET Name =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Name, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\');
         UPDATE @known_tasks
-        SET Name = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Name, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+        SET Name =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Name, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\');
     END;
 
     INSERT INTO @lanes (Nth, Queue, JobName, Priority, DueAt)
-    SELECT ROW_NUMBER() OVER (ORDER BY level.Priority, head.DueAt), queue.Name, task.Name, level.Priority, head.DueAt
+    SELECT ROW_NUMBER() OVER (ORDER BY level.Priority, head.DueAt), queue.Name, task.Name,
+           level.Priority, head.DueAt
     FROM @known_queues AS queue
     CROSS JOIN @known_tasks AS task
     CROSS APPLY (
         SELECT TOP (1) 1 AS Found
         FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE job.Queue = queue.Name AND job.JobName = task.Name
-          AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL AND job.Isolated = 0
+          AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
+          AND job.Isolated = 0
     ) AS something
     CROSS JOIN (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS level (Priority)
     CROSS APPLY (
         SELECT TOP (1) job.DueAt
         FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE job.Queue = queue.Name AND job.JobName = task.Name AND job.Priority = level.Priority
-          AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL AND job.Isolated = 0
+          AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
+          AND job.Isolated = 0
         ORDER BY job.DueAt
     ) AS head;
 
     SELECT TOP (1) @isolated_at = job.DueAt
     FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL AND job.Isolated = 1
-      AND job.Queue IN (SELECT Name FROM @known_queues) AND job.JobName IN (SELECT Name FROM @known_tasks)
+      AND job.Queue IN (SELECT Name FROM @known_queues)
+      AND job.JobName IN (SELECT Name FROM @known_tasks)
     ORDER BY job.DueAt;
 
-    IF @room > 0 AND (@isolated_at <= @isolated_before OR EXISTS (SELECT 1 FROM @lanes WHERE DueAt <= @now))
+    IF @room > 0 AND (
+        @isolated_at <= @isolated_before
+        OR EXISTS (SELECT 1 FROM @lanes WHERE DueAt <= @now)
+    )
     BEGIN
         BEGIN TRANSACTION;
 
@@ -121,14 +149,28 @@ BEGIN TRY
                 ClaimToken = @token,
                 LockedAt = @now,
                 HeartbeatAt = @now,
-                ClaimTimeoutMs = COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms),
+                ClaimTimeoutMs = COALESCE(
+                    LockTimeoutMs,
+                    NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
+                    @lock_timeout_ms
+                ),
                 LockExpiresAt = DATEADD(
                     MILLISECOND,
-                    COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) % 60000,
+                    COALESCE(
+                        LockTimeoutMs,
+                        NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
+                        @lock_timeout_ms
+                    ) % 60000,
                     DATEADD(
                         MINUTE,
-                        COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) / 60000,
-                        @now)),
+                        COALESCE(
+                            LockTimeoutMs,
+                            NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
+                            @lock_timeout_ms
+                        ) / 60000,
+                        @now
+                    )
+                ),
                 Fence = Fence + 1,
                 Attempt = Attempt + 1,
                 SlotStartedAt = COALESCE(SlotStartedAt, @now),
@@ -137,16 +179,20 @@ BEGIN TRY
             WHERE Id IN (
                 SELECT TOP (1) job.Id
                 FROM reltask.Jobs AS job WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-                WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL AND job.Isolated = 1
+                WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
+                  AND job.Isolated = 1
                   AND job.DueAt <= @isolated_before
-                  AND job.Queue IN (SELECT Name FROM @known_queues) AND job.JobName IN (SELECT Name FROM @known_tasks)
-                ORDER BY job.DueAt)
-              AND LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL AND DueAt <= @isolated_before;
+                  AND job.Queue IN (SELECT Name FROM @known_queues)
+                  AND job.JobName IN (SELECT Name FROM @known_tasks)
+                ORDER BY job.DueAt
+            )
+              AND LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL
+              AND DueAt <= @isolated_before;
 
-            IF EXISTS (SELECT 1 FROM @taken) SET @nth = NULL;  -- and nothing beside it
+            IF EXISTS (SELECT 1 FROM @taken) SET @nth = NULL;  -- claimed alone
         END;
 
-        -- Lane by lane, until there is no room left.
+        -- One lane after the other, until there is no room left.
         WHILE @nth IS NOT NULL AND @room > 0
         BEGIN
             SET @queue = NULL;
@@ -161,14 +207,28 @@ BEGIN TRY
                 ClaimToken = @token,
                 LockedAt = @now,
                 HeartbeatAt = @now,
-                ClaimTimeoutMs = COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms),
+                ClaimTimeoutMs = COALESCE(
+                    LockTimeoutMs,
+                    NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
+                    @lock_timeout_ms
+                ),
                 LockExpiresAt = DATEADD(
                     MILLISECOND,
-                    COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) % 60000,
+                    COALESCE(
+                        LockTimeoutMs,
+                        NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
+                        @lock_timeout_ms
+                    ) % 60000,
                     DATEADD(
                         MINUTE,
-                        COALESCE(LockTimeoutMs, NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint), @lock_timeout_ms) / 60000,
-                        @now)),
+                        COALESCE(
+                            LockTimeoutMs,
+                            NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
+                            @lock_timeout_ms
+                        ) / 60000,
+                        @now
+                    )
+                ),
                 Fence = Fence + 1,
                 Attempt = Attempt + 1,
                 SlotStartedAt = COALESCE(SlotStartedAt, @now),
@@ -177,33 +237,41 @@ BEGIN TRY
             WHERE Id IN (
                 SELECT TOP (@room) job.Id
                 FROM reltask.Jobs AS job WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-                WHERE job.Queue = @queue AND job.JobName = @task AND job.Priority = @priority AND job.DueAt <= @now
-                  AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL AND job.Isolated = 0
-                ORDER BY job.DueAt)
-              AND LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL AND Isolated = 0 AND DueAt <= @now;
+                WHERE job.Queue = @queue AND job.JobName = @task AND job.Priority = @priority
+                  AND job.DueAt <= @now
+                  AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
+                  AND job.Isolated = 0
+                ORDER BY job.DueAt
+            )
+              AND LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL AND Isolated = 0
+              AND DueAt <= @now;
 
             SET @room = @room - @@ROWCOUNT;
 
-            -- A rival may have been faster, where locked rows are waited for and not skipped: this lane again.
+            -- If the server waits for locked rows instead of skipping them, another worker may have
+            -- claimed these rows first: try this lane again.
             IF @room > 0 AND @tries < 100 AND EXISTS (
                 SELECT 1
                 FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-                WHERE job.Queue = @queue AND job.JobName = @task AND job.Priority = @priority AND job.DueAt <= @now
-                  AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL AND job.Isolated = 0
+                WHERE job.Queue = @queue AND job.JobName = @task AND job.Priority = @priority
+                  AND job.DueAt <= @now
+                  AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
+                  AND job.Isolated = 0
             )
                 SELECT @nth = @nth - 1, @tries = @tries + 1;
         END;
 
-        -- Read back from the rows, which nobody else can change now.
+        -- Read back from the rows, which no other session can change now.
         INSERT INTO @claimed
         SELECT job.Id, job.Fence, job.JobName, job.JobKey, job.Args, job.Queue, job.Priority,
                CASE WHEN job.Recurring = 0 THEN NULL
                     WHEN job.Schedule IS NOT NULL THEN job.Schedule
-                    WHEN job.IntervalMs IS NOT NULL THEN N'{"every":"' + CAST(job.IntervalMs AS nvarchar(20)) + N'ms"}'
+                    WHEN job.IntervalMs IS NOT NULL
+                    THEN N'{"every":"' + CAST(job.IntervalMs AS nvarchar(20)) + N'ms"}'
                     ELSE N'{"every":"' + CAST(job.IntervalMinutes AS nvarchar(20)) + N'm"}'
                END,
-               job.SlotNo, job.NextRunTime, job.DueAt, job.SlotStartedAt, job.LockedAt, job.Attempt, job.MaxAttempts,
-               job.ClaimTimeoutMs, job.Isolated
+               job.SlotNo, job.NextRunTime, job.DueAt, job.SlotStartedAt, job.LockedAt,
+               job.Attempt, job.MaxAttempts, job.ClaimTimeoutMs, job.Isolated
         FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE job.Id IN (SELECT Id FROM @taken) AND job.LockedBy = @worker;
 
@@ -213,32 +281,42 @@ BEGIN TRY
 
     SELECT @next_due = MIN(soon.DueAt)
     FROM (
-        -- the first future job of each lane
+        -- The first future job of each lane.
         SELECT future.DueAt
         FROM @lanes AS lane
         CROSS APPLY (
             SELECT TOP (1) job.DueAt
             FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-            WHERE job.Queue = lane.Queue AND job.JobName = lane.JobName AND job.Priority = lane.Priority
+            WHERE job.Queue = lane.Queue AND job.JobName = lane.JobName
+              AND job.Priority = lane.Priority
               AND job.DueAt > @now
-              AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL AND job.Isolated = 0
+              AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
+              AND job.Isolated = 0
             ORDER BY job.DueAt
         ) AS future
         UNION ALL
-        -- a due head that was not taken although there was room: a rival holds it, or an isolated job went first
+        -- A due head that was not claimed although there was room: another worker has locked it,
+        -- or an isolated job was claimed alone.
         SELECT lane.DueAt
         FROM @lanes AS lane
         WHERE lane.DueAt <= @now AND @room > 0
           AND NOT EXISTS (
               SELECT 1
               FROM @claimed AS claimed
-              WHERE claimed.Queue = lane.Queue AND claimed.JobName = lane.JobName AND claimed.Priority = lane.Priority
-                AND claimed.DueAt = lane.DueAt AND claimed.Isolated = 0)
+              WHERE claimed.Queue = lane.Queue AND claimed.JobName = lane.JobName
+                AND claimed.Priority = lane.Priority
+                AND claimed.DueAt = lane.DueAt AND claimed.Isolated = 0
+          )
         UNION ALL
-        SELECT DATEADD(MICROSECOND, @isolated_after % 60000000, DATEADD(MINUTE, @isolated_after / 60000000, job.DueAt))
+        SELECT DATEADD(
+            MICROSECOND, @isolated_after % 60000000,
+            DATEADD(MINUTE, @isolated_after / 60000000, job.DueAt)
+        )
         FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-        WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL AND job.Isolated = 1
-          AND job.Queue IN (SELECT Name FROM @known_queues) AND job.JobName IN (SELECT Name FROM @known_tasks)
+        WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
+          AND job.Isolated = 1
+          AND job.Queue IN (SELECT Name FROM @known_queues)
+          AND job.JobName IN (SELECT Name FROM @known_tasks)
           AND (job.DueAt > @isolated_before OR @room > 0)
     ) AS soon;
 
@@ -246,12 +324,14 @@ BEGIN TRY
     FROM reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE LockedBy IS NOT NULL;
 
-    SELECT header.now, header.next_due, header.next_expiry,
-           claimed.Id AS id, claimed.Fence AS fence, claimed.JobName AS task, claimed.JobKey AS [key],
-           claimed.Args AS args, claimed.Queue AS queue, claimed.Priority AS priority, claimed.Schedule AS schedule,
-           claimed.SlotNo AS slot_no, claimed.NextRunTime AS next_run_time, claimed.DueAt AS due_at,
-           claimed.SlotStartedAt AS slot_started_at, claimed.LockedAt AS locked_at, claimed.Attempt AS attempt,
-           claimed.MaxAttempts AS max_attempts, claimed.ClaimTimeoutMs AS claim_timeout_ms, claimed.Isolated AS isolated
+    SELECT header.now, header.next_due, header.next_expiry, claimed.Id AS id,
+           claimed.Fence AS fence, claimed.JobName AS task, claimed.JobKey AS [key],
+           claimed.Args AS args, claimed.Queue AS queue, claimed.Priority AS priority,
+           claimed.Schedule AS schedule, claimed.SlotNo AS slot_no,
+           claimed.NextRunTime AS next_run_time, claimed.DueAt AS due_at,
+           claimed.SlotStartedAt AS slot_started_at, claimed.LockedAt AS locked_at,
+           claimed.Attempt AS attempt, claimed.MaxAttempts AS max_attempts,
+           claimed.ClaimTimeoutMs AS claim_timeout_ms, claimed.Isolated AS isolated
     FROM (SELECT @now AS now, @next_due AS next_due, @next_expiry AS next_expiry) AS header
     LEFT JOIN @claimed AS claimed ON 1 = 1
     ORDER BY claimed.Priority, claimed.DueAt, claimed.Id;

@@ -1,15 +1,14 @@
--- Purpose       end slots: one ledger row each, one-offs removed, recurring jobs moved to their next slot.
--- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
--- Lock order    by id; waits for a row held by another statement and checks it again afterwards. It is the first UPDATE
---               that locks and looks: what comes after it sees rows that nobody else can change.
+-- Purpose       End slots: write the ledger, remove one-offs, move recurring jobs to their next
+--               slot.
+-- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
+--               written, and is missing from the result.
+-- Lock order    Rows by id. The first UPDATE waits for a locked row, then checks it again.
+-- Returns       One row per accepted completion: id, fence, and dead, which is always false.
+-- See           SQL.md: nullable now, fence, lock order by id, lock first, T-SQL batch, JSON batch.
 --
--- A slot that was passed over (skipped) gets a ledger row too. It takes the next slot number and the next fence, so the
--- job's row moves on by as many. The unique index UX_Runs_SlotEndsOnce refuses a second end of any slot.
---
--- Where the table is small a scan is cheaper than a seek, and would wait for rows that others hold, such as one that is
--- being inserted. So the first UPDATE is told its index, and what reads after it skips what is not ours. What writes
--- must skip nothing: the same worker's heartbeat may have its hand on a row's key in another index just then. It goes to
--- the rows by the index whose keys are locked already, and that all of them were reached is counted.
+-- A skipped slot also gets a ledger row, with the next slot number and the next fence; the job's
+-- row advances by the same number. The unique index UX_Runs_SlotEndsOnce refuses a second end of
+-- any slot.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -34,7 +33,8 @@ DECLARE @held TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY, Fence bigint NOT 
 
 BEGIN TRY
     INSERT INTO @given (Id, Fence, Outcome, Result, Error, NextRunTime, Skipped, SkippedCount)
-    SELECT one.id, one.fence, one.outcome, one.result, one.error, one.next_run_time, one.skipped, one.skipped_count
+    SELECT one.id, one.fence, one.outcome, one.result, one.error, one.next_run_time, one.skipped,
+           one.skipped_count
     FROM OPENJSON(@completions) WITH (
         id            uniqueidentifier '$.id',
         fence         bigint           '$.fence',
@@ -46,20 +46,25 @@ BEGIN TRY
         skipped_count int              '$.skipped_count'
     ) AS one;
 
-    -- Babelfish leaves the escapes of JSON where they are.
+    -- Babelfish does not decode the escapes of JSON strings.
     IF SERVERPROPERTY('Babelfish') IS NOT NULL
         UPDATE @given
-        SET Result = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Result, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Error = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+        SET Result =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Result, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Error =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
     BEGIN TRANSACTION;
 
     UPDATE job
     SET ClaimToken = NULL
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = given.Id AND job.Fence = given.Fence
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+        ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker
     OPTION (LOOP JOIN, FORCE ORDER);
     SET @locked = @@ROWCOUNT;
@@ -67,12 +72,14 @@ BEGIN TRY
     INSERT INTO @held (Id, Fence)
     SELECT job.Id, job.Fence
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = given.Id AND job.Fence = given.Fence
+    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker;
 
     INSERT INTO reltask.Runs (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
-        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error, Result)
+        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error, Result
+    )
     SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, @worker, job.Attempt,
            job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error, given.Result
     FROM @held AS held
@@ -81,25 +88,30 @@ BEGIN TRY
 
     INSERT INTO reltask.Runs (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
-        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome)
-    SELECT job.Id, job.Fence + 1 + passed.Nth, job.SlotNo + 1 + passed.Nth, job.JobName, job.JobKey, job.Queue, NULL, 0,
-           passed.NominalTime, passed.NominalTime, NULL, @now, N'skipped'
+        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome
+    )
+    SELECT job.Id, job.Fence + 1 + passed.Nth, job.SlotNo + 1 + passed.Nth, job.JobName, job.JobKey,
+           job.Queue, NULL, 0, passed.NominalTime, passed.NominalTime, NULL, @now, N'skipped'
     FROM @held AS held
-    JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence AND given.SkippedCount > 0
+    JOIN @given AS given
+        ON given.Id = held.Id AND given.Fence = held.Fence AND given.SkippedCount > 0
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id
     CROSS APPLY (
-        SELECT CAST([key] AS int) AS Nth, CAST(value AS datetime2(6)) AS NominalTime FROM OPENJSON(given.Skipped)
+        SELECT CAST([key] AS int) AS Nth,
+               CAST(value AS datetime2(6)) AS NominalTime FROM OPENJSON(given.Skipped)
     ) AS passed;
 
     DELETE job
     FROM @held AS held
-    JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence AND given.NextRunTime IS NULL
-    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = held.Id AND job.Fence = held.Fence
+    JOIN @given AS given
+        ON given.Id = held.Id AND given.Fence = held.Fence AND given.NextRunTime IS NULL
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+        ON job.Id = held.Id AND job.Fence = held.Fence
     WHERE job.LockedBy = @worker
     OPTION (LOOP JOIN, FORCE ORDER);
     SET @settled = @@ROWCOUNT;
 
-    -- The next nominal time is strictly later than the last, whatever the clocks did.
+    -- The next run time is strictly later than the last, whatever the clocks did.
     UPDATE job
     SET SlotNo = job.SlotNo + 1 + given.SkippedCount,
         Fence = job.Fence + given.SkippedCount,
@@ -118,8 +130,10 @@ BEGIN TRY
         ClaimToken = NULL,
         Progress = NULL
     FROM @held AS held
-    JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence AND given.NextRunTime IS NOT NULL
-    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = held.Id AND job.Fence = held.Fence
+    JOIN @given AS given
+        ON given.Id = held.Id AND given.Fence = held.Fence AND given.NextRunTime IS NOT NULL
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+        ON job.Id = held.Id AND job.Fence = held.Fence
     WHERE job.LockedBy = @worker
     OPTION (LOOP JOIN, FORCE ORDER);
     SET @settled = @settled + @@ROWCOUNT;

@@ -1,10 +1,15 @@
--- Purpose       rewrite the definition of a recurring job after its declaration in code has changed.
--- Precondition  declaration and slot are still those that were seen, so that of two workers one wins, and a slot that has
---               ended meanwhile does not come back. And it is not claimed, or claimed by the worker that declares. A slot that runs is never moved, and its worker computes
---               the next time from the schedule that it has claimed: whoever declares comes again when it has ended. The
---               holder itself need not wait. It computes the next time from the new schedule.
---               A slot that stays where it is keeps what moved it: a backoff, a snooze, or an operator's "run now".
--- Lock order    one row.
+-- Purpose       Update the definition of a recurring job after its declaration in code has changed.
+-- Precondition  Declaration and next run time are still those that the caller has seen, so that of
+--               two workers one wins, and a slot that has ended meanwhile does not come back. The
+--               job is unclaimed, or claimed by this worker under :fence.
+-- Lock order    One row.
+-- Returns       One row with the id, if the job was updated.
+-- See           SQL.md: nullable now, T-SQL batch, duration in minutes, primary-key lookup.
+--
+-- A running slot is never moved: its worker computes the next time from the schedule that it
+-- claimed, and other workers declare again when the slot has ended. The holder need not wait,
+-- because it computes the next time from the new schedule. A slot whose time does not change keeps
+-- its not_before, which a backoff, a snooze or an operator's run-now has set.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -29,14 +34,22 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @id uniqueidentifier;
 DECLARE @next datetime2(6) = COALESCE(
     @run_at,
-    DATEADD(MICROSECOND, COALESCE(@delay, 0) % 60000000, DATEADD(MINUTE, COALESCE(@delay, 0) / 60000000, @now)));
+    DATEADD(
+        MICROSECOND, COALESCE(@delay, 0) % 60000000,
+        DATEADD(MINUTE, COALESCE(@delay, 0) / 60000000, @now)
+    )
+);
 
 BEGIN TRY
-    -- Found first, because one condition for both kinds of name would read all jobs.
+    -- Looked up first: one condition for jobs with and without a key would read all jobs.
     IF @key IS NULL
-        SELECT @id = Id FROM reltask.Jobs WHERE JobName = @task AND JobKey IS NULL AND Recurring = 1;
+        SELECT @id = Id
+        FROM reltask.Jobs
+        WHERE JobName = @task AND JobKey IS NULL AND Recurring = 1;
     ELSE
-        SELECT @id = Id FROM reltask.Jobs WHERE JobName = @task AND JobKey = @key AND JobKey IS NOT NULL;
+        SELECT @id = Id
+        FROM reltask.Jobs
+        WHERE JobName = @task AND JobKey = @key AND JobKey IS NOT NULL;
 
     UPDATE job
     SET Queue = @queue,
@@ -51,7 +64,8 @@ BEGIN TRY
         LockTimeoutMs = @lock_timeout_ms,
         LockTimeoutMinutes = 0,
         NextRunTime = CASE WHEN job.LockedBy IS NULL THEN @next ELSE job.NextRunTime END,
-        NotBefore = CASE WHEN job.LockedBy IS NULL AND job.NextRunTime <> @next THEN NULL ELSE job.NotBefore END
+        NotBefore = CASE WHEN job.LockedBy IS NULL AND job.NextRunTime <> @next
+                         THEN NULL ELSE job.NotBefore END
     OUTPUT inserted.Id AS id
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
     WHERE job.Id = @id

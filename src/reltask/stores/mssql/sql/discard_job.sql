@@ -1,8 +1,11 @@
--- Purpose       remove a job, with a ledger row that says so. No worker ran it: the row takes the fence that the next
---               claim would have taken.
--- Precondition  unclaimed.
--- Lock order    one row; waits for it, and checks again afterwards. It is the UPDATE that locks and looks: what comes
---               after it sees a row that nobody else can change.
+-- Purpose       Remove a job, with a ledger row that says so.
+-- Precondition  Unclaimed.
+-- Lock order    One row. The UPDATE waits for it and checks it again; the statements after it see a
+--               row that no other session can change.
+-- Returns       One row with the id, if the job was removed.
+-- See           SQL.md: nullable now, T-SQL batch, lock first.
+--
+-- No worker ran the job, so the ledger row takes the fence that the next claim would have taken.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -23,8 +26,11 @@ BEGIN TRY
     IF @found > 0
     BEGIN
         INSERT INTO reltask.Runs (
-            JobId, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NominalTime, DueAt, FinishedAt, Outcome)
-        SELECT Id, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NextRunTime, DueAt, @now, N'discarded'
+            JobId, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NominalTime, DueAt, FinishedAt,
+            Outcome
+        )
+        SELECT Id, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NextRunTime, DueAt, @now,
+               N'discarded'
         FROM reltask.Jobs WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
         WHERE Id = @id;
 

@@ -1,11 +1,15 @@
--- Purpose       insert jobs, and say which ids are in the database: inserted now, or known from before.
--- Precondition  neither the table nor the ledger knows the id, and no row has its (task, key); others are left out.
--- Lock order    the rows that are inserted. Who brings the same (task, key) at the same time waits for the first to commit
---               and is then refused by the index: so the INSERT is tried again, and leaves that row out.
+-- Purpose       Insert jobs, and report which of their ids are in the database.
+-- Precondition  Neither the table nor the ledger has the id, and no row has its (task, key). Other
+--               jobs of the batch are left out.
+-- Lock order    The inserted rows. A second session with the same (task, key) waits for the first
+--               to commit, and is then refused by the index; so the INSERT is tried again without
+--               that row.
+-- Returns       One row per id in the database: inserted is true if this statement inserted it, and
+--               false if it was there before.
+-- See           SQL.md: nullable now, lost answer, T-SQL batch, duration in minutes, JSON batch.
 --
--- One statement inserts, so nothing is half done; XACT_ABORT is off around it, because being refused must not cost a
--- caller's own transaction. The ids are the client's. When an answer was lost the same batch is sent again: it inserts
--- nothing twice, and "known from before" then means that the first sending had worked.
+-- One statement inserts, so the batch is inserted whole or not at all. XACT_ABORT is off around it,
+-- because a refused insert must not end the caller's own transaction.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -32,7 +36,7 @@ DECLARE @given TABLE (
 DECLARE @inserted TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY);
 
 BEGIN TRY
-    -- Of two that cannot both be inserted the first counts.
+    -- Of two jobs of the batch that cannot both be inserted, Nth = 1 is the first.
     INSERT INTO @given
     SELECT job.id, job.task, job.[key], job.queue, job.priority, job.args, job.schedule, job.declaration,
            job.app_version, job.max_attempts, job.lock_timeout_ms,
@@ -42,7 +46,8 @@ BEGIN TRY
                PARTITION BY job.task COLLATE Latin1_General_100_BIN2,
                             COALESCE(job.[key] COLLATE Latin1_General_100_BIN2, N''),
                             CASE WHEN job.[key] IS NULL AND job.schedule IS NULL THEN job.nth ELSE -1 END
-               ORDER BY job.nth)
+               ORDER BY job.nth
+           )
     FROM OPENJSON(@jobs) WITH (
         nth             int              '$.nth',
         id              uniqueidentifier '$.id',
@@ -60,35 +65,52 @@ BEGIN TRY
         delay           bigint           '$.delay'
     ) AS job;
 
-    -- Babelfish leaves the escapes of JSON where they are.
+    -- Babelfish does not decode the escapes of JSON strings.
     IF SERVERPROPERTY('Babelfish') IS NOT NULL
         UPDATE @given
-        SET JobName = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            JobKey = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Queue = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Queue, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Args = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Args, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Schedule = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Schedule, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Declaration = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Declaration, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            AppVersion = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(AppVersion, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+        SET JobName =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            JobKey =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Queue =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Queue, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Args =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Args, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Schedule =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Schedule, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Declaration =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Declaration, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            AppVersion =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(AppVersion, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
     SET XACT_ABORT OFF;
     WHILE @done = 0
     BEGIN
         BEGIN TRY
             INSERT INTO reltask.Jobs (
-                Id, JobName, JobKey, Queue, Priority, Args, Recurring, Schedule, IntervalMinutes, Declaration,
-                AppVersion, MaxAttempts, LockTimeoutMs, LockTimeoutMinutes, CreatedAt, NextRunTime)
+                Id, JobName, JobKey, Queue, Priority, Args, Recurring, Schedule, IntervalMinutes,
+                Declaration, AppVersion, MaxAttempts, LockTimeoutMs, LockTimeoutMinutes, CreatedAt,
+                NextRunTime
+            )
             OUTPUT inserted.Id INTO @inserted (Id)
             SELECT given.Id, given.JobName, given.JobKey, given.Queue, given.Priority, given.Args,
-                   CASE WHEN given.Schedule IS NULL THEN 0 ELSE 1 END, given.Schedule, 0, given.Declaration,
-                   given.AppVersion, given.MaxAttempts, given.LockTimeoutMs, 0, @now, given.NextRunTime
+                   CASE WHEN given.Schedule IS NULL THEN 0 ELSE 1 END, given.Schedule, 0,
+                   given.Declaration, given.AppVersion, given.MaxAttempts, given.LockTimeoutMs, 0,
+                   @now, given.NextRunTime
             FROM @given AS given
             WHERE given.Nth = 1
               AND NOT EXISTS (SELECT 1 FROM reltask.Jobs AS job WHERE job.Id = given.Id)
@@ -96,12 +118,15 @@ BEGIN TRY
               AND NOT EXISTS (
                   SELECT 1
                   FROM reltask.Jobs AS job
-                  WHERE job.JobName = given.JobName AND job.JobKey = given.JobKey AND job.JobKey IS NOT NULL)
+                  WHERE job.JobName = given.JobName AND job.JobKey = given.JobKey
+                    AND job.JobKey IS NOT NULL
+              )
               AND NOT EXISTS (
                   SELECT 1
                   FROM reltask.Jobs AS job
                   WHERE job.JobName = given.JobName AND job.JobKey IS NULL AND job.Recurring = 1
-                    AND given.JobKey IS NULL AND given.Schedule IS NOT NULL)
+                    AND given.JobKey IS NULL AND given.Schedule IS NOT NULL
+              )
             ORDER BY given.JobName, given.JobKey, given.Id;
             SET @done = 1;
         END TRY
@@ -114,8 +139,11 @@ BEGIN TRY
     SET XACT_ABORT ON;
 
     SELECT given.Id AS id,
-           CAST(CASE WHEN EXISTS (SELECT 1 FROM @inserted AS inserted WHERE inserted.Id = given.Id) THEN 1 ELSE 0 END AS bit)
-               AS inserted
+           CAST(
+               CASE WHEN EXISTS (SELECT 1 FROM @inserted AS inserted WHERE inserted.Id = given.Id)
+                    THEN 1 ELSE 0 END
+               AS bit
+           ) AS inserted
     FROM @given AS given
     WHERE EXISTS (SELECT 1 FROM reltask.Jobs AS job WHERE job.Id = given.Id)
        OR EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = given.Id);

@@ -1,9 +1,13 @@
--- Purpose       what a doctor wants to know about this database, whether or not it has reltask's tables.
--- Precondition  none; reads only. What this user may not see, or this server does not have, is null.
--- Lock order    no locks.
+-- Purpose       Read what `reltask doctor` reports about a database, with or without reltask's
+--               tables.
+-- Precondition  None. What this user may not see, or this server does not have, is null.
+-- Lock order    Locks nothing.
+-- Returns       One row.
+-- See           SQL.md: nullable now, T-SQL batch.
 --
--- The views about a server's state are asked in batches of their own: one that is missing, or forbidden, is an
--- error that TRY can catch only there. Babelfish has none of some, and lets nobody catch that.
+-- Each view of the server's state is read in a batch of its own: TRY can catch the error of a
+-- missing or forbidden view only there. Babelfish lacks some of them, and there the error cannot be
+-- caught at all.
 
 SET NOCOUNT ON;
 
@@ -65,14 +69,15 @@ BEGIN TRY
           JOIN sys.dm_exec_sessions AS session ON session.session_id = own.session_id
           WHERE session.database_id = DB_ID() AND session.session_id <> @@SPID
           ORDER BY active.transaction_begin_time',
-        N'@seconds int OUTPUT, @owner nvarchar(256) OUTPUT', @seconds = @seconds OUTPUT, @owner = @owner OUTPUT;
+        N'@seconds int OUTPUT, @owner nvarchar(256) OUTPUT',
+        @seconds = @seconds OUTPUT, @owner = @owner OUTPUT;
     SET @seconds = COALESCE(@seconds, 0);
 END TRY
 BEGIN CATCH
     SET @seconds = NULL;
 END CATCH;
 
--- Azure SQL Database only: the shares of the tier's limits, as of the last hour.
+-- Azure SQL Database only: use of the tier's limits in percent, during the last hour.
 IF SERVERPROPERTY('Babelfish') IS NULL
 BEGIN TRY
     EXEC sp_executesql
@@ -105,7 +110,8 @@ BEGIN TRY
            @snapshot AS read_committed_snapshot,
            @optimized AS optimized_locking,
            @escalation AS lock_escalation,
-           CAST(DATABASEPROPERTYEX(DB_NAME(), 'ServiceObjective') AS nvarchar(128)) AS service_objective,
+           CAST(DATABASEPROPERTYEX(DB_NAME(), 'ServiceObjective') AS nvarchar(128))
+               AS service_objective,
            @workers_used AS worker_percent,
            @sessions_used AS session_percent,
            @cpu_used AS cpu_percent;

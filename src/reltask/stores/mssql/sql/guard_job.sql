@@ -1,6 +1,11 @@
--- Purpose       the last statement of a transaction that completes nothing: hold the claim until the commit.
--- Precondition  id, owner and fence still match; otherwise nothing is changed, and the transaction must be rolled back.
--- Lock order    one row, taken last in its transaction, so that heartbeats and reclaims are not kept waiting.
+-- Purpose       Last statement of a transaction that completes nothing: keep the claim until the
+--               commit.
+-- Precondition  The job's row still has this id, owner and fence. Otherwise no row is returned, and
+--               the transaction must be rolled back.
+-- Lock order    One row, locked last in its transaction, so that heartbeats and reclaims are not
+--               held up.
+-- Returns       One row with the id, if the claim still holds.
+-- See           SQL.md: nullable now, fence, T-SQL batch, duration in minutes.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -13,7 +18,10 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
 BEGIN TRY
     UPDATE job
     SET HeartbeatAt = @now,
-        LockExpiresAt = DATEADD(MILLISECOND, job.ClaimTimeoutMs % 60000, DATEADD(MINUTE, job.ClaimTimeoutMs / 60000, @now))
+        LockExpiresAt = DATEADD(
+            MILLISECOND, job.ClaimTimeoutMs % 60000,
+            DATEADD(MINUTE, job.ClaimTimeoutMs / 60000, @now)
+        )
     OUTPUT inserted.Id AS id
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
     WHERE job.Id = @id AND job.Fence = @fence AND job.LockedBy = @worker;

@@ -1,18 +1,22 @@
--- Purpose       in a leader's own transaction: keep anybody from taking the lease over until the commit.
--- Precondition  held, and the term still matches; otherwise nothing is found, and the transaction must be rolled back.
--- Lock order    no row: an application lock on the lease's name, shared, which ends with the transaction.
+-- Purpose       In a leader's own transaction: prevent a takeover of the lease until the commit.
+-- Precondition  The lease is held under this term. Otherwise no row is returned, and the
+--               transaction must be rolled back.
+-- Lock order    No row: a shared application lock on the lease's name, which ends with the
+--               transaction.
+-- Returns       One row with the name, if the term still holds.
+-- See           SQL.md: leader check, T-SQL batch.
 --
--- A row lock would not do. SQL Server has none that lets the leader's own beats through and keeps takeovers out, as
--- PostgreSQL's KEY SHARE does. An application lock knows nothing of the row:
+-- A row lock would not do: SQL Server has none that lets the leader's heartbeats pass and keeps
+-- takeovers out, as PostgreSQL's KEY SHARE does. An application lock is independent of the row:
 --
---     leader's transaction   Shared ── look at the term ── writes ── COMMIT: the lock ends after the writes are visible
---     the same leader's beat           UPDATE of the row: passes
---     somebody else's try                Exclusive, without waiting: refused    ── COMMIT ──► Exclusive, term + 1
+--     leader's transaction   Shared, check the term, write, COMMIT: unlocks when it is visible
+--     leader's heartbeat     UPDATE of the row: passes
+--     another candidate      Exclusive, without waiting: refused until then; afterwards term + 1
 --
--- The look comes after the lock: a takeover under way is waited for, and then the term is another one. The hint makes
--- the look see what is committed now, even in a transaction that reads from a snapshot.
--- The first SELECT is there for drivers that leave the beginning of a transaction to the first statement that reads a
--- table: without a transaction there would be nothing that the lock could belong to.
+-- The term is checked after the lock is taken: a takeover in progress is waited for, and then the
+-- term is another one. The hint makes the check see what is committed now, even in a transaction
+-- that reads a snapshot. The first SELECT is for drivers that begin a transaction only with the
+-- first statement that reads a table: without a transaction the lock would have no owner.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -27,10 +31,14 @@ BEGIN TRY
     SELECT @seen = Term FROM reltask.Leases WHERE Name = @lease;
 
     EXEC @locked = sp_getapplock
-        @Resource = @guard, @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 5000;
+        @Resource = @guard,
+        @LockMode = N'Shared',
+        @LockOwner = N'Transaction',
+        @LockTimeout = 5000;
 
     IF @locked < 0
-        SELECT 1222 AS error_number, N'A takeover of the lease has not ended in time.' AS error_message;
+        SELECT 1222 AS error_number,
+               N'A takeover of the lease has not ended in time.' AS error_message;
     ELSE
         SELECT Name AS name
         FROM reltask.Leases WITH (READCOMMITTEDLOCK)

@@ -1,7 +1,11 @@
--- Purpose       renew the claims of one worker, keep its own row alive, and name the rows of claims that it lost sight of.
--- Precondition  id, owner and fence of each claim still match.
--- Lock order    by id, and rows that somebody holds are skipped: a heartbeat never waits. A row missing from the answer
---               is therefore suspect, not lost; read_holds decides.
+-- Purpose       Renew a worker's claims and its own row, and find claims whose answers were lost.
+-- Precondition  The job's row still has this id, owner and fence.
+-- Lock order    Rows by id; locked rows are skipped, so a heartbeat never waits. A row missing from
+--               the result is therefore suspect, not lost; read_holds.sql decides.
+-- Returns       One row per renewed claim; and, with stray set, one per claim of this worker that
+--               has one of :tokens, which means that its answer was lost.
+-- See           SQL.md: nullable now, fence, skip locked, T-SQL batch, duration in minutes, JSON
+--               batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -23,14 +27,24 @@ BEGIN TRY
 
     UPDATE reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     SET HeartbeatAt = @now,
-        LockExpiresAt = DATEADD(MILLISECOND, ClaimTimeoutMs % 60000, DATEADD(MINUTE, ClaimTimeoutMs / 60000, @now))
+        LockExpiresAt = DATEADD(
+            MILLISECOND, ClaimTimeoutMs % 60000,
+            DATEADD(MINUTE, ClaimTimeoutMs / 60000, @now)
+        )
     OUTPUT inserted.Id, inserted.Fence INTO @renewed (Id, Fence)
     WHERE LockedBy = @worker
-      AND EXISTS (SELECT 1 FROM @given AS given WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence);
+      AND EXISTS (
+          SELECT 1
+          FROM @given AS given
+          WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence
+      );
 
     UPDATE reltask.Workers WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     SET HeartbeatAt = @now,
-        AliveUntil = DATEADD(MICROSECOND, @alive_for % 60000000, DATEADD(MINUTE, @alive_for / 60000000, @now)),
+        AliveUntil = DATEADD(
+            MICROSECOND, @alive_for % 60000000,
+            DATEADD(MINUTE, @alive_for / 60000000, @now)
+        ),
         DeadAt = NULL
     WHERE Id = @worker;
 
@@ -42,7 +56,10 @@ BEGIN TRY
     SELECT job.Id, job.Fence, CAST(1 AS bit)
     FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE job.LockedBy = @worker
-      AND job.ClaimToken IN (SELECT CAST(unanswered.value AS uniqueidentifier) FROM OPENJSON(@tokens) AS unanswered);
+      AND job.ClaimToken IN (
+          SELECT CAST(unanswered.value AS uniqueidentifier)
+          FROM OPENJSON(@tokens) AS unanswered
+      );
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

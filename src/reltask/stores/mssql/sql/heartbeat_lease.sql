@@ -1,6 +1,10 @@
--- Purpose       renew a lease, and publish what its holder has to say.
--- Precondition  term and acquisition still match, and the lease has not ended: one that has never revives.
--- Lock order    one row. The leader's own open transaction does not keep it waiting: guard_lease locks no row.
+-- Purpose       Renew a lease, and publish its holder's metadata.
+-- Precondition  Term and acquisition still match, and the lease has not expired: an expired one is
+--               never renewed.
+-- Lock order    One row. An open transaction of the leader does not block it: guard_lease.sql locks
+--               no row.
+-- Returns       One row with the name, if the lease was renewed.
+-- See           SQL.md: nullable now, T-SQL batch, duration in minutes.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

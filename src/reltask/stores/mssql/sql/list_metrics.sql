@@ -1,6 +1,8 @@
--- Purpose       metrics, newest first.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       List metrics, newest first.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row per minute and task.
+-- See           SQL.md: nullable now, T-SQL batch, duration in minutes.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -9,11 +11,17 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @since bigint = :since,
         @task nvarchar(256) = :task;
 DECLARE @after datetime2(6) =
-    DATEADD(MINUTE, -1, DATEADD(MICROSECOND, -(@since % 60000000), DATEADD(MINUTE, -(@since / 60000000), @now)));
+    DATEADD(
+        MINUTE, -1,
+        DATEADD(
+            MICROSECOND, -(@since % 60000000),
+            DATEADD(MINUTE, -(@since / 60000000), @now)
+        )
+    );
 
 BEGIN TRY
-    SELECT Minute AS minute, JobName AS task, Succeeded AS succeeded, Failed AS failed, Seconds AS seconds,
-           SecondsMost AS seconds_most, Late AS late, LateMost AS late_most
+    SELECT Minute AS minute, JobName AS task, Succeeded AS succeeded, Failed AS failed,
+           Seconds AS seconds, SecondsMost AS seconds_most, Late AS late, LateMost AS late_most
     FROM reltask.Metrics
     WHERE Minute > @after AND (@task IS NULL OR JobName = @task)
     ORDER BY Minute DESC, JobName;

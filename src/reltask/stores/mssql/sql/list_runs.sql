@@ -1,6 +1,8 @@
--- Purpose       ledger rows, newest first, for people.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       List ledger rows, newest first: of one job, or of all.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row per run.
+-- See           SQL.md: T-SQL batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -11,9 +13,10 @@ DECLARE @job_id uniqueidentifier = :job_id,
 
 BEGIN TRY
     SELECT TOP (@limit)
-           JobId AS job_id, Fence AS fence, SlotNo AS slot_no, JobName AS task, JobKey AS [key], Queue AS queue,
-           Worker AS worker, Attempt AS attempt, NominalTime AS nominal_time, DueAt AS due_at, ClaimedAt AS claimed_at,
-           FinishedAt AS finished_at, Outcome AS outcome, Error AS error, Result AS result
+           JobId AS job_id, Fence AS fence, SlotNo AS slot_no, JobName AS task, JobKey AS [key],
+           Queue AS queue, Worker AS worker, Attempt AS attempt, NominalTime AS nominal_time,
+           DueAt AS due_at, ClaimedAt AS claimed_at, FinishedAt AS finished_at, Outcome AS outcome,
+           Error AS error, Result AS result
     FROM reltask.Runs
     WHERE (@job_id IS NULL OR JobId = @job_id)
       AND (@task IS NULL OR JobName = @task)

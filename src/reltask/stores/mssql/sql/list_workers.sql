@@ -1,6 +1,9 @@
--- Purpose       workers, living ones first, for people. Dead: marked so, or without a sign of life past its promise.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       List workers, live ones first.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row per worker. It is dead if it was marked so, or if its alive_until has
+--               passed.
+-- See           SQL.md: nullable now, T-SQL batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -19,7 +22,8 @@ BEGIN TRY
                     WHEN worker.DeadAt IS NOT NULL OR worker.AliveUntil < @now THEN N'dead'
                     ELSE N'alive' END AS state
     ) AS known
-    ORDER BY CASE known.state WHEN N'alive' THEN 0 WHEN N'dead' THEN 1 ELSE 2 END, worker.StartedAt, worker.Id;
+    ORDER BY CASE known.state WHEN N'alive' THEN 0 WHEN N'dead' THEN 1 ELSE 2 END,
+             worker.StartedAt, worker.Id;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -1,11 +1,15 @@
--- Purpose       let one migration run at a time.
--- Precondition  inside the migration's transaction: its end frees the lock.
--- Lock order    this lock first, tables afterwards. Gives up after a while, so that the application's statements are not
---               kept waiting behind a table that is being changed.
+-- Purpose       Let one migration run at a time.
+-- Precondition  Inside the migration's transaction, whose end releases the lock.
+-- Lock order    This lock first, tables afterwards. Gives up after 15 seconds, so that the
+--               application's statements do not queue behind a waiting ALTER TABLE.
+-- Returns       One row: granted is 0 or more if the lock was taken.
 
 DECLARE @granted int;
 
 EXEC @granted = sp_getapplock
-    @Resource = N'reltask.migrate', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 15000;
+    @Resource = N'reltask.migrate',
+    @LockMode = N'Exclusive',
+    @LockOwner = N'Transaction',
+    @LockTimeout = 15000;
 
 SELECT @granted AS granted;

@@ -1,7 +1,10 @@
--- Purpose       mark workers that gave no sign of life for as long as they had promised.
--- Precondition  neither stopped nor marked yet; and, where a term is given, the lease is still held under it.
--- Lock order    the lease's guard in share mode (see guard_lease.sql), then workers; one that shows a sign of life just
---               now is skipped.
+-- Purpose       Mark workers as dead whose alive_until has passed.
+-- Precondition  Neither stopped nor marked yet. If a term is given, the lease is still held under
+--               it.
+-- Lock order    The lease's guard in share mode (see guard_lease.sql), then workers. Locked rows
+--               are skipped: such a worker is sending a heartbeat.
+-- Returns       One row per marked worker: its id.
+-- See           SQL.md: nullable now, leader check, skip locked, T-SQL batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -19,7 +22,10 @@ BEGIN TRY
     IF @term IS NOT NULL
     BEGIN
         EXEC @leads = sp_getapplock
-            @Resource = @guard, @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 5000;
+            @Resource = @guard,
+            @LockMode = N'Shared',
+            @LockOwner = N'Transaction',
+            @LockTimeout = 5000;
         IF NOT EXISTS (
             SELECT 1
             FROM reltask.Leases WITH (READCOMMITTEDLOCK)

@@ -1,7 +1,10 @@
--- Purpose       remove workers that ended, metrics that were made, and waits that are over, for long enough; a batch of
---               each.
--- Precondition  where a term is given, the lease is still held under it.
--- Lock order    the lease's guard in share mode (see guard_lease.sql), then the others; what somebody holds is skipped.
+-- Purpose       Delete old workers, old metrics and expired lease waiters, up to :limit of each.
+-- Precondition  The worker ended, or the metric's minute lies, longer ago than its age limit; the
+--               wait is over. If a term is given, the lease is still held under it.
+-- Lock order    The lease's guard in share mode (see guard_lease.sql), then the others; locked rows
+--               are skipped.
+-- Returns       One row: the number of deleted rows.
+-- See           SQL.md: nullable now, leader check, skip locked, T-SQL batch, duration in minutes.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -16,9 +19,15 @@ DECLARE @guard nvarchar(255) = N'reltask.lease ' + @lease,
         @leads int = 0,
         @removed int = 0,
         @ended_before datetime2(6) =
-            DATEADD(MICROSECOND, -(@workers % 60000000), DATEADD(MINUTE, -(@workers / 60000000), @now)),
+            DATEADD(
+                MICROSECOND, -(@workers % 60000000),
+                DATEADD(MINUTE, -(@workers / 60000000), @now)
+            ),
         @made_before datetime2(6) =
-            DATEADD(MICROSECOND, -(@metrics % 60000000), DATEADD(MINUTE, -(@metrics / 60000000), @now));
+            DATEADD(
+                MICROSECOND, -(@metrics % 60000000),
+                DATEADD(MINUTE, -(@metrics / 60000000), @now)
+            );
 
 BEGIN TRY
     SET DEADLOCK_PRIORITY LOW;
@@ -28,7 +37,10 @@ BEGIN TRY
     IF @term IS NOT NULL
     BEGIN
         EXEC @leads = sp_getapplock
-            @Resource = @guard, @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 5000;
+            @Resource = @guard,
+            @LockMode = N'Shared',
+            @LockOwner = N'Transaction',
+            @LockTimeout = 5000;
         IF NOT EXISTS (
             SELECT 1
             FROM reltask.Leases WITH (READCOMMITTEDLOCK)

@@ -1,11 +1,15 @@
--- Purpose       remove the oldest ledger rows: those past the age, and those beyond the number to keep.
--- Precondition  older than an hour, whatever was asked for; and, where a term is given, the lease is still held under
---               it.
--- Lock order    the lease's guard in share mode (see guard_lease.sql), then ledger rows; those that somebody else
---               prunes are skipped. In a deadlock with others, this is the one that gives way.
--- Parameters    :surplus_before from read_surplus.sql, or null.
+-- Purpose       Delete the oldest ledger rows: those past the age limit, and those beyond the
+--               number to keep.
+-- Precondition  Older than an hour, whatever was asked for. If a term is given, the lease is still
+--               held under it.
+-- Lock order    The lease's guard in share mode (see guard_lease.sql), then ledger rows; locked
+--               rows are skipped, because another session prunes them. In a deadlock this session
+--               is the victim.
+-- Returns       One row: the number of deleted rows.
+-- Parameters    :surplus_before is from read_surplus.sql, or null.
+-- See           SQL.md: nullable now, leader check, skip locked, T-SQL batch, duration in minutes.
 --
--- Oldest first, and not just any: what is left of a job's history must have no gaps.
+-- The oldest rows go first, so that what remains of a job's history has no gaps.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -17,11 +21,18 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @surplus_before datetime2(6) = :surplus_before,
         @limit int = :limit;
 DECLARE @before datetime2(6) =
-            DATEADD(MICROSECOND, -(@older_than % 60000000), DATEADD(MINUTE, -(@older_than / 60000000), @now)),
+            DATEADD(
+                MICROSECOND, -(@older_than % 60000000),
+                DATEADD(MINUTE, -(@older_than / 60000000), @now)
+            ),
         @guard nvarchar(255) = N'reltask.lease ' + @lease,
         @leads int = 0,
         @removed int = 0;
-DECLARE @old TABLE (JobId uniqueidentifier NOT NULL, Fence bigint NOT NULL, PRIMARY KEY (JobId, Fence));
+DECLARE @old TABLE (
+    JobId uniqueidentifier NOT NULL,
+    Fence bigint           NOT NULL,
+    PRIMARY KEY (JobId, Fence)
+);
 
 BEGIN TRY
     SET DEADLOCK_PRIORITY LOW;
@@ -33,7 +44,10 @@ BEGIN TRY
     IF @term IS NOT NULL
     BEGIN
         EXEC @leads = sp_getapplock
-            @Resource = @guard, @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 5000;
+            @Resource = @guard,
+            @LockMode = N'Shared',
+            @LockOwner = N'Transaction',
+            @LockTimeout = 5000;
         IF NOT EXISTS (
             SELECT 1
             FROM reltask.Leases WITH (READCOMMITTEDLOCK)
@@ -51,7 +65,11 @@ BEGIN TRY
         ORDER BY FinishedAt;
 
         DELETE FROM reltask.Runs
-        WHERE EXISTS (SELECT 1 FROM @old AS old WHERE old.JobId = Runs.JobId AND old.Fence = Runs.Fence);
+        WHERE EXISTS (
+            SELECT 1
+            FROM @old AS old
+            WHERE old.JobId = Runs.JobId AND old.Fence = Runs.Fence
+        );
         SET @removed = @@ROWCOUNT;
     END;
 

@@ -1,8 +1,12 @@
--- Purpose       what the rows with these (task, key) names say about their definitions, and the database's time.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       Read the definitions of the jobs with these (task, key) names, and the database's
+--               time.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row per job that exists.
+-- See           SQL.md: nullable now, filtered index, T-SQL batch, JSON batch.
 --
--- A row that was made by hand may say its interval in columns: it is told as the schedule that it means.
+-- A row made by hand may have its interval in columns. It is returned as the schedule that it
+-- means.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -19,23 +23,30 @@ BEGIN TRY
     SELECT name.task, name.[key]
     FROM OPENJSON(@names) WITH (task nvarchar(256) '$.task', [key] nvarchar(256) '$.key') AS name;
 
-    -- Babelfish leaves the escapes of JSON where they are.
+    -- Babelfish does not decode the escapes of JSON strings.
     IF SERVERPROPERTY('Babelfish') IS NOT NULL
         UPDATE @given
-        SET JobName = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            JobKey = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+        SET JobName =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            JobKey =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
-    -- Each half spells out the filter of the index that it needs; one condition for both would read all jobs.
-    WITH named AS (
+    -- One half per filtered index; one condition for both would read all jobs.
+    WITH
+    named AS (
         SELECT job.Id
         FROM @given AS given
-        JOIN reltask.Jobs AS job ON job.JobName = given.JobName AND job.JobKey = given.JobKey AND job.JobKey IS NOT NULL
+        JOIN reltask.Jobs AS job
+            ON job.JobName = given.JobName AND job.JobKey = given.JobKey AND job.JobKey IS NOT NULL
         UNION ALL
         SELECT job.Id
         FROM @given AS given
-        JOIN reltask.Jobs AS job ON job.JobName = given.JobName AND job.JobKey IS NULL AND job.Recurring = 1
+        JOIN reltask.Jobs AS job
+            ON job.JobName = given.JobName AND job.JobKey IS NULL AND job.Recurring = 1
         WHERE given.JobKey IS NULL
     )
     SELECT job.Id AS id,
@@ -43,7 +54,8 @@ BEGIN TRY
            job.JobKey AS [key],
            CASE WHEN job.Recurring = 0 THEN NULL
                 WHEN job.Schedule IS NOT NULL THEN job.Schedule
-                WHEN job.IntervalMs IS NOT NULL THEN N'{"every":"' + CAST(job.IntervalMs AS nvarchar(20)) + N'ms"}'
+                WHEN job.IntervalMs IS NOT NULL
+                THEN N'{"every":"' + CAST(job.IntervalMs AS nvarchar(20)) + N'ms"}'
                 ELSE N'{"every":"' + CAST(job.IntervalMinutes AS nvarchar(20)) + N'm"}'
            END AS schedule,
            job.Declaration AS declaration,

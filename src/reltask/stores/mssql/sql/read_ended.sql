@@ -1,8 +1,11 @@
--- Purpose       which of these jobs the ledger knows: a second look, after an enqueue that was sent again.
--- Precondition  in the transaction of that enqueue, with the ids that it has inserted. None may be known: a job that the
---               first sending brought, and that was claimed and done while the second one looked, would come back to
---               life. Then the transaction must be rolled back, and the next try sees it.
--- Lock order    no locks.
+-- Purpose       Find which of these jobs are in the ledger, after a repeated enqueue.
+-- Precondition  In the transaction of that enqueue, with the ids that it has inserted. None may be
+--               in the ledger: a job of the first sending that was claimed and completed after the
+--               snapshot of the second one, and before its insert, would come back to life. If one
+--               is, the transaction must be rolled back; the next try sees the ledger row.
+-- Lock order    Locks nothing.
+-- Returns       One row per job in the ledger: its id.
+-- See           SQL.md: lost answer, T-SQL batch, JSON batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

@@ -1,6 +1,9 @@
--- Purpose       which of these claims the committed rows still show as this worker's.
--- Precondition  none; reads only.
--- Lock order    no locks where READ_COMMITTED_SNAPSHOT is on; otherwise it waits for a row that is being written.
+-- Purpose       Read which of these claims the committed rows still show as this worker's.
+-- Precondition  None.
+-- Lock order    Locks nothing if READ_COMMITTED_SNAPSHOT is on; otherwise waits for a row that is
+--               being written.
+-- Returns       One row per claim that still holds: id, fence.
+-- See           SQL.md: T-SQL batch, JSON batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

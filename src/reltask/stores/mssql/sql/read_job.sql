@@ -1,6 +1,8 @@
--- Purpose       one job, for people.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       Read one job.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row, if the job exists.
+-- See           SQL.md: T-SQL batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -16,9 +18,10 @@ BEGIN TRY
            CASE WHEN Recurring = 0 OR Schedule IS NOT NULL THEN Schedule
                 WHEN IntervalMs IS NOT NULL THEN CONCAT(N'{"every":"', IntervalMs, N'ms"}')
                 ELSE CONCAT(N'{"every":"', IntervalMinutes, N'm"}') END AS schedule,
-           SlotNo AS slot_no, NextRunTime AS next_run_time, DueAt AS due_at, LastRunTime AS last_run_time,
-           Attempt AS attempt, MaxAttempts AS max_attempts, Fence AS fence,
-           LockedBy AS locked_by, LockedAt AS locked_at, HeartbeatAt AS heartbeat_at, LockExpiresAt AS lock_expires_at,
+           SlotNo AS slot_no, NextRunTime AS next_run_time, DueAt AS due_at,
+           LastRunTime AS last_run_time, Attempt AS attempt, MaxAttempts AS max_attempts,
+           Fence AS fence, LockedBy AS locked_by, LockedAt AS locked_at,
+           HeartbeatAt AS heartbeat_at, LockExpiresAt AS lock_expires_at,
            Progress AS progress, Isolated AS isolated, CreatedAt AS created_at
     FROM reltask.Jobs
     WHERE Id = @id;

@@ -1,6 +1,8 @@
--- Purpose       which jobs have these (task, key) names: told to whoever wanted to enqueue another one of that name.
--- Precondition  none; reads only, and no more than a user who may only enqueue can read.
--- Lock order    no locks.
+-- Purpose       Read which jobs have these (task, key) names, to report a key that is taken.
+-- Precondition  None. Reads only what the role reltask_enqueue may read.
+-- Lock order    Locks nothing.
+-- Returns       One row per name that is taken: task, key, and the job's id.
+-- See           SQL.md: T-SQL batch, JSON batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -16,13 +18,17 @@ BEGIN TRY
     SELECT name.task, name.[key]
     FROM OPENJSON(@names) WITH (task nvarchar(256) '$.task', [key] nvarchar(256) '$.key') AS name;
 
-    -- Babelfish leaves the escapes of JSON where they are.
+    -- Babelfish does not decode the escapes of JSON strings.
     IF SERVERPROPERTY('Babelfish') IS NOT NULL
         UPDATE @given
-        SET JobName = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            JobKey = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+        SET JobName =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            JobKey =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
     SELECT job.JobName AS task, job.JobKey AS [key], job.Id AS id
     FROM @given AS given

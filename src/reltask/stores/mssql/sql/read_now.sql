@@ -1,6 +1,8 @@
--- Purpose       the database's time.
--- Precondition  none.
--- Lock order    no locks.
+-- Purpose       Read the database's time.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row: the time.
+-- See           SQL.md: nullable now.
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME());
 

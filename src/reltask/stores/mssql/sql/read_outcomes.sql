@@ -1,6 +1,9 @@
--- Purpose       what the ledger says about these runs: how a lost answer is settled.
--- Precondition  none; reads only.
--- Lock order    no locks where READ_COMMITTED_SNAPSHOT is on; otherwise it waits for a row that is being written.
+-- Purpose       Read what the ledger says about these runs, after an answer was lost.
+-- Precondition  None.
+-- Lock order    Locks nothing if READ_COMMITTED_SNAPSHOT is on; otherwise waits for a row that is
+--               being written.
+-- Returns       One row per run in the ledger: id, fence, outcome.
+-- See           SQL.md: lost answer, T-SQL batch, JSON batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

@@ -1,5 +1,7 @@
--- Purpose       whether a transaction is still open after an error: 1 yes, 0 the server has undone it, -1 it will.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       Ask whether a transaction is still open after an error.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row: state is 1 if it is open, 0 if the server has undone it, -1 if it can only
+--               be rolled back.
 
 SELECT CAST(XACT_STATE() AS int) AS state;

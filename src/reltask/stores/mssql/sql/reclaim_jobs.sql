@@ -1,12 +1,15 @@
--- Purpose       take expired claims away from their owners; the slot stays and is next claimed alone, or is dead.
--- Precondition  claimed, and HeartbeatAt plus the lock timeout copied at the claim lies in the past.
--- Lock order    rows held by somebody else are skipped. The first UPDATE locks, and asks again for what its SELECT has
---               seen: every renewal and every new claim moves LockExpiresAt beyond @now. What comes after it sees rows
---               that nobody else can change.
+-- Purpose       Take expired claims away: the slot is claimed again, alone, or the job is dead.
+-- Precondition  Claimed, and HeartbeatAt plus the lock timeout copied at the claim is in the past.
+-- Lock order    The expired rows; locked rows are skipped. The first UPDATE locks, and repeats the
+--               condition of its SELECT: every renewal and every new claim moves LockExpiresAt
+--               beyond @now. The statements after it see rows that no other session can change.
+-- Returns       One row per reclaimed claim: id, fence, task, slot_no, the owner that lost it, and
+--               whether the job is dead.
+-- See           SQL.md: nullable now, skip locked, lock first, T-SQL batch.
 --
--- A row that was taken must not be skipped any more: another statement may have its hand on the row's key in some other
--- index, and wait for the row itself. So the last UPDATE goes to the rows where they lie, which is what the first has
--- locked, and that all of them were reached is counted.
+-- A locked row must not be skipped any more: another session may hold the row's key in another
+-- index while it waits for the row. So the last UPDATE finds the rows by RowNo, the clustered key,
+-- which the first UPDATE has locked, and their number is checked.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -41,7 +44,8 @@ BEGIN TRY
             SELECT TOP (@limit) job.Id
             FROM reltask.Jobs AS job WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
             WHERE job.LockedBy IS NOT NULL AND job.LockExpiresAt < @now
-            ORDER BY job.LockExpiresAt)
+            ORDER BY job.LockExpiresAt
+        )
           AND LockedBy IS NOT NULL AND LockExpiresAt < @now;
         SET @taken = @@ROWCOUNT;
 
@@ -51,16 +55,21 @@ BEGIN TRY
         FROM @locked AS locked
         JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = locked.Id;
 
-        -- A run that the ledger knows already must not keep the others from being freed.
+        -- A run that is in the ledger already must not prevent the others from being freed.
         INSERT INTO reltask.Runs (
             JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
-            NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error)
-        SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, job.LockedBy, job.Attempt,
-               job.NextRunTime, job.DueAt, job.LockedAt, @now, N'lost',
+            NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error
+        )
+        SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, job.LockedBy,
+               job.Attempt, job.NextRunTime, job.DueAt, job.LockedAt, @now, N'lost',
                N'no heartbeat since ' + CONVERT(nvarchar(23), job.HeartbeatAt, 126) + N'Z'
         FROM @expired AS expired
         JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = expired.Id
-        WHERE NOT EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = job.Id AND run.Fence = job.Fence);
+        WHERE NOT EXISTS (
+            SELECT 1
+            FROM reltask.Runs AS run
+            WHERE run.JobId = job.Id AND run.Fence = job.Fence
+        );
 
         UPDATE job
         SET DeadAt = CASE WHEN job.Attempt >= job.MaxAttempts THEN @now END,
@@ -73,7 +82,8 @@ BEGIN TRY
             ClaimToken = NULL,
             Progress = NULL
         FROM @expired AS expired
-        JOIN reltask.Jobs AS job WITH (INDEX (UQ_Jobs_RowNo), UPDLOCK, ROWLOCK) ON job.RowNo = expired.RowNo
+        JOIN reltask.Jobs AS job WITH (INDEX (UQ_Jobs_RowNo), UPDLOCK, ROWLOCK)
+            ON job.RowNo = expired.RowNo
         WHERE job.Fence = expired.Fence AND job.LockedBy IS NOT NULL
         OPTION (LOOP JOIN, FORCE ORDER);
 
@@ -83,7 +93,8 @@ BEGIN TRY
         COMMIT TRANSACTION;
     END;
 
-    SELECT Id AS id, Fence AS fence, JobName AS task, SlotNo AS slot_no, Worker AS worker, Dead AS dead FROM @expired;
+    SELECT Id AS id, Fence AS fence, JobName AS task, SlotNo AS slot_no, Worker AS worker,
+           Dead AS dead FROM @expired;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

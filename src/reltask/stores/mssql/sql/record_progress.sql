@@ -1,6 +1,8 @@
--- Purpose       write how far a run has come, for people to see.
--- Precondition  id, owner and fence still match.
--- Lock order    one row.
+-- Purpose       Write a run's progress.
+-- Precondition  The job's row still has this id, owner and fence.
+-- Lock order    One row.
+-- Returns       One row with the id, if the claim still holds.
+-- See           SQL.md: fence, T-SQL batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

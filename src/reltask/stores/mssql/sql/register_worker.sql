@@ -1,6 +1,8 @@
--- Purpose       introduce a worker, or introduce it again after an interruption: it began when it first did.
--- Precondition  none.
--- Lock order    one row.
+-- Purpose       Insert a worker's row, or renew it after an interruption; started_at stays.
+-- Precondition  None: an existing row of this id is updated.
+-- Lock order    One row.
+-- Returns       No rows.
+-- See           SQL.md: nullable now, T-SQL batch, duration in minutes.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -15,21 +17,27 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @tasks nvarchar(max) = :tasks,
         @concurrency int = :concurrency,
         @alive_for bigint = :alive_for;
-DECLARE @alive_until datetime2(6) = DATEADD(MICROSECOND, @alive_for % 60000000, DATEADD(MINUTE, @alive_for / 60000000, @now));
+DECLARE @alive_until datetime2(6) = DATEADD(
+    MICROSECOND, @alive_for % 60000000,
+    DATEADD(MINUTE, @alive_for / 60000000, @now)
+);
 
 BEGIN TRY
     BEGIN TRANSACTION;
 
-    -- XACT_ABORT is off around the INSERT, because being refused must not cost a caller's own transaction.
+    -- XACT_ABORT is off here: a refused INSERT must not end the caller's own transaction.
     SET XACT_ABORT OFF;
     BEGIN TRY
         INSERT INTO reltask.Workers (
-            Id, Host, Pid, Version, AppVersion, Queues, Tasks, Concurrency, StartedAt, HeartbeatAt, AliveUntil)
-        SELECT @id, @host, @pid, @version, @app_version, @queues, @tasks, @concurrency, @now, @now, @alive_until
+            Id, Host, Pid, Version, AppVersion, Queues, Tasks, Concurrency, StartedAt, HeartbeatAt,
+            AliveUntil
+        )
+        SELECT @id, @host, @pid, @version, @app_version, @queues, @tasks, @concurrency, @now, @now,
+               @alive_until
         WHERE NOT EXISTS (SELECT 1 FROM reltask.Workers WITH (UPDLOCK, HOLDLOCK) WHERE Id = @id);
     END TRY
     BEGIN CATCH
-        -- the same worker was introduced at the same moment: the row is there, and that is all that was wanted
+        -- The same worker was registered at the same time: the row exists, and is updated below.
         IF ERROR_NUMBER() NOT IN (2601, 2627) OR XACT_STATE() = -1 THROW;
     END CATCH;
     SET XACT_ABORT ON;

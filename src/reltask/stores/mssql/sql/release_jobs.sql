@@ -1,12 +1,10 @@
--- Purpose       give claims back unfinished: the slot stays, the attempt is returned.
--- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
--- Lock order    by id; waits for a row held by another statement and checks it again afterwards. It is the first UPDATE
---               that locks and looks: what comes after it sees rows that nobody else can change.
---
--- Where the table is small a scan is cheaper than a seek, and would wait for rows that others hold, such as one that is
--- being inserted. So the first UPDATE is told its index, and what reads after it skips what is not ours. What writes
--- must skip nothing: the same worker's heartbeat may have its hand on a row's key in another index just then. It goes to
--- the rows by the index whose keys are locked already, and that all of them were reached is counted.
+-- Purpose       Release claims unfinished: the slot stays, and the attempt is given back.
+-- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
+--               written, and is missing from the result.
+-- Lock order    Rows by id. The first UPDATE waits for a locked row, then checks it again.
+-- Returns       One row per accepted release: id, fence, and dead, which is always false.
+-- See           SQL.md: nullable now, fence, lock order by id, lock first, T-SQL batch, duration in
+--               minutes, JSON batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -37,18 +35,21 @@ BEGIN TRY
         delay   bigint           '$.delay'
     ) AS one;
 
-    -- Babelfish leaves the escapes of JSON where they are.
+    -- Babelfish does not decode the escapes of JSON strings.
     IF SERVERPROPERTY('Babelfish') IS NOT NULL
         UPDATE @given
-        SET Error = REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)), N'\"', N'"'), N'\n', NCHAR(10)),
-                        N'\r', NCHAR(13)), N'\t', NCHAR(9)), NCHAR(57344), N'\');
+        SET Error =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
     BEGIN TRANSACTION;
 
     UPDATE job
     SET ClaimToken = NULL
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = given.Id AND job.Fence = given.Fence
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+        ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker
     OPTION (LOOP JOIN, FORCE ORDER);
     SET @locked = @@ROWCOUNT;
@@ -56,12 +57,14 @@ BEGIN TRY
     INSERT INTO @held (Id, Fence)
     SELECT job.Id, job.Fence
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = given.Id AND job.Fence = given.Fence
+    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker;
 
     INSERT INTO reltask.Runs (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
-        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error)
+        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error
+    )
     SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, @worker, job.Attempt,
            job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error
     FROM @held AS held
@@ -81,7 +84,8 @@ BEGIN TRY
         Progress = NULL
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
-    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = held.Id AND job.Fence = held.Fence
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+        ON job.Id = held.Id AND job.Fence = held.Fence
     WHERE job.LockedBy = @worker
     OPTION (LOOP JOIN, FORCE ORDER);
 

@@ -1,7 +1,9 @@
--- Purpose       take a lease away from its holder, by a person's order.
--- Precondition  held, under the term that the person saw.
--- Lock order    one row. A leader's open transaction does not keep it waiting; but until that is over nobody else can
---               take the lease.
+-- Purpose       Take a lease away from its holder, on an operator's order.
+-- Precondition  Held, under the term that the operator has seen.
+-- Lock order    One row. An open transaction of the leader does not block it, but no candidate can
+--               acquire the lease before that has ended.
+-- Returns       One row with the name, if the lease was released.
+-- See           SQL.md: nullable now, T-SQL batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

@@ -1,6 +1,8 @@
--- Purpose       give a lease back; the row stays, so that the next term is a higher one.
--- Precondition  term and acquisition still match.
--- Lock order    one row.
+-- Purpose       Give a lease back; the row stays, so that the next term is higher.
+-- Precondition  Term and acquisition still match.
+-- Lock order    One row.
+-- Returns       One row with the name, if the lease was given back.
+-- See           SQL.md: nullable now, T-SQL batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

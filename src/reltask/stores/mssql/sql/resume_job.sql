@@ -1,6 +1,8 @@
--- Purpose       let a paused job be claimed again.
--- Precondition  paused.
--- Lock order    one row.
+-- Purpose       Let a paused job be claimed again.
+-- Precondition  Paused, not dead.
+-- Lock order    One row.
+-- Returns       One row with the id, if the job was resumed.
+-- See           SQL.md: T-SQL batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

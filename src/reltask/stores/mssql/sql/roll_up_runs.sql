@@ -1,14 +1,17 @@
--- Purpose       count the ledger by minute and task, for the minutes that may have changed since the last time.
--- Precondition  where a term is given, the lease is still held under it.
--- Lock order    the lease's guard in share mode (see guard_lease.sql), then an application lock that lets one count at
---               a time: whoever finds another at it leaves it to that one. Then metrics.
+-- Purpose       Count the ledger by minute and task, for the minutes that may have changed.
+-- Precondition  If a term is given, the lease is still held under it.
+-- Lock order    The lease's guard in share mode (see guard_lease.sql), then an application lock
+--               that lets one session count at a time (a session that finds it taken counts
+--               nothing), then metrics.
+-- Returns       One row: the number of minutes written.
+-- See           SQL.md: nullable now, leader check, T-SQL batch.
 --
---     newest minute counted - 2          counted again: a commit may have come late
+--     newest counted minute - 2     counted again, because a commit may have come late
 --     …
---     first run not counted yet          ten minutes, from its own on; the rest the next time
+--     first uncounted run           ten minutes from its own on; the rest at the next call
 --
--- Not further back than an hour, less a moment: there rows may have been pruned, and counting again would count fewer.
--- A minute that is as it was is not written.
+-- Nothing older than about an hour is counted again: rows of that age may have been pruned, and the
+-- counts would shrink. A minute whose counts have not changed is not written.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -42,7 +45,10 @@ BEGIN TRY
     IF @term IS NOT NULL
     BEGIN
         EXEC @leads = sp_getapplock
-            @Resource = @guard, @LockMode = N'Shared', @LockOwner = N'Transaction', @LockTimeout = 5000;
+            @Resource = @guard,
+            @LockMode = N'Shared',
+            @LockOwner = N'Transaction',
+            @LockTimeout = 5000;
         IF NOT EXISTS (
             SELECT 1
             FROM reltask.Leases WITH (READCOMMITTEDLOCK)
@@ -52,7 +58,10 @@ BEGIN TRY
     END;
     IF @leads >= 0
         EXEC @counts = sp_getapplock
-            @Resource = N'reltask.metrics', @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 0;
+            @Resource = N'reltask.metrics',
+            @LockMode = N'Exclusive',
+            @LockOwner = N'Transaction',
+            @LockTimeout = 0;
 
     IF @counts >= 0
     BEGIN
@@ -62,29 +71,39 @@ BEGIN TRY
 
         SELECT @uncounted = MIN(FinishedAt)
         FROM reltask.Runs
-        WHERE FinishedAt >= @since AND (@newest IS NULL OR FinishedAt >= DATEADD(MINUTE, 1, @newest))
+        WHERE FinishedAt >= @since
+          AND (@newest IS NULL OR FinishedAt >= DATEADD(MINUTE, 1, @newest))
           AND Outcome IN (N'succeeded', N'failed', N'lost', N'abandoned') AND ClaimedAt IS NOT NULL;
-        SET @until = DATEADD(MINUTE, DATEDIFF(MINUTE, @epoch, COALESCE(@uncounted, @now)) + 10, @epoch);
+        SET @until = DATEADD(
+            MINUTE, DATEDIFF(MINUTE, @epoch, COALESCE(@uncounted, @now)) + 10,
+            @epoch
+        );
 
-        -- What is as it was need not be written.
-        INSERT INTO @counted (Minute, JobName, Succeeded, Failed, Seconds, SecondsMost, Late, LateMost)
-        SELECT counted.Minute, counted.JobName, counted.Succeeded, counted.Failed, counted.Seconds, counted.SecondsMost,
-               counted.Late, counted.LateMost
+        -- Counts that have not changed are not written.
+        INSERT INTO @counted (
+            Minute, JobName, Succeeded, Failed, Seconds, SecondsMost, Late, LateMost
+        )
+        SELECT counted.Minute, counted.JobName, counted.Succeeded, counted.Failed, counted.Seconds,
+               counted.SecondsMost, counted.Late, counted.LateMost
         FROM (
-            SELECT run.Minute, run.JobName, SUM(run.Success) AS Succeeded, SUM(1 - run.Success) AS Failed,
-                   SUM(run.Seconds) AS Seconds, MAX(run.Seconds) AS SecondsMost, SUM(run.Late) AS Late,
+            SELECT run.Minute, run.JobName, SUM(run.Success) AS Succeeded,
+                   SUM(1 - run.Success) AS Failed, SUM(run.Seconds) AS Seconds,
+                   MAX(run.Seconds) AS SecondsMost, SUM(run.Late) AS Late,
                    MAX(run.Late) AS LateMost
             FROM (
                 SELECT DATEADD(MINUTE, DATEDIFF(MINUTE, @epoch, FinishedAt), @epoch) AS Minute,
                        JobName,
                        CASE WHEN Outcome = N'succeeded' THEN 1 ELSE 0 END AS Success,
                        CASE WHEN FinishedAt > ClaimedAt
-                            THEN DATEDIFF_BIG(MICROSECOND, ClaimedAt, FinishedAt) / 1e6 ELSE 0 END AS Seconds,
+                            THEN DATEDIFF_BIG(MICROSECOND, ClaimedAt, FinishedAt) / 1e6
+                            ELSE 0 END AS Seconds,
                        CASE WHEN ClaimedAt > DueAt
-                            THEN DATEDIFF_BIG(MICROSECOND, DueAt, ClaimedAt) / 1e6 ELSE 0 END AS Late
+                            THEN DATEDIFF_BIG(MICROSECOND, DueAt, ClaimedAt) / 1e6
+                            ELSE 0 END AS Late
                 FROM reltask.Runs
                 WHERE FinishedAt >= @since AND FinishedAt < @until
-                  AND Outcome IN (N'succeeded', N'failed', N'lost', N'abandoned') AND ClaimedAt IS NOT NULL
+                  AND Outcome IN (N'succeeded', N'failed', N'lost', N'abandoned')
+                  AND ClaimedAt IS NOT NULL
             ) AS run
             GROUP BY run.Minute, run.JobName
         ) AS counted
@@ -92,15 +111,19 @@ BEGIN TRY
             SELECT 1
             FROM reltask.Metrics AS metric
             WHERE metric.Minute = counted.Minute AND metric.JobName = counted.JobName
-              AND metric.Succeeded = counted.Succeeded AND metric.Failed = counted.Failed);
+              AND metric.Succeeded = counted.Succeeded AND metric.Failed = counted.Failed
+        );
 
         DELETE FROM reltask.Metrics
         WHERE EXISTS (
             SELECT 1
             FROM @counted AS counted
-            WHERE counted.Minute = Metrics.Minute AND counted.JobName = Metrics.JobName);
+            WHERE counted.Minute = Metrics.Minute AND counted.JobName = Metrics.JobName
+        );
 
-        INSERT INTO reltask.Metrics (Minute, JobName, Succeeded, Failed, Seconds, SecondsMost, Late, LateMost)
+        INSERT INTO reltask.Metrics (
+            Minute, JobName, Succeeded, Failed, Seconds, SecondsMost, Late, LateMost
+        )
         SELECT Minute, JobName, Succeeded, Failed, Seconds, SecondsMost, Late, LateMost
         FROM @counted;
     END;

@@ -1,5 +1,6 @@
--- Purpose       undo a transaction's writes, if there still is one.
--- Precondition  none.
--- Lock order    frees all locks.
+-- Purpose       Roll a transaction back, if one is still open.
+-- Precondition  None.
+-- Lock order    Releases all locks.
+-- Returns       No rows.
 
 IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -1,6 +1,8 @@
--- Purpose       mark a worker as stopped; it waits for no lease any more.
--- Precondition  none; a second time changes nothing.
--- Lock order    rows of this worker alone.
+-- Purpose       Mark a worker as stopped, and remove it from the waiters of all leases.
+-- Precondition  Not stopped yet; a second call changes nothing.
+-- Lock order    Rows of this worker only.
+-- Returns       No rows.
+-- See           SQL.md: nullable now, T-SQL batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

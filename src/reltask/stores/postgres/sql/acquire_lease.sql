@@ -1,9 +1,14 @@
--- Purpose       take a lease that nobody holds any more, with the next term; or say who comes before this one.
--- Precondition  never held, given back, or past its end by the database's clock. The same acquisition again, whose
---               answer was lost, finds what it has won: same term, renewed.
--- Lock order    the lease's row, then rows of waiters. Whatever somebody holds is skipped, so a try never waits: a
---               leader's open transaction holds the row in share mode, and then the lease is not free yet. Who makes
---               the row shuts out others by an advisory lock, because an insert would wait for its twin.
+-- Purpose       Acquire a free lease with the next term, or report this candidate's rank.
+-- Precondition  The lease was never held, was given back, or has expired by the database's clock.
+--               An acquisition that is sent again because its answer was lost keeps its term and is
+--               renewed.
+-- Lock order    The lease's row, then rows of waiters. Locked rows are skipped, so the statement
+--               never waits: an open transaction of the leader holds the row in share mode, and
+--               then the lease is not free yet. The insert of a new lease takes an advisory lock
+--               first, because it would wait for a concurrent insert.
+-- Returns       One row: the term (null if refused), the database's time, when the lease expires,
+--               this candidate's rank, and the number of waiters.
+-- See           SQL.md: nullable now, materialized CTE, skip locked.
 
 with
 parameters as materialized (
@@ -40,9 +45,11 @@ taken as (
 ),
 
 made as (
-    insert into reltask.leases (name, holder, acquisition, term, acquired_at, heartbeat_at, ttl_ms, expires_at)
-    select :lease::text, :holder::text, :acquisition::uuid, 1, parameters.now, parameters.now, :ttl_ms::bigint,
-           parameters.now + parameters.ttl
+    insert into reltask.leases (
+        name, holder, acquisition, term, acquired_at, heartbeat_at, ttl_ms, expires_at
+    )
+    select :lease::text, :holder::text, :acquisition::uuid, 1, parameters.now, parameters.now,
+           :ttl_ms::bigint, parameters.now + parameters.ttl
     from parameters
     where not exists (select from reltask.leases where name = :lease::text)
       and pg_try_advisory_xact_lock(hashtextextended('reltask.leases ' || :lease::text, 0))
@@ -63,19 +70,20 @@ others as materialized (
       and waiter.waiting_until > (select now from parameters)
 ),
 
--- Refused: this one waits, if it means to. A row that says so for long enough is left alone.
+-- Refused: this candidate waits, if it wants to. A wait that lasts long enough is not written.
 waits_on as (
     update reltask.lease_waiters as waiter
     set waiting_until = parameters.now + :waits::interval
     from parameters
     where waiter.name = :lease::text
       and waiter.holder = (
-        select mine.holder
-        from reltask.lease_waiters as mine
-        where mine.name = :lease::text and mine.holder = :holder::text
-          and mine.waiting_until < parameters.now + :waits::interval / 2
-          and not exists (select from won)
-        for update skip locked)
+          select mine.holder
+          from reltask.lease_waiters as mine
+          where mine.name = :lease::text and mine.holder = :holder::text
+            and mine.waiting_until < parameters.now + :waits::interval / 2
+            and not exists (select from won)
+          for update skip locked
+      )
 ),
 
 waits_first as (
@@ -85,11 +93,12 @@ waits_first as (
     where :waits::interval is not null
       and not exists (select from won)
       and not exists (
-        select from reltask.lease_waiters where name = :lease::text and holder = :holder::text)
+          select from reltask.lease_waiters where name = :lease::text and holder = :holder::text
+      )
     on conflict do nothing
 ),
 
--- Won: this one does not wait any more, and those that gave up are forgotten.
+-- Acquired: the holder does not wait any more, and expired waits are removed.
 waits_no_more as (
     delete from reltask.lease_waiters as waiter
     using (

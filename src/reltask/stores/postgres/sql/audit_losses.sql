@@ -1,12 +1,15 @@
--- Purpose       runs that lost their lock, by task, outcome and worker, with the reason of the last one.
--- Precondition  none; reads only, and looks at every ledger row.
--- Lock order    no locks.
--- Parameters    :task null for all tasks; :limit.
+-- Purpose       Count the runs that lost their lock, by task, outcome and worker.
+-- Precondition  None. Reads every ledger row.
+-- Lock order    Locks nothing.
+-- Returns       One row per task, outcome and worker, with the error of the latest run.
+-- Parameters    :task is null for all tasks; :limit.
 --
--- lost        the lock ended and somebody else took the claim away
--- abandoned   the worker itself found that it had lost the lock, or was about to, and gave up
--- returned    of these, the runs whose worker was seen alive afterwards: it was paused or cut off, not dead. What it
---             still wrote for them was refused. A refused write leaves no row, so nobody can count those.
+--     lost        the lock expired, and another worker reclaimed the job
+--     abandoned   the worker found that it had lost the lock, or was about to, and gave up
+--     returned    how many of these workers were seen alive afterwards: paused or cut off, not dead
+--
+-- Later writes of a returned worker were refused. A refused write leaves no row, so it cannot be
+-- counted.
 
 select run.task,
        run.outcome,

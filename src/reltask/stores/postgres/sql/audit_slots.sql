@@ -1,39 +1,44 @@
--- Purpose       find breaks in the histories of jobs: one row per finding; a sound database answers with none.
--- Precondition  none; reads only, each ledger row once, in the order of its primary key. One statement, one snapshot.
--- Lock order    no locks.
--- Parameters    :task null for all tasks; :kept_for an interval, history younger than that is never pruned; :limit.
+-- Purpose       Find gaps and contradictions in the histories of jobs.
+-- Precondition  None. Reads every ledger row once, by primary key, in one snapshot.
+-- Lock order    Locks nothing.
+-- Returns       One row per finding; none if the histories are sound.
+-- Parameters    :task is null for all tasks; :kept_for is an interval, younger history is never
+--               pruned; :limit.
+-- See           SQL.md: nullable now.
 --
--- Read by fence, each ledger row of a job follows from the one before: its fence is one higher; its slot is the same
--- if the run before left it open, and the next if the run before ended it. After the newest ledger row stands the
--- job's row, for which the same holds. A job without a row has ended: its only slot is done, or it was discarded.
+-- Ordered by fence, each ledger row of a job follows from the one before: its fence is one higher,
+-- and its slot is the same if the earlier run left it open, or the next one if the earlier run
+-- ended it. The same holds between the newest ledger row and the job's row. A job without a row has
+-- ended: its only slot is done, or it was discarded.
 --
 --     ledger    fence 1  slot 1  failed
 --               fence 2  slot 1  succeeded     ends slot 1
 --               fence 4  slot 3  succeeded     run-missing 3 to 3, slot-lost 2 to 2
 --     row       fence 4  slot 4                the next fence would be 5: sound
 --
--- Old history may have been pruned, so it may start anywhere; that of a job younger than :kept_for starts with 1.
+-- Old history may have been pruned, so it may start anywhere. The history of a job younger than
+-- :kept_for starts with 1.
 
 with
 parameters as materialized (
     select coalesce(:now::timestamptz, statement_timestamp()) - :kept_for::interval as kept_since
 ),
 
--- Inside the ledger.
+-- Consecutive ledger rows of a job.
 steps as (
     select job_id, task, key, fence, slot_no,
            lag(fence) over by_fence + 1 as fence_due,
-           lag(case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded') then slot_no + 1
-                    else slot_no end) over by_fence as slot_due
+           lag(case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
+                    then slot_no + 1 else slot_no end) over by_fence as slot_due
     from reltask.runs
     window by_fence as (partition by job_id order by fence)
 ),
 
--- Where it ends.
+-- The newest ledger row of each job.
 newest as (
     select distinct on (job_id) job_id, task, key, fence, slot_no, outcome,
-           case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded') then slot_no + 1
-                else slot_no end as slot_after
+           case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
+                then slot_no + 1 else slot_no end as slot_after
     from reltask.runs
     order by job_id, fence desc
 ),
@@ -43,16 +48,17 @@ links (job_id, task, key, fence_due, slot_due, fence, slot_no) as (
     select job_id, task, key, fence_due, slot_due, fence, slot_no
     from steps
     union all
-    -- the job's row; without one, the slot that should be current is lost, unless the job was over
+    -- The job's row. Without one, the current slot is lost, unless the job has ended.
     select newest.job_id, newest.task, newest.key, newest.fence + 1, newest.slot_after,
            job.fence + case when job.locked_by is null then 1 else 0 end,
            case when job.id is not null then job.slot_no
                 when newest.slot_after = newest.slot_no then newest.slot_after + 1
-                when newest.slot_no > 1 and newest.outcome <> 'discarded' then newest.slot_after + 1 end
+                when newest.slot_no > 1 and newest.outcome <> 'discarded'
+                then newest.slot_after + 1 end
     from newest
     left join reltask.jobs as job on job.id = newest.job_id
     union all
-    -- the first run of jobs too young to have been pruned
+    -- The first run of jobs too young to have been pruned.
     select job.id, job.task, job.key, 1, 1,
            coalesce(oldest.fence, job.fence + case when job.locked_by is null then 1 else 0 end),
            coalesce(oldest.slot_no, job.slot_no)
@@ -66,10 +72,11 @@ links (job_id, task, key, fence_due, slot_due, fence, slot_no) as (
         limit 1
     ) as oldest on true
     union all
-    -- a slot that ended too lately to have been pruned, and no ledger row at all
+    -- A slot that ended too recently to have been pruned, without any ledger row.
     select job.id, job.task, job.key, null, job.slot_no - 1, null, job.slot_no
     from parameters
-    join reltask.jobs as job on job.created_at <= parameters.kept_since and job.last_run_time > parameters.kept_since
+    join reltask.jobs as job
+        on job.created_at <= parameters.kept_since and job.last_run_time > parameters.kept_since
     where not exists (select from reltask.runs where job_id = job.id)
 ),
 
@@ -98,7 +105,11 @@ findings as (
     select 'slot-reopened', job_id, task, key, slot_no, slot_no
     from broken
     where slot_no < slot_due
-      and not exists (select from twice where twice.job_id = broken.job_id and twice.slot_no = broken.slot_no)
+      and not exists (
+          select
+          from twice
+          where twice.job_id = broken.job_id and twice.slot_no = broken.slot_no
+      )
     union all
     select 'run-missing', job_id, task, key, fence_due, fence - 1
     from broken
@@ -110,7 +121,13 @@ findings as (
 )
 
 select kind, job_id, task, key, first_no, last_no,
-       (select slot_no from reltask.runs where job_id = findings.job_id order by fence limit 1) as starts_at
+       (
+           select slot_no
+           from reltask.runs
+           where job_id = findings.job_id
+           order by fence
+           limit 1
+       ) as starts_at
 from findings
 where :task::text is null or task = :task::text
 order by task, job_id, first_no, kind

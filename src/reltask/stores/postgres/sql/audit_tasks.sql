@@ -1,10 +1,11 @@
--- Purpose       count slots and runs by task, and say how late slots were first claimed.
--- Precondition  none; reads only, and looks at every ledger row and every job.
--- Lock order    no locks.
--- Parameters    :task null for all tasks.
+-- Purpose       Count slots and runs by task, and measure how late slots were first claimed.
+-- Precondition  None. Reads every ledger row and every job.
+-- Lock order    Locks nothing.
+-- Returns       One row per task.
+-- Parameters    :task is null for all tasks.
 --
--- ended counts each slot once; doubled counts the ends beyond the first. cut counts the jobs whose history starts
--- later than with their first run, because the older part was pruned.
+-- ended counts each slot once; doubled counts the ends beyond the first. cut counts the jobs whose
+-- history does not start with their first run, because the older part was pruned.
 
 with
 by_job as (
@@ -21,7 +22,9 @@ by_job as (
            count(*) filter (where outcome = 'lost') as lost,
            count(*) filter (where outcome in ('snoozed', 'released', 'abandoned')) as given_back
     from reltask.runs
-    cross join lateral (select outcome in ('succeeded', 'cancelled', 'skipped', 'discarded') as ends) as slot
+    cross join lateral (
+        select outcome in ('succeeded', 'cancelled', 'skipped', 'discarded') as ends
+    ) as slot
     where :task::text is null or task = :task::text
     group by job_id
     union all
@@ -52,14 +55,16 @@ by_task as materialized (
 lateness as materialized (
     select task,
            percentile_disc(array[0.5, 0.95, 1.0])
-               within group (order by extract(epoch from claimed_at - due_at)::double precision) as seconds
+               within group (order by extract(epoch from claimed_at - due_at)::double precision)
+               as seconds
     from reltask.runs
     where attempt = 1 and claimed_at is not null and (:task::text is null or task = :task::text)
     group by task
 )
 
-select by_task.task, jobs, ended, doubled, succeeded, cancelled, skipped, discarded, failed, lost, given_back, cut,
-       lateness.seconds[1] as late_p50, lateness.seconds[2] as late_p95, lateness.seconds[3] as late_max
+select by_task.task, jobs, ended, doubled, succeeded, cancelled, skipped, discarded, failed, lost,
+       given_back, cut, lateness.seconds[1] as late_p50, lateness.seconds[2] as late_p95,
+       lateness.seconds[3] as late_max
 from by_task
 left join lateness on lateness.task = by_task.task
 order by by_task.task;

@@ -1,17 +1,20 @@
--- Purpose       find jobs that wait longer than their lock timeout, and say whether anybody could have helped them.
--- Precondition  none; reads only, and looks at every unclaimed job once.
--- Lock order    no locks.
--- Parameters    :task null for all tasks; :lock_timeout an interval, for jobs that name none of their own.
+-- Purpose       Find jobs that have waited longer than their lock timeout, and say why.
+-- Precondition  None. Reads every unclaimed job once.
+-- Lock order    Locks nothing.
+-- Returns       One row per kind, task and queue: the number of jobs, and the one that has waited
+--               longest.
+-- Parameters    :task is null for all tasks; :lock_timeout is an interval, for jobs that name none.
+-- See           SQL.md: nullable now.
 --
--- unclaimed     due, and a worker that knows the task stood idle in its queue all the while: a violation
--- backlog       due; the workers that know the task were busy
--- unserved      due; no live worker knows the task, or serves its queue
--- unreclaimed   claimed, the lock has ended, and a live worker has not taken it away: a violation
--- expired       claimed, the lock has ended, and no worker has been there to take it away
+--     unclaimed     due, and a worker that knows the task was idle in its queue: a violation
+--     backlog       due, and the workers that know the task were busy
+--     unserved      due, and no live worker knows the task or serves its queue
+--     unreclaimed   lock expired, and a live worker has not reclaimed the job: a violation
+--     expired       lock expired, and there was no live worker to reclaim the job
 --
--- A worker stood idle in a queue if it has been there for a lock timeout, has a free place, holds no job of the queue,
--- and has ended no run of it within the lock timeout. A job waits since it was due, inserted, or freed by its last
--- run, whichever came last.
+-- A worker was idle in a queue if it has run for a lock timeout, has a free place, holds no job of
+-- the queue, and has ended no run of it within the lock timeout. A job waits from the latest of its
+-- due time, its insertion, and the end of its last run.
 
 with
 parameters as materialized (
@@ -28,7 +31,8 @@ held as materialized (
 alive as materialized (
     select worker.id, worker.queues, worker.tasks,
            worker.started_at <= parameters.now - :lock_timeout::interval as settled,
-           coalesce((select held.jobs from held where held.worker = worker.id), 0) < worker.concurrency as has_room
+           coalesce((select held.jobs from held where held.worker = worker.id), 0)
+               < worker.concurrency as has_room
     from reltask.workers as worker
     cross join parameters
     where worker.stopped_at is null and worker.alive_until >= parameters.now
@@ -55,8 +59,10 @@ serving as materialized (
 ),
 
 due as (
-    select job.id, job.task, job.queue, greatest(job.due_at, job.created_at, run.finished_at) as since,
-           coalesce(job.lock_timeout_ms * interval '1 millisecond', :lock_timeout::interval) as patience
+    select job.id, job.task, job.queue,
+           greatest(job.due_at, job.created_at, run.finished_at) as since,
+           coalesce(job.lock_timeout_ms * interval '1 millisecond', :lock_timeout::interval)
+               as patience
     from reltask.jobs as job
     cross join parameters
     left join reltask.runs as run on run.job_id = job.id and run.fence = job.fence
@@ -65,20 +71,25 @@ due as (
 ),
 
 waiting as (
-    select case when serving.idle then 'unclaimed' when serving.task is null then 'unserved' else 'backlog' end as kind,
+    select case when serving.idle then 'unclaimed'
+                when serving.task is null then 'unserved'
+                else 'backlog' end as kind,
            due.task, due.queue, due.id, due.since
     from due
     cross join parameters
     left join serving on serving.task = due.task and serving.queue = due.queue
     where due.since < parameters.now - due.patience
     union all
-    select case when exists (select from alive where settled) then 'unreclaimed' else 'expired' end,
+    select case when exists (select from alive where settled) then 'unreclaimed'
+                else 'expired' end,
            job.task, job.queue, job.id, job.lock_expires_at
     from reltask.jobs as job
     cross join parameters
     where job.locked_by is not null
       and job.lock_expires_at
-          < parameters.now - coalesce(job.claim_timeout_ms * interval '1 millisecond', :lock_timeout::interval)
+          < parameters.now - coalesce(
+              job.claim_timeout_ms * interval '1 millisecond', :lock_timeout::interval
+          )
 )
 
 select kind, task, queue, count(*) as jobs,

@@ -1,13 +1,20 @@
--- Purpose       take up to :limit due jobs for :worker, and say when it is worth asking again.
--- Precondition  due, unclaimed, not paused, not dead; queue and task name known to the worker.
--- Lock order    none needed: rows held by somebody else are skipped, so this statement never waits.
+-- Purpose       Claim up to :limit due jobs for :worker, and say when to ask again.
+-- Precondition  Due, unclaimed, not paused, not dead; the worker serves the queue and knows the
+--               task.
+-- Lock order    The claimed rows. Locked rows are skipped, so the statement never waits.
+-- Returns       First the database's time, the next due time and the next lock expiry, even if
+--               nothing was claimed; then one row per claim. There due_at is null if it equals
+--               next_run_time, and slot_started_at is null if it is the time of the claim.
+-- See           SQL.md: nullable now, materialized CTE, skip locked, filtered index, generated
+--               column.
 --
--- A lane is one (queue, task, priority); index jobs_claimable keeps each lane in order of due time. The lanes that
--- exist are found by hopping from one to the next with one index seek each, so the cost depends on the number of
--- lanes and not on the number of rows; a hop over a name that this worker does not know ends at the next one it knows.
+-- A lane is one (queue, task, priority); the index jobs_claimable keeps each lane in order of due
+-- time. The recursion goes from one lane to the next with one index seek each, so the cost depends
+-- on the number of lanes, not of rows. From a task name that the worker does not know it goes to
+-- the next name that it knows.
 --
--- A job whose last run was lost is isolated: it is taken only when it has been due for :isolated_after, and alone.
--- The first row answers "what time is it, and when next"; it comes back even when nothing was taken.
+-- A job whose last run was lost is isolated: it is claimed only when it has been due for
+-- :isolated_after, and alone.
 
 with recursive
 parameters as materialized (
@@ -16,7 +23,8 @@ parameters as materialized (
 ),
 
 lanes as (
-    select wanted.queue, head.task, head.priority, head.due_at, head.task = any (:tasks::text[]) as known
+    select wanted.queue, head.task, head.priority, head.due_at,
+           head.task = any (:tasks::text[]) as known
     from parameters
     cross join unnest(:queues::text[]) as wanted (queue)
     cross join lateral (
@@ -32,7 +40,11 @@ lanes as (
     from lanes
     cross join lateral (
         select case when lanes.known then lanes.task
-                    else (select min(name) from unnest(:tasks::text[]) as names (name) where name > lanes.task) end as task,
+                    else (
+                        select min(name)
+                        from unnest(:tasks::text[]) as names (name)
+                        where name > lanes.task
+                    ) end as task,
                case when lanes.known then lanes.priority else -1 end as priority
     ) as last
     cross join lateral (
@@ -57,7 +69,7 @@ isolated as materialized (
     for update of job skip locked
 ),
 
--- The inner limit and the outer one together lock no more rows than are taken.
+-- The inner and the outer limit together lock no more rows than are claimed.
 ordinary as materialized (
     select due.id
     from (
@@ -72,7 +84,8 @@ ordinary as materialized (
         from reltask.jobs as job
         where job.queue = lane.queue and job.task = lane.task and job.priority = lane.priority
           and job.due_at <= (select now from parameters)
-          and job.locked_by is null and job.paused_at is null and job.dead_at is null and not job.isolated
+          and job.locked_by is null and job.paused_at is null and job.dead_at is null
+          and not job.isolated
         order by job.queue, job.task, job.priority, job.due_at
         limit :limit::integer
         for update of job skip locked
@@ -94,31 +107,36 @@ claimed as (
         attempt = job.attempt + 1,
         slot_started_at = coalesce(job.slot_started_at, parameters.now),
         progress = null,
-        -- unchanged, but named: due_at depends on it, and PostgreSQL would read its definition anew for every row
+        -- unchanged, see SQL.md: generated column
         not_before = job.not_before
     from parameters
     where job.id = any (array(select id from isolated union all select id from ordinary))
       and job.locked_by is null
-    returning job.id, job.fence, job.task, job.key, job.args, job.queue, job.priority, job.schedule, job.slot_no,
-              job.next_run_time, job.due_at, job.slot_started_at, job.locked_at, job.attempt, job.max_attempts,
-              job.claim_timeout_ms, job.lock_expires_at, job.isolated
+    returning job.id, job.fence, job.task, job.key, job.args, job.queue, job.priority, job.schedule,
+              job.slot_no, job.next_run_time, job.due_at, job.slot_started_at, job.locked_at,
+              job.attempt, job.max_attempts, job.claim_timeout_ms, job.lock_expires_at, job.isolated
 ),
 
 alive as (
     update reltask.workers as worker
-    set heartbeat_at = parameters.now, alive_until = parameters.now + :alive_for::interval, dead_at = null
+    set heartbeat_at = parameters.now,
+        alive_until = parameters.now + :alive_for::interval,
+        dead_at = null
     from parameters
     where worker.id = (
         select me.id
         from reltask.workers as me
         where me.id = :worker::text
-          and (me.heartbeat_at < (select now from parameters) - interval '5 seconds' or me.dead_at is not null)
+          and (
+              me.heartbeat_at < (select now from parameters) - interval '5 seconds'
+              or me.dead_at is not null
+          )
         for update skip locked
     )
 ),
 
 next_times (due_at) as (
-    -- the first future job of each lane
+    -- The first future job of each lane.
     select future.due_at
     from lanes
     cross join parameters
@@ -127,22 +145,26 @@ next_times (due_at) as (
         from reltask.jobs as job
         where job.queue = lanes.queue and job.task = lanes.task and job.priority = lanes.priority
           and job.due_at > parameters.now
-          and job.locked_by is null and job.paused_at is null and job.dead_at is null and not job.isolated
+          and job.locked_by is null and job.paused_at is null and job.dead_at is null
+          and not job.isolated
         order by job.queue, job.task, job.priority, job.due_at
         limit 1
     ) as future
     where lanes.known
     union all
-    -- a due head that was not taken although there was room: a rival holds it, or an isolated job went first
+    -- A due head that was not claimed although there was room: another worker has locked it, or an
+    -- isolated job was claimed alone.
     select lanes.due_at
     from lanes
     cross join parameters
     where lanes.known and lanes.due_at <= parameters.now
       and (select count(*) from claimed) < :limit::integer
       and not exists (
-        select from claimed
-        where claimed.queue = lanes.queue and claimed.task = lanes.task and claimed.priority = lanes.priority
-          and claimed.due_at = lanes.due_at and not claimed.isolated)
+          select from claimed
+          where claimed.queue = lanes.queue and claimed.task = lanes.task
+            and claimed.priority = lanes.priority
+            and claimed.due_at = lanes.due_at and not claimed.isolated
+      )
     union all
     select job.due_at + :isolated_after::interval
     from reltask.jobs as job
@@ -158,24 +180,28 @@ header as (
     select parameters.now,
            (select min(due_at) from next_times) as next_due,
            least(
-               (select lock_expires_at from reltask.jobs where locked_by is not null order by lock_expires_at limit 1),
+               (
+                   select lock_expires_at
+                   from reltask.jobs
+                   where locked_by is not null
+                   order by lock_expires_at
+                   limit 1
+               ),
                (select min(lock_expires_at) from claimed)
            ) as next_expiry
     from parameters
 )
 
--- What all rows would repeat travels once, in the first; what says nothing new does not travel (null: the column before
--- it, or the time of the claim, says it already).
-select now, next_due, next_expiry,
-       null as id, null as fence, null as task, null as key, null as args, null as queue, null as priority,
-       null as schedule, null as slot_no, null as next_run_time, null as due_at, null as slot_started_at,
-       null as attempt, null as max_attempts, null as claim_timeout_ms, null as isolated
+-- Values that all rows would repeat are sent once, in the first row.
+select now, next_due, next_expiry, null as id, null as fence, null as task, null as key,
+       null as args, null as queue, null as priority, null as schedule, null as slot_no,
+       null as next_run_time, null as due_at, null as slot_started_at, null as attempt,
+       null as max_attempts, null as claim_timeout_ms, null as isolated
 from header
 union all
 (
-    select null, null, null,
-           id, fence, task, key, args, queue, priority,
-           schedule, slot_no, next_run_time, nullif(due_at, next_run_time), nullif(slot_started_at, locked_at),
+    select null, null, null, id, fence, task, key, args, queue, priority, schedule, slot_no,
+           next_run_time, nullif(due_at, next_run_time), nullif(slot_started_at, locked_at),
            attempt, max_attempts, claim_timeout_ms, isolated
     from claimed
     order by claimed.priority, claimed.due_at, claimed.id

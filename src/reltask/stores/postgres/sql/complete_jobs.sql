@@ -1,12 +1,15 @@
--- Purpose       end slots: one ledger row each, one-offs removed, recurring jobs moved to their next slot.
--- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
--- Lock order    ids ascending; waits for a row held by another statement and checks it again afterwards.
+-- Purpose       End slots: write the ledger, remove one-offs, move recurring jobs to their next
+--               slot.
+-- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
+--               written, and is missing from the result.
+-- Lock order    Rows by ascending id. Waits for a locked row, then checks it again.
+-- Returns       One row per accepted completion: id, fence, and dead, which is always false.
+-- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, primary-key
+--               lookup.
 --
--- Each row is found by its id. "Any of this one" says to people what "equal" says; the planner can only look it up, even
--- where the statistics say that there is nothing to walk. "Is not distinct from" keeps it from walking all that is held.
---
--- A slot that was passed over (:skipped_…) gets a ledger row too. It takes the next slot number and the next fence, so
--- the job's row moves on by as many. The unique index runs_slot_ends_once refuses a second end of any slot.
+-- A skipped slot also gets a ledger row, with the next slot number and the next fence; the job's
+-- row advances by the same number. The unique index runs_slot_ends_once refuses a second end of any
+-- slot.
 
 with
 parameters as materialized (
@@ -14,8 +17,9 @@ parameters as materialized (
 ),
 
 held as materialized (
-    select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
-           job.locked_at, given.outcome, given.result, given.error, given.next_time, coalesce(given.skipped, 0) as skipped
+    select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
+           job.next_run_time, job.due_at, job.locked_at, given.outcome, given.result, given.error,
+           given.next_time, coalesce(given.skipped, 0) as skipped
     from (
         select *
         from unnest(
@@ -35,17 +39,20 @@ held as materialized (
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
-        nominal_time, due_at, claimed_at, finished_at, outcome, error, result)
-    select held.id, held.fence, held.slot_no, held.task, held.key, held.queue, :worker::text, held.attempt,
-           held.next_run_time, held.due_at, held.locked_at, parameters.now, coalesce(held.outcome, 'succeeded'),
-           held.error, held.result::json
+        nominal_time, due_at, claimed_at, finished_at, outcome, error, result
+    )
+    select held.id, held.fence, held.slot_no, held.task, held.key, held.queue, :worker::text,
+           held.attempt, held.next_run_time, held.due_at, held.locked_at, parameters.now,
+           coalesce(held.outcome, 'succeeded'), held.error, held.result::json
     from held
     cross join parameters
     union all
-    select held.id, held.fence + passed.nth, held.slot_no + passed.nth, held.task, held.key, held.queue, null, 0,
-           passed.nominal_time, passed.nominal_time, null, parameters.now, 'skipped', null, null
-    from unnest(:skipped_ids::uuid[], :skipped_nths::integer[], :skipped_times::timestamptz[])
-        as passed (id, nth, nominal_time)
+    select held.id, held.fence + passed.nth, held.slot_no + passed.nth, held.task, held.key,
+           held.queue, null, 0, passed.nominal_time, passed.nominal_time, null, parameters.now,
+           'skipped', null, null
+    from unnest(
+        :skipped_ids::uuid[], :skipped_nths::integer[], :skipped_times::timestamptz[]
+    ) as passed (id, nth, nominal_time)
     join held on held.id = passed.id
     cross join parameters
 ),
@@ -59,7 +66,7 @@ advanced as (
     update reltask.jobs as job
     set slot_no = held.slot_no + 1 + held.skipped,
         fence = held.fence + held.skipped,
-        -- the next nominal time is strictly later than the last, whatever the clocks did
+        -- strictly later than the last, whatever the clocks did
         next_run_time = greatest(held.next_time, held.next_run_time + interval '1 microsecond'),
         not_before = null,
         attempt = 0,

@@ -1,14 +1,14 @@
--- Purpose       end the slots of one-offs: each row is removed, and becomes a row of the ledger.
--- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
--- Lock order    ids ascending; waits for a row held by another statement and checks it again afterwards.
+-- Purpose       End the slots of one-offs: delete each job's row and write its ledger row.
+-- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
+--               written, and is missing from the result.
+-- Lock order    Rows by ascending id. Waits for a locked row, then checks it again.
+-- Returns       First the number of accepted completions. If some were refused, then one row per
+--               accepted completion: id, fence.
+-- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, primary-key
+--               lookup.
 --
--- What `complete_jobs` does, for batches in which nothing comes again: most of them. A row is found and locked once, by
--- the delete itself, and the ledger is written from what was deleted.
---
--- Each row is found by its id. "Any of this one" says to people what "equal" says; the planner can only look it up, even
--- where the statistics say that there is nothing to walk. "Is not distinct from" keeps it from walking all that is held.
---
--- The first row says how many there were. The others name them, and only travel if some are missing.
+-- Does what complete_jobs.sql does, for batches without recurring jobs, as most are. The DELETE
+-- finds and locks each row once, and the ledger is written from what it has deleted.
 
 with
 parameters as materialized (
@@ -19,23 +19,26 @@ removed as (
     delete from reltask.jobs as job
     using (
         select *
-        from unnest(:ids::uuid[], :fences::bigint[], :outcomes::text[], :results::text[], :errors::text[])
-            as one (id, fence, outcome, result, error)
+        from unnest(
+            :ids::uuid[], :fences::bigint[], :outcomes::text[], :results::text[], :errors::text[]
+        ) as one (id, fence, outcome, result, error)
         order by id
     ) as given
     where job.id = any (array[given.id])
       and job.fence = given.fence and job.locked_by is not distinct from :worker::text
-    returning job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
-              job.locked_at, given.outcome, given.result, given.error
+    returning job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
+              job.next_run_time, job.due_at, job.locked_at, given.outcome, given.result, given.error
 ),
 
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
-        nominal_time, due_at, claimed_at, finished_at, outcome, error, result)
-    select removed.id, removed.fence, removed.slot_no, removed.task, removed.key, removed.queue, :worker::text,
-           removed.attempt, removed.next_run_time, removed.due_at, removed.locked_at, parameters.now,
-           coalesce(removed.outcome, 'succeeded'), removed.error, removed.result::json
+        nominal_time, due_at, claimed_at, finished_at, outcome, error, result
+    )
+    select removed.id, removed.fence, removed.slot_no, removed.task, removed.key, removed.queue,
+           :worker::text, removed.attempt, removed.next_run_time, removed.due_at, removed.locked_at,
+           parameters.now, coalesce(removed.outcome, 'succeeded'), removed.error,
+           removed.result::json
     from removed
     cross join parameters
 ),

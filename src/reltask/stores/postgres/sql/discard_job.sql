@@ -1,6 +1,10 @@
--- Purpose       remove a job, with a ledger row that says so.
--- Precondition  unclaimed.
--- Lock order    one row; waits for it, and checks again afterwards.
+-- Purpose       Remove a job, with a ledger row that says so.
+-- Precondition  Unclaimed.
+-- Lock order    One row. Waits for it, then checks it again.
+-- Returns       One row with the id, if the job was removed.
+-- See           SQL.md: nullable now, materialized CTE.
+--
+-- No worker ran the job, so the ledger row takes the fence that the next claim would have taken.
 
 with
 parameters as materialized (
@@ -16,9 +20,12 @@ unclaimed as materialized (
 
 ledger as (
     insert into reltask.runs (
-        job_id, fence, slot_no, task, key, queue, attempt, nominal_time, due_at, finished_at, outcome)
-    select unclaimed.id, unclaimed.fence + 1, unclaimed.slot_no, unclaimed.task, unclaimed.key, unclaimed.queue,
-           unclaimed.attempt, unclaimed.next_run_time, unclaimed.due_at, parameters.now, 'discarded'
+        job_id, fence, slot_no, task, key, queue, attempt, nominal_time, due_at, finished_at,
+        outcome
+    )
+    select unclaimed.id, unclaimed.fence + 1, unclaimed.slot_no, unclaimed.task, unclaimed.key,
+           unclaimed.queue, unclaimed.attempt, unclaimed.next_run_time, unclaimed.due_at,
+           parameters.now, 'discarded'
     from unclaimed
     cross join parameters
 ),

@@ -1,16 +1,20 @@
--- Purpose       insert one job: what enqueue_jobs.sql does for many, at two thirds of its cost for one.
--- Precondition  neither the table nor the ledger knows the id, and no row has its (task, key).
--- Lock order    one row.
---
--- A delay is so many seconds: as days it would be added to the date in the session's time zone, and be an hour off when
--- its clocks change.
+-- Purpose       Insert one job, as enqueue_jobs.sql does for many, at two thirds of its cost.
+-- Precondition  Neither the table nor the ledger has the id, and no row has its (task, key).
+-- Lock order    The inserted row.
+-- Returns       One row, if the job was inserted: id, and inserted, which is true.
+-- See           SQL.md: nullable now, lost answer, delay in seconds.
 
 insert into reltask.jobs (
     id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-    lock_timeout_ms, created_at, next_run_time)
-select :id::uuid, :task::text, :key::text, :queue::text, :priority::smallint, :args::text::json, :schedule::text,
-       :declaration::text, :app_version::text, :max_attempts::integer, :lock_timeout_ms::bigint, parameters.now,
-       coalesce(:run_at::timestamptz, parameters.now + coalesce(extract(epoch from :delay::interval), 0) * interval '1 second')
+    lock_timeout_ms, created_at, next_run_time
+)
+select :id::uuid, :task::text, :key::text, :queue::text, :priority::smallint, :args::text::json,
+       :schedule::text, :declaration::text, :app_version::text, :max_attempts::integer,
+       :lock_timeout_ms::bigint, parameters.now,
+       coalesce(
+           :run_at::timestamptz,
+           parameters.now + coalesce(extract(epoch from :delay::interval), 0) * interval '1 second'
+       )
 from (select coalesce(:now::timestamptz, statement_timestamp()) as now) as parameters
 where not exists (select from reltask.jobs where id = :id::uuid)
   and not exists (select from reltask.runs where job_id = :id::uuid)

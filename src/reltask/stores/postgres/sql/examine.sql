@@ -1,17 +1,23 @@
--- Purpose       what a doctor wants to know about this database, whether or not it has reltask's tables.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       Read what `reltask doctor` reports about a database, with or without reltask's
+--               tables.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row.
+-- See           SQL.md: nullable now.
 
 with
--- By the catalogue: whoever may not use the schema could not even ask for a table by its name.
+-- From the catalogue: a user without usage of the schema cannot even name a table in it.
 allowed as (
     select wanted.name, place.id,
            place.id is not null and has_schema_privilege(place.schema, 'usage') as visible
-    from unnest(array['jobs', 'runs', 'workers', 'leases', 'lease_waiters', 'metrics']) as wanted (name)
+    from unnest(
+        array['jobs', 'runs', 'workers', 'leases', 'lease_waiters', 'metrics']
+    ) as wanted (name)
     left join (
         select relation.relname, relation.oid as id, relation.relnamespace as schema
         from pg_class as relation
-        join pg_namespace as namespace on namespace.oid = relation.relnamespace and namespace.nspname = 'reltask'
+        join pg_namespace as namespace
+            on namespace.oid = relation.relnamespace and namespace.nspname = 'reltask'
     ) as place on place.relname = wanted.name
 ),
 
@@ -29,15 +35,25 @@ select coalesce(:now::timestamptz, clock_timestamp()) as now,
        current_user::text as username,
        pg_is_in_recovery() as in_recovery,
        current_setting('transaction_read_only')::boolean as read_only,
-       (select bool_and(visible and has_table_privilege(id, 'select') and has_table_privilege(id, 'insert')
-                        and (name = 'runs' or has_table_privilege(id, 'update')))
-        from allowed) as may_run,
-       (select bool_and(visible and has_any_column_privilege(id, 'insert')) from allowed where name = 'jobs')
-           as may_enqueue,
+       (
+           select bool_and(
+               visible
+               and has_table_privilege(id, 'select')
+               and has_table_privilege(id, 'insert')
+               and (name = 'runs' or has_table_privilege(id, 'update'))
+           )
+           from allowed
+       ) as may_run,
+       (
+           select bool_and(visible and has_any_column_privilege(id, 'insert'))
+           from allowed
+           where name = 'jobs'
+       ) as may_enqueue,
        (select bool_and(visible and has_table_privilege(id, 'select')) from allowed) as may_read,
        (select count(*) from pg_stat_activity where backend_type = 'client backend') as connections,
        current_setting('max_connections')::integer as connection_limit,
-       coalesce((select clock_timestamp() - xact_start from others), interval '0') as oldest_transaction,
+       coalesce((select clock_timestamp() - xact_start from others), interval '0')
+           as oldest_transaction,
        (select coalesce(nullif(application_name, ''), usename) from others) as oldest_owner,
        current_setting('fsync') as fsync,
        current_setting('synchronous_commit') as synchronous_commit,

@@ -1,12 +1,10 @@
--- Purpose       record failed runs: the slot stays and is tried again after its delay, or is dead at the last attempt.
--- Precondition  id, owner and fence still match; what does not match is left alone and missing from the answer.
--- Lock order    ids ascending; waits for a row held by another statement and checks it again afterwards.
---
--- Each row is found by its id. "Any of this one" says to people what "equal" says; the planner can only look it up, even
--- where the statistics say that there is nothing to walk. "Is not distinct from" keeps it from walking all that is held.
---
--- A delay is so many seconds: as days it would be added to the date in the session's time zone, and be an hour off when
--- its clocks change.
+-- Purpose       Record failed runs: the slot is retried after its delay, or the job is dead.
+-- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
+--               written, and is missing from the result.
+-- Lock order    Rows by ascending id. Waits for a locked row, then checks it again.
+-- Returns       One row per accepted failure: id, fence, and whether the job is now dead.
+-- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, primary-key
+--               lookup, delay in seconds.
 
 with
 parameters as materialized (
@@ -14,8 +12,9 @@ parameters as materialized (
 ),
 
 held as materialized (
-    select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
-           job.locked_at, coalesce(job.attempt >= job.max_attempts, false) as dead, given.error, given.delay
+    select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
+           job.next_run_time, job.due_at, job.locked_at,
+           coalesce(job.attempt >= job.max_attempts, false) as dead, given.error, given.delay
     from (
         select *
         from unnest(
@@ -34,9 +33,11 @@ held as materialized (
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
-        nominal_time, due_at, claimed_at, finished_at, outcome, error)
-    select held.id, held.fence, held.slot_no, held.task, held.key, held.queue, :worker::text, held.attempt,
-           held.next_run_time, held.due_at, held.locked_at, parameters.now, 'failed', held.error
+        nominal_time, due_at, claimed_at, finished_at, outcome, error
+    )
+    select held.id, held.fence, held.slot_no, held.task, held.key, held.queue, :worker::text,
+           held.attempt, held.next_run_time, held.due_at, held.locked_at, parameters.now, 'failed',
+           held.error
     from held
     cross join parameters
 ),

@@ -1,9 +1,15 @@
--- Purpose       the last statement of a transaction that completes nothing: hold the claim until the commit.
--- Precondition  id, owner and fence still match; otherwise nothing is changed, and the transaction must be rolled back.
--- Lock order    one row, taken last in its transaction, so that heartbeats and reclaims are not kept waiting.
+-- Purpose       Last statement of a transaction that completes nothing: keep the claim until the
+--               commit.
+-- Precondition  The job's row still has this id, owner and fence. Otherwise no row is returned, and
+--               the transaction must be rolled back.
+-- Lock order    One row, locked last in its transaction, so that heartbeats and reclaims are not
+--               held up.
+-- Returns       One row with the id, if the claim still holds.
+-- See           SQL.md: nullable now, fence.
 
 update reltask.jobs
 set heartbeat_at = coalesce(:now::timestamptz, statement_timestamp()),
-    lock_expires_at = coalesce(:now::timestamptz, statement_timestamp()) + claim_timeout_ms * interval '1 millisecond'
+    lock_expires_at = coalesce(:now::timestamptz, statement_timestamp())
+        + claim_timeout_ms * interval '1 millisecond'
 where id = :id::uuid and fence = :fence::bigint and locked_by = :worker::text
 returning id;

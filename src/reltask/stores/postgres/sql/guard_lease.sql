@@ -1,8 +1,12 @@
--- Purpose       in a leader's own transaction: keep anybody from taking the lease over until the commit.
--- Precondition  held, and the term still matches; otherwise nothing is found, and the transaction must be rolled back.
--- Lock order    one row, shared. Beats pass it, takeovers do not. It is the lock that looks at the term: a takeover
---               under way is waited for, and then the term is another one. A look without a lock would let an old
---               term's write commit after the takeover.
+-- Purpose       In a leader's own transaction: prevent a takeover of the lease until the commit.
+-- Precondition  The lease is held under this term. Otherwise no row is returned, and the
+--               transaction must be rolled back.
+-- Lock order    The lease's row in key-share mode: heartbeats pass, takeovers do not. The locking
+--               read is what checks the term: it waits for a takeover in progress, and then finds
+--               another term. A check without a lock would let an old term's write commit after the
+--               takeover.
+-- Returns       One row with the name, if the term still holds.
+-- See           SQL.md: leader check.
 
 select lease.name
 from reltask.leases as lease

@@ -1,9 +1,11 @@
--- Purpose       renew the claims of one worker, keep its own row alive, and name the rows of claims that it lost sight of.
--- Precondition  id, owner and fence of each claim still match.
--- Lock order    ids ascending, and rows that somebody holds are skipped: a heartbeat never waits. A row missing from
---               the answer is therefore suspect, not lost; read_holds decides.
---
--- Each row is found by its id: "is not distinct from" keeps the planner from walking all that is held.
+-- Purpose       Renew a worker's claims and its own row, and find claims whose answers were lost.
+-- Precondition  The job's row still has this id, owner and fence.
+-- Lock order    Rows by ascending id; locked rows are skipped, so a heartbeat never waits. A row
+--               missing from the result is therefore suspect, not lost; read_holds.sql decides.
+-- Returns       One row per renewed claim; and, with stray set, one per claim of this worker that
+--               has one of :tokens, which means that its answer was lost.
+-- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, skip locked,
+--               primary-key lookup, generated column.
 
 with
 parameters as materialized (
@@ -30,7 +32,7 @@ renewed as (
     update reltask.jobs as job
     set heartbeat_at = parameters.now,
         lock_expires_at = parameters.now + job.claim_timeout_ms * interval '1 millisecond',
-        -- unchanged, but named: due_at depends on it, and PostgreSQL would read its definition anew for every row
+        -- unchanged, see SQL.md: generated column
         not_before = job.not_before
     from parameters
     where job.id = any (array(select id from held))
@@ -39,15 +41,22 @@ renewed as (
 
 alive as (
     update reltask.workers as worker
-    set heartbeat_at = parameters.now, alive_until = parameters.now + :alive_for::interval, dead_at = null
+    set heartbeat_at = parameters.now,
+        alive_until = parameters.now + :alive_for::interval,
+        dead_at = null
     from parameters
-    where worker.id = (select me.id from reltask.workers as me where me.id = :worker::text for update skip locked)
+    where worker.id = (
+        select me.id
+        from reltask.workers as me
+        where me.id = :worker::text
+        for update skip locked
+    )
 )
 
 select renewed.id, renewed.fence, false as stray
 from renewed
 union all
--- Looks through all that is held, but only when there is a claim whose answer was lost.
+-- Reads all claimed rows, but only if there is a claim whose answer was lost.
 select job.id, job.fence, true
 from reltask.jobs as job
 where cardinality(:tokens::uuid[]) > 0

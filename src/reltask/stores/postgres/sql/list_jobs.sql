@@ -1,9 +1,11 @@
--- Purpose       jobs by due time, for people.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       List jobs by due time.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row per job.
 
-select id, task, key, queue, priority, state, schedule, slot_no, next_run_time, due_at, last_run_time, attempt,
-       max_attempts, fence, locked_by, locked_at, heartbeat_at, lock_expires_at, progress, isolated, created_at
+select id, task, key, queue, priority, state, schedule, slot_no, next_run_time, due_at,
+       last_run_time, attempt, max_attempts, fence, locked_by, locked_at, heartbeat_at,
+       lock_expires_at, progress, isolated, created_at
 from (
     select *,
            case when dead_at is not null then 'dead'

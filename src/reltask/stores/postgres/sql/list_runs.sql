@@ -1,9 +1,10 @@
--- Purpose       ledger rows, newest first, for people: of one job by its key, or of all by the time they ended.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       List ledger rows, newest first: of one job, or of all.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row per run.
 
 with
--- The runs of one job end in the order of their fences. Without a job nothing equals null, and nothing is read.
+-- The runs of one job end in the order of their fences. If :job_id is null, nothing is read here.
 of_one as (
     select *
     from reltask.runs
@@ -22,7 +23,7 @@ of_all as (
     limit :limit::integer
 )
 
-select job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at, finished_at,
-       outcome, error, result
+select job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
+       finished_at, outcome, error, result
 from (table of_one union all table of_all) as run
 order by finished_at desc, fence desc, job_id;

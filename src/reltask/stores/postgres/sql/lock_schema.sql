@@ -1,7 +1,8 @@
--- Purpose       let one migration run at a time.
--- Precondition  inside the migration's transaction: its end frees the lock.
--- Lock order    this lock first, tables afterwards. Gives up after a while instead of blocking the application's
---               statements behind a waiting "alter table".
+-- Purpose       Let one migration run at a time.
+-- Precondition  Inside the migration's transaction, whose end releases the lock.
+-- Lock order    This lock first, tables afterwards. Gives up after 15 seconds, so that the
+--               application's statements do not queue behind a waiting ALTER TABLE.
+-- Returns       One empty row.
 
 set local lock_timeout = '15s';
 

@@ -1,6 +1,10 @@
--- Purpose       mark workers that gave no sign of life for as long as they had promised.
--- Precondition  neither stopped nor marked yet; and, where a term is given, the lease is still held under it.
--- Lock order    the lease's row in share mode, then workers; one that shows a sign of life just now is skipped.
+-- Purpose       Mark workers as dead whose alive_until has passed.
+-- Precondition  Neither stopped nor marked yet. If a term is given, the lease is still held under
+--               it.
+-- Lock order    The lease's row in share mode, then workers. Locked rows are skipped: such a worker
+--               is sending a heartbeat.
+-- Returns       One row per marked worker: its id.
+-- See           SQL.md: nullable now, materialized CTE, leader check, skip locked.
 
 with
 parameters as materialized (

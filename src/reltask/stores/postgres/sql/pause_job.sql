@@ -1,6 +1,8 @@
--- Purpose       keep a job from being claimed; a claim under way goes on.
--- Precondition  not paused, not dead.
--- Lock order    one row.
+-- Purpose       Prevent a job from being claimed; a running claim goes on.
+-- Precondition  Not paused, not dead.
+-- Lock order    One row.
+-- Returns       One row with the id, if the job was paused.
+-- See           SQL.md: nullable now.
 
 update reltask.jobs
 set paused_at = coalesce(:now::timestamptz, statement_timestamp())

@@ -1,7 +1,9 @@
--- Purpose       remove workers that ended, metrics that were made, and waits that are over, for long enough; a batch of
---               each.
--- Precondition  where a term is given, the lease is still held under it.
--- Lock order    the lease's row in share mode, then the others; what somebody holds is skipped.
+-- Purpose       Delete old workers, old metrics and expired lease waiters, up to :limit of each.
+-- Precondition  The worker ended, or the metric's minute lies, longer ago than its age limit; the
+--               wait is over. If a term is given, the lease is still held under it.
+-- Lock order    The lease's row in share mode, then the others; locked rows are skipped.
+-- Returns       One row: the number of deleted rows.
+-- See           SQL.md: nullable now, materialized CTE, leader check, skip locked.
 
 with
 parameters as materialized (
@@ -19,7 +21,8 @@ ended as materialized (
     select worker.id
     from reltask.workers as worker
     where (:term::bigint is null or exists (select from leader))
-      and coalesce(worker.stopped_at, worker.dead_at) < (select now from parameters) - :workers::interval
+      and coalesce(worker.stopped_at, worker.dead_at)
+          < (select now from parameters) - :workers::interval
     limit :limit::integer
     for update skip locked
 ),
@@ -44,7 +47,10 @@ over as materialized (
 ),
 
 removed_workers as (
-    delete from reltask.workers as worker using ended where worker.id = ended.id returning 1
+    delete from reltask.workers as worker
+    using ended
+    where worker.id = ended.id
+    returning 1
 ),
 
 removed_metrics as (

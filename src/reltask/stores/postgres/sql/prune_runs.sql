@@ -1,8 +1,12 @@
--- Purpose       remove the oldest ledger rows: those past the age, and those beyond the number to keep.
--- Precondition  older than an hour, whatever was asked for; and, where a term is given, the lease is still held under
---               it.
--- Lock order    the lease's row in share mode, then ledger rows; those that somebody else prunes are skipped.
--- Parameters    :surplus_before from read_surplus.sql, or null.
+-- Purpose       Delete the oldest ledger rows: those past the age limit, and those beyond the
+--               number to keep.
+-- Precondition  Older than an hour, whatever was asked for. If a term is given, the lease is still
+--               held under it.
+-- Lock order    The lease's row in share mode, then ledger rows; locked rows are skipped, because
+--               another session prunes them.
+-- Returns       One row: the number of deleted rows.
+-- Parameters    :surplus_before is from read_surplus.sql, or null.
+-- See           SQL.md: nullable now, materialized CTE, leader check, skip locked.
 
 with
 parameters as materialized (

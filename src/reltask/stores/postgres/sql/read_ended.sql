@@ -1,11 +1,11 @@
--- Purpose       which of these jobs the ledger knows: a look after a COPY, and a second one after an enqueue that was
---               sent again.
--- Precondition  in the transaction of that enqueue, with the ids that it has inserted. None may be known: a job that the
---               first sending brought, and that was claimed and done before the second one's insert but after its
---               snapshot, would come back to life. Then the transaction must be rolled back, and the next try sees it.
--- Lock order    no locks; a new snapshot.
---
--- The limit leaves the planner one way to find each row, whatever the statistics say.
+-- Purpose       Find which of these jobs are in the ledger, after a COPY or a repeated enqueue.
+-- Precondition  In the transaction of that enqueue, with the ids that it has inserted. None may be
+--               in the ledger: a job of the first sending that was claimed and completed after the
+--               snapshot of the second one, and before its insert, would come back to life. If one
+--               is, the transaction must be rolled back; the next try sees the ledger row.
+-- Lock order    Locks nothing; reads a new snapshot.
+-- Returns       One row per job in the ledger: its id.
+-- See           SQL.md: primary-key lookup, lost answer.
 
 select given.id
 from unnest(:ids::uuid[]) as given (id)

@@ -1,8 +1,8 @@
--- Purpose       which of these claims the committed rows still show as this worker's.
--- Precondition  none; reads only.
--- Lock order    no locks.
---
--- "Any of this one" is "equal" to people; the planner can only look each id up, whatever the statistics say.
+-- Purpose       Read which of these claims the committed rows still show as this worker's.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row per claim that still holds: id, fence.
+-- See           SQL.md: primary-key lookup.
 
 select job.id, job.fence
 from unnest(:ids::uuid[], :fences::bigint[]) as given (id, fence)

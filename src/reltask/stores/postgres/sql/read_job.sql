@@ -1,6 +1,7 @@
--- Purpose       one job, for people.
--- Precondition  none; reads only.
--- Lock order    no locks.
+-- Purpose       Read one job.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row, if the job exists.
 
 select id, task, key, queue, priority,
        case when dead_at is not null then 'dead'

@@ -1,8 +1,8 @@
--- Purpose       which jobs have these (task, key) names: told to whoever wanted to enqueue another one of that name.
--- Precondition  none; reads only, and no more than a user who may only enqueue can read.
--- Lock order    no locks.
---
--- A name is unique, so the limit changes nothing; but with it each name is looked up, and not all names are walked.
+-- Purpose       Read which jobs have these (task, key) names, to report a key that is taken.
+-- Precondition  None. Reads only what the role reltask_enqueue may read.
+-- Lock order    Locks nothing.
+-- Returns       One row per name that is taken: task, key, and the job's id.
+-- See           SQL.md: primary-key lookup.
 
 select job.task, job.key, job.id
 from unnest(:tasks::text[], :keys::text[]) as given (task, key)

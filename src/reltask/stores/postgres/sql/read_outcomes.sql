@@ -1,8 +1,8 @@
--- Purpose       what the ledger says about these runs: how a lost answer is settled.
--- Precondition  none; reads only.
--- Lock order    no locks.
---
--- "Any of this one" is "equal" to people; the planner can only look each id up, whatever the statistics say.
+-- Purpose       Read what the ledger says about these runs, after an answer was lost.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row per run in the ledger: job_id, fence, outcome.
+-- See           SQL.md: primary-key lookup, lost answer.
 
 select run.job_id, run.fence, run.outcome
 from unnest(:ids::uuid[], :fences::bigint[]) as given (id, fence)

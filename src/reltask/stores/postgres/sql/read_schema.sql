@@ -1,6 +1,7 @@
--- Purpose       the version of the tables, and whether this server takes writes.
--- Precondition  none; reads only. Fails where the tables do not exist.
--- Lock order    no locks.
+-- Purpose       Read the version of the schema, and whether this server accepts writes.
+-- Precondition  The tables exist; otherwise the statement fails.
+-- Lock order    Locks nothing.
+-- Returns       One row.
 
 select schema_version,
        pg_is_in_recovery() as in_recovery,

@@ -1,6 +1,9 @@
--- Purpose       count everything, for one screen.
--- Precondition  none; reads only, and looks at every job once.
--- Lock order    no locks.
+-- Purpose       Count workers, and jobs by state.
+-- Precondition  None. Reads every job.
+-- Lock order    Locks nothing.
+-- Returns       One row. unknown is a JSON object: due jobs by task name, where no live worker
+--               knows the name.
+-- See           SQL.md: nullable now, materialized CTE.
 
 with
 parameters as materialized (
@@ -34,9 +37,15 @@ counts as (
     select count(*) filter (where claimable and job.due_at > parameters.now) as ready,
            count(*) filter (where claimable and job.due_at <= parameters.now) as due,
            count(*) filter (where job.locked_by is not null) as running,
-           count(*) filter (where job.locked_by is not null and job.lock_expires_at < parameters.now) as expired,
-           count(*) filter (where job.locked_by is null and job.dead_at is null and job.attempt > 0) as failing,
-           count(*) filter (where job.locked_by is null and job.dead_at is null and job.paused_at is not null) as paused,
+           count(*) filter (
+               where job.locked_by is not null and job.lock_expires_at < parameters.now
+           ) as expired,
+           count(*) filter (
+               where job.locked_by is null and job.dead_at is null and job.attempt > 0
+           ) as failing,
+           count(*) filter (
+               where job.locked_by is null and job.dead_at is null and job.paused_at is not null
+           ) as paused,
            count(*) filter (where job.dead_at is not null) as dead,
            min(job.due_at) filter (where claimable) as next_due
     from reltask.jobs as job
@@ -48,8 +57,8 @@ counts as (
 
 select parameters.now,
        (select count(*) from alive) as workers_alive,
-       counts.ready, counts.due, counts.running, counts.expired, counts.failing, counts.paused, counts.dead,
-       counts.next_due,
+       counts.ready, counts.due, counts.running, counts.expired, counts.failing, counts.paused,
+       counts.dead, counts.next_due,
        (select coalesce(json_object_agg(task, jobs), '{}') from unknown) as unknown
 from parameters
 cross join counts;

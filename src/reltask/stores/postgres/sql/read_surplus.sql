@@ -1,8 +1,9 @@
--- Purpose       the time before which ledger rows are beyond the number to keep; nothing where there are fewer rows.
--- Precondition  none; reads only. Reads as many entries of the index as rows are kept, so ask seldom: what was beyond
---               the number once stays so, because newer rows only become more. A table whose size has no room for so
---               many rows, at no less than 100 bytes each, is not read at all.
--- Lock order    no locks.
+-- Purpose       Find the time before which ledger rows exceed the number to keep.
+-- Precondition  None. Reads :most entries of an index, so it is called seldom: rows that exceed the
+--               number once always do, because there are only more newer rows later. A table that
+--               is too small for :most rows, at 100 bytes each, is not read at all.
+-- Lock order    Locks nothing.
+-- Returns       One row, or none if there are fewer than :most rows.
 
 select run.finished_at
 from reltask.runs as run

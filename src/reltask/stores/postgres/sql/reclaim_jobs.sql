@@ -1,6 +1,9 @@
--- Purpose       take expired claims away from their owners; the slot stays and is next claimed alone, or is dead.
--- Precondition  claimed, and heartbeat_at plus the lock timeout copied at the claim lies in the past.
--- Lock order    none needed: rows held by somebody else are skipped, so this statement never waits.
+-- Purpose       Take expired claims away: the slot is claimed again, alone, or the job is dead.
+-- Precondition  Claimed, and heartbeat_at plus the lock timeout copied at the claim is in the past.
+-- Lock order    The expired rows. Locked rows are skipped, so the statement never waits.
+-- Returns       One row per reclaimed claim: id, fence, task, slot_no, the owner that lost it, and
+--               whether the job is dead.
+-- See           SQL.md: nullable now, materialized CTE, skip locked, primary-key lookup.
 
 with
 parameters as materialized (
@@ -8,8 +11,9 @@ parameters as materialized (
 ),
 
 expired as materialized (
-    select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt, job.next_run_time, job.due_at,
-           job.locked_at, job.locked_by, job.heartbeat_at, coalesce(job.attempt >= job.max_attempts, false) as dead
+    select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
+           job.next_run_time, job.due_at, job.locked_at, job.locked_by, job.heartbeat_at,
+           coalesce(job.attempt >= job.max_attempts, false) as dead
     from reltask.jobs as job
     where job.locked_by is not null and job.lock_expires_at < (select now from parameters)
     order by job.lock_expires_at
@@ -17,17 +21,19 @@ expired as materialized (
     for update of job skip locked
 ),
 
+-- A run that is in the ledger already must not prevent the others from being freed.
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
-        nominal_time, due_at, claimed_at, finished_at, outcome, error)
-    select expired.id, expired.fence, expired.slot_no, expired.task, expired.key, expired.queue, expired.locked_by,
-           expired.attempt, expired.next_run_time, expired.due_at, expired.locked_at, parameters.now, 'lost',
-           'no heartbeat since '
+        nominal_time, due_at, claimed_at, finished_at, outcome, error
+    )
+    select expired.id, expired.fence, expired.slot_no, expired.task, expired.key, expired.queue,
+           expired.locked_by, expired.attempt, expired.next_run_time, expired.due_at,
+           expired.locked_at, parameters.now, 'lost', 'no heartbeat since '
                || to_char(expired.heartbeat_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
     from expired
     cross join parameters
-    on conflict do nothing -- a row that the ledger knows already must not keep the others from being freed
+    on conflict do nothing
 ),
 
 freed as (
@@ -43,7 +49,6 @@ freed as (
         progress = null
     from expired
     cross join parameters
-    -- to people the same as "equal"; the planner can only look each id up, whatever the statistics say
     where job.id = any (array[expired.id])
 )
 

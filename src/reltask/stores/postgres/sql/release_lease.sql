@@ -1,6 +1,8 @@
--- Purpose       take a lease away from its holder, by a person's order.
--- Precondition  held, under the term that the person saw.
--- Lock order    one row.
+-- Purpose       Take a lease away from its holder, on an operator's order.
+-- Precondition  Held, under the term that the operator has seen.
+-- Lock order    One row.
+-- Returns       One row with the name, if the lease was released.
+-- See           SQL.md: nullable now.
 
 update reltask.leases as lease
 set holder = null,

@@ -1,6 +1,7 @@
--- Purpose       let a paused job be claimed again.
--- Precondition  paused.
--- Lock order    one row.
+-- Purpose       Let a paused job be claimed again.
+-- Precondition  Paused, not dead.
+-- Lock order    One row.
+-- Returns       One row with the id, if the job was resumed.
 
 update reltask.jobs
 set paused_at = null

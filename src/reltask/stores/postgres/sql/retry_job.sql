@@ -1,6 +1,8 @@
--- Purpose       give a dead job a new set of attempts, due at once.
--- Precondition  dead.
--- Lock order    one row.
+-- Purpose       Give a dead job a new set of attempts, due at once.
+-- Precondition  Dead.
+-- Lock order    One row.
+-- Returns       One row with the id, if the job was dead.
+-- See           SQL.md: nullable now.
 
 update reltask.jobs
 set attempt = 0,

@@ -1,13 +1,15 @@
--- Purpose       count the ledger by minute and task, for the minutes that may have changed since the last time.
--- Precondition  where a term is given, the lease is still held under it.
--- Lock order    the lease's row in share mode, then metrics by minute and task.
+-- Purpose       Count the ledger by minute and task, for the minutes that may have changed.
+-- Precondition  If a term is given, the lease is still held under it.
+-- Lock order    The lease's row in share mode, then metrics by minute and task.
+-- Returns       One row: the number of minutes written.
+-- See           SQL.md: nullable now, materialized CTE, leader check.
 --
---     newest minute counted - 2          counted again: a commit may have come late
+--     newest counted minute - 2     counted again, because a commit may have come late
 --     …
---     first run not counted yet          ten minutes, from its own on; the rest the next time
+--     first uncounted run           ten minutes from its own on; the rest at the next call
 --
--- Not further back than an hour, less a moment: there rows may have been pruned, and counting again would count fewer.
--- A minute that is as it was is not written.
+-- Nothing older than about an hour is counted again: rows of that age may have been pruned, and the
+-- counts would shrink. A minute whose counts have not changed is not written.
 
 with
 parameters as materialized (
@@ -37,7 +39,8 @@ recount as materialized (
 
 span as materialized (
     select recount.since,
-           date_trunc('minute', coalesce(uncounted.finished_at, parameters.now), 'UTC') + interval '10 minutes' as until
+           date_trunc('minute', coalesce(uncounted.finished_at, parameters.now), 'UTC')
+               + interval '10 minutes' as until
     from recount
     cross join newest
     cross join parameters
@@ -45,7 +48,8 @@ span as materialized (
         select run.finished_at
         from reltask.runs as run
         where run.finished_at >= greatest(recount.since, newest.minute + interval '1 minute')
-          and run.outcome in ('succeeded', 'failed', 'lost', 'abandoned') and run.claimed_at is not null
+          and run.outcome in ('succeeded', 'failed', 'lost', 'abandoned')
+          and run.claimed_at is not null
         order by run.finished_at
         limit 1
     ) as uncounted on true
@@ -62,8 +66,10 @@ counted as materialized (
            max(length.late) as late_most
     from reltask.runs as run
     cross join lateral (
-        select greatest(extract(epoch from run.finished_at - run.claimed_at), 0)::double precision as seconds,
-               greatest(extract(epoch from run.claimed_at - run.due_at), 0)::double precision as late
+        select greatest(extract(epoch from run.finished_at - run.claimed_at), 0)::double precision
+                   as seconds,
+               greatest(extract(epoch from run.claimed_at - run.due_at), 0)::double precision
+                   as late
     ) as length
     where (:term::bigint is null or exists (select from leader))
       and run.finished_at >= (select since from span) and run.finished_at < (select until from span)
@@ -73,7 +79,8 @@ counted as materialized (
 
 written as (
     insert into reltask.metrics as metric (
-        minute, task, succeeded, failed, seconds, seconds_most, late, late_most)
+        minute, task, succeeded, failed, seconds, seconds_most, late, late_most
+    )
     select minute, task, succeeded, failed, seconds, seconds_most, late, late_most
     from counted
     order by minute, task

@@ -1,6 +1,8 @@
--- Purpose       make a job due at once; its nominal time stays, and a job that is already due keeps its place.
--- Precondition  unclaimed, not dead.
--- Lock order    one row.
+-- Purpose       Make a job due at once; its nominal time stays, and a due job keeps its place.
+-- Precondition  Unclaimed, not dead.
+-- Lock order    One row.
+-- Returns       One row with the id, if the job was unclaimed and not dead.
+-- See           SQL.md: nullable now.
 
 update reltask.jobs
 set not_before = least(due_at, coalesce(:now::timestamptz, statement_timestamp()))

@@ -1,105 +1,123 @@
--- Purpose       take due jobs for a worker, and say when it is worth asking again.
--- Precondition  due, unclaimed, not paused, not dead; queue and task name known to the worker.
--- Lock order    the first three statements only read, and an empty poll ends with them; the others need the write lock.
+-- Purpose       Claim up to :limit due jobs for :worker, and say when to ask again.
+-- Precondition  Due, unclaimed, not paused, not dead; the worker serves the queue and knows the
+--               task.
+-- Lock order    The first three statements only read, and an empty poll ends with them. The others
+--               need the write lock.
+-- Returns       Statement 1: the lanes. 2: the first isolated job. 3: next lock expiry and this
+--               worker's last heartbeat. 4: ids of one lane. 5: one row per claim.
+-- See           SQL.md: one writer, filtered index, JSON batch.
 
--- Lanes: one per (queue, task, priority), each in order of due time in the index. The recursion hops from the head of
--- one lane to the head of the next: the task's next priority, or the next task that the worker knows. Each hop is an
--- index seek, so the cost follows the number of lanes, not of jobs, whoever's they are. (The two in one comparison,
--- (task, priority) > (…), would read all of the lane that it leaves: SQLite seeks to its beginning, not to its end.)
--- `later` is the first due time of the lane that lies in the future.
-with recursive lane (head) as (
+-- A lane is one (queue, task, priority), in order of due time in the index. The recursion goes from
+-- the head of one lane to the head of the next: the task's next priority, or the next task that the
+-- worker knows. Each step is one index seek: the cost depends on the number of lanes, not of jobs.
+-- One comparison, (task, priority) > (…), would read the whole lane that it leaves, because SQLite
+-- seeks to its beginning and not to its end. `later` is the first future due time of the lane.
+with recursive
+lane (head) as (
     select (
         select first.rowid
-          from reltask_jobs as first
-         where first.queue = wanted.value
-           and first.task >= (select min(value) from json_each(:tasks))
-           and first.locked_by is null and first.paused_at is null and first.dead_at is null and first.isolated = 0
-         order by first.task, first.priority, first.due_at
-         limit 1
+        from reltask_jobs as first
+        where first.queue = wanted.value
+          and first.task >= (select min(value) from json_each(:tasks))
+          and first.locked_by is null and first.paused_at is null and first.dead_at is null
+          and first.isolated = 0
+        order by first.task, first.priority, first.due_at
+        limit 1
     )
-      from json_each(:queues) as wanted
+    from json_each(:queues) as wanted
     union all
     select coalesce(
         (
             select next.rowid
-              from reltask_jobs as next
-             where next.queue = this.queue
-               and next.task = case when this.task in (select value from json_each(:tasks)) then this.task end
-               and next.priority > this.priority
-               and next.locked_by is null and next.paused_at is null and next.dead_at is null and next.isolated = 0
-             order by next.priority, next.due_at
-             limit 1
+            from reltask_jobs as next
+            where next.queue = this.queue
+              and next.task = case when this.task in (select value from json_each(:tasks))
+                                   then this.task end
+              and next.priority > this.priority
+              and next.locked_by is null and next.paused_at is null and next.dead_at is null
+              and next.isolated = 0
+            order by next.priority, next.due_at
+            limit 1
         ),
         (
             select other.rowid
-              from reltask_jobs as other
-             where other.queue = this.queue
-               and other.task >= (select min(value) from json_each(:tasks) where value > this.task)
-               and other.locked_by is null and other.paused_at is null and other.dead_at is null and other.isolated = 0
-             order by other.task, other.priority, other.due_at
-             limit 1
+            from reltask_jobs as other
+            where other.queue = this.queue
+              and other.task >= (
+                  select min(value) from json_each(:tasks) where value > this.task
+              )
+              and other.locked_by is null and other.paused_at is null and other.dead_at is null
+              and other.isolated = 0
+            order by other.task, other.priority, other.due_at
+            limit 1
         )
     )
-      from lane
-      join reltask_jobs as this on this.rowid = lane.head
+    from lane
+    join reltask_jobs as this on this.rowid = lane.head
 )
+
 select jobs.queue, jobs.task, jobs.priority, jobs.due_at,
        case when jobs.due_at > :now then jobs.due_at else (
            select min(future.due_at)
-             from reltask_jobs as future
-            where future.queue = jobs.queue and future.task = jobs.task and future.priority = jobs.priority
-              and future.due_at > :now
-              and future.locked_by is null and future.paused_at is null and future.dead_at is null
-              and future.isolated = 0
+           from reltask_jobs as future
+           where future.queue = jobs.queue and future.task = jobs.task
+             and future.priority = jobs.priority
+             and future.due_at > :now
+             and future.locked_by is null and future.paused_at is null and future.dead_at is null
+             and future.isolated = 0
        ) end as later
-  from lane
-  join reltask_jobs as jobs on jobs.rowid = lane.head
- where jobs.task in (select value from json_each(:tasks))
- order by jobs.priority, jobs.due_at;
+from lane
+join reltask_jobs as jobs on jobs.rowid = lane.head
+where jobs.task in (select value from json_each(:tasks))
+order by jobs.priority, jobs.due_at;
 
--- The first known job whose last run was lost, and the time at which it may be taken.
+-- The first known job whose last run was lost, and the time at which it may be claimed.
 select id, due_at + :isolated_after as due_at
-  from reltask_jobs
- where locked_by is null and paused_at is null and dead_at is null and isolated = 1
-   and queue in (select value from json_each(:queues))
-   and task in (select value from json_each(:tasks))
- order by reltask_jobs.due_at
- limit 1;
+from reltask_jobs
+where locked_by is null and paused_at is null and dead_at is null and isolated = 1
+  and queue in (select value from json_each(:queues))
+  and task in (select value from json_each(:tasks))
+order by reltask_jobs.due_at
+limit 1;
 
--- Whose lock ends next, and when this worker last showed a sign of life; never, if it was taken for dead.
+-- The next lock expiry, and this worker's last heartbeat: 0 if the worker was marked as dead.
 select (select min(lock_expires_at) from reltask_jobs where locked_by is not null) as next_expiry,
-       (select case when dead_at is null then heartbeat_at else 0 end
-          from reltask_workers
-         where id = :worker) as seen_at;
+       (
+           select case when dead_at is null then heartbeat_at else 0 end
+           from reltask_workers
+           where id = :worker
+       ) as seen_at;
 
 -- The due jobs of one lane.
 select id
-  from reltask_jobs
- where queue = :queue and task = :task and priority = :priority
-   and due_at <= :now
-   and locked_by is null and paused_at is null and dead_at is null and isolated = 0
- order by due_at
- limit :room;
+from reltask_jobs
+where queue = :queue and task = :task and priority = :priority
+  and due_at <= :now
+  and locked_by is null and paused_at is null and dead_at is null and isolated = 0
+order by due_at
+limit :room;
 
 -- The claim itself.
 update reltask_jobs
-   set locked_by        = :worker,
-       claim_token      = :token,
-       locked_at        = :now,
-       heartbeat_at     = :now,
-       claim_timeout_ms = coalesce(lock_timeout_ms, :lock_timeout_ms),
-       lock_expires_at  = :now + coalesce(lock_timeout_ms, :lock_timeout_ms) * 1000,
-       fence            = fence + 1,
-       attempt          = attempt + 1,
-       slot_started_at  = coalesce(slot_started_at, :now),
-       progress         = null
- where id in (select value from json_each(:ids))
-   and locked_by is null and paused_at is null and dead_at is null
-   and due_at <= :now
-returning id, fence, task, key, args, queue, priority, schedule, slot_no, next_run_time, due_at, slot_started_at,
-          locked_at, attempt, max_attempts, claim_timeout_ms, isolated;
+set locked_by = :worker,
+    claim_token = :token,
+    locked_at = :now,
+    heartbeat_at = :now,
+    claim_timeout_ms = coalesce(lock_timeout_ms, :lock_timeout_ms),
+    lock_expires_at = :now + coalesce(lock_timeout_ms, :lock_timeout_ms) * 1000,
+    fence = fence + 1,
+    attempt = attempt + 1,
+    slot_started_at = coalesce(slot_started_at, :now),
+    progress = null
+where id in (select value from json_each(:ids))
+  and locked_by is null and paused_at is null and dead_at is null
+  and due_at <= :now
+returning id, fence, task, key, args, queue, priority, schedule, slot_no, next_run_time, due_at,
+          slot_started_at, locked_at, attempt, max_attempts, claim_timeout_ms, isolated;
 
 -- The worker is alive.
 update reltask_workers
-   set heartbeat_at = :now, alive_until = :now + :alive_for, dead_at = null
- where id = :worker;
+set heartbeat_at = :now,
+    alive_until = :now + :alive_for,
+    dead_at = null
+where id = :worker;

@@ -1,84 +1,97 @@
--- Purpose       end slots: ledger row, lock cleared, next slot or row removed.
--- Precondition  of every statement: id, owner and fence.
--- Lock order    the whole file: one short write transaction.
---               The ledger row is written first: the row that it describes may be gone afterwards. Its answer says
---               which completions were accepted.
---               The plus before locked_by keeps SQLite to the primary key: one seek per row of the batch.
+-- Purpose       End slots: write the ledger, remove one-offs, move recurring jobs to their next
+--               slot.
+-- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
+--               written, and is missing from the result.
+-- Lock order    SQLite's write lock, held for the whole transaction.
+-- Returns       Statement 1: one row per accepted completion, job_id and fence.
+-- See           SQL.md: one writer, fence, primary-key lookup, JSON batch.
+--
+-- The ledger is written first, because the rows that it describes may be deleted afterwards.
 
-with batch as (
-    select json_extract(value, '$.id')      as id,
-           json_extract(value, '$.fence')   as fence,
+with
+batch as (
+    select json_extract(value, '$.id') as id,
+           json_extract(value, '$.fence') as fence,
            json_extract(value, '$.outcome') as outcome,
-           json_extract(value, '$.error')   as error,
-           json_extract(value, '$.result')  as result
-      from json_each(:completions)
+           json_extract(value, '$.error') as error,
+           json_extract(value, '$.result') as result
+    from json_each(:completions)
 )
+
 insert into reltask_runs (
-    job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at, finished_at,
-    outcome, error, result
+    job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
+    finished_at, outcome, error, result
 )
-select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.locked_by, jobs.attempt,
-       jobs.next_run_time, jobs.due_at, jobs.locked_at, :now, batch.outcome, batch.error, batch.result
-  from batch
-  join reltask_jobs as jobs on jobs.id = batch.id
- where jobs.fence = batch.fence
-   and +jobs.locked_by = :worker
+select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.locked_by,
+       jobs.attempt, jobs.next_run_time, jobs.due_at, jobs.locked_at, :now, batch.outcome,
+       batch.error, batch.result
+from batch
+join reltask_jobs as jobs on jobs.id = batch.id
+where jobs.fence = batch.fence
+  and +jobs.locked_by = :worker
 returning job_id, fence;
 
--- Slots passed over between this one and the next: their numbers and fences follow the run's own.
-with batch as (
-    select json_extract(value, '$.id')      as id,
-           json_extract(value, '$.fence')   as fence,
+-- Slots that were skipped between this one and the next: their numbers and fences follow the run's.
+with
+batch as (
+    select json_extract(value, '$.id') as id,
+           json_extract(value, '$.fence') as fence,
            json_extract(value, '$.skipped') as skipped
-      from json_each(:completions)
+    from json_each(:completions)
 )
+
 insert into reltask_runs (
-    job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at, finished_at, outcome
+    job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
+    finished_at, outcome
 )
-select jobs.id, jobs.fence + passed.key + 1, jobs.slot_no + passed.key + 1, jobs.task, jobs.key, jobs.queue, null, 0,
-       passed.value, passed.value, null, :now, 'skipped'
-  from batch
-  join reltask_jobs as jobs on jobs.id = batch.id
-  join json_each(batch.skipped) as passed
- where jobs.fence = batch.fence
-   and +jobs.locked_by = :worker;
+select jobs.id, jobs.fence + passed.key + 1, jobs.slot_no + passed.key + 1, jobs.task, jobs.key,
+       jobs.queue, null, 0, passed.value, passed.value, null, :now, 'skipped'
+from batch
+join reltask_jobs as jobs on jobs.id = batch.id
+join json_each(batch.skipped) as passed
+where jobs.fence = batch.fence
+  and +jobs.locked_by = :worker;
 
--- One-offs go. Before the next statement, because that one moves fences.
-with batch as (
+-- One-offs are deleted before the next statement, because that one changes fences.
+with
+batch as (
     select json_extract(value, '$.id') as id, json_extract(value, '$.fence') as fence
-      from json_each(:completions)
-     where json_extract(value, '$.next_run_time') is null
+    from json_each(:completions)
+    where json_extract(value, '$.next_run_time') is null
 )
-delete from reltask_jobs
- where (id, fence) in (select id, fence from batch)
-   and +locked_by = :worker;
 
--- Recurring jobs get their next slot, strictly later than the last whatever the clocks did.
-with batch as (
-    select json_extract(value, '$.id')                       as id,
-           json_extract(value, '$.fence')                    as fence,
-           json_extract(value, '$.next_run_time')            as next_run_time,
-           json_array_length(value, '$.skipped')             as passed
-      from json_each(:completions)
-     where json_extract(value, '$.next_run_time') is not null
+delete from reltask_jobs
+where (id, fence) in (select id, fence from batch)
+  and +locked_by = :worker;
+
+-- Recurring jobs get their next slot, strictly later than the last, whatever the clocks did.
+with
+batch as (
+    select json_extract(value, '$.id') as id,
+           json_extract(value, '$.fence') as fence,
+           json_extract(value, '$.next_run_time') as next_run_time,
+           json_array_length(value, '$.skipped') as passed
+    from json_each(:completions)
+    where json_extract(value, '$.next_run_time') is not null
 )
+
 update reltask_jobs
-   set slot_no          = slot_no + 1 + batch.passed,
-       fence            = reltask_jobs.fence + batch.passed,
-       next_run_time    = max(batch.next_run_time, reltask_jobs.next_run_time + 1),
-       not_before       = null,
-       slot_started_at  = null,
-       last_run_time    = :now,
-       attempt          = 0,
-       isolated         = 0,
-       locked_by        = null,
-       locked_at        = null,
-       heartbeat_at     = null,
-       claim_timeout_ms = null,
-       lock_expires_at  = null,
-       claim_token      = null,
-       progress         = null
-  from batch
- where reltask_jobs.id = batch.id
-   and reltask_jobs.fence = batch.fence
-   and +reltask_jobs.locked_by = :worker;
+set slot_no = slot_no + 1 + batch.passed,
+    fence = reltask_jobs.fence + batch.passed,
+    next_run_time = max(batch.next_run_time, reltask_jobs.next_run_time + 1),
+    not_before = null,
+    slot_started_at = null,
+    last_run_time = :now,
+    attempt = 0,
+    isolated = 0,
+    locked_by = null,
+    locked_at = null,
+    heartbeat_at = null,
+    claim_timeout_ms = null,
+    lock_expires_at = null,
+    claim_token = null,
+    progress = null
+from batch
+where reltask_jobs.id = batch.id
+  and reltask_jobs.fence = batch.fence
+  and +reltask_jobs.locked_by = :worker;

@@ -1,6 +1,8 @@
--- Purpose       what a doctor wants to know about this file, whether or not it has reltask's tables.
--- Precondition  none.
--- Lock order    none: reads the last committed state.
+-- Purpose       Read what `reltask doctor` reports about a database, with or without reltask's
+--               tables.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row per statement.
 
 select sqlite_version() as version;
 

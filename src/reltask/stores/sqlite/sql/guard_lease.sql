@@ -1,9 +1,12 @@
--- Purpose       in a leader's own transaction: keep anybody from taking the lease over until the commit.
--- Precondition  held, and the term still matches; otherwise nothing is found, and the transaction must be rolled back.
--- Lock order    the transaction becomes the only writer, if it is not yet: a write that changes nothing asks for that.
---               A transaction that begins with a read might be refused when it turns into a writer later.
+-- Purpose       In a leader's own transaction: prevent a takeover of the lease until the commit.
+-- Precondition  The lease is held under this term. Otherwise no row is returned, and the
+--               transaction must be rolled back.
+-- Lock order    SQLite's write lock: an update that changes nothing makes the transaction the
+--               writer. One that begins with a read could be refused when it writes later.
+-- Returns       One row with the name, if the term still holds.
+-- See           SQL.md: leader check, one writer.
 
 update reltask_leases
-   set term = term
- where name = :lease and term = :term and holder is not null
+set term = term
+where name = :lease and term = :term and holder is not null
 returning name;

@@ -1,10 +1,12 @@
--- Purpose       keep a job from being claimed; a claim under way goes on.
--- Precondition  not paused yet, not dead.
--- Lock order    the whole file: one short write transaction.
+-- Purpose       Prevent a job from being claimed; a running claim goes on.
+-- Precondition  Not paused, not dead.
+-- Lock order    SQLite's write lock, held for the whole transaction.
+-- Returns       One row with the id, if the job was paused.
+-- See           SQL.md: one writer.
 
 update reltask_jobs
-   set paused_at = :now
- where id = :job_id
-   and paused_at is null
-   and dead_at is null
+set paused_at = :now
+where id = :job_id
+  and paused_at is null
+  and dead_at is null
 returning id;

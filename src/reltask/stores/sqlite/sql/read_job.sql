@@ -1,12 +1,14 @@
--- Purpose       one job, for people.
--- Precondition  none.
--- Lock order    none: reads the last committed state.
+-- Purpose       Read one job.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row, if the job exists.
 
-select id, task, key, queue, priority, schedule, slot_no, next_run_time, due_at, last_run_time, attempt, max_attempts,
-       fence, locked_by, locked_at, heartbeat_at, lock_expires_at, progress, isolated, created_at,
-       case when dead_at is not null   then 'dead'
+select id, task, key, queue, priority, schedule, slot_no, next_run_time, due_at, last_run_time,
+       attempt, max_attempts, fence, locked_by, locked_at, heartbeat_at, lock_expires_at, progress,
+       isolated, created_at,
+       case when dead_at is not null then 'dead'
             when locked_by is not null then 'claimed'
             when paused_at is not null then 'paused'
             else 'ready' end as state
-  from reltask_jobs
- where id = :job_id;
+from reltask_jobs
+where id = :job_id;

@@ -1,6 +1,10 @@
--- Purpose       the time of a transaction, in microseconds: the host's clock, to the millisecond. Every other statement
---               of the transaction gets it as :now, so that all that one verb writes bears one time. Tests set it.
--- Precondition  none.
--- Lock order    none.
+-- Purpose       Read the time of a transaction: the host's clock, to the millisecond.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row: the time in microseconds since 1970.
+-- See           SQL.md: nullable now.
 
-select coalesce(:now, cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000) as now;
+select coalesce(
+    :now,
+    cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
+) as now;

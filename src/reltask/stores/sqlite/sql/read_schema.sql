@@ -1,5 +1,7 @@
--- Purpose       the version of the schema.
--- Precondition  none; the table is missing in a file that reltask has never opened.
--- Lock order    none: reads the last committed state.
+-- Purpose       Read the version of the schema.
+-- Precondition  The tables exist; otherwise the statement fails.
+-- Lock order    Locks nothing.
+-- Returns       One row.
 
-select schema_version from reltask_meta;
+select schema_version
+from reltask_meta;

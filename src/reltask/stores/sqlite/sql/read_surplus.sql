@@ -1,9 +1,10 @@
--- Purpose       the time before which ledger rows are beyond the number to keep; nothing where there are fewer rows.
--- Precondition  none. Reads as many entries of the index as rows are kept, so ask seldom: what was beyond the number
---               once stays so, because newer rows only become more.
--- Lock order    none: reads the last committed state.
+-- Purpose       Find the time before which ledger rows exceed the number to keep.
+-- Precondition  None. Reads :most entries of an index, so it is called seldom: rows that exceed the
+--               number once always do, because there are only more newer rows later.
+-- Lock order    Locks nothing.
+-- Returns       One row, or none if there are fewer than :most rows.
 
 select finished_at
-  from reltask_runs
- order by finished_at desc
- limit 1 offset max(:most, 1) - 1;
+from reltask_runs
+order by finished_at desc
+limit 1 offset max(:most, 1) - 1;

@@ -1,56 +1,65 @@
--- Purpose       take expired claims away from their owners: ledger row "lost", lock cleared, slot kept, dead at the
---               last attempt.
--- Precondition  of both writes: the fence and the heartbeat that were seen expired, and still expired.
--- Lock order    the first statement only reads; the others need the write lock.
+-- Purpose       Take expired claims away: the slot is claimed again, alone, or the job is dead.
+-- Precondition  In both writes: the fence and the heartbeat that were seen expired, and still
+--               expired.
+-- Lock order    The first statement only reads. The others need the write lock.
+-- Returns       Statement 1: expired claims. Statement 2: one row per new ledger row. Statement 3:
+--               one row per freed job, and whether it is dead.
+-- See           SQL.md: one writer, JSON batch.
 
--- Claims whose lock has ended. Reading them takes no lock.
+-- The claims whose lock has expired.
 select id, fence, heartbeat_at
-  from reltask_jobs
- where locked_by is not null
-   and lock_expires_at < :now
- order by lock_expires_at
- limit :limit;
+from reltask_jobs
+where locked_by is not null
+  and lock_expires_at < :now
+order by lock_expires_at
+limit :limit;
 
-with batch as (
+-- A run that is in the ledger already must not prevent the others from being freed.
+with
+batch as (
     select json_extract(value, '$[0]') as id,
            json_extract(value, '$[1]') as fence,
            json_extract(value, '$[2]') as heartbeat_at
-      from json_each(:stale)
+    from json_each(:stale)
 )
+
 insert into reltask_runs (
-    job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at, finished_at,
-    outcome, error
+    job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
+    finished_at, outcome, error
 )
-select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.locked_by, jobs.attempt,
-       jobs.next_run_time, jobs.due_at, jobs.locked_at, :now, 'lost',
-       'no heartbeat since ' || strftime('%Y-%m-%d %H:%M:%f', jobs.heartbeat_at / 1e6, 'unixepoch') || ' UTC'
-  from batch
-  join reltask_jobs as jobs on jobs.id = batch.id
- where jobs.fence = batch.fence
-   and jobs.heartbeat_at = batch.heartbeat_at
-   and jobs.lock_expires_at < :now
-    on conflict do nothing -- a row that the ledger knows already must not keep the others from being freed
+select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.locked_by,
+       jobs.attempt, jobs.next_run_time, jobs.due_at, jobs.locked_at, :now, 'lost',
+       'no heartbeat since '
+           || strftime('%Y-%m-%d %H:%M:%f', jobs.heartbeat_at / 1e6, 'unixepoch') || ' UTC'
+from batch
+join reltask_jobs as jobs on jobs.id = batch.id
+where jobs.fence = batch.fence
+  and jobs.heartbeat_at = batch.heartbeat_at
+  and jobs.lock_expires_at < :now
+on conflict do nothing
 returning job_id as id, fence, task, slot_no, worker;
 
-with batch as (
+with
+batch as (
     select json_extract(value, '$[0]') as id,
            json_extract(value, '$[1]') as fence,
            json_extract(value, '$[2]') as heartbeat_at
-      from json_each(:stale)
+    from json_each(:stale)
 )
+
 update reltask_jobs
-   set dead_at          = case when attempt >= max_attempts then :now end,
-       isolated         = 1,
-       locked_by        = null,
-       locked_at        = null,
-       heartbeat_at     = null,
-       claim_timeout_ms = null,
-       lock_expires_at  = null,
-       claim_token      = null,
-       progress         = null
-  from batch
- where reltask_jobs.id = batch.id
-   and reltask_jobs.fence = batch.fence
-   and reltask_jobs.heartbeat_at = batch.heartbeat_at
-   and reltask_jobs.lock_expires_at < :now
+set dead_at = case when attempt >= max_attempts then :now end,
+    isolated = 1,
+    locked_by = null,
+    locked_at = null,
+    heartbeat_at = null,
+    claim_timeout_ms = null,
+    lock_expires_at = null,
+    claim_token = null,
+    progress = null
+from batch
+where reltask_jobs.id = batch.id
+  and reltask_jobs.fence = batch.fence
+  and reltask_jobs.heartbeat_at = batch.heartbeat_at
+  and reltask_jobs.lock_expires_at < :now
 returning id, dead_at is not null as dead;

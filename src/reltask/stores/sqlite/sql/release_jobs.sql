@@ -1,45 +1,52 @@
--- Purpose       give claims back unfinished: ledger row, lock cleared, slot kept, attempt returned.
--- Precondition  of both statements: id, owner and fence.
--- Lock order    the whole file: one short write transaction.
---               The plus before locked_by keeps SQLite to the primary key: one seek per row of the batch.
+-- Purpose       Release claims unfinished: the slot stays, and the attempt is given back.
+-- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
+--               written, and is missing from the result.
+-- Lock order    SQLite's write lock, held for the whole transaction.
+-- Returns       Statement 2: one row per accepted release: id, fence, and dead, which is always 0.
+-- See           SQL.md: one writer, fence, primary-key lookup, JSON batch.
 
-with batch as (
-    select json_extract(value, '$.id')      as id,
-           json_extract(value, '$.fence')   as fence,
+with
+batch as (
+    select json_extract(value, '$.id') as id,
+           json_extract(value, '$.fence') as fence,
            json_extract(value, '$.outcome') as outcome,
-           json_extract(value, '$.error')   as error
-      from json_each(:releases)
+           json_extract(value, '$.error') as error
+    from json_each(:releases)
 )
-insert into reltask_runs (
-    job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at, finished_at,
-    outcome, error
-)
-select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.locked_by, jobs.attempt,
-       jobs.next_run_time, jobs.due_at, jobs.locked_at, :now, batch.outcome, batch.error
-  from batch
-  join reltask_jobs as jobs on jobs.id = batch.id
- where jobs.fence = batch.fence
-   and +jobs.locked_by = :worker;
 
-with batch as (
-    select json_extract(value, '$.id')    as id,
+insert into reltask_runs (
+    job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
+    finished_at, outcome, error
+)
+select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.locked_by,
+       jobs.attempt, jobs.next_run_time, jobs.due_at, jobs.locked_at, :now, batch.outcome,
+       batch.error
+from batch
+join reltask_jobs as jobs on jobs.id = batch.id
+where jobs.fence = batch.fence
+  and +jobs.locked_by = :worker;
+
+with
+batch as (
+    select json_extract(value, '$.id') as id,
            json_extract(value, '$.fence') as fence,
            json_extract(value, '$.delay') as delay
-      from json_each(:releases)
+    from json_each(:releases)
 )
+
 update reltask_jobs
-   set not_before       = coalesce(:now + batch.delay, not_before),
-       attempt          = max(attempt - 1, 0),
-       isolated         = 0,
-       locked_by        = null,
-       locked_at        = null,
-       heartbeat_at     = null,
-       claim_timeout_ms = null,
-       lock_expires_at  = null,
-       claim_token      = null,
-       progress         = null
-  from batch
- where reltask_jobs.id = batch.id
-   and reltask_jobs.fence = batch.fence
-   and +reltask_jobs.locked_by = :worker
+set not_before = coalesce(:now + batch.delay, not_before),
+    attempt = max(attempt - 1, 0),
+    isolated = 0,
+    locked_by = null,
+    locked_at = null,
+    heartbeat_at = null,
+    claim_timeout_ms = null,
+    lock_expires_at = null,
+    claim_token = null,
+    progress = null
+from batch
+where reltask_jobs.id = batch.id
+  and reltask_jobs.fence = batch.fence
+  and +reltask_jobs.locked_by = :worker
 returning id, fence, 0 as dead;

@@ -1,10 +1,12 @@
--- Purpose       let a paused job be claimed again.
--- Precondition  paused, not dead.
--- Lock order    the whole file: one short write transaction.
+-- Purpose       Let a paused job be claimed again.
+-- Precondition  Paused, not dead.
+-- Lock order    SQLite's write lock, held for the whole transaction.
+-- Returns       One row with the id, if the job was resumed.
+-- See           SQL.md: one writer.
 
 update reltask_jobs
-   set paused_at = null
- where id = :job_id
-   and paused_at is not null
-   and dead_at is null
+set paused_at = null
+where id = :job_id
+  and paused_at is not null
+  and dead_at is null
 returning id;

@@ -1,10 +1,12 @@
--- Purpose       make a job due at once; its nominal time stays, and a job that is already due keeps its place.
--- Precondition  unclaimed, not dead.
--- Lock order    the whole file: one short write transaction.
+-- Purpose       Make a job due at once; its nominal time stays, and a due job keeps its place.
+-- Precondition  Unclaimed, not dead.
+-- Lock order    SQLite's write lock, held for the whole transaction.
+-- Returns       One row with the id, if the job was unclaimed and not dead.
+-- See           SQL.md: one writer.
 
 update reltask_jobs
-   set not_before = min(due_at, :now)
- where id = :job_id
-   and locked_by is null
-   and dead_at is null
+set not_before = min(due_at, :now)
+where id = :job_id
+  and locked_by is null
+  and dead_at is null
 returning id;
