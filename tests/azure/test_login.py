@@ -24,8 +24,8 @@ from reltask.stores.mssql.errors import statement_failed
 from reltask.stores.mssql.url import connect, read_url
 from tests.azure.conftest import Answer, Endpoint, Fixed, needs_libraries
 from tests.azure.gateway import Gateway, Refusal, gateway
-from tests.engine.stage import Recorder
 from tests.mssql_server import VARIABLE
+from tests.worker.worker_harness import Recorder
 
 pytestmark = [pytest.mark.slow, needs_libraries]
 needs_server = pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no server")

@@ -11,7 +11,7 @@ import pytest
 
 from reltask import App
 from tests.cluster.cluster import eventually, figures, pause
-from tests.cluster.lease_crew import Crew, crew
+from tests.cluster.lease_candidates import LeaseCandidates, open_candidates
 from tests.faults.proxy import Proxy
 from tests.postgres_server import PostgresServer
 
@@ -24,15 +24,15 @@ TAKEOVER = TTL + timedelta(seconds=1)
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
-def candidates(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crew]:
+def candidates(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseCandidates]:
     """Three processes that want to lead; one of them does."""
     sqlite = request.param == "sqlite"
     url = f"sqlite:///{tmp_path}/leases.db" if sqlite else request.getfixturevalue("postgres_url")
-    with crew(url, tmp_path, 3, TTL) as found:
+    with open_candidates(url, tmp_path, 3, TTL) as found:
         yield found
 
 
-def test_a_killed_leader_is_followed(candidates: Crew) -> None:
+def test_a_killed_leader_is_followed(candidates: LeaseCandidates) -> None:
     """Within TTL + 1 s, under the next term; rows of an old term never come after rows of a newer one."""
     for _ in range(2):
         lease = candidates.led()
@@ -44,7 +44,7 @@ def test_a_killed_leader_is_followed(candidates: Crew) -> None:
         candidates.has_written(after.term)
 
 
-def test_a_leader_that_is_stopped_hands_over(candidates: Crew) -> None:
+def test_a_leader_that_is_stopped_hands_over(candidates: LeaseCandidates) -> None:
     """SIGTERM leaves the block, which resigns: nobody waits for the end of the lease."""
     lease = candidates.led()
     candidates.has_written(lease.term)
@@ -55,7 +55,7 @@ def test_a_leader_that_is_stopped_hands_over(candidates: Crew) -> None:
     assert leaving.process.returncode == 0, leaving.output()
 
 
-def test_a_paused_leader_s_late_write_is_refused(candidates: Crew) -> None:
+def test_a_paused_leader_s_late_write_is_refused(candidates: LeaseCandidates) -> None:
     """SIGSTOP past the TTL: somebody else leads, and what the old leader writes when it wakes is not accepted."""
     lease = candidates.led()
     candidates.has_written(lease.term)

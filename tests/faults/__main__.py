@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tests.faults import results
 from tests.faults.catalog import DATABASES, QUICK, ROWS, Row
-from tests.faults.stage import Database, NotRunHere, Stage, Verdict
+from tests.faults.environment import Database, Environment, NotRunHere, Verdict
 from tests.mssql_server import VARIABLE, databases
 from tests.postgres_server import PostgresServer
 
@@ -23,7 +23,7 @@ def main() -> int:
     if options.list:
         _say("\n".join(f"{row.name:26} {row.fault}" for row in ROWS))
         return 0
-    failed = 0 if options.write_docs else _play_all(options)
+    failed = 0 if options.write_docs else _run_all(options)
     if options.record:
         results.write_page()
     return failed
@@ -45,14 +45,14 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _play_all(options: argparse.Namespace) -> int:
+def _run_all(options: argparse.Namespace) -> int:
     failed = 0
     with _server(options.database) as server:
         for row, database in _chosen(options):
             trials = 1 if options.quick else options.trials or row.trials(database)
-            entry = play(row, database, server, trials)
+            entry = run_row(row, database, server, trials)
             failed += entry.get("duplicates", 0) + entry.get("lost", 0)
-            _say(_told(entry))
+            _say(_line(entry))
             if options.record:
                 results.merge(entry)
     return 1 if failed else 0
@@ -78,14 +78,14 @@ def _server(database: Database | None) -> Iterator[PostgresServer | None]:
         yield server
 
 
-def play(row: Row, database: Database, server: PostgresServer | None, trials: int) -> results.Entry:
+def run_row(row: Row, database: Database, server: PostgresServer | None, trials: int) -> results.Entry:
     """Play one row so many times; a trial that fails gets the next one a new stage."""
     verdicts: list[Verdict] = []
     while len(verdicts) < trials:
         try:
-            with row.stage(database, server) as stage:
+            with row.env(database, server) as env:
                 while len(verdicts) < trials:
-                    verdicts.append(_trial(row, stage))
+                    verdicts.append(_trial(row, env))
                     if verdicts[-1].lost:
                         break
         except NotRunHere as error:
@@ -93,20 +93,20 @@ def play(row: Row, database: Database, server: PostgresServer | None, trials: in
     return results.summary(row, database, verdicts)
 
 
-def _trial(row: Row, stage: Stage) -> Verdict:
+def _trial(row: Row, env: Environment) -> Verdict:
     try:
-        verdict = stage.judge(row.play(stage))
+        verdict = env.judge(row.run(env))
     except NotRunHere:
         raise
     except Exception:  # noqa: BLE001 - whatever it is, the trial did not come to its end
         traceback.print_exc()
         return Verdict(0, 1, None)
     if verdict.duplicates or verdict.lost:
-        _say(f"{row.name} on {stage.database}: {verdict}")
+        _say(f"{row.name} on {env.database}: {verdict}")
     return verdict
 
 
-def _told(entry: results.Entry) -> str:
+def _line(entry: results.Entry) -> str:
     head = f"{entry['row']:26} {entry['database']:9}"
     if "why" in entry:
         return f"{head} {entry['why']}"

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from tests.faults import rows_database, rows_network, rows_process, rows_tasks
-from tests.faults.stage import Database, Stage, opened
+from tests.faults.environment import Database, Environment, open_environment
 from tests.postgres_server import PostgresServer
 
 OWN: tuple[Database, ...] = ("postgres", "sqlite")
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     name: str
     fault: str
     """As the page says it."""
-    play: Callable[[Stage], float]
+    run: Callable[[Environment], float]
     """One trial: prepare, inflict, wait for the end; seconds to recover."""
     since: Literal["fault", "end"] = "fault"
     """What recovery is counted from: the fault, or its end."""
@@ -48,16 +48,16 @@ class Row(NamedTuple):
         return max(2, TRIALS[database] // (DEAR if self.dear else 1))
 
     @contextlib.contextmanager
-    def stage(self, database: Database, server: PostgresServer | None) -> Iterator[Stage]:
+    def env(self, database: Database, server: PostgresServer | None) -> Iterator[Environment]:
         """Where it plays."""
         with contextlib.ExitStack() as stack:
             size = DISK[database] if self.around == "small disk" else 0
             disk = stack.enter_context(rows_database.small_disk(size)) if size else None
             proxy = self.proxy and database != "sqlite"
-            stage = stack.enter_context(opened(database, server, proxy=proxy, disk=disk))
+            env = stack.enter_context(open_environment(database, server, proxy=proxy, disk=disk))
             if self.around == "few connections":
-                stack.enter_context(rows_database.few_connections(stage))
-            yield stage
+                stack.enter_context(rows_database.few_connections(env))
+            yield env
 
 
 NETWORK: Mapping[Database, str] = {"sqlite": "no network between worker and file"}

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.cluster.cluster import ROOT
 from tests.faults.catalog import DATABASES, OWN, ROWS, Row
-from tests.faults.stage import Database, Verdict
+from tests.faults.environment import Database, Verdict
 
 FILE = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "promises.md"
@@ -104,17 +104,15 @@ worker that comes back while the next one holds the slot:
 
 
 def _totals(entries: list[Entry]) -> list[str]:
-    return [
-        f"- {NAMES[database]}: {_total(played)}." for database in DATABASES if (played := _played(entries, database))
-    ]
+    return [f"- {NAMES[database]}: {_total(ran)}." for database in DATABASES if (ran := _played(entries, database))]
 
 
 def _played(entries: list[Entry], database: Database) -> list[Entry]:
     return [entry for entry in entries if entry["database"] == database and entry["trials"]]
 
 
-def _total(played: list[Entry]) -> str:
-    return ", ".join(f"{sum(entry[what] for entry in played)} {what}" for what in ("trials", "duplicates", "lost"))
+def _total(ran: list[Entry]) -> str:
+    return ", ".join(f"{sum(entry[what] for entry in ran)} {what}" for what in ("trials", "duplicates", "lost"))
 
 
 def _line(row: Row, database: Database, entry: Entry | None) -> str:

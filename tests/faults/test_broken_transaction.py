@@ -39,12 +39,12 @@ async def test_broken_connection_is_transient_and_leaves_nothing(
     store: tuple[PostgresStore, Proxy], postgres_url: str
 ) -> None:
     """The user's statement says so as reltask's own would: nothing was applied, and the next transaction works."""
-    opened, proxy = store
+    open_environment, proxy = store
     for query in ("execute", "fetch"):
         with pytest.raises(TransientError):
-            await broken(opened, proxy, query)
+            await broken(open_environment, proxy, query)
         proxy.heal()
-    async with opened.transaction(timeout=MINUTE) as tx:
+    async with open_environment.transaction(timeout=MINUTE) as tx:
         await tx.execute(INSERT)
     assert len(table._run(postgres_url, "select 1 from written")) == 1
 
@@ -53,19 +53,19 @@ async def test_connection_that_breaks_before_the_transaction_begins_is_transient
     store: tuple[PostgresStore, Proxy],
 ) -> None:
     """A kept connection that has died meanwhile is no mistake of the task's."""
-    opened, proxy = store
-    async with opened.transaction(timeout=MINUTE) as tx:
+    open_environment, proxy = store
+    async with open_environment.transaction(timeout=MINUTE) as tx:
         await tx.execute(INSERT)
     aim = proxy.aim("BEGIN", "cut")
     with pytest.raises(TransientError):
-        async with opened.transaction(timeout=MINUTE):
+        async with open_environment.transaction(timeout=MINUTE):
             pass
     assert aim.has_struck
 
 
 async def test_mistake_in_the_user_s_own_sql_stays_the_driver_s_error(store: tuple[PostgresStore, Proxy]) -> None:
     """Only a broken connection is translated: what the server answered is for the user to handle."""
-    opened, _ = store
+    open_environment, _ = store
     with pytest.raises(asyncpg.UndefinedTableError):
-        async with opened.transaction(timeout=MINUTE) as tx:
+        async with open_environment.transaction(timeout=MINUTE) as tx:
             await tx.execute("select * from nowhere")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.faults import results
 from tests.faults.catalog import OWN, ROWS
-from tests.faults.stage import Verdict
+from tests.faults.environment import Verdict
 
 
 def test_page_shows_the_committed_results() -> None:

@@ -18,9 +18,9 @@ from uuid import UUID
 
 from reltask.model.job import TRANSITIONS, Outcome, Verb
 from tests.interleaving.driver import Driver, Row, Snapshot, Violation
-from tests.interleaving.operations import LATER, Operation, T, said, won
+from tests.interleaving.operations import LATER, Operation, T, comparable, won
 from tests.interleaving.orders import Plan, Result
-from tests.interleaving.scenes import Pair
+from tests.interleaving.setups import Pair
 
 Explained = tuple[Any, Any, Snapshot]
 """What the first said, what the second said, and what is in the tables."""
@@ -35,7 +35,7 @@ async def alone(driver: Driver, index: int, operation: Operation) -> Any:
     session.now = T + index * LATER
     await session.begin()
     for statement in operation.statements:
-        answer = said(await statement(session))
+        answer = comparable(await statement(session))
     if operation.fenced_end and not answer:
         await session.rollback()
     else:
@@ -66,7 +66,7 @@ class Oracle:
     """What a pair may come to in a scene, found out one after the other on a database of its own."""
 
     driver: Driver
-    scene: str
+    setup: str
     pair: Pair
     before: Snapshot
     serial: tuple[Explained, Explained]
@@ -110,7 +110,7 @@ class Oracle:
         key = (find.__name__, repr(arguments))
         async with self._lock:
             if key not in self._found:
-                await self.driver.restore(self.scene)
+                await self.driver.restore(self.setup)
                 self._found[key] = await find(*arguments)
         return self._found[key]
 
@@ -128,26 +128,26 @@ class Oracle:
         return await skipping(self.driver, index, self.pair[index], held), await self.driver.snapshot()
 
 
-async def consult(driver: Driver, scene: str, pair: Pair) -> Oracle:
+async def make_oracle(driver: Driver, setup: str, pair: Pair) -> Oracle:
     """Both serial orders, and each operation alone."""
-    await driver.restore(scene)
+    await driver.restore(setup)
     before = await driver.snapshot()
     solo, serial = [], []
     for index in (0, 1):
         answers: dict[int, Any] = {}
-        await driver.restore(scene)
+        await driver.restore(setup)
         answers[index] = await alone(driver, index, pair[index])
         between = await driver.snapshot()
         answers[1 - index] = await alone(driver, 1 - index, pair[1 - index])
         after = await driver.snapshot()
-        honest(pair[index], answers[index], before, between)
-        honest(pair[1 - index], answers[1 - index], between, after)
+        check_answer(pair[index], answers[index], before, between)
+        check_answer(pair[1 - index], answers[1 - index], between, after)
         solo.append((answers[index], between))
         serial.append((answers[0], answers[1], after))
-    return Oracle(driver, scene, pair, before, (serial[0], serial[1]), (solo[0], solo[1]))
+    return Oracle(driver, setup, pair, before, (serial[0], serial[1]), (solo[0], solo[1]))
 
 
-def honest(operation: Operation, answer: Any, before: Snapshot, after: Snapshot) -> None:
+def check_answer(operation: Operation, answer: Any, before: Snapshot, after: Snapshot) -> None:
     """Who says that it did nothing has changed nothing."""
     unchanged = before._replace(workers=[]) == after._replace(workers=[])
     if not won(operation, answer) and not unchanged:
@@ -160,7 +160,7 @@ async def check(oracle: Oracle, plans: tuple[Plan, Plan], result: Result, *, fir
     if all(plan.commits for plan in plans):
         complaints += counters(oracle, result)
     if complaints:
-        raise Violation("; ".join(complaints) + "\n  " + "\n  ".join(result.story) + f"\n  {result.after}")
+        raise Violation("; ".join(complaints) + "\n  " + "\n  ".join(result.log) + f"\n  {result.after}")
 
 
 def _unexplained(explained: bool) -> Iterator[str]:

@@ -162,10 +162,10 @@ class MssqlSession:
         try:
             return await self._line.call(lambda connection: fetch(connection, statement, given), PATIENCE)
         except Exception as error:
-            raise StatementRefused(f"{self.worker}: {verb}: {_told(error, verb)}") from error
+            raise StatementRefused(f"{self.worker}: {verb}: {_refusal(error, verb)}") from error
 
 
-def _told(error: Exception, verb: str) -> ReltaskError:
+def _refusal(error: Exception, verb: str) -> ReltaskError:
     return failed(error, verb=verb, writes=True)
 
 

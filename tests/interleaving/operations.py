@@ -28,7 +28,7 @@ from reltask.model.job import (
 )
 from reltask.model.lease import LeaseAnswer
 from tests.interleaving.driver import Session
-from tests.store.bench import seen
+from tests.store.store_harness import seen
 
 T = datetime(2025, 3, 30, 0, 59, 59, 123456, tzinfo=UTC)
 """When the first of two operations happens; the second has a later time, so that it shows who wrote last."""
@@ -72,7 +72,7 @@ class Operation:
         return replace(self, name=name)
 
 
-def said(answer: Any) -> Any:
+def comparable(answer: Any) -> Any:
     """An answer as a value that compares: without hints about when to ask again, in the order of ids."""
     match answer:
         case ClaimAnswer(claims=claims):

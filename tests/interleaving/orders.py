@@ -18,7 +18,7 @@ from itertools import combinations
 from typing import Any
 
 from tests.interleaving.driver import Driver, Session, Snapshot, Violation, Waiting
-from tests.interleaving.operations import LATER, Operation, T, said
+from tests.interleaving.operations import LATER, Operation, T, comparable
 
 Order = tuple[int, ...]
 Step = Callable[[], Awaitable[None]]
@@ -71,13 +71,13 @@ class Result:
     opposed: list[bool]
     """Whose statement met the other's open transaction, at its snapshot or at its locks."""
     overlapped: bool = False
-    story: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
 
 
-class Actor:
+class Runner:
     """One session on its way through its plan."""
 
-    def __init__(self, index: int, session: Session, plan: Plan, story: list[str]) -> None:
+    def __init__(self, index: int, session: Session, plan: Plan, log: list[str]) -> None:
         session.now = T + index * LATER
         self.answer: Any = None
         self.ended = False
@@ -91,7 +91,7 @@ class Actor:
         self._name = f"{plan.operation}{'' if index == 0 else ' (2)'}"
         self._session = session
         self._plan = plan
-        self._story = story
+        self._log = log
         self._steps: deque[Step] = deque(self._split() if plan.pauses else self._plain())
         self._task: asyncio.Task[Any] | None = None
 
@@ -127,7 +127,7 @@ class Actor:
             await self._steps.popleft()()
 
     async def _begin(self) -> None:
-        self._story.append(f"{self._name}: begin")
+        self._log.append(f"{self._name}: begin")
         await self._session.begin()
 
     async def _run(self, statement: Callable[[Session], Awaitable[Any]]) -> None:
@@ -149,7 +149,7 @@ class Actor:
                 break
         else:
             raise LookupError(f"{self._name} did not stop after its snapshot, and said {await self._task}")
-        self._story.append(f"{self._name}: has its snapshot")
+        self._log.append(f"{self._name}: has its snapshot")
 
     async def _go_on(self) -> None:
         await self._session.go_on()
@@ -170,23 +170,23 @@ class Actor:
 
     def _wait(self) -> None:
         self.waits = True
-        self._story.append(f"{self._name}: waits")
+        self._log.append(f"{self._name}: waits")
         if self._plan.operation.never_waits and self._session.skips:
             raise Violation(f"{self._name} waits, and must never")
 
     async def _finish(self) -> None:
         assert self._task is not None
-        self.answer = said(await self._task)
-        self._story.append(f"{self._name}: says {self.answer}")
+        self.answer = comparable(await self._task)
+        self._log.append(f"{self._name}: says {self.answer}")
 
     async def _end(self) -> None:
         self.ended = True
         refused = self._plan.operation.fenced_end and not self.answer
         if self._plan.commits and not refused:
-            self._story.append(f"{self._name}: commit")
+            self._log.append(f"{self._name}: commit")
             await self._session.commit()
         else:
-            self._story.append(f"{self._name}: rollback")
+            self._log.append(f"{self._name}: rollback")
             await self._session.rollback()
 
     async def abort(self) -> None:
@@ -202,35 +202,35 @@ async def _done_soon(task: asyncio.Task[Any]) -> bool:
     return bool(done)
 
 
-async def interleave(driver: Driver, scene: str, plans: tuple[Plan, Plan], order: Order) -> Result:
+async def interleave(driver: Driver, setup: str, plans: tuple[Plan, Plan], order: Order) -> Result:
     """Carry out one order from the scene's state."""
-    await driver.restore(scene)
-    story: list[str] = []
+    await driver.restore(setup)
+    log: list[str] = []
     sessions = (driver.first, driver.second)
-    actors = [Actor(index, sessions[index], plans[index], story) for index in (0, 1)]
-    for actor, other in zip(actors, reversed(actors), strict=True):
-        actor.unopposed = other.is_out_of_the_way
+    runners = [Runner(index, sessions[index], plans[index], log) for index in (0, 1)]
+    for runner, other in zip(runners, reversed(runners), strict=True):
+        runner.unopposed = other.is_out_of_the_way
     overlapped = False
     try:
         for who in order:
-            actor, other = actors[who], actors[1 - who]
-            await actor.advance()
-            overlapped = overlapped or (actor.started and other.started and not actor.ended and not other.ended)
-            if actor.ended:
+            runner, other = runners[who], runners[1 - who]
+            await runner.advance()
+            overlapped = overlapped or (runner.started and other.started and not runner.ended and not other.ended)
+            if runner.ended:
                 await other.catch_up()
             if other.ended:
-                await actor.catch_up()
+                await runner.catch_up()
     except Exception as error:
-        await _abort(driver, actors)
-        error.add_note("\n".join(story))
+        await _abort(driver, runners)
+        error.add_note("\n".join(log))
         raise
-    opposed = [actor.opposed or (plan.pauses and overlapped) for actor, plan in zip(actors, plans, strict=True)]
-    return Result([actor.answer for actor in actors], await driver.snapshot(), opposed, overlapped, story)
+    opposed = [runner.opposed or (plan.pauses and overlapped) for runner, plan in zip(runners, plans, strict=True)]
+    return Result([runner.answer for runner in runners], await driver.snapshot(), opposed, overlapped, log)
 
 
-async def _abort(driver: Driver, actors: list[Actor]) -> None:
+async def _abort(driver: Driver, runners: list[Runner]) -> None:
     """Whoever waits goes last: the other's rollback lets it finish."""
     for session in (driver.first, driver.second):
         await session.go_on()
-    for actor in sorted(actors, key=lambda actor: actor.waits):
-        await actor.abort()
+    for runner in sorted(runners, key=lambda runner: runner.waits):
+        await runner.abort()

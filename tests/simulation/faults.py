@@ -55,7 +55,7 @@ class Faults:
         line.trouble = self.rng.choice([t for t in Trouble if t is not Trouble.NONE])
         line.share = self.rng.choice([0.3, 1.0, 1.0])
         self.world.faults[line.trouble] += 1
-        self.world.loop.spawn("world", self.mend_later([line], self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])))
+        self.world.loop.spawn("world", self.repair_later([line], self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])))
 
     async def outage(self) -> None:
         """The database restarts: every open transaction is gone, and nobody gets through for a while."""
@@ -66,9 +66,9 @@ class Faults:
                 transaction.connection.close()
         for line in lines:
             line.trouble, line.share = Trouble.REFUSED, 1.0
-        self.world.loop.spawn("world", self.mend_later(lines, self.rng.uniform(0.5, 12)))
+        self.world.loop.spawn("world", self.repair_later(lines, self.rng.uniform(0.5, 12)))
 
-    async def mend_later(self, lines: list[Line], seconds: float) -> None:
+    async def repair_later(self, lines: list[Line], seconds: float) -> None:
         await asyncio.sleep(seconds)
         for line in lines:
             line.trouble = Trouble.NONE

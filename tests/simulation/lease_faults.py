@@ -65,9 +65,9 @@ class LeaseFaults:
         line.trouble = self.rng.choice([t for t in Trouble if t not in (Trouble.NONE, Trouble.ROWS_HELD)])
         line.share = self.rng.choice([0.3, 1.0, 1.0])
         self.world.faults[line.trouble] += 1
-        self.world.loop.spawn("world", self.mend_later(line))
+        self.world.loop.spawn("world", self.repair_later(line))
 
-    async def mend_later(self, line: Line) -> None:
+    async def repair_later(self, line: Line) -> None:
         await asyncio.sleep(self.rng.choice([0.5, 1.0, 3.0, 6.0]))
         line.trouble = Trouble.NONE
 

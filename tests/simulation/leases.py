@@ -36,7 +36,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WRITTEN = "create table written (term integer, writer text)"
 EMPTY = "delete from reltask_leases; delete from reltask_lease_waiters; delete from written;"
 LEASE = "select * from reltask_leases"
-SOMEBODY_LEADS_WITHIN = 60.0
+LED_WITHIN = 60.0
 """Seconds after all faults have ended: more than the longest pause after a failure, and a TTL."""
 
 
@@ -197,10 +197,10 @@ class LeaseWorld:
             candidate.line.trouble = Trouble.NONE
             self.loop.resume(candidate.name)
         self.start()
-        limit = self.loop.time() + SOMEBODY_LEADS_WITHIN
+        limit = self.loop.time() + LED_WITHIN
         while not self.trusting():
             if self.loop.time() > limit:
-                raise Violation("somebody leads", f"nobody for {SOMEBODY_LEADS_WITHIN} s: {self.row()}")
+                raise Violation("somebody leads", f"nobody for {LED_WITHIN} s: {self.row()}")
             await asyncio.sleep(0.1)
 
     def audit(self) -> None:
@@ -222,7 +222,7 @@ class LeaseWorld:
         self._numbers += 1
         candidate = Candidate(f"c{self._numbers}", random.Random(self.rng.getrandbits(64)))
         candidate.line.trouble = self.rng.choice([Trouble.NONE, Trouble.NONE, Trouble.SLOW])
-        self.loop.spawn("world", self.misfortunes.mend_later(candidate.line))
+        self.loop.spawn("world", self.misfortunes.repair_later(candidate.line))
         candidate.store = self.store(candidate)
         candidate.leader = self.make_leader(candidate)
         self.candidates.append(candidate)

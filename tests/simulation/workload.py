@@ -41,7 +41,7 @@ EFFECT = "insert into effects (job_id, slot_no, fence, kind) values (:job, :slot
 Act = Callable[[Context, random.Random], Awaitable[None]]
 
 
-class Stage(Protocol):
+class WorldForBodies(Protocol):
     """What bodies need of the world."""
 
     def started(self, ctx: Context) -> None: ...
@@ -50,7 +50,7 @@ class Stage(Protocol):
     async def crash_here(self) -> None: ...
 
 
-STAGE: ContextVar[Stage] = ContextVar("stage")
+CURRENT_WORLD: ContextVar[WorldForBodies] = ContextVar("world")
 """The history that a body runs in: the tasks are the same for all of them."""
 
 
@@ -81,12 +81,12 @@ class Workload:
         """A task body that the stage can see, with random numbers that depend on the run alone."""
 
         async def body(ctx: Context) -> None:
-            stage = STAGE.get()
-            stage.started(ctx)
+            world = CURRENT_WORLD.get()
+            world.started(ctx)
             try:
                 await act(ctx, random.Random(f"{ctx.task}:{ctx.job_id}:{ctx.fence}"))
             finally:
-                stage.ended(ctx)
+                world.ended(ctx)
 
         body.__name__ = act.__name__
         return body
@@ -138,7 +138,7 @@ class Workload:
 
     async def blocks(self, _ctx: Context, rng: random.Random) -> None:
         """Blocks the whole event loop, as `time.sleep` in an `async def` does."""
-        STAGE.get().block_loop(rng.uniform(0, 2 * LOCK_TIMEOUT))
+        CURRENT_WORLD.get().block_loop(rng.uniform(0, 2 * LOCK_TIMEOUT))
         await asyncio.sleep(0)
 
     async def stubborn(self, _ctx: Context, rng: random.Random) -> None:
@@ -156,7 +156,7 @@ class Workload:
     async def poison(self, _ctx: Context, rng: random.Random) -> None:
         """Kills its worker."""
         await asyncio.sleep(rng.uniform(0, 2))
-        await STAGE.get().crash_here()
+        await CURRENT_WORLD.get().crash_here()
 
 
 WORKLOAD = Workload()

@@ -28,7 +28,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.invariants import Auditor, Body, Disturbance, Inspector, Reports, Violation
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.simulation.network import Line, SimStore, Trouble
-from tests.simulation.workload import LOCK_TIMEOUT, ONE_OFFS, STAGE, WORKLOAD
+from tests.simulation.workload import CURRENT_WORLD, LOCK_TIMEOUT, ONE_OFFS, WORKLOAD
 
 QUIET_LIMIT = 3600.0
 QUIET_LOOK = 2.0
@@ -167,7 +167,7 @@ class World:
         logger = logging.getLogger("reltask")
         logger.propagate = False
         logger.addHandler(self.errors)
-        on_stage = STAGE.set(self)
+        token = CURRENT_WORLD.set(self)
         try:
             self.loop.run_until_complete(self.loop.create_task(self.history()))
             self.audit()
@@ -180,7 +180,7 @@ class World:
                 self.close_connections(node)
             self.loop.close()
             self.database.empty()
-            STAGE.reset(on_stage)
+            CURRENT_WORLD.reset(token)
 
     async def history(self) -> None:
         await self.enqueue(self.rng.randint(6, 12))

@@ -10,7 +10,7 @@ import pytest
 from reltask.stores.store import Store
 from tests.mssql_server import databases
 from tests.postgres_server import PostgresServer
-from tests.store.bench import Backend, Bench, MssqlBackend, Now, PostgresBackend, SqliteBackend
+from tests.store.store_harness import Backend, MssqlBackend, Now, PostgresBackend, SqliteBackend, StoreHarness
 
 
 @pytest.fixture(scope="session")
@@ -69,9 +69,9 @@ async def rival(backend: Backend, now: Now) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def bench(store: Store, now: Now, backend: Backend) -> Bench:
+def harness(store: Store, now: Now, backend: Backend) -> StoreHarness:
     """The store, its clock and its database in one hand."""
-    return Bench(store, now, backend)
+    return StoreHarness(store, now, backend)
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.store import Store
 from tests.postgres_server import PostgresServer
-from tests.store.lenders import ON_MSSQL, ON_POSTGRES, ON_SQLITE, Lender, Sqlite3, Undo, declare_in_django
-from tests.store.shop import Shop, sqlite_url
+from tests.store.connections import ON_MSSQL, ON_POSTGRES, ON_SQLITE, ConnectionKind, Sqlite3, Undo, declare_in_django
+from tests.store.user_database import UserDatabase, sqlite_url
 
 pytestmark = pytest.mark.slow
 
@@ -43,98 +43,98 @@ def shared_postgres(postgres_server: PostgresServer, postgres_template: str) -> 
 
 
 @pytest.fixture(params=[*ON_SQLITE, *ON_POSTGRES, *ON_MSSQL], ids=repr)
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    lender: Lender = request.param
-    shared = "mssql_url" if lender in ON_MSSQL else "shared_postgres"
-    url = sqlite_url(tmp_path) if lender in ON_SQLITE else request.getfixturevalue(shared)
-    shop = Shop(url, lender)
-    shop.clear()
-    yield shop
-    shop.app.close()
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UserDatabase]:
+    kind: ConnectionKind = request.param
+    shared = "mssql_url" if kind in ON_MSSQL else "shared_postgres"
+    url = sqlite_url(tmp_path) if kind in ON_SQLITE else request.getfixturevalue(shared)
+    database = UserDatabase(url, kind)
+    database.clear()
+    yield database
+    database.app.close()
 
 
-def test_committed_means_enqueued(shop: Shop) -> None:
+def test_committed_means_enqueued(database: UserDatabase) -> None:
     """Nobody sees job or row before the commit; afterwards both are there, and the job runs."""
-    lender = shop.lender
+    kind = database.kind
 
     async def scenario() -> Job:
-        async with lender.connect(shop.url) as connection:
-            async with lender.transaction(connection):
-                await lender.write(connection, "order")
-                job = await lender.enqueue(connection, shop.task, 1)
-                seen.append((shop.notes(), shop.jobs()))
+        async with kind.connect(database.url) as connection:
+            async with kind.transaction(connection):
+                await kind.write(connection, "order")
+                job = await kind.enqueue(connection, database.task, 1)
+                seen.append((database.notes(), database.jobs()))
             return job
 
     seen: list[Any] = []
-    job = lender.play(scenario())
+    job = kind.run(scenario())
     assert seen == [([], set())]
-    assert (shop.notes(), shop.jobs()) == (["order"], {job.id})
-    shop.work()
-    assert (shop.done, [run.outcome for run in job.runs_sync()]) == ([1], [Outcome.SUCCEEDED])
+    assert (database.notes(), database.jobs()) == (["order"], {job.id})
+    database.work()
+    assert (database.done, [run.outcome for run in job.runs_sync()]) == ([1], [Outcome.SUCCEEDED])
 
 
-def test_rolled_back_means_never_enqueued(shop: Shop) -> None:
+def test_rolled_back_means_never_enqueued(database: UserDatabase) -> None:
     """Neither job nor row is there, and the connection can be used again."""
-    lender = shop.lender
+    kind = database.kind
 
     async def scenario() -> None:
-        async with lender.connect(shop.url) as connection:
+        async with kind.connect(database.url) as connection:
             with suppress(Undo):
-                async with lender.transaction(connection):
-                    await lender.write(connection, "gone")
-                    await lender.enqueue(connection, shop.task, 1)
+                async with kind.transaction(connection):
+                    await kind.write(connection, "gone")
+                    await kind.enqueue(connection, database.task, 1)
                     raise Undo
             with suppress(Undo):
-                async with lender.transaction(connection):
-                    await lender.enqueue(connection, shop.task, 2)  # the first statement of its transaction
+                async with kind.transaction(connection):
+                    await kind.enqueue(connection, database.task, 2)  # the first statement of its transaction
                     raise Undo
-            async with lender.transaction(connection):
-                await lender.enqueue(connection, shop.task, 3)
+            async with kind.transaction(connection):
+                await kind.enqueue(connection, database.task, 3)
 
-    lender.play(scenario())
-    shop.work()
-    assert (shop.notes(), shop.done) == ([], [3])
+    kind.run(scenario())
+    database.work()
+    assert (database.notes(), database.done) == ([], [3])
 
 
-def test_several_in_one_transaction(shop: Shop) -> None:
+def test_several_in_one_transaction(database: UserDatabase) -> None:
     """Jobs one by one and in a batch, with keys, delays and schedules, are one transaction with the rest."""
-    lender = shop.lender
+    kind = database.kind
 
     async def scenario() -> list[Job]:
-        async with lender.connect(shop.url) as connection, lender.transaction(connection):
-            jobs = [await lender.enqueue(connection, shop.task, 1)]
+        async with kind.connect(database.url) as connection, kind.transaction(connection):
+            jobs = [await kind.enqueue(connection, database.task, 1)]
             calls = [
-                shop.task.call(2),
-                shop.task.using(key="once", delay="1h").call(3),
-                shop.task.using(key="tenant", cron="0 9 * * *", timezone="Europe/Berlin").call(4),
+                database.task.call(2),
+                database.task.using(key="once", delay="1h").call(3),
+                database.task.using(key="tenant", cron="0 9 * * *", timezone="Europe/Berlin").call(4),
             ]
-            jobs += await lender.enqueue_many(connection, shop.app, calls)
-            return jobs + await lender.enqueue_many(connection, shop.app, [shop.task.using(key="once").call(5)])
+            jobs += await kind.enqueue_many(connection, database.app, calls)
+            return jobs + await kind.enqueue_many(connection, database.app, [database.task.using(key="once").call(5)])
 
-    *jobs, taken = lender.play(scenario())
+    *jobs, taken = kind.run(scenario())
     assert [job.created for job in jobs] == [True] * 4
     assert (taken.created, taken.id) == (False, jobs[2].id)
-    assert shop.jobs() == {job.id for job in jobs}
-    shop.work()
-    assert sorted(shop.done) == [1, 2]
+    assert database.jobs() == {job.id for job in jobs}
+    database.work()
+    assert sorted(database.done) == [1, 2]
     scheduled = jobs[-1].view_sync()
     assert scheduled is not None
     assert scheduled.next_run_time.minute == 0
 
 
-def test_no_signal_before_the_commit(shop: Shop) -> None:
+def test_no_signal_before_the_commit(database: UserDatabase) -> None:
     """A worker that hears of a job looks for it at once: so nobody is told before it is there. `notify` tells."""
     woken: list[str] = []
-    shop.app._workers.add(Sleeper(woken))  # type: ignore[arg-type] # as much of a worker as is woken
-    lender = shop.lender
+    database.app._workers.add(Sleeper(woken))  # type: ignore[arg-type] # as much of a worker as is woken
+    kind = database.kind
 
     async def scenario() -> None:
-        async with lender.connect(shop.url) as connection, lender.transaction(connection):
-            await lender.enqueue(connection, shop.task, 1)
+        async with kind.connect(database.url) as connection, kind.transaction(connection):
+            await kind.enqueue(connection, database.task, 1)
 
-    lender.play(scenario())
+    kind.run(scenario())
     assert woken == []
-    shop.app.notify_sync()
+    database.app.notify_sync()
     assert woken == ["woken"]
 
 
@@ -149,53 +149,53 @@ class Sleeper:
 # A leader's own transaction
 
 
-def test_a_leader_guards_its_own_transaction(shop: Shop) -> None:
+def test_a_leader_guards_its_own_transaction(database: UserDatabase) -> None:
     """Until its commit nobody takes the lease over; afterwards somebody does, and the old term is told."""
-    lender, name = shop.lender, str(uuid4())
-    store = _store(shop, START)
-    assert _try(shop, name, START) == 1
+    kind, name = database.kind, str(uuid4())
+    store = _store(database, START)
+    assert _try(database, name, START) == 1
 
     async def scenario() -> None:
-        async with lender.connect(shop.url) as connection:
-            async with lender.transaction(connection):
+        async with kind.connect(database.url) as connection:
+            async with kind.transaction(connection):
                 leader = await store.borrow(connection).join()
                 answers.append(await leader.guard_lease(Term(name, 1)))
-                await lender.write(connection, "led")
-                answers.append(_try(shop, name, LATER))
-            answers.append(_try(shop, name, LATER))
+                await kind.write(connection, "led")
+                answers.append(_try(database, name, LATER))
+            answers.append(_try(database, name, LATER))
             with suppress(Undo):
-                async with lender.transaction(connection):
-                    await lender.write(connection, "too late")
+                async with kind.transaction(connection):
+                    await kind.write(connection, "too late")
                     late = await store.borrow(connection).join()
                     answers.append(await late.guard_lease(Term(name, 1)))
                     raise Undo
 
     answers: list[Any] = []
-    lender.play(scenario())
+    kind.run(scenario())
     assert answers == [True, None, 2, False]
-    assert shop.notes() == ["led"]
+    assert database.notes() == ["led"]
 
 
 START = datetime.fromisoformat("2025-03-30T00:00:00Z")
 LATER = START + timedelta(hours=1)
 
 
-def _store(shop: Shop, now: datetime) -> Store:
-    if shop.is_sqlite:
+def _store(database: UserDatabase, now: datetime) -> Store:
+    if database.is_sqlite:
         options = SqliteOptions(command_timeout=timedelta(milliseconds=50))
-        return SqliteStore(shop.url, options=options, now=lambda: now, inline=True)
-    if shop.lender in ON_MSSQL:
+        return SqliteStore(database.url, options=options, now=lambda: now, inline=True)
+    if database.kind in ON_MSSQL:
         from reltask.stores.mssql.store import MssqlStore  # noqa: PLC0415 - the driver is an extra
 
-        return MssqlStore(shop.url, now=lambda: now)
-    return PostgresStore(shop.url, now=lambda: now)
+        return MssqlStore(database.url, now=lambda: now)
+    return PostgresStore(database.url, now=lambda: now)
 
 
-def _try(shop: Shop, name: str, now: datetime) -> int | None:
+def _try(database: UserDatabase, name: str, now: datetime) -> int | None:
     """A rival's try for a lease, on a connection and in a thread of its own; SQLite's has no patience with writers."""
 
     async def acquire() -> int | None:
-        store = _store(shop, now)
+        store = _store(database, now)
         request = LeaseRequest(name=name, holder="rival", acquisition=uuid4(), ttl=timedelta(seconds=10))
         try:
             return (await store.acquire_lease(request)).term

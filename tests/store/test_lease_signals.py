@@ -12,7 +12,7 @@ import pytest
 from reltask.errors import UsageError
 from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.store import Store
-from tests.store.bench import Backend, Bench, MssqlBackend, Now, SqliteBackend
+from tests.store.store_harness import Backend, MssqlBackend, Now, SqliteBackend, StoreHarness
 from tests.store.test_leases import won
 
 END = """
@@ -36,19 +36,19 @@ class Ears:
 
 
 @pytest.fixture
-def vocal(bench: Bench) -> Bench:
+def vocal(harness: StoreHarness) -> StoreHarness:
     """A database with signals of some kind; SQL Server has none."""
-    if isinstance(bench.backend, MssqlBackend):
+    if isinstance(harness.backend, MssqlBackend):
         pytest.skip("SQL Server has no signals")
-    return bench
+    return harness
 
 
-async def test_without_signals_nobody_is_called(bench: Bench, rival: Store) -> None:
+async def test_without_signals_nobody_is_called(harness: StoreHarness, rival: Store) -> None:
     """A database that cannot signal says so, so that its workers poll; signalling is no error."""
-    if not isinstance(bench.backend, MssqlBackend):
+    if not isinstance(harness.backend, MssqlBackend):
         pytest.skip("this database has signals")
     ears = Ears()
-    async with bench.store.listen(ears.woken.put_nowait, ears.leases.put_nowait) as listening:
+    async with harness.store.listen(ears.woken.put_nowait, ears.leases.put_nowait) as listening:
         assert not listening
         await rival.signal()
         await rival.signal_lease("reports")
@@ -56,20 +56,20 @@ async def test_without_signals_nobody_is_called(bench: Bench, rival: Store) -> N
     assert ears.leases.empty()
 
 
-async def test_those_that_wait_hear_of_a_resignation(vocal: Bench, rival: Store) -> None:
+async def test_those_that_wait_hear_of_a_resignation(vocal: StoreHarness, rival: Store) -> None:
     """By its name where the database can say it, and otherwise that something has changed."""
-    bench, ears = vocal, Ears()
+    harness, ears = vocal, Ears()
     grant = await won(rival)
-    async with bench.store.listen(ears.woken.put_nowait, ears.leases.put_nowait) as listening:
+    async with harness.store.listen(ears.woken.put_nowait, ears.leases.put_nowait) as listening:
         assert listening
         ears.forget()
         await rival.resign_lease(grant)
         await rival.signal_lease("reports")
         heard = await asyncio.wait_for(ears.leases.get(), 10)
-    assert heard == (None if isinstance(bench.backend, SqliteBackend) else "reports")
+    assert heard == (None if isinstance(harness.backend, SqliteBackend) else "reports")
 
 
-async def test_who_listens_for_jobs_alone_hears_of_no_leases(vocal: Bench, rival: Store) -> None:
+async def test_who_listens_for_jobs_alone_hears_of_no_leases(vocal: StoreHarness, rival: Store) -> None:
     """Without `lease` nobody is called, and nothing breaks."""
     ears = Ears()
     async with vocal.store.listen(ears.woken.put_nowait):

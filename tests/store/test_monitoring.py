@@ -16,7 +16,7 @@ from reltask.model.lease import Grant, Term
 from reltask.stores.migration import Dialect, schema_scripts
 from reltask.stores.statement import split
 from reltask.stores.store import Store
-from tests.store.bench import (
+from tests.store.store_harness import (
     Backend,
     MssqlBackend,
     PostgresBackend,

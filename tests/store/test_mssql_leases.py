@@ -15,7 +15,7 @@ import pytest
 from reltask.model.lease import Grant, LeaseRequest, Term
 from reltask.stores.store import Store
 from tests.mssql_server import VARIABLE, open_connection, run
-from tests.store.bench import MssqlBackend, Now
+from tests.store.store_harness import MssqlBackend, Now
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,7 +12,7 @@ import pytest
 from reltask.errors import PermanentError, TransientError
 from reltask.model.job import NewJob
 from tests.mssql_server import VARIABLE
-from tests.store.bench import MssqlBackend, new_job
+from tests.store.store_harness import MssqlBackend, new_job
 
 if TYPE_CHECKING:
     from reltask.stores.mssql.store import MssqlStore

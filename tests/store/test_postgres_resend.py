@@ -16,7 +16,7 @@ from reltask.model.job import Completion
 from reltask.resilience import Policy
 from reltask.stores.postgres.connections import PostgresOptions
 from reltask.stores.postgres.store import PostgresStore
-from tests.store.bench import new_job, request
+from tests.store.store_harness import new_job, request
 
 GATE = 42
 SET_UP = """

@@ -11,7 +11,7 @@ import pytest
 from reltask.model.job import Failure, NewJob, Outcome, Release
 from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.postgres.values import WORTH_COPYING
-from tests.store.bench import new_job, recurring, request, seen
+from tests.store.store_harness import new_job, recurring, request, seen
 
 EVENING = datetime(2025, 3, 29, 20, tzinfo=UTC)
 DAY = timedelta(days=1)

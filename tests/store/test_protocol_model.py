@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from reltask.model.job import Claim, Completion, Failure, Hold, Outcome, Release, State
 from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.store import SqliteStore
-from tests.store.bench import LOCK, Now, new_job, recurring, request
+from tests.store.store_harness import LOCK, Now, new_job, recurring, request
 
 T = TypeVar("T")
 WORKERS = st.sampled_from(["alice", "bob"])

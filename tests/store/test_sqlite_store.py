@@ -22,7 +22,7 @@ from reltask.stores.sqlite.connections import SqliteOptions, database_path
 from reltask.stores.sqlite.errors import classify
 from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.sqlite.values import micros, moment
-from tests.store.bench import LOCK, Bench, Now, SqliteBackend, new_job, request, worker_record
+from tests.store.store_harness import LOCK, Now, SqliteBackend, StoreHarness, new_job, request, worker_record
 
 SHORT = SqliteOptions(command_timeout=timedelta(milliseconds=20))
 
@@ -326,7 +326,7 @@ async def test_expired_claim_is_taken_when_seen_twice(path: str) -> None:
     now, ticks = Now(), Ticks()
     store = SqliteStore(path, now=now, clock=ticks, inline=True)
     await store.open()
-    claim = await Bench(store, now, SqliteBackend(path)).claimed()
+    claim = await StoreHarness(store, now, SqliteBackend(path)).claimed()
     assert await store.reclaim_jobs() == []  # a look at a living claim is not the first of the two
     ticks.value += 1
     now.advance(hours=8)
@@ -348,13 +348,13 @@ async def test_what_changed_since_the_look_is_not_taken(path: str, meanwhile: st
     now = Now()
     store = SqliteStore(path, now=now, inline=True)
     await store.open()
-    bench = Bench(store, now, SqliteBackend(path))
-    claim = await bench.claimed()
+    harness = StoreHarness(store, now, SqliteBackend(path))
+    claim = await harness.claimed()
     seen = reclaim._Stale(str(claim.job_id), claim.fence, micros(claim.locked_at))
     match meanwhile:
         case "released and claimed again":
-            await bench.release(claim)
-            await bench.claim_one()
+            await harness.release(claim)
+            await harness.claim_one()
             now.advance(hours=1)
         case "renewed":
             now.advance(seconds=1)
@@ -362,7 +362,7 @@ async def test_what_changed_since_the_look_is_not_taken(path: str, meanwhile: st
             now.advance(hours=1)
         case _:
             now.advance(seconds=-1)
-    before = await bench.snapshot()
+    before = await harness.snapshot()
     assert store._session.write(lambda transaction: reclaim._take(transaction, [seen])) == []
-    assert await bench.snapshot() == before
+    assert await harness.snapshot() == before
     await store.close()
