@@ -1,13 +1,13 @@
-"""Batches of the same rows in opposite orders.
+"""Batches of the same rows in opposite orders must not deadlock.
 
-One statement takes its row locks too quickly to be stopped between two of them, so a third party holds the row that
-both batches want second:
+One statement takes its row locks too quickly to be stopped between two of them. So a third session,
+the gate, holds the row that both batches take second:
 
     gate     holds C
     first    [A, C, B]   takes A, waits for C
-    second   [B, C, A]   takes B, waits for C          the gate lets go: first wants B, second wants C or A: a deadlock
+    second   [B, C, A]   takes B, waits for C     the gate rolls back: first wants B, second wants C or A: a deadlock
 
-Statements that sort their rows cannot get there: the second already waits for the first one's A.
+Statements that sort their rows cannot deadlock: the second waits for A, which the first holds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.interleaving.steps import Case, do, expect, opened, rows, sent
 
 
 async def both(driver: Driver, operations: Sequence[Operation], let_go: Callable[[], Awaitable[None]]) -> list[Any]:
-    """Two operations wait, a third party lets go, and each commits as soon as it is done."""
+    """Start two operations that wait, let the gate go, and commit each as soon as it is done."""
 
     async def run(operation: Operation, session: Session) -> Any:
         async with opened(session):
@@ -45,7 +45,10 @@ FORWARDS, BACKWARDS = (
     [Hold(A, 1), Hold(C, 1), Hold(B, 1)],
     [Hold(B, 1), Hold(C, 1), Hold(A, 1)],
 )
-"""Both want C second. Whoever takes rows in the order given holds A, or B, while it waits for C: a deadlock."""
+"""Both take C second.
+
+Rows taken in the given order mean a deadlock: A or B is held while C is awaited.
+"""
 
 
 def opposite_settlements(first: Callable[..., Operation], second: Callable[..., Operation]) -> Case:
@@ -67,7 +70,7 @@ async def opposite_enqueues(driver: Driver) -> None:
 
 
 async def opposite_keys(driver: Driver) -> None:
-    """The same with keys under ids that sort the other way round, as two starting workers declare their tasks."""
+    """The same with keys whose ids sort the other way round, as when two workers declare their tasks."""
     forwards = [one_off(UUID(int=number), key=key) for number, key in enumerate("acb", start=1)]
     backwards = [one_off(UUID(int=number), key=key) for number, key in enumerate("bca", start=11)]
     await _opposite_batches(driver, forwards, backwards, one_off(UUID(int=21), key="c"))

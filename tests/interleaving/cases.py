@@ -1,4 +1,4 @@
-"""The table of stories: where each begins, and what is told."""
+"""The table of cases: each has a name, a setup and the function that runs it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from tests.interleaving.lease_cases import (
     two_prunes_at_once,
     two_tries_with_the_same_snapshot,
 )
-from tests.interleaving.lease_setups import LED, lead, leased
+from tests.interleaving.lease_operations import LED, lead
+from tests.interleaving.lease_setups import leased
 from tests.interleaving.operations import LATER, Operation, complete, fail, recurring, release
 from tests.interleaving.setups import KEYED, LONG_AGO, RIVAL, ROWS, Setup, held, ready
 from tests.interleaving.steps import Case

@@ -1,4 +1,4 @@
-"""A few databases with their sessions for the whole suite; the number of interleavings is printed at the end."""
+"""The databases and sessions of the whole suite. The number of interleavings is printed at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def suite(request: pytest.FixtureRequest) -> AsyncIterator[Suite]:
 
 @asynccontextmanager
 async def on_mssql(server: MssqlServer) -> AsyncIterator[Suite]:
-    """Few databases, and a few orders of each kind where the server is an emulator: it takes its time."""
+    """One database. An emulator is slow: there only a few orders of each kind are run."""
     from reltask.stores.mssql.schema import migrate_mssql  # noqa: PLC0415 - the driver is an extra
     from tests.interleaving.mssql import mssql_driver  # noqa: PLC0415
 
@@ -46,7 +46,7 @@ async def on_mssql(server: MssqlServer) -> AsyncIterator[Suite]:
 
 @asynccontextmanager
 async def on_postgres(postgres_server: PostgresServer, postgres_template: str) -> AsyncIterator[Suite]:
-    """Its databases go with the server: dropping them one by one would cost seconds."""
+    """The databases end with the server: dropping them one by one would take seconds."""
     names = [f"interleaving_{number}" for number in range(1 + DATABASES)]
     urls = [postgres_server.create_database(name, template=postgres_template) for name in names]
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""All interleavings of one pair in one scene, each checked."""
+"""All interleavings of one pair in one setup, each of them checked."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ from tests.interleaving.setups import Pair, Setup
 Run = tuple[tuple[Plan, Plan], Order]
 
 ran: Counter[str] = Counter()
-"""How many interleavings of the statements as shipped this process has carried out, by kind."""
+"""How many interleavings of the shipped statements this process has run, by kind."""
 
 
 class Suite:
-    """Databases that take turns with the interleavings, and one that knows the serial orders."""
+    """The drivers that run interleavings, and one more that finds the serial results."""
 
     def __init__(self, oracle: Driver, drivers: list[Driver], *, brief: bool = False) -> None:
-        """The oracle's statements are always as shipped; mutants go on the stages. `brief`: a few orders of each."""
+        """The oracle always runs the shipped statements; mutants change the drivers'.
+
+        `brief`: few orders.
+        """
         self._brief = brief
         self.drivers = drivers
         self._oracle = oracle
@@ -41,7 +44,10 @@ class Suite:
         self._oracles: dict[tuple[str, Pair], Oracle] = {}
 
     async def explore(self, setup: Setup, pair: Pair) -> Counter[str]:
-        """Every order; where only one of the two ever acts, a few of each kind. How many of which kind were run."""
+        """Run every order, or a few of each kind if only one of the two can act.
+
+        Returns counts by kind.
+        """
         oracle = await self._oracle_for(setup, pair)
         planned = list(runs(pair, thorough=oracle.both_act and not self._brief))
         todo = deque(planned)
@@ -52,7 +58,7 @@ class Suite:
         return Counter(_kind(plans) for plans, _ in planned)
 
     async def prepare(self, setup: Setup) -> None:
-        """Bring the scene about, unless that has been done."""
+        """Create the setup's rows on every database, once."""
         if setup.name not in self._saved:
             for driver in (self._oracle, *self.drivers):
                 await setup.save(driver)
@@ -66,7 +72,7 @@ class Suite:
 
     @contextmanager
     def mutated(self, verb: str, *changes: tuple[str, str]) -> Iterator[None]:
-        """A statement with other text on every stage."""
+        """Change the text of a statement on every driver."""
         with ExitStack() as stack:
             for driver in self.drivers:
                 stack.enter_context(driver.changed(verb, *changes))
@@ -74,7 +80,7 @@ class Suite:
 
 
 async def _work(driver: Driver, oracle: Oracle, todo: deque[Run]) -> None:
-    """Take runs until none is left; a violation ends it for everybody."""
+    """Take runs until none is left. A violation stops all drivers."""
     while todo:
         plans, order = todo.popleft()
         try:
@@ -86,7 +92,11 @@ async def _work(driver: Driver, oracle: Oracle, todo: deque[Run]) -> None:
 
 
 def runs(pair: Pair, *, thorough: bool) -> Iterator[Run]:
-    """Committed in every order, stopped after the snapshot in every order, and with the one that led rolled back."""
+    """The plans and orders of a pair.
+
+    Both committed, in every order; both stopped after the snapshot, in every order; and the leading
+    one rolled back.
+    """
     first, second = pair
     both = Plan(first), Plan(second)
     stopped = Plan(first, pauses=True), Plan(second, pauses=True)
@@ -104,7 +114,7 @@ def runs(pair: Pair, *, thorough: bool) -> Iterator[Run]:
 
 
 def padded(order: Order, plans: tuple[Plan, Plan]) -> Order:
-    """An order of three steps each, for operations of more: the statements of one are taken together."""
+    """Stretch an order of three steps each to longer operations: the statements of one stay together."""
     longer: list[int] = []
     for place, who in enumerate(order):
         is_statement = order[:place].count(who) == 1
@@ -113,7 +123,7 @@ def padded(order: Order, plans: tuple[Plan, Plan]) -> Order:
 
 
 def _first_to_end(order: Order) -> int:
-    """Who has taken all of their steps first."""
+    """Which session has taken all its steps first."""
     return 1 - order[-1]
 
 

@@ -1,4 +1,4 @@
-"""Races that deserve a name. Each is a function of the driver, so that mutants can be run on it."""
+"""Races for jobs. Each case is a function of the driver, so that mutants can be run on it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from tests.interleaving.operations import (
 from tests.interleaving.setups import KEYED, REDECLARED
 from tests.interleaving.steps import Case, begun, committed, do, expect, ledger, opened, rows, stopped
 
-# 1
+# Heartbeats
 
 
 async def beat_meets_own_completion(driver: Driver) -> None:
-    """A beat that meets its worker's own completion before the commit: suspect, still ours; then ended, not lost."""
+    """A heartbeat that meets its worker's own uncommitted completion.
+
+    The row is missing from the answer, but a committed read still shows the claim. After the commit
+    the run has ended; it is not lost.
+    """
     finishing, beating = driver.first, driver.second
     async with opened(finishing):
         await do(complete(again=True), finishing)
@@ -39,7 +43,7 @@ async def beat_meets_own_completion(driver: Driver) -> None:
 
 
 async def read_holds_knows_the_fence(driver: Driver) -> None:
-    """A claim that was lost and taken again by the same worker is not the claim that was lost."""
+    """A claim that was lost and taken again by the same worker has another fence."""
     session = driver.first
     await committed(reclaim(), session)
     await committed(claim(worker="alice"), session)
@@ -48,11 +52,11 @@ async def read_holds_knows_the_fence(driver: Driver) -> None:
         expect("only the new fence", await session.store.read_holds("alice", given), {Hold(A, 2)})
 
 
-# 2
+# Reclaims
 
 
 async def reclaim_meets_a_renewal(driver: Driver) -> None:
-    """A claim that looked expired in reclaim's snapshot and was renewed before its lock is left alone."""
+    """A claim that was expired in reclaim's snapshot but renewed before its lock is left alone."""
     reclaiming, beating = driver.first, driver.second
     async with stopped(reclaim(), reclaiming) as answer:
         renewed, _ = await committed(heartbeat(), beating)
@@ -62,19 +66,19 @@ async def reclaim_meets_a_renewal(driver: Driver) -> None:
 
 
 async def beat_meets_a_reclaim(driver: Driver) -> None:
-    """A claim that was ours in the beat's snapshot and was taken before its lock is not renewed."""
+    """A claim that was valid in the heartbeat's snapshot but reclaimed before its lock is not renewed."""
     beating, reclaiming = driver.first, driver.second
     async with stopped(heartbeat(), beating) as answer:
         expect("reclaim takes it", len(await committed(reclaim(), reclaiming)), 1)
     expect("nothing renewed", (await answer)[0], [])
-    expect("nobody holds it", (await rows(driver))[A]["locked_by"], None)
+    expect("the row is free", (await rows(driver))[A]["locked_by"], None)
 
 
-# 3
+# Claims
 
 
 async def two_claims_share_a_lane(driver: Driver) -> None:
-    """Two claims of one row each get different rows, the head of the lane once."""
+    """Two claims of one row each get different rows; the first row of the lane is taken once."""
     async with opened(driver.first), opened(driver.second):
         (first,) = await do(claim(1), driver.first)
         (second,) = await do(claim(1), driver.second)
@@ -82,34 +86,34 @@ async def two_claims_share_a_lane(driver: Driver) -> None:
 
 
 async def a_claim_with_an_old_snapshot(driver: Driver) -> None:
-    """A head that a rival took after the snapshot is passed over, and the next row is taken."""
+    """A row that another claim took after the snapshot is skipped, and the next one is taken."""
     late, quick = driver.first, driver.second
     async with stopped(claim(1), late) as answer:
         (taken,) = await committed(claim(1), quick)
-    expect("the rival has the head", taken.job_id, A)
-    expect("the next one is left", [one.job_id for one in await answer], [B])
+    expect("the other claim has the first row", taken.job_id, A)
+    expect("the next row is taken", [one.job_id for one in await answer], [B])
 
 
 async def two_claims_of_everything(driver: Driver) -> None:
-    """Of two claims of all rows the second gets none and does not wait."""
+    """Of two claims of all rows, the second gets none and does not wait."""
     async with opened(driver.first), opened(driver.second):
         expect("all", len(await do(claim(2), driver.first)), 2)
         expect("none", await do(claim(2), driver.second), [])
 
 
 async def a_skipped_head_is_asked_for_again(driver: Driver) -> None:
-    """A claim that passed over a due row says that it is worth asking again at once: the rival may roll back."""
+    """A claim that skipped a due row asks to be called again at once: the other may roll back."""
     async with opened(driver.first), opened(driver.second):
         await do(claim(2), driver.first)
         answer = await claim(2).statements[0](driver.second)
         expect("due already", answer.next_due is not None and answer.next_due <= answer.now, True)
 
 
-# 4
+# Late writes
 
 
 def late_write_waits_behind_a_reclaim(late: Operation) -> Case:
-    """An old owner's write that waits for a reclaim's commit finds that it has lost."""
+    """An old owner's write that waits for a reclaim's commit changes nothing."""
 
     async def case(driver: Driver) -> None:
         await driver.first.begin()
@@ -123,11 +127,11 @@ def late_write_waits_behind_a_reclaim(late: Operation) -> Case:
     return case
 
 
-# 5
+# Completions sent twice
 
 
 def a_completion_sent_twice(*, again: bool) -> Case:
-    """Sent again while the first sending is still open, or afterwards: one ledger row, and nothing for the second."""
+    """A completion sent twice, overlapping or afterwards, makes one ledger row; the second gets nothing."""
 
     async def case(driver: Driver) -> None:
         await driver.first.begin()
@@ -142,11 +146,11 @@ def a_completion_sent_twice(*, again: bool) -> Case:
     return case
 
 
-# 6
+# Enqueues
 
 
 def sent_twice(first: NewJob, second: NewJob, *, first_commits: bool) -> Case:
-    """Two enqueues that exclude each other: one row, the second waits for the first, and nobody sees an error."""
+    """Of two enqueues with one id or key, the second waits for the first. One row, and no error."""
 
     async def case(driver: Driver) -> None:
         await driver.first.begin()
@@ -161,7 +165,7 @@ def sent_twice(first: NewJob, second: NewJob, *, first_commits: bool) -> Case:
 
 
 async def a_resend_meets_the_end_of_its_job(driver: Driver) -> None:
-    """An enqueue sent again while its job's completion is about to commit brings nothing back."""
+    """An enqueue sent again while its job's completion is about to commit inserts nothing."""
     await driver.first.begin()
     await do(complete(again=False), driver.first)
     async with begun(enqueue(KEYED, name="resend"), driver.second) as answer:
@@ -171,18 +175,18 @@ async def a_resend_meets_the_end_of_its_job(driver: Driver) -> None:
 
 
 async def a_resend_with_an_old_snapshot(driver: Driver) -> None:
-    """The same where the completion commits between the resend's snapshot and its insert."""
+    """The same if the completion commits between the resend's snapshot and its insert."""
     async with stopped(enqueue(KEYED, name="resend"), driver.second) as answer:
         await committed(complete(again=False), driver.first)
     expect("nothing inserted", await answer, set())
     expect("gone for good", await rows(driver), {})
 
 
-# 7
+# Declarations
 
 
 async def a_declaration_meets_a_claim(driver: Driver) -> None:
-    """A declaration that waited for a claim looks again, and leaves a job that runs now as it was."""
+    """A declaration that waited for a claim checks again, and leaves the running job unchanged."""
     before = (await rows(driver))[A]
     await driver.first.begin()
     await do(claim(), driver.first)
@@ -196,7 +200,7 @@ async def a_declaration_meets_a_claim(driver: Driver) -> None:
 
 
 async def a_claim_meets_a_declaration(driver: Driver) -> None:
-    """A claim does not wait for a declaration: it passes over the row, and the slot may still move."""
+    """A claim does not wait for a declaration: it skips the row, and the slot may still move."""
     async with opened(driver.first):
         expect("declared", await do(declare(REDECLARED), driver.first), True)
         expect("nothing to claim", await committed(claim(), driver.second), [])

@@ -1,10 +1,11 @@
-"""All orders of two step sequences, and how one of them is carried out.
+"""All orders of two step sequences, and how one order is carried out.
 
-    plain      BEGIN · statement · END                    each against each: 20 orders
+    plain      BEGIN · statement · END                    each with each: 20 orders
     snapshot   BEGIN + snapshot · locks · END             the statement is stopped in the middle: 14 more
 
-An order is a tuple of 0 and 1: whose next step it is. A statement that waits for the other transaction cannot take its
-next step; its steps are owed, and taken as soon as the other transaction has ended.
+An order is a tuple of 0 and 1: which session takes the next step. A statement that waits for the
+other transaction cannot take its next step. That step is owed, and taken when the other transaction
+has ended.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ Step = Callable[[], Awaitable[None]]
 
 
 def orders(first: int, second: int) -> Iterator[Order]:
-    """Every way to merge so many steps of the first with so many of the second."""
+    """Every way to merge `first` steps of one session with `second` steps of the other."""
     for places in combinations(range(first + second), first):
         yield tuple(0 if place in places else 1 for place in range(first + second))
 
 
 OVERLAPPING: list[Order] = [(0, 0, 1, 1, 0, 1), (0, 0, 1, 1, 1, 0), (1, 1, 0, 0, 0, 1), (1, 1, 0, 0, 1, 0)]
-"""Both statements before the first end: what remains of the 20 where only the overlap matters."""
+"""Both statements come before the first end. Enough where only the overlap matters."""
 FIRST_LEADS, SECOND_LEADS = OVERLAPPING[:2], OVERLAPPING[2:]
 ONE_AFTER_THE_OTHER: list[Order] = [(0, 0, 0, 1, 1, 1), (1, 1, 1, 0, 0, 0)]
 OVERTAKEN: list[Order] = [(0, 1, 1, 1, 0, 0), (1, 0, 0, 0, 1, 1)]
-"""Of (snapshot, locks, end): all of the other happens between a snapshot and its locks."""
+"""Of (snapshot, locks, end): the other transaction runs between a snapshot and its locks."""
 
 
 def split_orders() -> Iterator[Order]:
@@ -64,18 +65,18 @@ class Plan:
 
 @dataclass
 class Result:
-    """What both said, what is in the tables afterwards, and how it came about."""
+    """Both answers, the tables afterwards, and the steps that led there."""
 
     answers: list[Any]
     after: Snapshot
     opposed: list[bool]
-    """Whose statement met the other's open transaction, at its snapshot or at its locks."""
+    """Whether each statement met the other's open transaction, at its snapshot or at its locks."""
     overlapped: bool = False
     log: list[str] = field(default_factory=list)
 
 
 class Runner:
-    """One session on its way through its plan."""
+    """Carries out one session's plan, step by step."""
 
     def __init__(self, index: int, session: Session, plan: Plan, log: list[str]) -> None:
         session.now = T + index * LATER
@@ -87,7 +88,7 @@ class Runner:
         """Whether its last statement ran while the other's transaction was open, and may have skipped rows."""
         self.owed = 0
         self.unopposed: Callable[[], bool] = lambda: False
-        """Whether there is nobody to wait for."""
+        """Whether no other transaction is open that this one could wait for."""
         self._name = f"{plan.operation}{'' if index == 0 else ' (2)'}"
         self._session = session
         self._plan = plan
@@ -107,18 +108,18 @@ class Runner:
         yield self._end
 
     def is_out_of_the_way(self) -> bool:
-        """Whether it holds nothing that another statement could wait for."""
+        """Whether it holds no lock that another statement could wait for."""
         return self.ended or not self.started
 
     async def advance(self) -> None:
-        """The next step, or a note that it is owed."""
+        """Take the next step, or count it as owed."""
         if self.waits:
             self.owed += 1
             return
         await self._steps.popleft()()
 
     async def catch_up(self) -> None:
-        """The other transaction has ended: nothing may hold this one back any longer."""
+        """The other transaction has ended: finish the statement and take the steps that are owed."""
         if self.waits:
             self.waits = False
             await self._finish()
@@ -136,7 +137,7 @@ class Runner:
         await self._settle()
 
     async def _begin_and_stop(self) -> None:
-        """Everything up to the snapshot of the last statement."""
+        """Run everything up to the snapshot of the last statement."""
         *before, last = self._plan.operation.statements
         await self._begin()
         for statement in before:
@@ -156,7 +157,7 @@ class Runner:
         await self._settle()
 
     async def _settle(self) -> None:
-        """Until the statement is done or waits; the database is asked, no clock."""
+        """Wait until the statement is done or waits for a lock, as the database reports it."""
         assert self._task is not None
         self.opposed = not self.unopposed()
         if not self.opposed:
@@ -190,20 +191,20 @@ class Runner:
             await self._session.rollback()
 
     async def abort(self) -> None:
-        """After a violation: end what is open, whatever it takes."""
+        """End the open transaction after a violation."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._session.rollback()
 
 
 async def _done_soon(task: asyncio.Task[Any]) -> bool:
-    """Whether it is done, without hurry: the database has better things to do than to be asked all the time."""
+    """Whether it is done. The pause of 1 ms keeps the load on the database low."""
     done, _ = await asyncio.wait([task], timeout=0.001)
     return bool(done)
 
 
 async def interleave(driver: Driver, setup: str, plans: tuple[Plan, Plan], order: Order) -> Result:
-    """Carry out one order from the scene's state."""
+    """Carry out one order, starting from the setup's rows."""
     await driver.restore(setup)
     log: list[str] = []
     sessions = (driver.first, driver.second)
@@ -229,7 +230,7 @@ async def interleave(driver: Driver, setup: str, plans: tuple[Plan, Plan], order
 
 
 async def _abort(driver: Driver, runners: list[Runner]) -> None:
-    """Whoever waits goes last: the other's rollback lets it finish."""
+    """End both. The one that waits goes last: the other's rollback lets it finish."""
     for session in (driver.first, driver.second):
         await session.go_on()
     for runner in sorted(runners, key=lambda runner: runner.waits):

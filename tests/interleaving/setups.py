@@ -1,6 +1,6 @@
-"""Where an interleaving begins: what is in the tables, and which operations meet there.
+"""The setups: which rows are in the tables, and which pairs of operations run on them.
 
-Each scene is brought about by the verbs themselves, once; after that its rows are copied back before each run.
+A setup is created once, by the store's own verbs. Its rows are copied back before each run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.interleaving.operations import (
 Pair = tuple[Operation, Operation]
 
 LONG_AGO = T - timedelta(minutes=5)
-"""A claim of this time has expired."""
+"""A claim made at this time has expired."""
 RECENTLY = T - timedelta(seconds=30)
 KEYED = one_off(key="k")
 RIVAL = one_off(OTHER, key="k")
@@ -59,14 +59,14 @@ ROWS = [
 
 @dataclass(frozen=True)
 class Setup:
-    """A state of the tables, and the pairs that meet in it."""
+    """A state of the tables, and the pairs of operations that run on it."""
 
     name: str
     prepare: Callable[[Session], Awaitable[None]]
     pairs: list[Pair]
 
     async def save(self, driver: Driver) -> None:
-        """Bring the state about, and keep a copy."""
+        """Create the rows, and keep a copy."""
         await driver.clear()
         async with committed(driver.first, LONG_AGO) as session:
             await session.store.register_worker(record("alice"))
@@ -122,7 +122,7 @@ async def dead(session: Session) -> None:
 
 
 async def taken_again(session: Session) -> None:
-    """Alice's first claim was lost, and she has claimed the job once more: same owner, another fence."""
+    """Alice lost her first claim and has claimed the job again: same owner, another fence."""
     await _insert(session, recurring())
     await _claim(session, LONG_AGO - LOCK)
     async with committed(session, LONG_AGO + timedelta(seconds=1)):
@@ -131,7 +131,7 @@ async def taken_again(session: Session) -> None:
 
 
 def every_pair(*operations: Operation) -> list[Pair]:
-    """Each with each, and with itself."""
+    """Each operation with each other, and with itself."""
     return list(combinations_with_replacement(operations, 2))
 
 
@@ -189,7 +189,7 @@ SETUPS = [
     Setup(
         "held one-off",
         held(KEYED, since=RECENTLY),
-        # beside the expired scene, only what removes the row or brings it back is new
+        # new beside the setup "expired": what removes the row or brings it back
         [
             *product([complete(again=False), transaction(again=False)], _held_by_alice(again=False)),
             *product(_held_by_alice(again=False), [SAME_ID, SAME_KEY]),

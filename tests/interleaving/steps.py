@@ -1,4 +1,4 @@
-"""How a race is told step by step: transactions that stay open, statements that wait, and what is expected of them."""
+"""The steps of a case: transactions that stay open, statements that wait, and expectations."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ Case = Callable[[Driver], Awaitable[None]]
 
 
 def expect(rule: str, found: object, expected: object) -> None:
-    """An assert that explains itself; pytest explains those of test modules only."""
+    """Compare, and name the rule that failed. pytest explains asserts in test modules only."""
     if found != expected:
         raise Violation(f"{rule}: {found!r}, expected {expected!r}")
 
 
 async def run_case(suite: Suite, setup: Setup, case: Case) -> None:
-    """The story from its scene. The tables are sound at its end, and nothing is left open whatever happened."""
+    """Run one case from its setup.
+
+    No transaction stays open, and the tables are consistent at the end.
+    """
     driver = suite.drivers[0]
     await suite.prepare(setup)
     await driver.restore(setup.name)
@@ -40,7 +43,7 @@ async def run_case(suite: Suite, setup: Setup, case: Case) -> None:
 
 @asynccontextmanager
 async def opened(session: Session) -> AsyncIterator[Session]:
-    """A transaction, committed at the end of the block, or rolled back if that raises."""
+    """A transaction: committed when the block ends, rolled back if it raises."""
     await session.begin()
     try:
         yield session
@@ -51,7 +54,7 @@ async def opened(session: Session) -> AsyncIterator[Session]:
 
 
 async def start(operation: Operation, session: Session) -> asyncio.Task[Any]:
-    """Send an operation's last statement in the open transaction, until it is done, waits or is stopped."""
+    """Send the operation's last statement, and return when it is done, waits for a lock, or is stopped."""
     task = asyncio.create_task(sent(operation, session))
     while not task.done() and await session.waits_for() is Waiting.NOTHING:
         pass
@@ -63,7 +66,7 @@ async def sent(operation: Operation, session: Session) -> Any:
 
 
 async def do(operation: Operation, session: Session) -> Any:
-    """The same for a statement that waits for nobody."""
+    """Send the operation's last statement, which must not wait; return its answer."""
     task = await start(operation, session)
     if not task.done():
         await _cancelled(task)
@@ -77,14 +80,17 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
 
 
 async def committed(operation: Operation, session: Session) -> Any:
-    """The same in a transaction of its own."""
+    """Run one operation, which must not wait, in its own transaction."""
     async with opened(session):
         return await do(operation, session)
 
 
 @asynccontextmanager
 async def begun(operation: Operation, session: Session) -> AsyncIterator[asyncio.Task[Any]]:
-    """An operation whose statement is under way; after the block nothing holds it back, and it is committed."""
+    """An operation whose statement has been sent and may wait.
+
+    It finishes and commits after the block.
+    """
     async with opened(session):
         task = await start(operation, session)
         try:
@@ -97,7 +103,7 @@ async def begun(operation: Operation, session: Session) -> AsyncIterator[asyncio
 
 @asynccontextmanager
 async def stopped(operation: Operation, session: Session) -> AsyncIterator[asyncio.Task[Any]]:
-    """The same for one that has its snapshot and takes its locks after the block."""
+    """An operation stopped between snapshot and first lock. It goes on and commits after the block."""
     await session.pause_next()
     async with begun(operation, session) as task:
         try:

@@ -1,4 +1,4 @@
-"""Races that deserve a name; what each guards is said at its story in `directed`."""
+"""Races with a name, step by step. Each case's docstring states its rule."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.mark.parametrize("name", CASES)
 async def test_case(suite: Suite, name: str) -> None:
-    """The story ends as it must, however the statements meet."""
+    """The case ends as its docstring says, and the tables are consistent."""
     if not suite.drivers[0].first.skips:
-        pytest.skip("this server waits for rows that the stories want skipped")
+        pytest.skip("this server waits for rows that the cases want skipped")
     setup, case = CASES[name]
     await run_case(suite, setup, case)

@@ -1,4 +1,4 @@
-"""The suite can fail: each broken statement is caught by the check that is named beside it."""
+"""Each broken statement is caught by the check named beside it, so the suite can fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def run(suite: Suite, check: Check) -> None:
-    """One story, or the pairs of these names in a scene."""
+    """Run one case, or the pairs with these names in one setup."""
     if isinstance(check, str):
         await run_case(suite, *CASES[check])
         return
@@ -31,7 +31,7 @@ async def run(suite: Suite, check: Check) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 async def test_a_mutant_is_caught(suite: Suite, mutant: Mutant) -> None:
-    """A check that no mistake can fail guards nothing."""
+    """The check beside the mutant raises a Violation."""
     if not isinstance(suite.drivers[0], PostgresDriver):
         pytest.skip("the mutants are PostgreSQL's statements")
     with suite.mutated(mutant.verb, *mutant.changes), pytest.raises(Violation):

@@ -19,5 +19,5 @@ PAIRS = [
 
 @pytest.mark.parametrize(("setup", "pair"), PAIRS)
 async def test_pair(suite: Suite, setup: Setup, pair: Pair) -> None:
-    """Some serial order explains the answers and the rows; nothing waits that must not; no deadlock."""
+    """A serial order explains answers and rows; no verb waits that must not; there is no deadlock."""
     ran.update(await suite.explore(setup, pair))
