@@ -43,7 +43,7 @@ class LeaseCandidates:
         self._numbers = itertools.count()
 
     def start(self, count: int) -> None:
-        """Start so many, and wait until they wait."""
+        """Start `count` processes, and wait until each waits for the lease."""
         started = [self._start(next(self._numbers)) for _ in range(count)]
         self.processes += started
         for process in started:
@@ -66,20 +66,23 @@ class LeaseCandidates:
         return self._directory / f"gate-{number}"
 
     def lease(self) -> LeaseView | None:
-        """The row."""
+        """The lease's row."""
         return next((lease for lease in self.app.leases_sync() if lease.name == NAME), None)
 
     def led(self, *, after: int = 0) -> LeaseView:
-        """Wait until a later term than this one is held, and its holder knows."""
+        """Wait until a later term than `after` is held, and its holder has logged it."""
 
         def found() -> LeaseView | None:
             lease = self.lease()
             return lease if lease is not None and lease.held and lease.term > after and self._knows(lease) else None
 
-        return eventually(found, what=f"somebody leads after term {after}", seen=self.lease)
+        return eventually(found, what=f"a candidate leads after term {after}", seen=self.lease)
 
     def _knows(self, lease: LeaseView) -> bool:
-        """Whether its holder has said so. One of an earlier crew, whose lease has not ended yet, never will."""
+        """Whether its holder has logged it.
+
+        A holder from an earlier group, whose lease has not ended, never does.
+        """
         return any(event["term"] == lease.term for process in self._holders(lease) for event in process.events("leads"))
 
     def _holders(self, lease: LeaseView) -> list[WorkerProcess]:
@@ -92,7 +95,7 @@ class LeaseCandidates:
         return leader
 
     def fell(self, lease: LeaseView, number: signal.Signals) -> timedelta:
-        """Send a signal to the leader; how long until the next term begins, by the database's clock."""
+        """Signal the leader; return the time until the next term begins, by the database's clock."""
         leader, seen = self.leader(lease), self.lease()
         assert seen is not None
         leader.signal(number)
@@ -101,7 +104,10 @@ class LeaseCandidates:
         return self.led(after=lease.term).acquired_at - seen.now
 
     def has_written(self, term: int) -> None:
-        """Wait until all rows of this term are there: no transaction is open any more. They are in order."""
+        """Wait until all rows of this term exist, so that no transaction is open.
+
+        Terms must be in order.
+        """
 
         def complete() -> bool:
             terms = [row[0] for row in table._run(self.url, "select slot from written")]
@@ -120,7 +126,7 @@ class LeaseCandidates:
 
 @contextlib.contextmanager
 def open_candidates(url: str, directory: Path, count: int, ttl: timedelta) -> Iterator[LeaseCandidates]:
-    """A crew that is gone afterwards."""
+    """Start candidates, and stop them at the end."""
     found = LeaseCandidates(url, directory, ttl)
     try:
         found.start(count)
@@ -133,7 +139,7 @@ def open_candidates(url: str, directory: Path, count: int, ttl: timedelta) -> It
 
 
 def measure(url: str, number: signal.Signals, trials: int) -> list[float]:
-    """So many takeovers in a row; whoever fell is replaced."""
+    """Measure `trials` takeovers. Each leader that ended is replaced."""
     with tempfile.TemporaryDirectory() as name, open_candidates(url, Path(name), 3, MEASURED) as found:
         seconds = []
         for _ in range(trials):

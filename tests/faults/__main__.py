@@ -1,4 +1,7 @@
-"""Play the rows: `python -m tests.faults`, or `make faults`. Ends with 1 if anything was doubled or lost."""
+"""Run the rows of the fault matrix: `python -m tests.faults`, or `make faults`.
+
+Exits with 1 if anything was doubled or lost.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from tests.postgres_server import PostgresServer
 
 
 def main() -> int:
-    """Read the command line, and do it."""
+    """Read the command line, and run it."""
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no workers and no server behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no worker and no server running
     if options.list:
         _say("\n".join(f"{row.name:26} {row.fault}" for row in ROWS))
         return 0
@@ -33,7 +36,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--row", action="append", choices=[row.name for row in ROWS], help="only this row; repeatable")
     parser.add_argument("--database", choices=databases(), help=f"only on this one; mssql where {VARIABLE} names one")
-    parser.add_argument("--trials", type=int, help="how often each row plays")
+    parser.add_argument("--trials", type=int, help="how often each row runs")
     parser.add_argument("--quick", action="store_true", help="a few rows, one trial each; records nothing")
     parser.add_argument("--list", action="store_true", help="name the rows")
     parser.add_argument("--write-docs", action="store_true", help="only write docs/promises.md from the last results")
@@ -70,7 +73,7 @@ def _chosen(options: argparse.Namespace) -> Iterator[tuple[Row, Database]]:
 
 @contextlib.contextmanager
 def _server(database: Database | None) -> Iterator[PostgresServer | None]:
-    """A server that the rows may crash, unless nobody needs one."""
+    """A server that the rows may crash; None if no chosen row needs one."""
     if database in ("sqlite", "mssql"):
         yield None
         return
@@ -79,7 +82,10 @@ def _server(database: Database | None) -> Iterator[PostgresServer | None]:
 
 
 def run_row(row: Row, database: Database, server: PostgresServer | None, trials: int) -> results.Entry:
-    """Play one row so many times; a trial that fails gets the next one a new stage."""
+    """Run `trials` trials of one row.
+
+    After a trial that lost something, the next one gets a new environment.
+    """
     verdicts: list[Verdict] = []
     while len(verdicts) < trials:
         try:

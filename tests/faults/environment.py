@@ -1,11 +1,12 @@
-"""Where a row of the matrix plays: one database, workers on it, and a count after each trial.
+"""The environment of a row of the matrix: one database, its workers, and a count after each trial.
 
-    Stage ─► Cluster (tests/cluster): real processes, gates, effects, ledger
+    Environment ─► Cluster (tests/cluster): real processes, gates, effects, ledger
       │
       └─ trial: enqueue ─► the row's fault ─► everything ends ─► verdict: duplicates, losses, seconds to recover
 
-A transactional effect is a row in a table without any constraint. One row too many is a duplicate; one too few, a slot
-without an end, or anything that the checker finds (tests/cluster/checker.py) is a loss.
+A transactional effect is a row in a table without any constraint. One row too many is a duplicate.
+One row too few, a slot without an end, or anything that the checker finds
+(tests/cluster/checker.py) is a loss.
 """
 
 from __future__ import annotations
@@ -48,25 +49,25 @@ PACE = {
     "RELTASK_DATABASE_CONNECT_TIMEOUT": "2s",
     "RELTASK_DATABASE_COMMAND_TIMEOUT": "4s",
 }
-"""Everything short, so that a trial takes seconds. What is promised does not depend on it."""
+"""Short times, so that a trial takes seconds. The promises do not depend on them."""
 WORKER = ("reltask.cli", "worker", "tests.faults.workload:app")
 PATIENCE = 60.0
 _numbers = itertools.count(1)
 
 
 class NotRunHere(Exception):
-    """This machine lacks what the row needs; the text says what."""
+    """This machine lacks something that the row needs. The text says what."""
 
 
 class Verdict(NamedTuple):
-    """What one trial showed."""
+    """The result of one trial."""
 
     duplicates: int
     lost: int
     recovery: float | None
     """Seconds by the database's clock."""
     cut_short: int = 0
-    """Runs that the fault has ended: lost, failed, given back."""
+    """Runs that the fault ended: lost, failed, released or abandoned."""
     findings: str = ""
 
 
@@ -97,7 +98,7 @@ class Environment:
 
     @property
     def patience(self) -> float:
-        """Seconds that something may take which takes none as a rule."""
+        """Seconds to wait for something that usually takes no time."""
         return PATIENCE * slowness(self.cluster.url)
 
     @property
@@ -112,7 +113,7 @@ class Environment:
 
     @property
     def disk(self) -> Path:
-        """The small file system that the database lies on."""
+        """The small file system of the database."""
         assert self._disk is not None
         return self._disk
 
@@ -121,11 +122,11 @@ class Environment:
     def start(
         self, count: int = 1, settings: Mapping[str, str] | None = None, *, wait: bool = True
     ) -> list[WorkerProcess]:
-        """Workers of this workload; a name in capitals is a variable of their environment."""
+        """Start workers of this workload. A setting in capitals is an environment variable."""
         return self.cluster.start(count, settings, command=WORKER, wait=wait)
 
     def keep(self, count: int, settings: Mapping[str, str] | None = None) -> list[WorkerProcess]:
-        """Have so many living workers, whatever the last trial has done to them."""
+        """Start workers until `count` are alive, whatever the last trial did to them."""
         living = [worker for worker in self.cluster.workers if worker.alive]
         return living + (self.start(count - len(living), settings) if len(living) < count else [])
 
@@ -141,18 +142,18 @@ class Environment:
     # Jobs
 
     def gate(self) -> Path:
-        """A gate of this trial's own; nobody has opened it."""
+        """A gate for this trial, still closed."""
         return self.cluster.gate(f"gate-{next(self._gates)}")
 
     def enqueue(self, count: int = 1, *, task: str = NEW, **arguments: Any) -> list[UUID]:
-        """Enqueue jobs that leave an effect, or others."""
+        """Enqueue jobs: by default those that write an effect."""
         return self.cluster.enqueue_many(task, count, **arguments)
 
     def begun(self, job: UUID, fence: int = 1) -> None:
         self.cluster.begun(job, fence)
 
     def some_begun(self, jobs: list[UUID]) -> None:
-        """Wait until bodies of these jobs run; which ones, is not said."""
+        """Wait until the body of at least one of these jobs runs."""
         eventually(lambda: {e.job for e in self.cluster.effects.read()} & set(jobs), what="work is under way")
 
     def written(self, job: UUID, gate: Path, fence: int = 1) -> None:
@@ -166,7 +167,7 @@ class Environment:
         return self.cluster.app.status_sync().now
 
     def done(self) -> None:
-        """Wait until no job is left but dead letters."""
+        """Wait until only dead letters are left."""
 
         def left() -> list[JobView]:
             return [job for job in self.cluster.jobs() if job.state is not State.DEAD]
@@ -183,14 +184,14 @@ class Environment:
         return [run for run in self.cluster.runs() if run.job_id in jobs and run.outcome == "succeeded"]
 
     def recovered(self, jobs: list[UUID], since: datetime) -> float:
-        """Wait until everything has ended; seconds until the last of these jobs had."""
+        """Wait until everything has ended; return the seconds until the last of these jobs did."""
         self.done()
         return max(0.0, *((run.finished_at - since).total_seconds() for run in self.ends(jobs)))
 
     # Judging
 
     def judge(self, recovery: float | None) -> Verdict:
-        """Count over everything that has happened on this stage; what an earlier trial has shown is not told again."""
+        """Count everything that happened in this environment, minus what earlier trials reported."""
         runs = self.cluster.runs()
         effects = Counter(table.read(self.cluster.app.url))
         succeeded = {run.job_id for run in runs if run.task in EFFECTS and run.outcome == "succeeded"}
@@ -212,7 +213,7 @@ CUT_SHORT = {Outcome.LOST, Outcome.FAILED, Outcome.RELEASED, Outcome.ABANDONED}
 def open_environment(
     database: Database, server: PostgresServer | None, *, proxy: bool = False, disk: Path | None = None
 ) -> Iterator[Environment]:
-    """A stage with a fresh database, which lies on `disk` if there is one."""
+    """Open an environment with a fresh database, on `disk` if one is given."""
     scratch = Path(tempfile.mkdtemp(prefix="reltask-faults-"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -224,19 +225,21 @@ def open_environment(
             assert server is not None
             url = stack.enter_context(_postgres(server, disk))
         bridge = stack.enter_context(proxy_before(url)) if proxy else None
-        pace = {} if database == "mssql" else PACE  # a TDS server may be slow: as long as its cluster tests take
+        pace = (
+            {} if database == "mssql" else PACE
+        )  # a TDS server may be slow: it keeps the lengths of the cluster tests
         cluster = Cluster(bridge.url(url) if bridge else url, scratch, **pace)
         stack.callback(cluster.stop)
         cluster.app.close()
         cluster.app = make_app(url)
         stack.callback(cluster.app.close)
-        cluster.app.status_sync()  # SQLite makes its tables when it is opened
+        cluster.app.status_sync()  # SQLite creates its tables when it is opened
         table.create(url)
         yield Environment(database, cluster, proxy=bridge, server=server, disk=disk)
 
 
 def proxy_before(url: str) -> Proxy:
-    """A bad network before this database."""
+    """A proxy in front of this database."""
     port = urlsplit(url).port
     assert port is not None
     if not url.startswith("mssql"):

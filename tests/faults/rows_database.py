@@ -1,4 +1,4 @@
-"""Rows: the database crashes, is full, has no connection left, or is migrated while everybody works."""
+"""Rows: the database crashes, is full, has no connection left, or is migrated under load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cluster.cluster import ROOT
 from tests.faults.environment import Environment, NotRunHere
 
 FEW = 12
-"""Connections of the server that runs out of them."""
+"""The connection limit of a server that runs out of them."""
 
 
 def crash(env: Environment) -> float:
@@ -37,7 +37,7 @@ def crash(env: Environment) -> float:
 
 @contextlib.contextmanager
 def few_connections(env: Environment) -> Iterator[None]:
-    """The server accepts few connections while this row plays."""
+    """The server accepts few connections while this row runs."""
     env.server.execute(f"alter system set max_connections = {FEW}")
     env.server.restart()
     try:
@@ -49,7 +49,10 @@ def few_connections(env: Environment) -> Iterator[None]:
 
 
 def connections_exhausted(env: Environment) -> float:
-    """Somebody takes every connection that is left; bodies cannot open their transactions until they are given back."""
+    """A client takes every connection that is left.
+
+    Bodies cannot open transactions until it gives them back.
+    """
     env.keep(2)
     gate = env.gate()
     jobs = env.enqueue(2, before=str(gate))
@@ -88,7 +91,7 @@ def _hogged(env: Environment) -> Iterator[None]:
 
 
 def migration(env: Environment) -> float:
-    """Two `reltask migrate` at once, with the schema's scripts to run again, while everybody works."""
+    """Two `reltask migrate` at once, with all scripts to run again, under load."""
     env.keep(2)
     jobs = env.enqueue(80, seconds=0.3)
     env.some_begun(jobs)
@@ -110,12 +113,12 @@ FORGET = {
     "sqlite": "update reltask_meta set schema_version = 0",
     "mssql": "UPDATE reltask.Meta SET SchemaVersion = 0",
 }
-"""Make the next migrator run every script again."""
+"""Make the next migration run every script again."""
 
 
 @contextlib.contextmanager
 def small_disk(megabytes: int) -> Iterator[Path]:
-    """A file system of its own. Needs root."""
+    """A separate file system. Needs root."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         raise NotRunHere("only root can mount a small file system")
     directory = Path("/tmp") / f"reltask-disk-{os.getpid()}"
@@ -135,7 +138,7 @@ def small_disk(megabytes: int) -> Iterator[Path]:
 
 
 def disk_full(env: Environment) -> float:
-    """The database's file system is filled to its last byte under load, and freed again; nothing is lost meanwhile."""
+    """The database's file system is filled completely under load, and freed again. Nothing is lost."""
     env.keep(2)
     gate = env.gate()
     jobs = env.enqueue(40, before=str(gate))

@@ -1,4 +1,4 @@
-"""Rows: a worker is killed, or falls silent."""
+"""Rows: a worker is killed or paused."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from tests.faults.environment import Environment, NotRunHere
 
 _turns = count()
 _rng = random.Random(3)
-"""For moments that are chance; their spread is the point, not their repetition."""
+"""For random moments: trials should differ."""
 
 
 def kill_before_claim_answer(env: Environment) -> float:
-    """The claim is committed, and its sender dies before it knows. On SQLite no network stands between the two."""
+    """The worker is killed after its claim's commit, before the answer.
+
+    On SQLite there is no network between.
+    """
     jobs = env.enqueue(4)
     if env.database != "sqlite":
         aim = env.proxy.aim("claim_jobs", "keep")
@@ -31,7 +34,7 @@ def kill_before_claim_answer(env: Environment) -> float:
         aim.landed()
     else:
         (victim,) = env.start()
-        time.sleep(_rng.uniform(0, 0.03))  # the moment is chance
+        time.sleep(_rng.uniform(0, 0.03))  # a random moment
     victim.kill()
     since = env.now()
     (helper,) = env.start(1, env.direct())
@@ -41,16 +44,16 @@ def kill_before_claim_answer(env: Environment) -> float:
 
 
 def kill_after_claim(env: Environment) -> float:
-    """The body has begun, at some moment of its first 30 ms."""
+    """The body began at most 30 ms ago."""
     env.keep(2)
     (job,) = env.enqueue(before=str(gate := env.gate()))
     env.begun(job)
-    time.sleep(_rng.uniform(0, 0.03))  # the moment is chance
+    time.sleep(_rng.uniform(0, 0.03))  # a random moment
     return _killed(env, job, gate)
 
 
 def kill_mid_body(env: Environment) -> float:
-    """The body waits in its middle; others of the same worker die with it."""
+    """The body waits in the middle; other bodies of the same worker die with it."""
     env.keep(2)
     jobs = env.enqueue(4, before=str(gate := env.gate()))
     for job in jobs:
@@ -59,7 +62,7 @@ def kill_mid_body(env: Environment) -> float:
 
 
 def kill_before_completion(env: Environment) -> float:
-    """The effect is written, the transaction is open: neither effect nor completion may stay."""
+    """The effect is written and the transaction is open: neither effect nor completion may stay."""
     env.keep(2)
     (job,) = env.enqueue(inside=str(gate := env.gate()))
     env.written(job, gate)
@@ -67,7 +70,7 @@ def kill_before_completion(env: Environment) -> float:
 
 
 def kill_with_child(env: Environment) -> float:
-    """The body runs in a child process: it dies with its worker, and does not run beside its successor."""
+    """The body runs in a child process: the child dies with its worker, before the job runs again."""
     env.keep(2)
     (job,) = env.enqueue(task="hold_child", gate=str(gate := env.gate()))
     child = env.cluster.begun(job).pid
@@ -83,12 +86,15 @@ def _killed(env: Environment, job: UUID, gate: Path) -> float:
     since = env.now()
     gate.touch()
     jobs = [one.id for one in env.cluster.jobs()]
-    env.start(1, wait=False)  # for the next trial; it comes in time for this one, or not
+    env.start(1, wait=False)  # for the next trial; it may or may not be in time for this one
     return env.recovered([job, *jobs], since)
 
 
 def pause_past_timeout(env: Environment) -> float:
-    """SIGSTOP until another worker holds the job, or has done it, by turns; then SIGCONT: the late write is refused."""
+    """SIGSTOP until another worker holds the job, or has done it (alternating), then SIGCONT.
+
+    The late write is refused.
+    """
     env.keep(2)
     (job,) = env.enqueue(before=str(gate := env.gate()))
     env.begun(job)
@@ -99,7 +105,7 @@ def pause_past_timeout(env: Environment) -> float:
         gate.touch()
         env.done()
     env.begun(job, fence=2)
-    Path(f"{gate}.1").touch()  # the paused body would write at once
+    Path(f"{gate}.1").touch()  # so that the paused body writes at once
     paused.signal(signal.SIGCONT)
     _refused(env, job)
     gate.touch()
@@ -110,7 +116,7 @@ def pause_past_timeout(env: Environment) -> float:
 
 
 def pause_in_transaction(env: Environment) -> float:
-    """SIGSTOP with the effect written and the transaction open: the server ends it, and another worker writes."""
+    """SIGSTOP with the effect written and the transaction open: the server ends it, another worker writes."""
     env.keep(2)
     (job,) = env.enqueue(inside=str(gate := env.gate()))
     env.written(job, gate)
@@ -125,23 +131,25 @@ def pause_in_transaction(env: Environment) -> float:
 
 
 def _refused(env: Environment, job: UUID) -> None:
-    """The first run's late words are in the log as refused."""
+    """The log says that the first run's late write was refused."""
 
-    def told() -> bool:
+    def is_refused() -> bool:
         return any(
             line.get("job") == str(job) and line.get("fence") == 1
             for worker in env.cluster.workers
             for line in worker.events("LateWriteRefused") + worker.events("RunAbandoned")
         )
 
-    eventually(told, what="the paused worker learns that it is too late")
+    eventually(is_refused, what="the paused worker logs that its write is refused")
 
 
 def start_together(env: Environment) -> float:
-    """20 workers start at the same moment, with work waiting for them."""
+    """20 workers start at the same moment, with work waiting."""
     jobs = env.enqueue(40)
     since = env.now()
-    workers = env.start(20, {"poll": "5s"}, wait=False)  # the default where nothing signals; more would be a load
+    workers = env.start(
+        20, {"poll": "5s"}, wait=False
+    )  # the default where there are no signals; more often would be a load
     recovery = env.recovered(jobs, since)
     for worker in workers:
         worker.kill()
@@ -153,11 +161,14 @@ WALL_CLOCK_ONLY = {
     "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     "FAKETIME_FORCE_MONOTONIC_FIX": "0",
 }
-"""Monotonic time stays as it is. The last one too: with its fix the library lets threads oversleep by seconds."""
+"""Monotonic time is unchanged.
+
+The last variable too: with its fix, the library makes threads oversleep by seconds.
+"""
 
 
 def clock_moved(env: Environment) -> float:
-    """One worker's wall clock is two hours ahead, another's two hours behind; the one that holds a job is killed."""
+    """One worker's wall clock is two hours ahead, another's two hours behind; the job's holder is killed."""
     library = _faketime()
     while sum(worker.alive for worker in env.cluster.workers) < 2:
         offset = "+2h" if len(env.cluster.workers) % 2 else "-2h"

@@ -1,4 +1,4 @@
-"""Rows: tasks that should not have been, and versions that meet."""
+"""Rows: bad tasks and bad arguments, and two versions of an app at once."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ BYSTANDERS = 6
 
 
 def poison_exit(env: Environment) -> float:
-    """A body takes its worker along (`os._exit`) until it is a dead letter; bystanders are done by others."""
+    """A body kills its worker (`os._exit`) until the job is a dead letter; other workers do the other jobs."""
     env.keep(2)
     (bad,), since = env.enqueue(task="poison"), env.now()
     return _dead_letter(env, bad, Outcome.LOST, since)
 
 
 def poison_memory(env: Environment) -> float:
-    """A body in a child process wants more memory than it may have: a failure of its own, then a dead letter."""
+    """A body in a child process exceeds its memory limit: it fails, and ends as a dead letter."""
     env.keep(2)
     (bad,), since = env.enqueue(task="hungry"), env.now()
     return _dead_letter(env, bad, Outcome.FAILED, since)
 
 
 def poison_payload(env: Environment) -> float:
-    """A row holds arguments that the task cannot take."""
+    """A row has arguments that the task does not accept."""
     env.keep(2)
     since = env.now()
     bad = _insert(env, NewJob(id=uuid.uuid4(), task=OLD, args='{"before": [1, 2]}', max_attempts=2))
@@ -41,11 +41,11 @@ def poison_payload(env: Environment) -> float:
 
 
 def _dead_letter(env: Environment, bad: UUID, outcome: Outcome, since: datetime) -> float:
-    """The bad job ends dead after its limit; everybody else's are done."""
+    """The bad job is dead after its attempts; all other jobs are done."""
     bystanders = env.enqueue(BYSTANDERS)
 
     def is_dead() -> bool:
-        env.keep(2)  # whoever fell is replaced, as a supervisor would
+        env.keep(2)  # start a replacement for a dead worker, as a supervisor would
         return env.cluster.job(bad).state is State.DEAD
 
     eventually(is_dead, within=env.patience, what="the bad job is a dead letter")
@@ -56,12 +56,12 @@ def _dead_letter(env: Environment, bad: UUID, outcome: Outcome, since: datetime)
 
 
 def unknown_name(env: Environment) -> float:
-    """A name that nobody knows stays unclaimed, with no attempt counted; everybody else goes on."""
+    """A job whose name no worker knows stays unclaimed, without an attempt; all other jobs are done."""
     env.keep(2)
     since = env.now()
-    unknown = _insert(env, NewJob(id=uuid.uuid4(), task="nobody_knows_this", max_attempts=1))
+    unknown = _insert(env, NewJob(id=uuid.uuid4(), task="unknown_to_all", max_attempts=1))
     bystanders = env.enqueue(BYSTANDERS)
-    eventually(lambda: len(env.ends(bystanders)) == BYSTANDERS, what="everybody else goes on")
+    eventually(lambda: len(env.ends(bystanders)) == BYSTANDERS, what="all other jobs are done")
     view = env.cluster.job(unknown)
     assert (view.fence, view.attempt, view.state) == (0, 0, State.READY), view
     env.cluster.app.change_sync("discard", unknown)
@@ -69,7 +69,7 @@ def unknown_name(env: Environment) -> float:
 
 
 def rolling_deploy(env: Environment) -> float:
-    """Old workers leave and new ones come under load; the task has been renamed, and another is new."""
+    """Old workers stop and new ones start under load. One task was renamed, another is new."""
     old = env.start(2, {VERSION: "1"})
     since = env.now()
     renamed = [_insert(env, NewJob(id=uuid.uuid4(), task=OLD)) for _ in range(10)]

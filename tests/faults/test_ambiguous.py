@@ -1,7 +1,8 @@
-"""The answer to a statement is lost, or the statement arrives late: each verb is settled as the design says.
+"""The answer to a statement is lost, or the statement arrives late: each verb still has one outcome.
 
-A worker's connections lead through a proxy that strikes one statement. `cut`: the database has applied it, and the
-worker is not told. `late`: the worker's connection breaks first, and the statement arrives when everybody has moved on.
+A worker's connections go through a proxy that hits one statement. `cut`: the database has applied
+it, and the worker gets no answer. `late`: the worker's connection breaks first, and the statement
+arrives after the worker has moved on.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 
 def settings(url: str) -> dict[str, object]:
-    """Short lengths; on a database that is slow, as many times longer."""
+    """Short times, multiplied on a slow database."""
     slow = slowness(url)
     return {
         "worker.lock_timeout": f"{4 * slow}s",
@@ -49,7 +50,7 @@ def settings(url: str) -> dict[str, object]:
 
 
 class ProxySetup:
-    """An app behind the proxy, and a second look at its database past it."""
+    """An app behind the proxy, and a second one with a direct connection to its database."""
 
     def __init__(self, url: str, proxy: Proxy, directory: Path) -> None:
         self.url = url
@@ -95,11 +96,11 @@ class ProxySetup:
             yield
 
     async def enqueue(self, task: str) -> UUID:
-        """As a producer on the good side."""
+        """Enqueue over the direct connection."""
         return (await self.outside.get_task(task).enqueue()).id
 
     async def strike(self, aim: Aim) -> None:
-        """Wait for the blow; what was held back arrives at once."""
+        """Wait until the statement is hit; a late request is delivered at once."""
         await asyncio.to_thread(aim.struck)
         aim.deliver()
         await asyncio.to_thread(aim.landed)
@@ -110,11 +111,11 @@ class ProxySetup:
         return sorted((str(run.outcome), run.fence, run.attempt) for run in found)
 
     async def succeeded(self, job: UUID, fence: int) -> None:
-        """Wait until the worker says so; it says so once."""
+        """Wait until the worker reports success, exactly once."""
         await self.events.wait(events.RunSucceeded, job_id=job, fence=fence)
 
     def reports(self, job: UUID) -> list[tuple[str, int]]:
-        """What the worker reported about runs of this job, besides their start."""
+        """What the worker reported about runs of this job, without their starts."""
         kinds = (events.RunSucceeded, events.RunFailed, events.RunEnded, events.LateWriteRefused, events.RunAbandoned)
         return [(type(e).__name__, e.fence) for kind in kinds for e in self.events.of(kind, job_id=job)]
 
@@ -131,14 +132,14 @@ def open_setup(url: str, directory: Path) -> Iterator[ProxySetup]:
 
 @pytest.fixture(params=[database for database in databases() if database != "sqlite"])
 def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ProxySetup]:
-    """On every database that is asked over a network."""
+    """On every database reached over a network."""
     with open_setup(request.getfixturevalue(f"{request.param}_url"), tmp_path) as made:
         yield made
 
 
 @pytest.fixture
 def postgres_setup(postgres_url: str, tmp_path: Path) -> Iterator[ProxySetup]:
-    """Where the server tells who waits for a lock, and ends a transaction that idles."""
+    """On PostgreSQL, which shows lock waits and ends idle transactions."""
     with open_setup(postgres_url, tmp_path) as made:
         yield made
 
@@ -147,8 +148,11 @@ def postgres_setup(postgres_url: str, tmp_path: Path) -> Iterator[ProxySetup]:
 async def test_claim_is_released_with_its_attempt(
     setup: ProxySetup, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that a worker owns without knowing are found by its next beat and given back; no attempt is counted."""
-    # the claim lands before the worker looks again by itself
+    """Rows that a worker owns without knowing are found by its next heartbeat and released.
+
+    No attempt counts.
+    """
+    # the claim arrives before the worker polls again
     monkeypatch.setattr(poller, "OUTAGE_PAUSES", (2.0 * slowness(setup.url),))
     setup.gate.touch()
     job = await setup.enqueue("hold")
@@ -162,7 +166,7 @@ async def test_claim_is_released_with_its_attempt(
 
 
 async def test_beat_whose_answer_is_lost_is_sent_again(setup: ProxySetup) -> None:
-    """One lost answer is no lost lock: the body goes on under its fence."""
+    """One lost answer is not a lost lock: the body continues under its fence."""
     async with setup.working():
         aim = setup.proxy.aim("heartbeat_jobs", "cut")
         job = await setup.enqueue("hold")
@@ -175,12 +179,12 @@ async def test_beat_whose_answer_is_lost_is_sent_again(setup: ProxySetup) -> Non
 
 
 async def test_beat_that_arrives_late_renews_nothing(setup: ProxySetup) -> None:
-    """It names owner and fence: the next run's lock is not touched by it."""
+    """It carries owner and fence, so it does not touch the next run's lock."""
     async with setup.working():
         aim = setup.proxy.aim("heartbeat_jobs", "late")
         job = await setup.enqueue("hold")
         await asyncio.to_thread(aim.struck)
-    # The worker has left and given the job back; now somebody else holds it.
+    # The worker has stopped and released the job; now another worker holds it.
     async with setup.working():
         held = await claimed(setup, job, fence=2)
         setup.gate.touch()
@@ -193,7 +197,7 @@ async def test_beat_that_arrives_late_renews_nothing(setup: ProxySetup) -> None:
 
 @pytest.mark.parametrize("kind", ["cut", "late"])
 async def test_completion_is_recorded_and_reported_once(setup: ProxySetup, kind: Kind) -> None:
-    """The same fenced statement is sent again; what it no longer matches, the ledger settles."""
+    """The same fenced statement is sent again; if it no longer matches, the ledger is read."""
     setup.gate.touch()
     async with setup.working():
         aim = setup.proxy.aim("complete_one_offs" if setup.url.startswith("postgresql") else "complete_jobs", kind)
@@ -205,7 +209,7 @@ async def test_completion_is_recorded_and_reported_once(setup: ProxySetup, kind:
 
 @pytest.mark.parametrize("kind", ["cut", "late"])
 async def test_failure_is_recorded_and_reported_once(setup: ProxySetup, kind: Kind) -> None:
-    """One attempt is counted, one failure told, and the retry comes."""
+    """One attempt is counted, one failure is reported, and the retry runs."""
     async with setup.working():
         aim = setup.proxy.aim("fail_jobs", kind)
         job = await setup.enqueue("fail_once")
@@ -227,7 +231,7 @@ async def test_release_is_recorded_and_reported_once(setup: ProxySetup, kind: Ki
 
 @pytest.mark.parametrize("kind", ["cut", "late"])
 async def test_enqueue_makes_one_row(setup: ProxySetup, kind: Kind) -> None:
-    """The retry brings the same id: inserted once, even when the first sending arrives after the job is done."""
+    """The retry has the same id: it is inserted once, even if the first request arrives after the job is done."""
     setup.gate.touch()
     async with setup.working():
         aim = setup.proxy.aim("enqueue_job" if setup.url.startswith("postgresql") else "enqueue_jobs", kind)
@@ -239,7 +243,7 @@ async def test_enqueue_makes_one_row(setup: ProxySetup, kind: Kind) -> None:
 
 @pytest.mark.parametrize("verb", ["read_ended", "COMMIT"])
 async def test_bulk_makes_one_row_each(postgres_setup: ProxySetup, verb: str) -> None:
-    """The connection breaks between copy and commit, or before the commit's answer: each job is there and runs once."""
+    """The connection breaks between COPY and COMMIT, or before COMMIT's answer: each job exists and runs once."""
     setup = postgres_setup
     setup.gate.touch()
     async with setup.working():
@@ -252,7 +256,7 @@ async def test_bulk_makes_one_row_each(postgres_setup: ProxySetup, verb: str) ->
 
 @pytest.mark.parametrize("verb", ["read_ended", "COMMIT"])
 async def test_bulk_that_ends_late_makes_one_row_each(postgres_setup: ProxySetup, verb: str) -> None:
-    """The second sending waits for the first one's rows: until they are undone, or there when their commit arrives."""
+    """The second request waits for the first one's rows until they are rolled back or committed."""
     setup = postgres_setup
     setup.gate.touch()
     async with setup.working():
@@ -267,11 +271,11 @@ async def test_bulk_that_ends_late_makes_one_row_each(postgres_setup: ProxySetup
 
 
 async def test_large_bulk_ends_with_its_network(postgres_setup: ProxySetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The network goes silent in the middle of megabytes: the call ends by its time limit, and keeps no connection."""
+    """The network stops in the middle of megabytes: the call ends by its timeout, and keeps no connection."""
     setup, records = postgres_setup, values.records
 
     class Silencing(list[values.Row]):
-        """Rows that the driver comes for when the server is ready to take them."""
+        """Rows that the driver fetches when the server is ready for them."""
 
         def __iter__(self) -> Iterator[values.Row]:
             setup.proxy.black_hole()
@@ -290,7 +294,7 @@ async def test_large_bulk_ends_with_its_network(postgres_setup: ProxySetup, monk
 
 
 async def test_commit_whose_answer_is_lost_is_found_in_the_ledger(setup: ProxySetup) -> None:
-    """The effect is there, the slot is done, and the body does not run again."""
+    """The effect and the end of the slot are recorded, and the body does not run again."""
     async with setup.working():
         aim = setup.proxy.aim("COMMIT", "cut")
         job = await setup.enqueue("write")
@@ -301,7 +305,10 @@ async def test_commit_whose_answer_is_lost_is_found_in_the_ledger(setup: ProxySe
 
 
 async def test_commit_that_arrives_late_still_counts_once(postgres_setup: ProxySetup) -> None:
-    """The ledger knows nothing yet; the run's own settlement waits for the row, finds it gone, and asks again."""
+    """The ledger has no row yet.
+
+    The settlement waits for the job's row, finds it gone, and reads the ledger again.
+    """
     setup = postgres_setup
     async with setup.working():
         aim = setup.proxy.aim("COMMIT", "late")
@@ -315,7 +322,10 @@ async def test_commit_that_arrives_late_still_counts_once(postgres_setup: ProxyS
 
 
 async def test_commit_that_never_arrives_is_rolled_back_by_the_server(postgres_setup: ProxySetup) -> None:
-    """The server ends the idle transaction after the lock timeout: the effect is written by the next attempt, once."""
+    """The server ends the idle transaction after the lock timeout.
+
+    The next attempt writes the effect, once.
+    """
     setup = postgres_setup
     async with setup.working():
         aim = setup.proxy.aim("COMMIT", "late")
@@ -335,7 +345,10 @@ async def bulk(setup: ProxySetup) -> list[Job]:
 
 
 async def all_done(setup: ProxySetup, jobs: list[Job]) -> None:
-    """Wait until each has ended once, and nothing is left. Each is this producer's own, however often it was sent."""
+    """Wait until each job has ended once, and none is left.
+
+    Each is this producer's own, however often sent.
+    """
     assert all(job.created for job in jobs)
     for job in jobs:
         await setup.succeeded(job.id, fence=1)
@@ -347,7 +360,7 @@ async def all_done(setup: ProxySetup, jobs: list[Job]) -> None:
 
 
 async def settled_before_late(setup: ProxySetup, aim: Aim, job: UUID, fence: int) -> None:
-    """A cut has landed before the worker knows; what is late arrives after everything is over."""
+    """A cut is applied before the worker knows; a late request arrives after everything is done."""
     await asyncio.to_thread(aim.struck)
     await setup.succeeded(job, fence)
     aim.deliver()

@@ -1,4 +1,4 @@
-"""A connection that breaks in the middle of a task's transaction: one kind of error, whatever the driver says."""
+"""A connection that breaks in a task's transaction raises one kind of error with every driver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def broken(store: PostgresStore, proxy: Proxy, query: str) -> None:
 async def test_broken_connection_is_transient_and_leaves_nothing(
     store: tuple[PostgresStore, Proxy], postgres_url: str
 ) -> None:
-    """The user's statement says so as reltask's own would: nothing was applied, and the next transaction works."""
+    """A user's statement raises TransientError: nothing was applied, and the next transaction works."""
     open_environment, proxy = store
     for query in ("execute", "fetch"):
         with pytest.raises(TransientError):
@@ -52,7 +52,7 @@ async def test_broken_connection_is_transient_and_leaves_nothing(
 async def test_connection_that_breaks_before_the_transaction_begins_is_transient(
     store: tuple[PostgresStore, Proxy],
 ) -> None:
-    """A kept connection that has died meanwhile is no mistake of the task's."""
+    """A pooled connection that has died is not the task's error."""
     open_environment, proxy = store
     async with open_environment.transaction(timeout=MINUTE) as tx:
         await tx.execute(INSERT)
@@ -64,7 +64,7 @@ async def test_connection_that_breaks_before_the_transaction_begins_is_transient
 
 
 async def test_mistake_in_the_user_s_own_sql_stays_the_driver_s_error(store: tuple[PostgresStore, Proxy]) -> None:
-    """Only a broken connection is translated: what the server answered is for the user to handle."""
+    """Only a broken connection is translated. The server's answers are for the user to handle."""
     open_environment, _ = store
     with pytest.raises(asyncpg.UndefinedTableError):
         async with open_environment.transaction(timeout=MINUTE) as tx:

@@ -1,4 +1,7 @@
-"""A few rows of the matrix, one trial each, and the counting that all rows rely on. All of them: `make faults`."""
+"""A few rows of the matrix, one trial each, and the counting behind all rows.
+
+All of them: `make faults`.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ CHOSEN: list[tuple[str, Database]] = [
 
 @pytest.mark.parametrize(("name", "database"), CHOSEN)
 def test_nothing_is_doubled_or_lost(name: str, database: Database, postgres_server: PostgresServer) -> None:
-    """One trial of the row ends as it must."""
+    """One trial has no duplicate and no loss."""
     (row,) = [row for row in ROWS if row.name == name]
     entry = run_row(row, database, postgres_server, trials=1)
     assert (entry["trials"], entry["duplicates"], entry["lost"]) == (1, 0, 0)
 
 
 def test_what_is_doubled_or_lost_is_counted_once() -> None:
-    """A second row of one effect is a duplicate, an effect without an end is a loss; the next trial begins anew."""
+    """A second row of an effect is a duplicate, an effect without an end is a loss; the next trial starts at zero."""
     with open_environment("sqlite", None) as env:
         assert counted(env) == (0, 0)
         (job,) = env.enqueue()

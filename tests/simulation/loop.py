@@ -27,7 +27,7 @@ class Stuck(Exception):
 
 
 class Spinning(Exception):
-    """So many steps in one history that it must be an endless loop."""
+    """More than MOST_STEPS steps in one history: an endless loop."""
 
 
 MOST_STEPS = 200_000
