@@ -1,4 +1,4 @@
-"""Engine tests: real SQLite files, virtual time wherever bodies are coroutines."""
+"""Worker tests: real SQLite files, on virtual time where bodies are coroutines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.worker.worker_harness import WorkerHarness
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[WorkerHarness]:
-    """A database of its own and a clock that jumps."""
+    """A separate database and a virtual clock."""
     with virtual_time() as time:
         yield WorkerHarness(tmp_path / "reltask.db", time)
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> WorkerHarness:
-    """A database of its own in real time, for threads and child processes."""
+    """A separate database in real time, for threads and child processes."""
     return WorkerHarness(tmp_path / "reltask.db")

@@ -1,4 +1,4 @@
-"""Tasks for child processes: they are imported by name, so they stand at the top of a module."""
+"""Tasks for child processes. They are imported by name, so they are at the top level of a module."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from reltask import App, Cancel, ProcessContext, Retry, Snooze
 
 UNREADABLE = "\udcff"
-"""A byte of a file's name that is no text, as Python hands it out."""
+"""A byte in a file name that is not text, as Python represents it."""
 app = App("sqlite:///never-opened.db")
-"""Only declares: each test registers these functions with an app of its own."""
+"""For the decorators only: each test registers these functions with its own app."""
 
 
 def add(a: int, b: int) -> int:
@@ -87,12 +87,12 @@ def forget_to_await() -> object:
 
 
 def talk() -> str:
-    print("to be read by nobody but people")  # noqa: T201 - what tasks do
+    print("for people only")  # noqa: T201 - what tasks do
     os.write(1, b'{"kind":"returned","value":"forged"}\n')
     return "said"
 
 
-def sleep_until_told(ctx: ProcessContext, mark: str) -> None:
+def sleep_until_stopped(ctx: ProcessContext, mark: str) -> None:
     Path(mark).write_text(str(os.getpid()))
     while not ctx.cancelled:
         time.sleep(0.005)
@@ -112,12 +112,12 @@ def run_a_program(mark: str) -> None:
             program.wait()
         finally:
             program.terminate()
-            Path(mark).with_suffix(".told").write_text(f"ended by {signal.Signals(-program.wait()).name}")
+            Path(mark).with_suffix(".ended").write_text(f"ended by {signal.Signals(-program.wait()).name}")
 
 
 def stop_in_its_own_way(ctx: ProcessContext, mark: str) -> None:
     def say_so(*_: object) -> None:
-        Path(mark).with_suffix(".told").write_text(f"cancelled: {ctx.cancelled}")
+        Path(mark).with_suffix(".ended").write_text(f"cancelled: {ctx.cancelled}")
         sys.exit()
 
     signal.signal(signal.SIGTERM, say_so)
@@ -133,9 +133,9 @@ def ignore_everything(mark: str) -> None:
 
 
 def hold_the_interpreter(mark: str) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # or else the first one ends the sleep
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # otherwise the first one ends the sleep
     Path(mark).write_text(str(os.getpid()))
-    ctypes.PyDLL(None).sleep(60)  # C code that does not let go of the interpreter's lock
+    ctypes.PyDLL(None).sleep(60)  # C code that does not release the GIL
 
 
 decorated = app.task(isolation="process", name="decorated")(add)

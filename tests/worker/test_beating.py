@@ -1,4 +1,4 @@
-"""Heartbeats of a whole worker: on virtual time where bodies are coroutines, on its own thread in real time."""
+"""Heartbeats of a whole worker: on virtual time where bodies are coroutines, on the real thread otherwise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.worker.worker_harness import LIVE_PATIENCE, HarnessApp, WorkerHarness
 
 MINUTE = 60.0
 BRISK: dict[str, object] = {"worker.lock_timeout": "10s", "worker.heartbeat": "100ms", "worker.beat_timeout": "4s"}
-"""Beats within a test's patience, in real time; a process that is paused for seconds keeps its locks."""
+"""Heartbeats short enough for a test in real time. A process paused for seconds keeps its locks."""
 
 
 def away() -> TransientError:
@@ -47,7 +47,7 @@ def test_heartbeat_extends_the_lock(harness: WorkerHarness) -> None:
 
 
 def test_heartbeat_stops_when_task_completes(harness: WorkerHarness) -> None:
-    """Once a run is settled nothing is beaten any more."""
+    """Once a run is settled, no heartbeat is sent for it."""
     app = harness.app()
 
     @app.task
@@ -66,7 +66,7 @@ def test_heartbeat_stops_when_task_completes(harness: WorkerHarness) -> None:
 
 
 def test_three_failed_heartbeats_stop_the_body(harness: WorkerHarness) -> None:
-    """Three whole intervals without a good beat: the body is cancelled, the slot released with its attempt."""
+    """After three whole intervals without a good beat, the body is cancelled, and slot and attempt released."""
     app = harness.app()
     stopped = []
 
@@ -84,7 +84,7 @@ def test_three_failed_heartbeats_stop_the_body(harness: WorkerHarness) -> None:
             app.faults.error, app.faults.verbs = away, {"heartbeat_jobs", "read_holds"}
             abandoned = await app.log.wait(events.RunAbandoned)
             assert abandoned.reason == "3 heartbeats in a row failed"
-            app.faults.verbs = {"claim_jobs"}  # nobody takes it up again while we look
+            app.faults.verbs = {"claim_jobs"}  # no worker claims it again while the test looks
             await app.log.wait(events.RunEnded, outcome="abandoned")
             job = await app.one_job()
             assert (job.state, job.attempt, job.slot_no) == (State.READY, 0, 1)
@@ -95,7 +95,7 @@ def test_three_failed_heartbeats_stop_the_body(harness: WorkerHarness) -> None:
 
 
 def test_two_failed_heartbeats_are_survived(harness: WorkerHarness) -> None:
-    """A success resets the counter: an outage of two intervals costs a body nothing, again and again."""
+    """A success resets the counter: repeated outages of two intervals do not stop a body."""
     app = harness.app()
 
     @app.task
@@ -119,7 +119,7 @@ def test_two_failed_heartbeats_are_survived(harness: WorkerHarness) -> None:
 
 
 def test_hung_heartbeat_does_not_delay_the_deadline(harness: WorkerHarness) -> None:
-    """A call that never answers is given up in time: the body is stopped at the very moment that was planned."""
+    """A call that never answers is given up in time: the body is stopped at its deadline."""
     app = harness.app(settings={"worker.beat_timeout": "7s"})
 
     @app.task
@@ -140,7 +140,7 @@ def test_hung_heartbeat_does_not_delay_the_deadline(harness: WorkerHarness) -> N
 
 
 def test_slow_answer_renews_trust_from_before_it_was_asked_for(harness: WorkerHarness) -> None:
-    """An answer that took four seconds says what was true four seconds ago: the body is stopped that much earlier."""
+    """Trust counts from the sending: after an answer that took four seconds the body stops four seconds earlier."""
     app = harness.app()
 
     @app.task
@@ -196,7 +196,7 @@ def test_heartbeat_abandonment_prevents_multi_master(harness: WorkerHarness) -> 
 
 
 def test_claim_taken_away_stops_the_body(harness: WorkerHarness) -> None:
-    """When a committed read shows that the claim is somebody else's, the body is stopped, and its write refused."""
+    """If a committed read shows another owner, the body is stopped and its write refused."""
     app = harness.app()
 
     @app.task
@@ -218,17 +218,17 @@ def test_claim_taken_away_stops_the_body(harness: WorkerHarness) -> None:
 
 
 def steal(app: HarnessApp) -> None:
-    """What a reclaim and a claim by somebody else would leave in the row."""
+    """The row as a reclaim and another worker's claim would leave it."""
     with closing(sqlite3.connect(app.path)) as connection, connection:
         connection.execute("update reltask_jobs set locked_by = 'thief', fence = fence + 1")
 
 
-# On its own thread, in real time
+# On the real thread, in real time
 
 
 @pytest.mark.slow
 async def test_blocked_event_loop_keeps_its_lock(live: WorkerHarness) -> None:
-    """A task that blocks the event loop keeps its lock: it is renewed meanwhile, by a thread that only beats."""
+    """A task that blocks the event loop keeps its lock: a separate thread sends the heartbeats."""
     app = live.app(settings=BRISK)
 
     @app.task(max_attempts=1)
@@ -246,13 +246,13 @@ async def test_blocked_event_loop_keeps_its_lock(live: WorkerHarness) -> None:
 
 
 def read_beat(app: HarnessApp) -> object:
-    """When the only claim was renewed, without the help of a loop."""
+    """When the only claim was last renewed, read without a loop."""
     with closing(sqlite3.connect(app.path)) as connection:
         return connection.execute("select heartbeat_at from reltask_jobs").fetchone()
 
 
 @pytest.mark.slow
-async def test_thread_body_hears_of_its_lost_lock(live: WorkerHarness) -> None:
+async def test_thread_body_gets_lock_lost(live: WorkerHarness) -> None:
     """A thread cannot be cancelled: it gets a flag, and LockLost at its next call on ctx."""
     app = live.app(settings=BRISK)
     heard = []

@@ -1,4 +1,4 @@
-"""`ctx.transaction(connection=…)`: the user's own connection, with every library that can lend one."""
+"""`ctx.transaction(connection=…)`: a block on the user's own connection, with every supported library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Step = Callable[[Any, Any, Any], Awaitable[object]]
 
 
 class BorrowedConnection(UserDatabase):
-    """A shop whose task opens a block on the user's own connection, and does in it what the test says."""
+    """A task that opens a block on the user's connection, and runs the test's steps in it."""
 
     def __init__(self, url: str, kind: ConnectionKind) -> None:
         super().__init__(url, kind)
@@ -83,7 +83,7 @@ class BorrowedConnection(UserDatabase):
         self.work()
 
     def run_until_failed(self, step: Step, *, before: Step | None = None) -> BaseException:
-        """The same with one block, until the body has failed in it; the error that it saw."""
+        """Run one block until the body has failed in it; return the error it saw."""
         self.before, self.steps = before, [(True, step)]
         self.app.get_task("body").enqueue_sync()
 
@@ -95,18 +95,21 @@ class BorrowedConnection(UserDatabase):
         return self.errors[0]
 
     def writes(self, note: str) -> Step:
-        """A step that writes a row in the library's own way."""
+        """A step that writes a row in the library's usual way."""
         return lambda _ctx, _tx, connection: self.kind.write(connection, note)
 
     async def steal(self, connection: Any) -> None:
-        """Let the claim pass on: as another worker would, or on SQLite, where no other can write, as if one had."""
+        """Take the claim away as another worker would.
+
+        On SQLite, which has one writer, do it on this connection.
+        """
         if self.is_sqlite:
             await self.run_raw(connection, self.theft())
         else:
             self.ask(self.theft())
 
     def theft(self) -> str:
-        """What another worker does to a claim."""
+        """The statement that takes the claim away."""
         owner = "LockedBy" if self.url.startswith("mssql") else "locked_by"
         return f"update {self.own('jobs')} set fence = fence + 1, {owner} = 'thief' where {owner} is not null"
 
@@ -116,7 +119,7 @@ class BorrowedConnection(UserDatabase):
 
 
 def driver_of(connection: Any) -> Any:
-    """The sqlite3 connection beneath one of a library's."""
+    """The sqlite3 connection below a library's connection."""
     if isinstance(connection, sqlite3.Connection):
         return connection
     if hasattr(connection, "vendor"):
@@ -127,7 +130,7 @@ def driver_of(connection: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def shared_postgres(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """One database for this module: every test empties it."""
+    """One database for this module. Every test empties it."""
     yield postgres_server.create_database("borrowed_block", template=postgres_template)
     postgres_server.drop_database("borrowed_block")
 
@@ -146,7 +149,7 @@ def borrowed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Borrowe
 
 
 def test_effects_and_completion_commit_together(borrowed: BorrowedConnection) -> None:
-    """Nothing is seen before the block ends; then the rows, the success, the result and a job enqueued inside are."""
+    """Nothing is visible before the block ends; then the rows, the success, the result and the enqueued job are."""
 
     async def write(_ctx: Any, tx: Any, connection: Any) -> None:
         await borrowed.kind.write(connection, "library")
@@ -170,20 +173,20 @@ def test_effects_and_completion_commit_together(borrowed: BorrowedConnection) ->
     assert [run.result for run in borrowed.app.runs_sync(task="body")] == ['[{"n":2}]']
 
 
-def test_result_that_cannot_be_stored_is_told_of(borrowed: BorrowedConnection) -> None:
-    """The block commits without it: a success, and an event that says what is missing, as for a return value."""
+def test_result_that_cannot_be_stored_is_reported(borrowed: BorrowedConnection) -> None:
+    """The block commits without it: a success, and an event says what is missing, as for a return value."""
 
     async def give(_ctx: Any, tx: Any, _connection: Any) -> None:
         tx.result = object()
 
     borrowed.run(give)
     assert [(run.outcome, run.result) for run in borrowed.app.runs_sync(task="body")] == [("succeeded", None)]
-    (told,) = borrowed.log.of(ResultNotStored)
-    assert "object cannot be stored" in told.reason
+    (event,) = borrowed.log.of(ResultNotStored)
+    assert "object cannot be stored" in event.reason
 
 
 def test_an_exception_undoes_both(borrowed: BorrowedConnection) -> None:
-    """The rows are gone, the run has failed."""
+    """The rows are rolled back, and the run has failed."""
 
     async def fail(_ctx: Any, _tx: Any, connection: Any) -> None:
         await borrowed.kind.write(connection, "gone")
@@ -195,7 +198,7 @@ def test_an_exception_undoes_both(borrowed: BorrowedConnection) -> None:
 
 
 def test_a_lost_fence_undoes_everything(borrowed: BorrowedConnection) -> None:
-    """The claim passed on while the block was open: the completion matches nothing, and the user's rows are gone."""
+    """The claim was lost while the block was open: the completion matches nothing, and the rows are rolled back."""
 
     async def lose(_ctx: Any, _tx: Any, connection: Any) -> None:
         await borrowed.kind.write(connection, "gone")
@@ -206,7 +209,7 @@ def test_a_lost_fence_undoes_everything(borrowed: BorrowedConnection) -> None:
 
 
 def test_a_claim_lost_before_the_block(borrowed: BorrowedConnection) -> None:
-    """The block does not even begin."""
+    """The block does not begin."""
 
     async def lose(_ctx: Any, _tx: Any, _connection: Any) -> None:
         borrowed.ask(borrowed.theft())
@@ -221,7 +224,7 @@ def test_a_claim_lost_before_the_block(borrowed: BorrowedConnection) -> None:
 
 @pytest.mark.parametrize("borrowed", ON_POSTGRES, ids=repr, indirect=True)
 def test_a_refused_commit_refuses_the_completion(borrowed: BorrowedConnection) -> None:
-    """A constraint that is checked at the commit undoes the completion, too: they are one transaction."""
+    """A constraint checked at the commit also rolls back the completion: both are one transaction."""
     borrowed.ask("alter table effects add unique (note) deferrable initially deferred")
 
     async def write_twice(_ctx: Any, _tx: Any, connection: Any) -> None:
@@ -234,7 +237,7 @@ def test_a_refused_commit_refuses_the_completion(borrowed: BorrowedConnection) -
 
 
 def test_chunks_commit_one_by_one(borrowed: BorrowedConnection) -> None:
-    """Each chunk stays when a later one fails; the slot ends with the completing block only."""
+    """Each chunk stays if a later one fails; only the completing block ends the slot."""
 
     async def fail(_ctx: Any, _tx: Any, connection: Any) -> None:
         await borrowed.kind.write(connection, "gone")
@@ -249,7 +252,7 @@ def test_chunks_commit_one_by_one(borrowed: BorrowedConnection) -> None:
 
 @pytest.mark.parametrize("borrowed", ON_SQLITE, ids=repr, indirect=True)
 def test_a_block_that_failed_leaves_the_connection_usable(borrowed: BorrowedConnection) -> None:
-    """Its transaction is over, so that the next block can begin one on the same connection."""
+    """Its transaction has ended, so the next block can begin one on the same connection."""
 
     async def fail_first(ctx: Any, _tx: Any, connection: Any) -> None:
         with suppress(Undo), ctx.transaction(complete=False, connection=connection):
@@ -261,7 +264,7 @@ def test_a_block_that_failed_leaves_the_connection_usable(borrowed: BorrowedConn
 
 
 def test_an_open_transaction_is_not_taken_over(borrowed: BorrowedConnection) -> None:
-    """What the user has begun is the user's to end: the block would commit it behind their back."""
+    """The block must not commit a transaction that the user has begun."""
 
     async def nest(ctx: Any, _tx: Any, connection: Any) -> None:
         async with borrowed.kind.transaction(connection):
@@ -277,7 +280,7 @@ def test_an_open_transaction_is_not_taken_over(borrowed: BorrowedConnection) -> 
     (error,) = borrowed.errors
     assert isinstance(error, UsageError)
     assert "without an open transaction" in str(error)
-    assert ("autocommit=False" in str(error)) is borrowed.is_sqlite  # with which sqlite3 has no other connections
+    assert ("autocommit=False" in str(error)) is borrowed.is_sqlite  # sqlite3 has no other kind of connection
     assert (borrowed.notes(), borrowed.outcomes()) == ([], ["failed"])
 
 
@@ -312,7 +315,7 @@ def test_a_schedule_enqueued_inside_has_its_first_slot(borrowed: BorrowedConnect
     assert (job.next_run_time.hour, job.next_run_time.minute, borrowed.done) == (9, 0, [])
 
 
-# Each side has its connections
+# Each kind of task has its kind of connection
 
 
 @pytest.fixture
@@ -332,7 +335,7 @@ async def drain(app: App) -> Recorder:
 
 
 async def test_async_task_refuses_a_blocking_connection(app: App) -> None:
-    """It would stop the worker's loop; the error says what to write instead."""
+    """It would block the worker's loop; the error says what to write instead."""
     refused: list[str] = []
 
     @app.task
@@ -370,7 +373,7 @@ async def test_def_task_refuses_an_asynchronous_connection(postgres_url: str) ->
 
 
 async def test_a_stricter_isolation_level_is_lowered(postgres_url: str) -> None:
-    """In a snapshot older than the last heartbeat the completion would fail: the block reads what is committed."""
+    """In a snapshot older than the last heartbeat the completion would fail: the block uses READ COMMITTED."""
     app = App(postgres_url, settings={"worker.shutdown_grace": "0s"})
 
     @app.task(max_attempts=1)
@@ -387,11 +390,11 @@ async def test_a_stricter_isolation_level_is_lowered(postgres_url: str) -> None:
     app.close()
 
 
-# What the user does wrong, and what goes wrong
+# Mistakes of the user, and failures
 
 
 async def test_a_commit_inside_the_block_is_noticed(app: App, tmp_path: Path) -> None:
-    """What is committed cannot be undone, but the slot does not count as done with it."""
+    """What is committed stays, but the slot does not count as done."""
     errors: list[Exception] = []
 
     @app.task(max_attempts=1)
@@ -411,7 +414,7 @@ async def test_a_commit_inside_the_block_is_noticed(app: App, tmp_path: Path) ->
 
 
 async def test_coroutine_for_a_result_undoes_both(app: App, tmp_path: Path) -> None:
-    """A forgotten `await` is noticed before the commit: neither rows nor completion stand, and the job comes again."""
+    """A forgotten `await` is noticed before the commit: rows and completion are rolled back, and the job runs again."""
 
     async def work() -> None: ...
 
@@ -431,7 +434,7 @@ async def test_coroutine_for_a_result_undoes_both(app: App, tmp_path: Path) -> N
 
 
 class AnswerLost(sqlite3.Connection):
-    """Commits, and then breaks."""
+    """Commits, then raises."""
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
         cursor = super().execute(sql, *values)
@@ -441,7 +444,7 @@ class AnswerLost(sqlite3.Connection):
 
 
 class RequestLost(sqlite3.Connection):
-    """Breaks before it commits."""
+    """Raises before it commits."""
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
         if sql == "commit":
@@ -451,7 +454,7 @@ class RequestLost(sqlite3.Connection):
 
 @pytest.mark.parametrize("kind", [AnswerLost, RequestLost])
 async def test_a_commit_in_doubt_is_looked_up(app: App, tmp_path: Path, kind: type[sqlite3.Connection]) -> None:
-    """The ledger knows whether a commit without an answer happened: then the body goes on; else it is told."""
+    """The ledger says whether a commit without an answer happened: if so the body continues, otherwise it raises."""
     after: list[object] = []
 
     @app.task(max_attempts=1)

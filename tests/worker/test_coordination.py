@@ -1,4 +1,4 @@
-"""The four coordinations in real time, on real databases: each does the maintenance, and each goes on with another."""
+"""The four coordinations in real time, on real databases: each does the maintenance, and survives its worker's end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OFFERED = [
     *(("postgres", name) for name in ("lease", "everyone", "stealing", "advisory")),
 ]
 EXCLUSIVE = [("sqlite", "lease"), ("postgres", "lease"), ("postgres", "advisory")]
-"""One at a time."""
+"""Coordinations in which one worker at a time does the maintenance."""
 TEN_DAYS = timedelta(days=10)
 
 
@@ -47,7 +47,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def make_app(url: str, name: str, *, ago: timedelta = timedelta(0), ttl: str = "1s") -> tuple[App, Recorder]:
-    """An app whose steps are due all the time; by its database's clock it may live in the past."""
+    """An app whose maintenance is always due. Its database clock may be set to the past."""
     often = {f"maintenance.{step}": "50ms" for step in ("reclaim", "dead_workers", "roll_up", "prune")}
     given = {**often, "maintenance.coordination": name, "maintenance.lease_ttl": ttl}
     app = App(url, settings=given, now=(lambda: datetime.now(UTC) - ago) if ago else None)
@@ -61,7 +61,7 @@ def make_app(url: str, name: str, *, ago: timedelta = timedelta(0), ttl: str = "
 
 
 async def die(url: str, name: str) -> None:
-    """A worker that was heard of ten days ago, and never since."""
+    """A worker whose last heartbeat is ten days old."""
     app, _ = make_app(url, "off", ago=TEN_DAYS)
     record: dict[str, Any] = {"host": "far", "pid": 7, "version": "1", "queues": [], "tasks": [], "concurrency": 1}
     died = WorkerRecord(id=name, app_version=None, alive_for=timedelta(minutes=1), **record)
@@ -82,7 +82,7 @@ async def run_in_the_past(url: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("url", "name"), OFFERED, indirect=["url"])
 async def test_each_coordination_does_the_maintenance(url: str, name: str) -> None:
-    """Old runs go, a dead worker is marked once, and runs are counted, with three workers at it."""
+    """With three workers: old runs are pruned, a dead worker is marked once, and runs are counted."""
     await run_in_the_past(url)
     await die(url, "gone")
     log = Recorder()
@@ -95,7 +95,7 @@ async def test_each_coordination_does_the_maintenance(url: str, name: str) -> No
         await log.wait(events.RunSucceeded)
         await log.wait(events.WorkerDied)
         await log.wait(events.RunsPruned)
-        while not (stats := await app.stats()):  # noqa: ASYNC110 - counting is not told
+        while not (stats := await app.stats()):  # noqa: ASYNC110 - counting sends no event
             await asyncio.sleep(0.02)
         assert [run.outcome for run in await app.runs()] == ["succeeded"]
     assert [(one.task, one.runs, one.failed) for one in stats] == [("work", 1, 0)]
@@ -107,7 +107,7 @@ async def test_each_coordination_does_the_maintenance(url: str, name: str) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(("url", "name"), EXCLUSIVE, indirect=["url"])
 async def test_when_the_one_that_does_it_stops_another_goes_on(url: str, name: str) -> None:
-    """A worker that stops gives its turn back at once: nobody waits for a timeout."""
+    """A worker that stops gives its turn back at once: the next one does not wait for a timeout."""
     (first, one), (second, two) = (make_app(url, name, ttl="10m") for _ in range(2))
     async with AsyncExitStack() as later:
         async with working(first):
@@ -124,7 +124,7 @@ async def test_when_the_one_that_does_it_stops_another_goes_on(url: str, name: s
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 async def test_a_lost_connection_is_a_lost_advisory_lock(url: str) -> None:
-    """Who holds the lock asks before each turn whether it still does: when its connection has died, it lets go."""
+    """The holder checks the lock before each turn; if its connection has died, it stops."""
     stores = [make_store(url, DatabaseSettings(), clock=SystemClock(), rng=random.Random(1)) for _ in range(2)]
     one, two = (Advisory(store, random.Random(1)) for store in stores)
     assert await one.turn() is not None
@@ -141,7 +141,7 @@ async def test_a_lost_connection_is_a_lost_advisory_lock(url: str) -> None:
 
 
 async def holders(url: str, *, kill: bool = False) -> int:
-    """How many sessions of this database hold an advisory lock; they may be ended on this occasion."""
+    """How many sessions of this database hold an advisory lock; optionally end them."""
     observer = await asyncpg.connect(url)
     try:
         rows = await observer.fetch(
@@ -157,13 +157,13 @@ async def holders(url: str, *, kill: bool = False) -> int:
 
 
 def test_sqlite_says_what_it_can_offer() -> None:
-    """No advisory locks there: the error names the three that it has."""
+    """SQLite has no advisory locks: the error names the three coordinations it has."""
     with pytest.raises(SettingsError, match=r"no advisory locks\..*lease.*everyone.*stealing"):
         MaintenanceSettings(coordination="advisory").on("sqlite:///x.db")
 
 
 def test_a_wrong_coordination_is_refused() -> None:
-    """With the names that there are."""
+    """The error lists the known names."""
     with pytest.raises(
         SettingsError, match=r"not one of lease, everyone, advisory, stealing, off\. Did you mean lease"
     ):
@@ -171,7 +171,7 @@ def test_a_wrong_coordination_is_refused() -> None:
 
 
 def test_the_lease_is_longer_on_sqlite() -> None:
-    """Each beat wakes everybody who watches the file; what was set is kept on either."""
+    """Each beat wakes every process that watches the file. A value that was set is kept on both."""
     settings = MaintenanceSettings()
     assert settings.on("sqlite:///x.db").lease_ttl == timedelta(minutes=1)
     assert settings.on("postgresql://host/x").lease_ttl == timedelta(seconds=10)

@@ -1,4 +1,4 @@
-"""One run from claim to ledger: what bodies are handed, and what becomes of however they end."""
+"""One run from claim to ledger: what bodies receive, and what their end becomes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.worker.worker_harness import HarnessApp, WorkerHarness
 def play(
     harness: WorkerHarness, app: HarnessApp, task: str, count: int = 1
 ) -> list[tuple[str, str | None, str | None]]:
-    """Enqueue the task, let a worker run what is due, and read the ledger: outcome, result, error."""
+    """Enqueue the task, run what is due, and read the ledger: outcome, result, error."""
 
     async def scenario() -> list[tuple[str, str | None, str | None]]:
         for _ in range(count):
@@ -35,7 +35,7 @@ def play(
 
 
 def test_successful_task_execution_updates_last_run_time(harness: WorkerHarness) -> None:
-    """A recurring job that succeeded shows when; a one-off leaves only its ledger row, with the result as JSON."""
+    """A recurring job shows when it last succeeded; a one-off leaves its ledger row, with the result as JSON."""
     app = harness.app()
 
     @app.task(every="10m")
@@ -61,7 +61,7 @@ def test_successful_task_execution_updates_last_run_time(harness: WorkerHarness)
 
 
 class Broken:
-    """A model that fails when it is asked for what it holds."""
+    """A model that raises when it is serialised."""
 
     def model_dump(self, **_: object) -> object:
         raise LookupError("no such field")
@@ -77,7 +77,7 @@ class Broken:
     ],
 )
 def test_result_that_cannot_be_stored_is_still_a_success(harness: WorkerHarness, value: object, why: str) -> None:
-    """The work is done: a result that JSON cannot hold, or that is too long, is told of and left out."""
+    """The work is done: a result that JSON cannot hold, or that is too long, is reported and left out."""
     app = harness.app(settings={"limits.result": 1000})
 
     @app.task
@@ -85,8 +85,8 @@ def test_result_that_cannot_be_stored_is_still_a_success(harness: WorkerHarness,
         return value
 
     assert play(harness, app, "give") == [("succeeded", None, None)]
-    (told,) = app.log.of(events.ResultNotStored)
-    assert why in told.reason
+    (event,) = app.log.of(events.ResultNotStored)
+    assert why in event.reason
 
 
 def test_coroutine_that_a_body_returns_has_not_run(harness: WorkerHarness) -> None:
@@ -108,7 +108,7 @@ def test_coroutine_that_a_body_returns_has_not_run(harness: WorkerHarness) -> No
 
 
 def test_context_carries_the_facts_of_the_run(harness: WorkerHarness) -> None:
-    """Ctx knows job, slot, fence, attempt, idempotency key, worker and what the lifespan yielded."""
+    """The context has job, slot, fence, attempt, idempotency key, worker and the lifespan's value."""
 
     @asynccontextmanager
     async def lifespan(_: App) -> AsyncIterator[str]:
@@ -135,7 +135,10 @@ def test_context_carries_the_facts_of_the_run(harness: WorkerHarness) -> None:
 
 
 def test_progress_shows_in_the_row(harness: WorkerHarness) -> None:
-    """ctx.progress publishes a JSON value, at most once a second, and it is gone when the run has ended."""
+    """ctx.progress publishes a JSON value, at most once a second.
+
+    It is removed when the run has ended.
+    """
     app = harness.app()
     shown = []
 
@@ -161,7 +164,7 @@ def test_progress_shows_in_the_row(harness: WorkerHarness) -> None:
 
 
 def test_failure_keeps_the_traceback_of_the_tasks_own_code(harness: WorkerHarness) -> None:
-    """The ledger holds the whole traceback from the task's function on, without the engine's frames."""
+    """The ledger has the whole traceback from the task's function on, without the worker's frames."""
     app = harness.app()
 
     @app.task(max_attempts=1)
@@ -177,7 +180,7 @@ def test_failure_keeps_the_traceback_of_the_tasks_own_code(harness: WorkerHarnes
 
 
 def test_long_traceback_is_cut_in_the_middle(harness: WorkerHarness) -> None:
-    """Tracebacks are capped; both ends, where cause and message stand, are kept."""
+    """Tracebacks are capped. Both ends are kept: they show cause and message."""
     app = harness.app(settings={"limits.traceback": 600})
 
     @app.task(max_attempts=1)
@@ -193,7 +196,7 @@ def test_long_traceback_is_cut_in_the_middle(harness: WorkerHarness) -> None:
 
 
 def test_retry_counts_the_attempt_and_waits_as_asked(harness: WorkerHarness) -> None:
-    """Retry(delay=…) is a failure with a wait of the task's choosing."""
+    """Retry(delay=…) is a failure with a wait chosen by the task."""
     app = harness.app()
     times = []
 
@@ -214,7 +217,7 @@ def test_retry_counts_the_attempt_and_waits_as_asked(harness: WorkerHarness) -> 
 
 
 def test_snooze_gives_the_attempt_back(harness: WorkerHarness) -> None:
-    """Snooze is no failure: the slot comes again later, with the same attempt number, however often."""
+    """Snooze is no failure: the slot runs again later, with the same attempt number, any number of times."""
     app = harness.app()
     attempts = []
 
@@ -264,7 +267,7 @@ def test_cancel_ends_the_slot(harness: WorkerHarness) -> None:
     [SystemExit(3), KeyboardInterrupt(), StopIteration(), GeneratorExit(), asyncio.CancelledError(), Stopped()],
 )
 def test_body_cannot_end_the_worker(harness: WorkerHarness, error: BaseException) -> None:
-    """sys.exit, Ctrl+C's exception, StopIteration, a cancellation that nobody asked for: failures like any other."""
+    """sys.exit, KeyboardInterrupt, StopIteration and an unrequested cancellation are failures like any other."""
     app = harness.app()
 
     @app.task(max_attempts=1)
@@ -280,7 +283,7 @@ def test_body_cannot_end_the_worker(harness: WorkerHarness, error: BaseException
 
 
 def test_body_that_was_cancelled_before_it_began_is_a_failure(harness: WorkerHarness) -> None:
-    """Whoever cancels all tasks of a loop reaches bodies that have not begun: none of them holds its place for ever."""
+    """Cancelling all tasks of a loop also hits bodies that have not begun: each of them frees its place."""
     app = harness.app(settings={"worker.concurrency": 10})
 
     @app.task(priority=0)
@@ -304,7 +307,7 @@ def test_body_that_was_cancelled_before_it_began_is_a_failure(harness: WorkerHar
 
 
 def test_run_leaves_nothing_for_the_garbage_collector(harness: WorkerHarness) -> None:
-    """A worker makes millions of runs, and looks for cycles rarely: what is over must go by itself."""
+    """A worker makes millions of runs and rarely collects cycles: an ended run must be freed without the collector."""
     app = harness.app(settings={"worker.concurrency": 10})
 
     @app.task(max_attempts=1)
@@ -330,11 +333,11 @@ def test_run_leaves_nothing_for_the_garbage_collector(harness: WorkerHarness) ->
 
 
 def runs_alive() -> int:
-    return sum(type(thing) is Run for thing in gc.get_objects())  # isinstance would wake lazy things
+    return sum(type(thing) is Run for thing in gc.get_objects())  # isinstance would resolve lazy objects
 
 
 def test_timeout_is_a_failure(harness: WorkerHarness) -> None:
-    """A run longer than its timeout is cancelled and fails; the retry starts afresh."""
+    """A run longer than its timeout is cancelled and fails; the retry gets the whole timeout again."""
     app = harness.app()
 
     @app.task(timeout="10s", max_attempts=2, backoff="1s")
@@ -355,7 +358,7 @@ def test_timeout_is_a_failure(harness: WorkerHarness) -> None:
 
 
 def test_body_that_ends_well_in_spite_of_its_timeout_has_succeeded(harness: WorkerHarness) -> None:
-    """The deadline stops bodies, not outcomes: a body that cleans up and returns has done its work."""
+    """The deadline stops bodies, not outcomes: a body that cleans up and returns has succeeded."""
     app = harness.app()
 
     @app.task(timeout="10s")
@@ -401,7 +404,7 @@ def test_arguments_that_no_longer_fit_are_a_failure(harness: WorkerHarness, args
 
 
 def test_unreadable_schedule_is_a_failure_not_a_stuck_run(harness: WorkerHarness) -> None:
-    """A schedule that this version cannot read fails its slot; the claim is given back, and the worker goes on."""
+    """A schedule that this version cannot read fails its slot; the claim is released, and the worker continues."""
     app = harness.app()
 
     @app.task(every="1h")

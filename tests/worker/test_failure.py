@@ -15,7 +15,7 @@ from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
 
 def test_task_failure_releases_lock_immediately(harness: WorkerHarness) -> None:
-    """A failure clears the lock in the same transaction that records it; nobody waits for the lock to end."""
+    """A failure clears the lock in the transaction that records it, before the lock timeout."""
     app = harness.app()
 
     @app.task(every="10m", backoff="1h")
@@ -60,7 +60,7 @@ def test_task_failure_preserves_next_run_time_for_retry(harness: WorkerHarness) 
 
 
 def test_backoff_grows_and_ends_in_a_dead_letter(harness: WorkerHarness) -> None:
-    """A one-off is tried five times, each wait about twice the last, then it is a dead letter."""
+    """A one-off is tried five times, each wait about twice the last; then it is a dead letter."""
     app = harness.app()
     times = []
 
@@ -85,7 +85,7 @@ def test_backoff_grows_and_ends_in_a_dead_letter(harness: WorkerHarness) -> None
 
 
 def test_dead_letter_can_be_retried_and_discarded(harness: WorkerHarness) -> None:
-    """Retrying gives a dead job a new set of attempts at once; discarding removes it, with a ledger row."""
+    """Retrying gives a dead job new attempts at once; discarding removes it, with a ledger row."""
     app = harness.app()
     healed: list[bool] = []
 
@@ -111,8 +111,8 @@ def test_dead_letter_can_be_retried_and_discarded(harness: WorkerHarness) -> Non
     harness.run(scenario())
 
 
-def test_recurring_job_past_its_limit_recurs_no_more_until_it_is_retried(harness: WorkerHarness) -> None:
-    """max_attempts holds for a slot of a schedule, too: it is dead, told as such, and goes on when somebody retries."""
+def test_recurring_job_past_its_limit_is_dead_until_it_is_retried(harness: WorkerHarness) -> None:
+    """max_attempts applies to a slot of a schedule too: it is dead, reported, and continues after a retry."""
     app = harness.app()
     healed: list[bool] = []
 
@@ -135,7 +135,7 @@ def test_recurring_job_past_its_limit_recurs_no_more_until_it_is_retried(harness
 
 
 def test_recurring_task_is_retried_at_once_first(harness: WorkerHarness) -> None:
-    """A recurring slot: the first retry comes at once, later ones wait a little more each time, without a limit."""
+    """A recurring slot: the first retry comes at once, later ones wait longer each time, without a limit."""
     app = harness.app()
     times = []
 
@@ -180,7 +180,7 @@ def test_own_backoff_is_used(harness: WorkerHarness) -> None:
 
 
 def test_stale_lock_is_reclaimed_and_the_slot_runs_again(harness: WorkerHarness) -> None:
-    """A dead worker's slot is taken over when its lock ends: not before, and not a poll later."""
+    """A dead worker's slot is taken over when its lock ends: not before, and without waiting for a poll."""
     dying, heir = harness.app(), harness.app()
     for app in (dying, heir):
 
@@ -206,7 +206,7 @@ def test_stale_lock_is_reclaimed_and_the_slot_runs_again(harness: WorkerHarness)
 @pytest.mark.slow
 @pytest.mark.parametrize("poll", ["50ms", "60s"])
 def test_busy_worker_reclaims_all_the_same(harness: WorkerHarness, poll: str) -> None:
-    """Neither frequent polls nor a stream of jobs put the reclaim of an ended lock off: it comes within a second."""
+    """Neither frequent polls nor a stream of jobs delay the reclaim of an ended lock by more than a second."""
     app = harness.app(settings={"worker.poll": poll})
     ran: list[float] = []
 
@@ -230,12 +230,12 @@ def test_busy_worker_reclaims_all_the_same(harness: WorkerHarness, poll: str) ->
     assert 5.0 < ran[0] < 6.0
 
 
-def test_poison_job_ends_dead_and_takes_no_bystander_along(harness: WorkerHarness) -> None:
-    """A job that kills its worker is tried alone until its attempts are used up; bystanders run, and succeed."""
+def test_poison_job_ends_dead_and_harms_no_other(harness: WorkerHarness) -> None:
+    """A job that kills its worker is tried alone until its attempts are used up; all other jobs succeed."""
     died: list[HarnessApp] = []
 
     def generation() -> HarnessApp:
-        """The next worker process that a supervisor starts."""
+        """The worker process that a supervisor starts next."""
         app = harness.app()
 
         @app.task(name="poison", max_attempts=3)
@@ -262,7 +262,7 @@ def test_poison_job_ends_dead_and_takes_no_bystander_along(harness: WorkerHarnes
             await app.log.wait(events.JobReclaimed, dead=True)
         ended = [[run.outcome for run in await app.runs(job_id=job.id)] for job in bystanders]
         assert all(outcomes[0] == "succeeded" for outcomes in ended)
-        assert all(outcomes.count(Outcome.LOST) <= 1 for outcomes in ended), "nobody shares its fate twice"
+        assert all(outcomes.count(Outcome.LOST) <= 1 for outcomes in ended), "each other job is lost at most once"
         (dead,) = await app.jobs(state=State.DEAD)
         assert (dead.task, dead.attempt) == ("poison", 3)
         assert await app.outcomes("poison") == ["lost"] * 3
@@ -272,7 +272,7 @@ def test_poison_job_ends_dead_and_takes_no_bystander_along(harness: WorkerHarnes
 
 
 def test_job_whose_worker_died_runs_alone(harness: WorkerHarness) -> None:
-    """A job whose last run was lost has the worker to itself until it has lived for one lock timeout."""
+    """A job whose last run was lost runs alone until it has lived for one lock timeout."""
     app = harness.app()
     running: set[str] = set()
     company: list[set[str]] = []
@@ -302,8 +302,8 @@ def test_job_whose_worker_died_runs_alone(harness: WorkerHarness) -> None:
     assert company == [{"suspect"}]
 
 
-def test_what_waits_for_a_suspect_is_taken_when_it_has_proved_itself(harness: WorkerHarness) -> None:
-    """Two lost jobs whose locks end one after the other: the second follows the first by a lock timeout, not a poll."""
+def test_second_lost_job_starts_when_the_first_has_proved_itself(harness: WorkerHarness) -> None:
+    """Two lost jobs whose locks end one after the other: the second starts one lock timeout after the first."""
     app = harness.app(settings={"worker.poll": "1h"})
     started: list[float] = []
 

@@ -1,4 +1,4 @@
-"""An event that nobody hears is not made; whoever listens, by the log or by `subscribe`, misses none."""
+"""An event without a listener is not created; a listener, the log or a subscriber, misses none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reltask.model import schedule
 
 @pytest.fixture
 def levels() -> Iterator[None]:
-    """Lines of one task are on, those of the others off; put back afterwards."""
+    """The log lines of one task are on, those of the others off; reset afterwards."""
     loggers = {name: logging.getLogger(f"reltask.task.{name}") for name in ("loud", "quiet", "hourly")}
     loggers["loud"].setLevel(logging.INFO)
     loggers["quiet"].setLevel(logging.WARNING)
@@ -27,7 +27,7 @@ def levels() -> Iterator[None]:
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[App]:
-    """Two tasks, and nobody who listens yet."""
+    """Two tasks, and no subscriber yet."""
     app = App(f"sqlite:///{tmp_path / 'reltask.db'}")
 
     @app.task(name="loud")
@@ -49,15 +49,15 @@ async def run_both(app: App) -> None:
 
 @pytest.mark.usefixtures("levels")
 def test_the_log_of_one_task_can_be_on_while_others_are_off(app: App, caplog: pytest.LogCaptureFixture) -> None:
-    """Each task has a logger of its own, and its level alone decides whether its lines are written."""
+    """Each task has its own logger, whose level decides whether its lines are written."""
     asyncio.run(run_both(app))
     lines = [(record.name, record.__dict__["event"]) for record in caplog.records if "task" in record.name]
     assert lines == [("reltask.task.loud", "RunStarted"), ("reltask.task.loud", "RunSucceeded")]
 
 
 @pytest.mark.usefixtures("levels")
-def test_a_subscriber_hears_of_every_run_whatever_is_logged(app: App) -> None:
-    """Metrics must count all runs: what the log leaves out reaches whoever subscribed, also one that came late."""
+def test_a_subscriber_gets_every_run_whatever_is_logged(app: App) -> None:
+    """Metrics must count all runs: a subscriber, even a late one, gets what the log leaves out."""
     heard = []
 
     def subscribed(event: events.Event) -> None:
@@ -75,10 +75,10 @@ def test_a_subscriber_hears_of_every_run_whatever_is_logged(app: App) -> None:
 
 
 @pytest.mark.usefixtures("levels")
-def test_a_success_that_cannot_be_written_is_told(
+def test_a_success_that_cannot_be_written_is_reported(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A body may return, and its next time may not be found: that is a failure, and nobody's silence hides it."""
+    """A body returns, but its next time cannot be computed: that is a failure, reported even without a listener."""
 
     @app.task(name="hourly", every="1h")
     async def hourly() -> None: ...

@@ -26,7 +26,7 @@ from reltask.testing import drain
 pytestmark = pytest.mark.slow
 
 ROOMY = "5s"
-"""A TTL that a process survives which is paused for three seconds; it beats every second."""
+"""A TTL that outlasts a pause of three seconds; a heartbeat every second."""
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def app(tmp_path: Path) -> Iterator[App]:
 
 @pytest.fixture
 def rival(tmp_path: Path) -> Iterator[App]:
-    """Another process, as far as leases are concerned."""
+    """A second app on the file: another process, as far as leases are concerned."""
     app = App(f"sqlite:///{tmp_path}/reltask.db")
     yield app
     app.close()
 
 
 def test_synchronous_code(app: App, rival: App) -> None:
-    """Held by one thread of one process; the other one gets it when the block is left, also by an error."""
+    """One thread of one process holds it; another gets it when the block ends, also by an error."""
     leases: list[Lease] = []
 
     def lead() -> None:
@@ -66,14 +66,14 @@ def test_synchronous_code(app: App, rival: App) -> None:
 
 
 def wait_for_a_beat(lease: Lease, app: App) -> None:
-    """Until the row is renewed, or the lease is lost because nobody does."""
+    """Wait until the row is renewed, or the lease is lost."""
     before = app.leases_sync()[0].expires_at
     while lease.held and app.leases_sync()[0].expires_at == before:
         time.sleep(0.01)
 
 
 async def test_code_that_blocks_its_loop_keeps_its_lease(app: App, rival: App) -> None:
-    """Beats are sent from the private loop, so a blocked one costs nothing: it is renewed, and nobody else gets in."""
+    """Heartbeats are sent from a private loop: a blocked loop keeps its lease."""
     async with app.lease("reports", ttl=ROOMY) as lease:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(wait_for_a_beat, lease, rival).result()  # the loop is blocked on purpose
@@ -83,8 +83,8 @@ async def test_code_that_blocks_its_loop_keeps_its_lease(app: App, rival: App) -
                 pass
 
 
-async def test_a_lease_that_is_given_back_is_taken_at_once(app: App, rival: App) -> None:
-    """Whoever waits hears of it: long before the TTL of a minute has passed."""
+async def test_a_released_lease_is_taken_at_once(app: App, rival: App) -> None:
+    """A waiter is notified, long before the TTL of a minute has passed."""
     waiting = asyncio.Event()
 
     async def wait() -> int:
@@ -101,8 +101,8 @@ async def test_a_lease_that_is_given_back_is_taken_at_once(app: App, rival: App)
         assert await task == 2
 
 
-def test_the_loss_is_heard_in_every_thread_and_loop(app: App) -> None:
-    """One announcement, whoever waits for it, and however."""
+def test_the_loss_is_reported_in_every_thread_and_loop(app: App) -> None:
+    """One announcement reaches all waiters, in threads and in loops."""
     heard: list[str | None] = []
 
     async def listen() -> None:
@@ -121,7 +121,7 @@ def test_the_loss_is_heard_in_every_thread_and_loop(app: App) -> None:
 
 
 def test_rotation_after_no_time_is_no_rotation() -> None:
-    """`0s` means what it means in the setting: no limit. A stall of no length would lose the lease at once."""
+    """`0s` means no limit, as in the setting. A max_stall of zero would lose the lease at once."""
     assert lease_options("reports", ttl="10s", wait=True, rotate_after="0s", max_stall=None).rotate_after is None
     with pytest.raises(UsageError, match="max_stall: 0s"):
         lease_options("reports", ttl="10s", wait=True, rotate_after=None, max_stall="0s")
@@ -133,8 +133,8 @@ async def test_blocks_of_the_wrong_kind(app: App) -> None:
         pass
 
 
-def test_closing_the_app_gives_back(app: App, rival: App) -> None:
-    """What is held, and what is waited for; the block that is left afterwards has nothing to do."""
+def test_closing_the_app_releases(app: App, rival: App) -> None:
+    """Held leases are resigned and waits end; leaving the block afterwards does nothing."""
     errors: list[ReltaskError] = []
 
     def wait() -> None:
@@ -157,8 +157,8 @@ def test_closing_the_app_gives_back(app: App, rival: App) -> None:
     assert [type(error) for error in errors] == [UsageError]
 
 
-def test_a_lease_that_is_won_while_the_app_closes_is_given_back(app: App, rival: App) -> None:
-    """The private loop that ends gives back what lives on it, also what was won after `close()` had looked."""
+def test_a_lease_won_while_the_app_closes_is_released(app: App, rival: App) -> None:
+    """The private loop resigns what it holds at its end, including what was won after `close()` had looked."""
     with app.lease_sync("reports") as lease:
         app._client.close()
         assert lease.lost.reason == "resigned"
@@ -166,8 +166,8 @@ def test_a_lease_that_is_won_while_the_app_closes_is_given_back(app: App, rival:
             assert following.term == 2
 
 
-def test_a_block_that_is_left_while_the_app_closes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own loop takes no more work: whoever leaves waits until that loop has given the lease back."""
+def test_a_block_left_while_the_app_closes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The private loop accepts no more work: leaving the block waits until that loop has resigned."""
     asked, answer, ask = threading.Event(), threading.Event(), SqliteStore.list_workers
 
     async def held(store: SqliteStore) -> list[WorkerView]:
@@ -195,7 +195,7 @@ def test_a_block_that_is_left_while_the_app_closes(app: App, monkeypatch: pytest
     assert not app.leases_sync()[0].held
 
 
-async def test_who_has_left_before_it_began_takes_nothing(app: App) -> None:
+async def test_a_caller_interrupted_before_the_try_takes_nothing(app: App) -> None:
     """Ctrl+C can come at any moment, also before the private loop has begun to try."""
     await app.status()
     host = app._lease_host
@@ -237,8 +237,8 @@ sys.exit(status)
 """
 
 
-def test_a_forked_child_does_not_hold_its_parent_s_lease(tmp_path: Path) -> None:
-    """And when it leaves the block, it gives nothing back."""
+def test_a_forked_child_does_not_hold_its_parents_lease(tmp_path: Path) -> None:
+    """When the child leaves the block, it resigns nothing."""
     done = subprocess.run([sys.executable, "-c", FORK], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -252,8 +252,8 @@ def open_file(app: App) -> sqlite3.Connection:
     return connection
 
 
-def test_guard_fences_the_user_s_transaction(app: App, rival: App) -> None:
-    """While the term lasts, writes commit; once it is over the database refuses, even before anybody was told."""
+def test_guard_fences_the_users_transaction(app: App, rival: App) -> None:
+    """During the term writes commit; after it the database refuses them, even before the loss is announced."""
     with app.lease_sync("reports") as lease, closing(open_file(app)) as connection:
         connection.execute("begin")
         lease.guard_sync(connection)
@@ -268,7 +268,7 @@ def test_guard_fences_the_user_s_transaction(app: App, rival: App) -> None:
 
 
 async def test_guard_needs_the_form_that_fits_the_connection(app: App) -> None:
-    """A synchronous connection with the coroutine, and something that is no connection, are refused in words."""
+    """A synchronous connection with the coroutine, or something that is no connection, raises a clear error."""
     async with app.lease("reports") as lease:
         with closing(open_file(app)) as connection:
             with pytest.raises(UsageError, match=r"guard_sync"):
@@ -279,17 +279,17 @@ async def test_guard_needs_the_form_that_fits_the_connection(app: App) -> None:
             await lease.guard(object())
 
 
-async def test_a_caller_who_is_cancelled_in_an_outage() -> None:
-    """Whoever stops waiting for a lease while the database is away is let go at once, and hears of nothing else."""
-    app = App("postgresql://127.0.0.1:1/nowhere")  # nobody listens there
+async def test_a_caller_cancelled_during_an_outage() -> None:
+    """A cancelled wait ends at once while the database is away, and raises nothing else."""
+    app = App("postgresql://127.0.0.1:1/nowhere")  # no server listens there
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1), app.lease("reports"):
             pass
     await asyncio.to_thread(app.close)
 
 
-def test_a_try_does_not_take_as_long_as_a_long_lease(app: App, tmp_path: Path) -> None:
-    """Whoever will not wait hears soon that the database is busy, however long the lease would be."""
+def test_a_try_ends_before_a_long_lease_would(app: App, tmp_path: Path) -> None:
+    """A try with wait=False fails soon on a busy database, however long the lease would be."""
     app.status_sync()
     with closing(sqlite3.connect(tmp_path / "reltask.db", isolation_level=None)) as writer:
         writer.execute("begin immediate")
@@ -297,16 +297,16 @@ def test_a_try_does_not_take_as_long_as_a_long_lease(app: App, tmp_path: Path) -
             pass
 
 
-async def test_guard_after_the_announcement_asks_nobody(app: App) -> None:
-    """What was announced as lost stays lost."""
+async def test_guard_after_the_announcement_sends_nothing(app: App) -> None:
+    """A lease that was announced as lost stays lost."""
     async with app.lease("reports") as lease:
         pass
     with pytest.raises(LeaseLost, match="resigned"):
         await lease.guard(object())
 
 
-async def test_guard_in_a_task_s_transaction(app: App) -> None:
-    """A task's own block can be fenced by a lease, too: by both kinds of context."""
+async def test_guard_in_a_tasks_transaction(app: App) -> None:
+    """A lease can also guard a task's own block, in both kinds of context."""
     guarded: list[str] = []
     leases: dict[str, Lease] = {}
 

@@ -1,4 +1,4 @@
-"""`app.lease(…)` in virtual time: waiting, beating, losing, leaving, with a database that fails."""
+"""`app.lease(…)` in virtual time: waiting, heartbeats, losing, leaving, with a database that fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reltask.model.views import LeaseView
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
 TRUST = 10 - 10 / 6
-"""Seconds after the last good beat was sent for which a lease of 10 s is trusted."""
+"""How long a lease of 10 s is trusted, in seconds after the sending of its last good heartbeat."""
 
 
 async def lease_of(app: HarnessApp) -> LeaseView:
@@ -28,7 +28,7 @@ async def lease_of(app: HarnessApp) -> LeaseView:
 
 
 def test_one_at_a_time_and_each_with_the_next_term(harness: WorkerHarness) -> None:
-    """Three candidates, three terms, never two inside; a lease that is given back need not expire."""
+    """Three candidates, three terms, never two holders; a resigned lease need not expire."""
     inside, terms = 0, []
 
     async def candidate(app: HarnessApp) -> None:
@@ -67,7 +67,7 @@ def test_wait_false_tries_once_and_leaves_no_trace(harness: WorkerHarness) -> No
 
 
 def test_wait_for_a_while(harness: WorkerHarness) -> None:
-    """So long, and then the same error; whoever gives up is not followed by a lease that nobody wants."""
+    """After that time the same error is raised, and the lease is not acquired afterwards."""
     first, second = harness.app(), harness.app()
 
     async def scenario() -> None:
@@ -84,8 +84,8 @@ def test_wait_for_a_while(harness: WorkerHarness) -> None:
     harness.run(scenario())
 
 
-def test_who_is_cancelled_while_waiting_waits_no_more(harness: WorkerHarness) -> None:
-    """The lease does not go to somebody who has left."""
+def test_a_cancelled_wait_ends(harness: WorkerHarness) -> None:
+    """The lease is not given to a caller that was cancelled."""
     first, second = harness.app(), harness.app()
 
     async def wait() -> None:
@@ -105,8 +105,8 @@ def test_who_is_cancelled_while_waiting_waits_no_more(harness: WorkerHarness) ->
     harness.run(scenario())
 
 
-def test_who_leaves_while_giving_up_waits_for_the_resignation(harness: WorkerHarness) -> None:
-    """A cancelled caller ends the wait and leaves the block at once: what a try on its way wins is resigned first."""
+def test_a_cancelled_caller_waits_for_the_resignation(harness: WorkerHarness) -> None:
+    """A cancelled caller leaves the block at once, after what a running try wins has been resigned."""
     app = harness.app()
     app.faults.slow["acquire_lease"] = 2.0
 
@@ -132,7 +132,7 @@ def test_who_leaves_while_giving_up_waits_for_the_resignation(harness: WorkerHar
 
 
 def test_a_lease_that_cannot_be_renewed_is_announced_before_it_ends(harness: WorkerHarness) -> None:
-    """Trust counts from before the last good beat was sent, and stops a margin before the TTL."""
+    """Trust counts from the sending of the last good heartbeat, and ends a margin before the TTL."""
     app = harness.app()
 
     async def scenario() -> None:
@@ -142,7 +142,7 @@ def test_a_lease_that_cannot_be_renewed_is_announced_before_it_ends(harness: Wor
             assert await lease.lost == "it could not be renewed in time"
             assert harness.seconds() == pytest.approx(4 + TRUST, abs=0.02), "the last good beat was sent at 4 s"
             assert not lease.held
-            assert (await lease_of(app)).held, "the database has not let anybody else in yet"
+            assert (await lease_of(app)).held, "for the database the lease is still held"
             app.faults.hanging.clear()
             app.faults.calls.clear()
             await asyncio.sleep(20)
@@ -157,7 +157,7 @@ def test_a_lease_that_cannot_be_renewed_is_announced_before_it_ends(harness: Wor
     [({"rotate_after": "1m"}, 60, "rotate_after has passed"), ({"max_stall": "40s"}, 70, "finished for max_stall")],
 )
 def test_rotation_and_stall(harness: WorkerHarness, options: dict[str, str], seconds: float, reason: str) -> None:
-    """Both are announced, and beats end; leaving the block gives the lease back at once."""
+    """Both are announced, and heartbeats stop; leaving the block resigns the lease at once."""
     app = harness.app()
 
     async def scenario() -> None:
@@ -174,7 +174,7 @@ def test_rotation_and_stall(harness: WorkerHarness, options: dict[str, str], sec
 
 
 def test_an_operator_takes_the_lease_away(harness: WorkerHarness) -> None:
-    """The next beat is refused, and that is a loss."""
+    """The next heartbeat is refused, and the lease is lost."""
     app = harness.app()
 
     async def scenario() -> None:
@@ -190,8 +190,8 @@ def test_an_operator_takes_the_lease_away(harness: WorkerHarness) -> None:
 
 
 @pytest.mark.parametrize("fault", ["hangs", "refuses"])
-def test_leaving_does_not_hang_and_does_not_hide_the_body_s_error(harness: WorkerHarness, fault: str) -> None:
-    """A database that is down when the block ends gets a few seconds; then the lease is left to expire."""
+def test_leaving_does_not_hang_and_does_not_hide_the_bodys_error(harness: WorkerHarness, fault: str) -> None:
+    """If the database is down when the block ends, resigning is tried for a few seconds; then the lease expires."""
     app = harness.app()
 
     async def scenario() -> None:
@@ -211,8 +211,8 @@ def test_leaving_does_not_hang_and_does_not_hide_the_body_s_error(harness: Worke
     assert len(app.log.of(events.LeaseLeftToExpire)) == 1
 
 
-def test_a_lost_answer_to_the_resignation_is_asked_for_again(harness: WorkerHarness) -> None:
-    """Given back is given back, whether or not anybody heard of it."""
+def test_a_resignation_without_an_answer_is_sent_again(harness: WorkerHarness) -> None:
+    """The lease is resigned, whether or not the first answer arrived."""
     app = harness.app()
 
     async def scenario() -> None:
@@ -224,7 +224,7 @@ def test_a_lost_answer_to_the_resignation_is_asked_for_again(harness: WorkerHarn
     assert len(app.log.of(events.LeaseResigned)) == 1
 
 
-# Trouble on the way in
+# Failures while acquiring
 
 
 def test_a_lost_answer_to_the_try_finds_what_was_won(harness: WorkerHarness) -> None:
@@ -239,8 +239,8 @@ def test_a_lost_answer_to_the_try_finds_what_was_won(harness: WorkerHarness) -> 
     harness.run(scenario())
 
 
-def test_who_gives_up_in_doubt_gives_back_what_it_may_have_won(harness: WorkerHarness) -> None:
-    """The answer was lost, and nobody waits for another one: the lease must not stay taken for a TTL."""
+def test_giving_up_in_doubt_resigns_what_may_have_been_won(harness: WorkerHarness) -> None:
+    """The answer was lost and the caller has gone: the lease must not stay taken for a TTL."""
     app = harness.app()
 
     async def scenario() -> None:
@@ -261,10 +261,13 @@ def test_who_gives_up_in_doubt_gives_back_what_it_may_have_won(harness: WorkerHa
         (PermanentError, True, PermanentError),
     ],
 )
-def test_what_the_database_says_is_not_hidden(
+def test_a_database_error_is_not_hidden(
     harness: WorkerHarness, error: type[Exception], wait: Any, raised: type[Exception]
 ) -> None:
-    """Nobody knows whether the lease is taken, so nobody says so; and what cannot mend itself is not waited for."""
+    """An error does not say whether the lease is held, so it is raised as it is.
+
+    A permanent one is not retried.
+    """
     app = harness.app()
 
     async def scenario() -> None:
@@ -278,7 +281,7 @@ def test_what_the_database_says_is_not_hidden(
 
 
 def test_an_outage_is_waited_for(harness: WorkerHarness) -> None:
-    """With wait=True: the database comes back, and so does the candidate."""
+    """With wait=True: the wait goes on until the database is back."""
     app = harness.app()
 
     async def scenario() -> None:
@@ -295,8 +298,8 @@ def test_an_outage_is_waited_for(harness: WorkerHarness) -> None:
 # Publishing
 
 
-def test_metadata_travels_with_the_next_beat(harness: WorkerHarness) -> None:
-    """Once, and again when it has changed; a new term begins with nothing."""
+def test_metadata_is_sent_with_the_next_heartbeat(harness: WorkerHarness) -> None:
+    """Once, and again when it has changed; a new term starts without any."""
     app = harness.app()
 
     async def scenario() -> None:
@@ -315,11 +318,11 @@ def test_metadata_travels_with_the_next_beat(harness: WorkerHarness) -> None:
     harness.run(scenario())
 
 
-# A leader that goes on, as the maintenance has one
+# A leader that continues, as in the maintenance
 
 
 def test_a_leader_that_lost_its_lease_waits_for_it_again(harness: WorkerHarness) -> None:
-    """Rotation: the other one leads, then the first again; both hear of each loss and each win."""
+    """Rotation: the other one leads, then the first again; both get each loss and each win."""
     app = harness.app()
     heard: list[tuple[str, object]] = []
 
@@ -360,7 +363,7 @@ def test_a_leader_that_lost_its_lease_waits_for_it_again(harness: WorkerHarness)
     ]
 
 
-# What cannot be asked for
+# Options that are refused
 
 
 @pytest.mark.parametrize(
@@ -376,10 +379,10 @@ def test_a_leader_that_lost_its_lease_waits_for_it_again(harness: WorkerHarness)
         ("reports", {"rotate_after": "-1s"}, "not a duration"),
     ],
 )
-def test_wishes_that_cannot_be_granted(
+def test_impossible_options_are_refused(
     harness: WorkerHarness, name: str, options: dict[str, Any], message: str
 ) -> None:
-    """Said at once, before anything connects."""
+    """They raise at once, before anything connects."""
     app = harness.app()
     for form in (app.lease, app.lease_sync):
         with pytest.raises(UsageError, match=message):

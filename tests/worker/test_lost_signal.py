@@ -1,4 +1,4 @@
-"""A signal that cannot be sent: what it speaks of is done all the same, and nobody is told otherwise."""
+"""A signal that cannot be sent: its change is done nevertheless, and no error is raised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MUTE = "revoke execute on function pg_notify(text, text) from public"
 
 @pytest.fixture
 def quiet_url(postgres_server: PostgresServer, postgres_url: str) -> str:
-    """The database, as somebody who may do everything but send signals."""
+    """The database, with a login that may do everything but send signals."""
     name = postgres_url.rpartition("/")[2]
     grants = [
         "grant usage on schema reltask to quiet",
@@ -34,7 +34,7 @@ def quiet_url(postgres_server: PostgresServer, postgres_url: str) -> str:
 
 
 async def test_committed_block_is_done_although_its_signal_is_lost(quiet_url: str) -> None:
-    """A body whose block was committed is not told that it failed: its retry would write everything again."""
+    """A body whose block was committed does not fail: a retry would write everything again."""
     app = App(quiet_url)
 
     @app.task
@@ -56,7 +56,7 @@ async def test_committed_block_is_done_although_its_signal_is_lost(quiet_url: st
 
 
 def test_last_signal_of_a_burst_is_sent_when_the_app_is_closed(postgres_url: str) -> None:
-    """Closing neither raises nor leaves a thread behind while a signal waits for its turn."""
+    """Closing neither raises nor leaves a thread running while a signal is pending."""
     app = App(postgres_url)
 
     @app.task
@@ -69,7 +69,7 @@ def test_last_signal_of_a_burst_is_sent_when_the_app_is_closed(postgres_url: str
 
 
 async def test_change_is_done_although_its_signal_is_lost(quiet_url: str) -> None:
-    """`resume` and `run` that were applied do not raise: whoever repeated them would hear that nothing was changed."""
+    """A `resume` or `run` that was applied does not raise: a repetition would report that nothing changed."""
     app = App(quiet_url)
 
     @app.task
@@ -79,6 +79,6 @@ async def test_change_is_done_although_its_signal_is_lost(quiet_url: str) -> Non
         job = await later.using(delay="1h").enqueue()
         await app.change("pause", job.id)
     for action in ("resume", "run"):
-        async with app.producer():  # another store: the first signal of each is sent at once
+        async with app.producer():  # another store: its first signal is sent at once
             await app.change(action, job.id)
             assert (await app.job(job.id)).state is not State.PAUSED

@@ -1,4 +1,4 @@
-"""Maintenance in virtual time: what is done, how often, by whom, and what happens when it fails."""
+"""Maintenance in virtual time: what is done, how often, by which worker, and what happens if it fails."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def enqueue(app: HarnessApp, *numbers: int) -> None:
 
 
 async def dead_worker(app: HarnessApp, name: str) -> None:
-    """A worker that will never be heard of again."""
+    """A worker that registered and sends nothing more."""
     store = app.sound_store()
     await store.open()
     minute = timedelta(minutes=1)
@@ -54,7 +54,7 @@ async def dead_worker(app: HarnessApp, name: str) -> None:
 
 @pytest.mark.slow
 def test_200_idle_workers_send_at_most_5_statements_a_second(harness: WorkerHarness) -> None:
-    """Polls, beats, tries and maintenance together, by the lease: the arithmetic in the module's docstring."""
+    """Polls, heartbeats, tries and maintenance together, with the lease: see the module's docstring."""
     app = with_task(harness.app(settings={**LEASE, "maintenance.lease_ttl": "10s"}))
     seconds = 1200
 
@@ -78,7 +78,7 @@ def test_200_idle_workers_send_at_most_5_statements_a_second(harness: WorkerHarn
 
 
 def test_a_worker_that_ends_soon_does_no_maintenance(harness: WorkerHarness) -> None:
-    """`worker --once` is not kept by it, and leaves no lease behind."""
+    """`worker --once` does not wait for it, and holds no lease."""
     app = with_task(harness.app(settings=LEASE))
 
     async def scenario() -> None:
@@ -95,7 +95,7 @@ def test_a_worker_that_ends_soon_does_no_maintenance(harness: WorkerHarness) -> 
 
 @pytest.mark.parametrize("coordination", ["lease", "everyone", "stealing"])
 def test_history_is_pruned_by_age(harness: WorkerHarness, coordination: str) -> None:
-    """What is older than it need be kept goes, what is younger stays, while a worker runs."""
+    """Runs older than the limit are pruned while a worker runs; younger ones stay."""
     app = with_task(harness.app(settings={"maintenance.coordination": coordination, "maintenance.keep_runs": "2h"}))
 
     async def scenario() -> int:
@@ -114,7 +114,7 @@ def test_history_is_pruned_by_age(harness: WorkerHarness, coordination: str) -> 
 
 
 def test_history_is_pruned_by_count_but_for_the_last_hour(harness: WorkerHarness) -> None:
-    """Beyond the count the oldest go, but none of the last hour: they settle lost answers."""
+    """Beyond the count the oldest are pruned, but none of the last hour: they settle lost answers."""
     app = with_task(harness.app(settings={**LEASE, "maintenance.keep_runs_count": "2"}))
 
     async def scenario() -> tuple[int, int]:
@@ -130,8 +130,8 @@ def test_history_is_pruned_by_count_but_for_the_last_hour(harness: WorkerHarness
     assert harness.run(scenario()) == (5, 2)
 
 
-def test_a_long_history_goes_in_batches_with_rests(harness: WorkerHarness) -> None:
-    """A whole batch means that there is more: the next one comes soon, not a minute later, and never at once."""
+def test_a_long_history_is_pruned_in_batches_with_pauses(harness: WorkerHarness) -> None:
+    """A full batch means that there is more: the next one comes soon, but never at once."""
     app = with_task(harness.app(settings={"maintenance.coordination": "stealing", "maintenance.keep_runs": "1h"}))
     times: list[float] = []
 
@@ -148,7 +148,7 @@ def test_a_long_history_goes_in_batches_with_rests(harness: WorkerHarness) -> No
 
 
 def test_a_silent_worker_is_marked_as_dead_once(harness: WorkerHarness) -> None:
-    """It is told, logged, and shown; and it is told once."""
+    """It is reported once, logged, and shown."""
     app = with_task(harness.app(settings=LEASE))
 
     async def scenario() -> dict[str, str]:
@@ -164,8 +164,8 @@ def test_a_silent_worker_is_marked_as_dead_once(harness: WorkerHarness) -> None:
     assert [event.who for event in app.log.of(events.WorkerDied)] == ["gone"]
 
 
-def test_a_task_that_nobody_knows_is_told_of(harness: WorkerHarness) -> None:
-    """A due job whose name no living worker knows would wait for ever: a warning names it, now and then."""
+def test_a_task_that_no_worker_knows_is_reported(harness: WorkerHarness) -> None:
+    """A due job whose name no living worker knows would wait for ever: a warning names it, from time to time."""
     old, new = with_task(harness.app(settings=LEASE)), with_task(harness.app())
     new.task(name="newcomer")(lambda: None)
 
@@ -203,8 +203,8 @@ def test_metrics_agree_with_the_ledger(harness: WorkerHarness) -> None:
     harness.run(scenario())
 
 
-def test_old_metrics_and_workers_are_forgotten(harness: WorkerHarness) -> None:
-    """Workers that ended, and minutes that were counted, go when they need not be kept any longer."""
+def test_old_metrics_and_workers_are_pruned(harness: WorkerHarness) -> None:
+    """Ended workers and counted minutes are removed when their retention is over."""
     settings = {**LEASE, "maintenance.keep_metrics": "1d", "maintenance.keep_workers": "1h"}
     app = with_task(harness.app(settings={**settings, "maintenance.keep_runs": "2h"}))
 
@@ -228,7 +228,7 @@ def test_old_metrics_and_workers_are_forgotten(harness: WorkerHarness) -> None:
 
 
 def test_a_claim_reclaimed_by_maintenance_is_run_again(harness: WorkerHarness) -> None:
-    """It is handled and told as a poller's own: the slot runs again at once, though no poller had heard of it."""
+    """It is handled and reported like a poller's own: the slot runs again at once."""
     app = with_task(harness.app(settings={**LEASE, "worker.poll": "1h", "maintenance.reclaim": "10s"}), max_attempts=2)
     elsewhere = with_task(harness.app(), max_attempts=2)
 
@@ -245,7 +245,7 @@ def test_a_claim_reclaimed_by_maintenance_is_run_again(harness: WorkerHarness) -
 
 
 def test_a_worker_reclaims_without_any_leader(harness: WorkerHarness) -> None:
-    """Promise 3 does not hang on maintenance: with it switched off, a lost slot still runs again."""
+    """Promise 3 does not depend on maintenance: with it switched off, a lost slot still runs again."""
     app = with_task(harness.app(), max_attempts=2)
 
     async def scenario() -> list[str]:
@@ -259,11 +259,11 @@ def test_a_worker_reclaims_without_any_leader(harness: WorkerHarness) -> None:
     assert app.faults.calls["acquire_lease"] == 0
 
 
-# Who does it
+# Which worker does it
 
 
-def test_one_of_many_does_it(harness: WorkerHarness) -> None:
-    """With the lease, the others only wait; when the leader has gone without a word, another one goes on."""
+def test_one_of_many_workers_does_it(harness: WorkerHarness) -> None:
+    """With the lease, the others only wait; when the leader dies, another one continues."""
     first, second = (with_task(harness.app(settings=LEASE)) for _ in range(2))
 
     async def scenario() -> None:
@@ -286,7 +286,7 @@ def test_one_of_many_does_it(harness: WorkerHarness) -> None:
 
 
 def test_rotation_passes_the_lease_on(harness: WorkerHarness) -> None:
-    """With rotate_after, nobody leads for longer than that while another one waits."""
+    """With rotate_after, no worker leads for longer than that while another one waits."""
     apps = [with_task(harness.app(settings={**LEASE, "maintenance.rotate_after": "5m"})) for _ in range(2)]
 
     async def scenario() -> None:
@@ -299,7 +299,7 @@ def test_rotation_passes_the_lease_on(harness: WorkerHarness) -> None:
 
 
 def test_an_old_term_writes_nothing(harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that takes itself for the leader of a term that is over changes nothing, whatever it tries."""
+    """A worker that still thinks it leads changes nothing under an old term."""
     leader, late = (with_task(harness.app(settings={**LEASE, "maintenance.keep_runs": "1h"})) for _ in range(2))
 
     async def stale(_self: MaintenanceLease) -> Turn | None:
@@ -327,11 +327,11 @@ def test_an_old_term_writes_nothing(harness: WorkerHarness, monkeypatch: pytest.
     harness.run(scenario())
 
 
-# When it fails
+# Failures
 
 
 def test_a_step_that_fails_stops_neither_the_others_nor_the_worker(harness: WorkerHarness) -> None:
-    """It is told, and tried again at its next time; jobs run on."""
+    """It is reported, and tried again at its next time; jobs continue to run."""
     app = with_task(harness.app(settings={**LEASE, "maintenance.keep_runs": "1h"}))
     app.faults.error, app.faults.verbs = lambda: PermanentError("no such column"), {"mark_dead_workers"}
 
@@ -353,8 +353,8 @@ def test_a_step_that_fails_stops_neither_the_others_nor_the_worker(harness: Work
     assert app.log.of(events.LeaseLost) == []
 
 
-def test_a_leader_that_gets_nothing_done_gives_way(harness: WorkerHarness) -> None:
-    """Beats alone are no work: whoever finishes nothing for max_stall gives the lease back, and somebody else leads."""
+def test_a_leader_that_finishes_nothing_resigns(harness: WorkerHarness) -> None:
+    """A leader that finishes nothing for max_stall resigns, though it sends heartbeats, and another worker leads."""
     stuck, sound = (with_task(harness.app(settings=LEASE)) for _ in range(2))
     stuck.faults.error = lambda: PermanentError("permission denied")
     stuck.faults.verbs = {"reclaim_jobs"} | WRITES
@@ -372,8 +372,8 @@ def test_a_leader_that_gets_nothing_done_gives_way(harness: WorkerHarness) -> No
     assert [event.reason for event in stuck.log.of(events.LeaseLost)] == [STALLED]
 
 
-def test_seldom_steps_are_no_stall(harness: WorkerHarness) -> None:
-    """Intervals longer than max_stall leave a leader idle, not stuck."""
+def test_rare_steps_are_no_stall(harness: WorkerHarness) -> None:
+    """With intervals longer than max_stall a leader is idle, not stuck."""
     hourly = {f"maintenance.{step}": "1h" for step in ("reclaim", "dead_workers", "roll_up", "prune")}
     app = with_task(harness.app(settings={**LEASE, **hourly}))
 
@@ -388,7 +388,7 @@ def test_seldom_steps_are_no_stall(harness: WorkerHarness) -> None:
 
 @pytest.mark.parametrize("verbs", [{"prune_runs"}, {"resign_lease"}, {"prune_runs", "resign_lease"}])
 def test_a_database_that_hangs_does_not_hold_up_a_stop(harness: WorkerHarness, verbs: set[str]) -> None:
-    """Neither a step nor the resignation is waited for very long."""
+    """Neither a step nor the resignation delays the stop for long."""
     app = with_task(harness.app(settings=LEASE))
     app.faults.hanging |= verbs
 
@@ -403,7 +403,10 @@ def test_a_database_that_hangs_does_not_hold_up_a_stop(harness: WorkerHarness, v
 
 
 def test_an_outage_ends_the_leadership_and_the_next_one_begins_after_it(harness: WorkerHarness) -> None:
-    """Who cannot beat does not lead. When the database answers again, maintenance goes on by itself."""
+    """A worker that cannot send heartbeats does not lead.
+
+    When the database answers again, maintenance resumes.
+    """
     app = with_task(harness.app(settings=LEASE))
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""A database that is away, and answers that get lost: workers wait, outcomes are kept, nothing is done twice."""
+"""A database that is away, and lost answers: workers wait, outcomes are kept, nothing is done twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def away() -> TransientError:
 
 
 def test_worker_survives_an_outage(harness: WorkerHarness) -> None:
-    """An outage is survived by waiting: the worker says so, asks again, and goes on when the database is back."""
+    """During an outage the worker reports it, retries, and continues when the database is back."""
     app = harness.app(settings={"worker.poll": "5s"})
 
     @app.task(every="1m")
@@ -46,7 +46,7 @@ def test_worker_survives_an_outage(harness: WorkerHarness) -> None:
 
 
 def test_outcome_is_retried_until_it_is_written(harness: WorkerHarness) -> None:
-    """A body that has ended is not run again because the database was away: its completion is sent until it lands."""
+    """A body that has ended is not run again because of an outage: its completion is sent until it is written."""
     app = harness.app()
     ran = []
 
@@ -69,7 +69,7 @@ def test_outcome_is_retried_until_it_is_written(harness: WorkerHarness) -> None:
 
 
 def test_completion_after_the_deadline_is_still_written(harness: WorkerHarness) -> None:
-    """The deadline stops bodies, not outcomes: an outage longer than the lock ends in a success if nobody took over."""
+    """The deadline stops bodies, not outcomes: without a reclaim, a completion after the lock timeout counts."""
     app = harness.app()
 
     @app.task
@@ -87,8 +87,8 @@ def test_completion_after_the_deadline_is_still_written(harness: WorkerHarness) 
     assert app.log.of(events.RunAbandoned) == []
 
 
-def test_late_completion_is_refused_when_somebody_took_over(harness: WorkerHarness) -> None:
-    """After an outage of one worker alone, its outcome meets a newer fence: refused, the new owner's state stands."""
+def test_late_completion_is_refused_after_a_takeover(harness: WorkerHarness) -> None:
+    """After one worker's outage its outcome meets a newer fence: it is refused, and the new owner's state stays."""
     cut, healthy = harness.app(), harness.app()
 
     @cut.task(name="job")
@@ -114,7 +114,7 @@ def test_late_completion_is_refused_when_somebody_took_over(harness: WorkerHarne
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "snoozed"])
 def test_lost_answer_to_an_outcome_is_settled_by_the_ledger(harness: WorkerHarness, outcome: str, times: int) -> None:
-    """The outcome was written, the answer was lost: sent again it matches nothing, and the ledger tells why."""
+    """The outcome was written, the answer was lost: sent again it matches nothing, and the ledger shows it."""
     app = harness.app()
     verb = {"succeeded": "complete_jobs", "failed": "fail_jobs", "snoozed": "release_jobs"}[outcome]
     app.faults.losing[verb] = times
@@ -137,8 +137,8 @@ def test_lost_answer_to_an_outcome_is_settled_by_the_ledger(harness: WorkerHarne
     assert app.log.of(events.LateWriteRefused) == []
 
 
-def test_stray_of_a_lost_claim_is_released(harness: WorkerHarness) -> None:
-    """The claim was made, its answer was lost: the beat finds the row by its token, and gives it back untried."""
+def test_row_of_a_lost_claim_is_released(harness: WorkerHarness) -> None:
+    """The claim was made, its answer was lost: the heartbeat finds the row by its token, and releases it untried."""
     app = harness.app()
 
     @app.task(max_attempts=1)
@@ -161,8 +161,8 @@ def test_stray_of_a_lost_claim_is_released(harness: WorkerHarness) -> None:
     harness.run(scenario())
 
 
-def test_claim_that_lands_late_is_found_too(harness: WorkerHarness) -> None:
-    """A claim given up by the client may be applied by the server afterwards: sweeps go on for a lock timeout."""
+def test_claim_applied_late_is_found_too(harness: WorkerHarness) -> None:
+    """A claim that the client gave up may be applied afterwards: the search goes on for a lock timeout."""
     app = harness.app()
 
     @app.task
@@ -184,8 +184,8 @@ def test_claim_that_lands_late_is_found_too(harness: WorkerHarness) -> None:
     assert harness.seconds() < 130.0
 
 
-def test_stray_of_a_long_outage_is_found_when_it_ends(harness: WorkerHarness) -> None:
-    """Looks without an answer do not count: the row of a lost claim is given back long before its own lock ends."""
+def test_row_of_a_lost_claim_is_found_after_a_long_outage(harness: WorkerHarness) -> None:
+    """Searches without an answer do not count: the row is released long before its own lock ends."""
     app = harness.app()
 
     @app.task(lock_timeout="2h")
@@ -206,7 +206,7 @@ def test_stray_of_a_long_outage_is_found_when_it_ends(harness: WorkerHarness) ->
 
 
 def test_lost_answer_to_enqueue_inserts_once(harness: WorkerHarness) -> None:
-    """The client's own id is sent again: the job exists once, and the caller hears that it was created."""
+    """The client's id is sent again: the job exists once, and the caller gets it as created."""
     app = harness.app()
 
     @app.task
@@ -225,8 +225,8 @@ def test_lost_answer_to_enqueue_inserts_once(harness: WorkerHarness) -> None:
     harness.run(scenario())
 
 
-def test_refused_outcome_does_not_take_others_along(harness: WorkerHarness) -> None:
-    """One outcome that the database refuses for good is a failure; its neighbours in the same batch are written."""
+def test_refused_outcome_does_not_affect_others(harness: WorkerHarness) -> None:
+    """An outcome that the database refuses for good is a failure; the others of its batch are written."""
     app = harness.app()
 
     @app.task
@@ -234,7 +234,7 @@ def test_refused_outcome_does_not_take_others_along(harness: WorkerHarness) -> N
         return number
 
     class Picky:
-        """Refuses a batch that holds the result 3, as a constraint or a broken value would."""
+        """Refuses a batch with the result 3, as a constraint or a broken value would."""
 
         def __init__(self) -> None:
             self.refused = 0
@@ -276,7 +276,7 @@ def test_refused_outcome_does_not_take_others_along(harness: WorkerHarness) -> N
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_doubt_outlives_a_refusal(harness: WorkerHarness, jobs: int) -> None:
-    """Once an answer was lost the ledger is asked, also if the same outcomes are refused when they are sent again."""
+    """Once an answer was lost the ledger is read, even if the same outcomes are refused when sent again."""
     app = harness.app()
 
     @app.task(max_attempts=1)
@@ -322,8 +322,10 @@ def test_what_is_given_up_one_by_one_is_not_refused(harness: WorkerHarness) -> N
     assert app.log.of(events.WorkerStopped)[0].unsettled == 2
 
 
-def test_outcome_that_no_driver_takes_frees_its_place(harness: WorkerHarness, caplog: pytest.LogCaptureFixture) -> None:
-    """A mistake in every settlement of a run costs that run: its lock expires, and its place is free for the next."""
+def test_outcome_that_no_driver_accepts_frees_its_place(
+    harness: WorkerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error in every settlement of a run costs that run: its lock expires, and its place is free."""
     app = harness.app(settings={"worker.concurrency": 1})
 
     @app.task
@@ -344,8 +346,8 @@ def test_outcome_that_no_driver_takes_frees_its_place(harness: WorkerHarness, ca
     assert "given up" not in caplog.text
 
 
-def test_mistake_in_the_engine_is_outlived(harness: WorkerHarness, caplog: pytest.LogCaptureFixture) -> None:
-    """An error that nobody foresaw, in any of a worker's calls, is logged; poller, settler and beater live on."""
+def test_unexpected_error_in_the_worker_is_survived(harness: WorkerHarness, caplog: pytest.LogCaptureFixture) -> None:
+    """An unexpected error in any of a worker's calls is logged; poller, settler and heartbeats continue."""
     app = harness.app()
 
     @app.task
@@ -369,7 +371,7 @@ def test_mistake_in_the_engine_is_outlived(harness: WorkerHarness, caplog: pytes
     assert "Poller failed, and goes on" in caplog.text
 
 
-def test_dead_letter_of_an_outage_is_none(harness: WorkerHarness) -> None:
+def test_outage_makes_no_dead_letter(harness: WorkerHarness) -> None:
     """An outage costs no attempts: a job that was abandoned because of it still has all of them."""
     app = harness.app()
 

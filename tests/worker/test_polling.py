@@ -1,4 +1,4 @@
-"""The loop of a worker: when it looks, what it takes, how much it takes."""
+"""The polling loop: when it polls, which jobs it claims, and how many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def starts(app: HarnessApp) -> list[str]:
 
 
 def test_polling_occurs_at_configured_interval(harness: WorkerHarness) -> None:
-    """An idle worker asks once per poll, and sends nothing else."""
+    """An idle worker sends one claim per poll, and nothing else."""
     app = harness.app(settings={"worker.poll": "20s"})
 
     @app.task
@@ -53,7 +53,7 @@ def test_idle_worker_costs_one_statement_per_poll(harness: WorkerHarness) -> Non
 
 
 def test_handles_no_available_jobs_gracefully(harness: WorkerHarness) -> None:
-    """Nothing due, nothing known, nothing wrong: the worker waits, and stops when asked."""
+    """Without due jobs the worker waits, and stops when asked."""
     app = harness.app()
 
     async def scenario() -> None:
@@ -66,7 +66,7 @@ def test_handles_no_available_jobs_gracefully(harness: WorkerHarness) -> None:
 
 
 def test_continues_polling_after_task_completion(harness: WorkerHarness) -> None:
-    """After a success and after a failure alike the worker takes the next job."""
+    """After a success or a failure the worker claims the next job."""
     app = harness.app()
 
     @app.task(max_attempts=1)
@@ -85,7 +85,7 @@ def test_continues_polling_after_task_completion(harness: WorkerHarness) -> None
 
 
 def test_full_polling_cycle(harness: WorkerHarness) -> None:
-    """Reclaim, claim, beat, execute, complete, sleep: all of it in one worker, in this order."""
+    """Reclaim, claim, heartbeat, execute, complete, sleep, in this order, in one worker."""
     app = harness.app()
 
     @app.task(every="10m")
@@ -97,8 +97,8 @@ def test_full_polling_cycle(harness: WorkerHarness) -> None:
             await app.log.wait(events.RunSucceeded, 2)
 
     harness.run(scenario())
-    told = [type(event).__name__ for event in app.log.events if not isinstance(event, events.Idle)]
-    assert told[:6] == ["WorkerStarted", "JobsClaimed", "RunStarted", "RunSucceeded", "JobsClaimed", "RunStarted"]
+    reported = [type(event).__name__ for event in app.log.events if not isinstance(event, events.Idle)]
+    assert reported[:6] == ["WorkerStarted", "JobsClaimed", "RunStarted", "RunSucceeded", "JobsClaimed", "RunStarted"]
     assert app.faults.calls["heartbeat_jobs"] == 2
     assert app.faults.calls["reclaim_jobs"] >= 1
 
@@ -121,7 +121,7 @@ def test_due_job_starts_at_its_time_in_spite_of_a_long_poll(harness: WorkerHarne
 
 
 def test_enqueue_wakes_the_workers_of_its_process(harness: WorkerHarness) -> None:
-    """A job enqueued beside a sleeping worker starts at once."""
+    """A job enqueued in a sleeping worker's process starts at once."""
     app = harness.app(settings={"worker.poll": "1h"})
 
     @app.task
@@ -137,8 +137,8 @@ def test_enqueue_wakes_the_workers_of_its_process(harness: WorkerHarness) -> Non
     assert harness.run(scenario()) == 100.0
 
 
-def test_priorities_decide_who_comes_first(harness: WorkerHarness) -> None:
-    """0 comes before 9; among equals, who has been due longer."""
+def test_priorities_decide_the_order(harness: WorkerHarness) -> None:
+    """0 comes before 9; equal priorities by due time."""
     app = harness.app(settings={"worker.concurrency": 1})
     order: list[int] = []
 
@@ -157,7 +157,7 @@ def test_priorities_decide_who_comes_first(harness: WorkerHarness) -> None:
 
 
 def test_concurrency_is_a_limit_per_worker(harness: WorkerHarness) -> None:
-    """Never more bodies than `concurrency`, and never fewer while enough is due."""
+    """Never more bodies than `concurrency`, and never fewer while enough jobs are due."""
     app = harness.app(settings={"worker.concurrency": 3})
     running, seen = [0], []
 
@@ -178,7 +178,7 @@ def test_concurrency_is_a_limit_per_worker(harness: WorkerHarness) -> None:
 
 
 def test_next_body_does_not_wait_for_the_last_outcome(harness: WorkerHarness) -> None:
-    """A body that has ended makes room while its outcome is on its way; at most twice the places are claimed."""
+    """An ended body frees its place while its outcome is being written; at most twice the places are claimed."""
     app = harness.app(settings={"worker.concurrency": 2})
     began = []
 
@@ -198,7 +198,7 @@ def test_next_body_does_not_wait_for_the_last_outcome(harness: WorkerHarness) ->
 
 
 def test_concurrency_is_a_limit_per_queue(harness: WorkerHarness) -> None:
-    """A queue with a limit of its own never takes more places, and drained() still waits for all its jobs."""
+    """A queue with its own limit never uses more places, and drained() still waits for all its jobs."""
     app = harness.app(settings={"worker.concurrency": 10, "worker.queue_concurrency": {"mail": 2}})
     running, seen = {"mail": 0, "default": 0}, []
 
@@ -227,7 +227,7 @@ def test_concurrency_is_a_limit_per_queue(harness: WorkerHarness) -> None:
 
 
 def test_worker_serves_the_queues_that_its_tasks_name(harness: WorkerHarness) -> None:
-    """Without a setting a worker serves its tasks' queues; with one, only what it names."""
+    """Without a setting a worker serves its tasks' queues; with one, only those it names."""
     app = harness.app()
     picky = harness.app(settings={"worker.queues": ["default"]})
     for one in (app, picky):
@@ -246,7 +246,7 @@ def test_worker_serves_the_queues_that_its_tasks_name(harness: WorkerHarness) ->
 
 
 def test_unknown_task_names_are_not_claimed(harness: WorkerHarness) -> None:
-    """Old and new versions side by side: each worker takes only what it knows; the rest waits, and status says so."""
+    """Old and new versions run side by side: each claims what it knows; the rest waits, and status says so."""
     old, new = harness.app(), harness.app()
 
     @old.task(name="both")
@@ -314,7 +314,7 @@ def test_lock_contention_with_concurrent_workers(harness: WorkerHarness) -> None
 
 
 def test_workers_do_not_stampede_at_a_due_time(harness: WorkerHarness) -> None:
-    """Of ten workers that wait for the same recurring job soon hardly more than one looks as it becomes due."""
+    """Of ten workers that wait for one recurring job, soon hardly more than one polls when it is due."""
     apps, looks = [harness.app() for _ in range(10)], []
     for app in apps:
 
@@ -335,8 +335,8 @@ def test_workers_do_not_stampede_at_a_due_time(harness: WorkerHarness) -> None:
     assert sum(at_once) < 2 * len(at_once)
 
 
-def test_only_a_rival_makes_a_worker_keep_away(harness: WorkerHarness) -> None:
-    """A database whose clock is a little slower than the worker's is no rival: the worker stays punctual."""
+def test_only_another_worker_makes_a_worker_hold_back(harness: WorkerHarness) -> None:
+    """A database clock that runs slower than the worker's does not look like another worker: it stays punctual."""
     app, began = harness.app(), harness.now()
     app._now = lambda: began + (harness.now() - began) * 0.999
 
@@ -354,7 +354,7 @@ def test_only_a_rival_makes_a_worker_keep_away(harness: WorkerHarness) -> None:
 
 
 def test_drained_waits_for_what_bodies_enqueue(harness: WorkerHarness) -> None:
-    """What a body enqueues is due as well: `drained` ends only when nothing is."""
+    """Jobs that a body enqueues are due too: `drained` waits for them."""
     app = harness.app()
     depths = []
 
@@ -377,8 +377,8 @@ def test_drained_waits_for_what_bodies_enqueue(harness: WorkerHarness) -> None:
     harness.run(scenario())
 
 
-def test_drained_does_not_end_in_the_middle_of_a_look(harness: WorkerHarness) -> None:
-    """While a claim is on its way nobody knows whether something is due: `drained` waits for its answer."""
+def test_drained_does_not_end_during_a_claim(harness: WorkerHarness) -> None:
+    """While a claim is under way it is unknown whether a job is due: `drained` waits for the answer."""
     app = harness.app()
 
     @app.task
@@ -396,8 +396,8 @@ def test_drained_does_not_end_in_the_middle_of_a_look(harness: WorkerHarness) ->
     assert harness.run(scenario()) == ["succeeded"]
 
 
-def test_mistake_in_a_subscriber_harms_nobody(harness: WorkerHarness) -> None:
-    """A subscriber that raises is told of in the log; worker and other subscribers go on."""
+def test_error_in_a_subscriber_affects_no_other(harness: WorkerHarness) -> None:
+    """A subscriber that raises is logged; the worker and other subscribers continue."""
     app = harness.app()
 
     def broken(_: events.Event) -> None:

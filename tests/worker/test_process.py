@@ -1,4 +1,4 @@
-"""Bodies in child processes, in real time: answers, deaths, kills, and a worker that goes away."""
+"""Bodies in child processes, in real time: results, deaths, kills, and a worker that dies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def outcome(app: HarnessApp, *args: Any) -> tuple[str, str | None, str | N
 
 
 async def wait_for_mark(mark: Path) -> int:
-    """The pid that the child wrote when its function had begun."""
+    """The pid that the child wrote when its function began."""
     while not (text := _read(mark)):  # noqa: ASYNC110 - a file is all that the child can leave
         await asyncio.sleep(0.01)
     return int(text)
@@ -76,21 +76,21 @@ async def test_child_returns_into_the_ledger(live: WorkerHarness) -> None:
 
 
 async def test_child_finds_the_function_behind_its_decorator(live: WorkerHarness) -> None:
-    """In a module of the user's the name stands for the task; the child calls the function behind it."""
+    """In the user's module the name is the task; the child calls the function behind it."""
     app = child_app(live, process_tasks.decorated.function)
     assert (await outcome(app, 2, 3))[:2] == ("succeeded", "5")
 
 
 async def test_child_has_context_and_progress(live: WorkerHarness) -> None:
-    """The child's ctx carries the facts of the run; its progress arrives in the row."""
+    """The child's ctx has the facts of the run; its progress is written to the row."""
     app = child_app(live, process_tasks.facts)
     _, result, error = await outcome(app, "half way")
     assert error is None
-    told = json.loads(result or "")
-    assert (told["task"], told["slot"], told["attempt"], told["fence"]) == ("child", 1, 1, 1)
-    assert told["key"] == f"{told['job']}:1"
-    assert told["pid"] != os.getpid()
-    assert told["cancelled"] is False
+    facts = json.loads(result or "")
+    assert (facts["task"], facts["slot"], facts["attempt"], facts["fence"]) == ("child", 1, 1, 1)
+    assert facts["key"] == f"{facts['job']}:1"
+    assert facts["pid"] != os.getpid()
+    assert facts["cancelled"] is False
     assert app.faults.calls["record_progress"] == 1
 
 
@@ -108,8 +108,8 @@ async def test_child_has_context_and_progress(live: WorkerHarness) -> None:
         ("nothing", "succeeded", None),
     ],
 )
-async def test_however_a_child_ends(live: WorkerHarness, how: str, ended: str, text: str | None) -> None:
-    """Signals of the task, errors with the child's traceback, and sudden deaths: each is an outcome of the slot."""
+async def test_each_way_a_child_can_end(live: WorkerHarness, how: str, ended: str, text: str | None) -> None:
+    """Signals of the task, errors with the child's traceback, and crashes: each is an outcome of the slot."""
     app = child_app(live, process_tasks.end, max_attempts=1)
     result = await outcome(app, how)
     assert (result[0], result[1]) == (ended, None)
@@ -118,18 +118,18 @@ async def test_however_a_child_ends(live: WorkerHarness, how: str, ended: str, t
 
 
 @pytest.mark.parametrize("line", ["cannot read %s", "%d files"])
-async def test_line_that_cannot_be_logged_harms_no_child(live: WorkerHarness, line: str) -> None:
-    """Neither a name that is no text nor a format that does not fit costs the task its success."""
+async def test_log_line_that_fails_does_not_affect_the_child(live: WorkerHarness, line: str) -> None:
+    """Neither a name that is not text nor a wrong format costs the task its success."""
     assert await outcome(child_app(live, process_tasks.log), line) == ("succeeded", '"logged"', None)
 
 
-async def test_reason_that_is_no_text_changes_no_outcome(live: WorkerHarness) -> None:
-    """What JSON cannot hold is written as an escape; the task's signal stays what it is."""
+async def test_reason_that_is_not_text_changes_no_outcome(live: WorkerHarness) -> None:
+    """What JSON cannot hold is escaped; the task's signal keeps its meaning."""
     assert await outcome(child_app(live, process_tasks.cancel)) == ("cancelled", None, r"cannot read \udcff")
 
 
 async def test_child_that_returns_a_coroutine_has_not_run(live: WorkerHarness) -> None:
-    """Nobody awaits it there either: a failure."""
+    """The coroutine is not awaited there either: a failure."""
     ended, _, error = await outcome(child_app(live, process_tasks.forget_to_await, max_attempts=1))
     assert ended == "failed"
     assert "returned a coroutine, which nobody runs" in (error or "")
@@ -139,13 +139,13 @@ async def test_what_a_child_prints_goes_to_stderr(live: WorkerHarness, capfd: py
     """Standard output is the pipe to the worker: prints of the task must neither break nor forge its answer."""
     assert (await outcome(child_app(live, process_tasks.talk)))[:2] == ("succeeded", '"said"')
     out, err = capfd.readouterr()
-    assert "to be read by nobody" in err
-    assert "to be read by nobody" not in out
+    assert "for people only" in err
+    assert "for people only" not in out
 
 
 async def test_child_sees_its_timeout(live: WorkerHarness, tmp_path: Path) -> None:
     """At the timeout the child gets SIGTERM: `cancelled` is set and `Stopped` is raised in its function."""
-    app = child_app(live, process_tasks.sleep_until_told, timeout="700ms", max_attempts=1)
+    app = child_app(live, process_tasks.sleep_until_stopped, timeout="700ms", max_attempts=1)
     ended, _, error = await outcome(app, str(tmp_path / "mark"))
     assert (ended, error) == ("failed", "TimeoutError: the run took longer than its timeout of 0.7 s")
 
@@ -154,7 +154,7 @@ async def test_child_sees_its_timeout(live: WorkerHarness, tmp_path: Path) -> No
 async def test_signal_from_elsewhere_does_not_stop_a_child(
     live: WorkerHarness, tmp_path: Path, name: signal.Signals
 ) -> None:
-    """A supervisor may send SIGTERM to workers and children at once: bodies finish within the grace all the same."""
+    """A supervisor may send SIGTERM to workers and children at once: bodies still finish within the grace."""
     app = live.app(settings={"worker.shutdown_grace": "5m"})
     app.task(isolation="process", name="child", max_attempts=1)(process_tasks.wait_for)
     go, mark = tmp_path / "go", tmp_path / "mark"
@@ -173,7 +173,7 @@ async def test_signal_from_elsewhere_does_not_stop_a_child(
 
 
 def test_signal_from_elsewhere_does_not_stop_a_child_that_has_hardly_begun() -> None:
-    """Nor while the interpreter starts, when there is nobody yet to handle it."""
+    """Nor while the interpreter starts, before a handler is installed."""
     order = Order(
         module=process_tasks.__name__, file=None, qualname="add", path=sys.path, args='{"a":2,"b":3}', facts=None
     )
@@ -191,35 +191,35 @@ def test_signal_from_elsewhere_does_not_stop_a_child_that_has_hardly_begun() -> 
 
 @pytest.mark.timeout(30)
 async def test_child_can_end_the_processes_that_it_forks(live: WorkerHarness) -> None:
-    """As a pool does, by SIGTERM: what a child ignores must not be ignored by those that it forks."""
+    """As a pool does, by SIGTERM: a signal that the child ignores must not be ignored by processes it forks."""
     assert await outcome(child_app(live, process_tasks.fork_and_terminate)) == ("succeeded", "-15", None)
 
 
 async def test_child_that_is_stopped_ends_the_program_it_runs(live: WorkerHarness, tmp_path: Path) -> None:
-    """`Stopped` is raised out of whatever the body waits for; what it starts itself can be ended by SIGTERM as ever."""
+    """`Stopped` is raised out of whatever the body waits for; programs it started can be ended by SIGTERM."""
     app = child_app(live, process_tasks.run_a_program, stop_grace="10s")
     async with app.worker():
         await app.get_task("child").enqueue(str(tmp_path / "mark"))
         await wait_for_mark(tmp_path / "mark")
-    assert (tmp_path / "mark.told").read_text() == "ended by SIGTERM"
+    assert (tmp_path / "mark.ended").read_text() == "ended by SIGTERM"
     assert await app.outcomes() == ["released"]
     app.close()
 
 
-async def test_child_with_a_handler_of_its_own_is_asked_by_sigterm(live: WorkerHarness, tmp_path: Path) -> None:
-    """Whoever handles SIGTERM in a body hears of the worker's wish there, and `cancelled` is set by then."""
+async def test_child_with_its_own_handler_gets_sigterm(live: WorkerHarness, tmp_path: Path) -> None:
+    """A SIGTERM handler in the body is called, and `cancelled` is already set."""
     app = child_app(live, process_tasks.stop_in_its_own_way, stop_grace="10s")
     async with app.worker():
         await app.get_task("child").enqueue(str(tmp_path / "mark"))
         await wait_for_mark(tmp_path / "mark")
-    assert (tmp_path / "mark.told").read_text() == "cancelled: True"
+    assert (tmp_path / "mark.ended").read_text() == "cancelled: True"
     app.close()
 
 
 @pytest.mark.parametrize("body", [process_tasks.ignore_everything, process_tasks.hold_the_interpreter])
-async def test_child_that_will_not_end_is_killed(live: WorkerHarness, tmp_path: Path, body: Callable[..., Any]) -> None:
-    """After the grace a child is killed, whatever it ignores or holds; then its claim is released."""
-    app = child_app(live, body, stop_grace="1s")  # a killed child has as long to be gone
+async def test_child_that_does_not_end_is_killed(live: WorkerHarness, tmp_path: Path, body: Callable[..., Any]) -> None:
+    """After the grace a child is killed, whatever it ignores; then its claim is released."""
+    app = child_app(live, body, stop_grace="1s")  # a killed child has as long to exit
     async with app.worker():
         await app.get_task("child").enqueue(str(tmp_path / "mark"))
         pid = await wait_for_mark(tmp_path / "mark")
@@ -247,7 +247,7 @@ asyncio.run(main())
 
 
 async def test_child_ends_itself_when_its_worker_dies(live: WorkerHarness, tmp_path: Path) -> None:
-    """Kill -9 of the worker closes the child's lifeline: it ends itself, though nobody tells it to."""
+    """Kill -9 of the worker closes the child's pipe: the child exits by itself."""
     mark = tmp_path / "mark"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     worker = subprocess.Popen(  # noqa: ASYNC220 - started once, killed at the end
@@ -262,7 +262,7 @@ async def test_child_ends_itself_when_its_worker_dies(live: WorkerHarness, tmp_p
 
 
 def test_process_isolation_refuses_what_cannot_work(live: WorkerHarness) -> None:
-    """Coroutines, functions inside others, lambdas, and contexts of other bodies: refused at the decorator."""
+    """Coroutines, nested functions, lambdas, and other kinds of context are refused at the decorator."""
     app = live.app()
     decorate: Any = app.task(isolation="process")
 

@@ -1,4 +1,4 @@
-"""A database that does not let its workers in for a while: what has run is on record afterwards, and runs once."""
+"""A database that refuses its workers for a while: what has run is recorded afterwards, and runs once."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ REFUSALS = {
 
 @pytest.mark.parametrize("what", REFUSALS)
 async def test_success_outlives_a_refusal(postgres_server: PostgresServer, postgres_url: str, what: str) -> None:
-    """A password that is being changed, or a grant that is missing, speaks of no row: a finished run is not undone."""
+    """A changed password or a missing grant says nothing about a row: a finished run stays a success."""
     name = postgres_url.rpartition("/")[2]
     refuse, permit, code = REFUSALS[what]
     postgres_server.execute(ROLE, "alter role guest login", *GRANTS, database=name)
-    app, told = App(postgres_server.url(name, user="guest")), Recorder()
-    app.subscribe(told)
+    app, recorder = App(postgres_server.url(name, user="guest")), Recorder()
+    app.subscribe(recorder)
     started, go_on, bodies = asyncio.Event(), asyncio.Event(), []
 
     @app.task(max_attempts=1)
@@ -48,10 +48,10 @@ async def test_success_outlives_a_refusal(postgres_server: PostgresServer, postg
             for statement in refuse:
                 await operator.execute(statement)
             go_on.set()
-            while not any(code in event.error for event in told.of(events.DatabaseUnavailable, verb="settle")):
-                await told.wait(events.DatabaseUnavailable, len(told.of(events.DatabaseUnavailable)) + 1)
+            while not any(code in event.error for event in recorder.of(events.DatabaseUnavailable, verb="settle")):
+                await recorder.wait(events.DatabaseUnavailable, len(recorder.of(events.DatabaseUnavailable)) + 1)
             await operator.execute(permit)
-            await told.wait(events.RunSucceeded, job_id=job.id)
+            await recorder.wait(events.RunSucceeded, job_id=job.id)
             await worker.drained()
             assert [run.outcome for run in await job.runs()] == ["succeeded"]
     finally:

@@ -1,4 +1,4 @@
-"""A recurring task that gets another name: its row goes on under the old one, and nothing happens twice."""
+"""A recurring task that is renamed: its row continues under the old name, and nothing runs twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reltask.producer.call import Job
 from tests.worker.worker_harness import HarnessApp, Recorder, WorkerHarness, working
 
 Ran = list[tuple[str, int]]
-"""Who ran which slot."""
+"""Which version ran which slot."""
 
 
 # On real databases
@@ -21,14 +21,14 @@ Ran = list[tuple[str, int]]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of its own."""
+    """A separate database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/reltask.db"
     return str(request.getfixturevalue("postgres_url"))
 
 
 def make_app(url: str, ran: Ran, version: str, **names: Any) -> tuple[App, Recorder]:
-    """A version of the program: one task that declares its own rhythm, and one that is scheduled with a key."""
+    """One version of the program: a task with its own schedule, and one scheduled with a key."""
     app, log = App(url, settings={"maintenance.coordination": "off"}), Recorder()
     app.subscribe(log)
 
@@ -46,8 +46,8 @@ def make_app(url: str, ran: Ran, version: str, **names: Any) -> tuple[App, Recor
 
 
 @pytest.mark.slow
-async def test_renamed_task_goes_on_in_its_row(url: str) -> None:
-    """The old version, both side by side, the new one, the old one again: one row each, and every slot runs once."""
+async def test_renamed_task_continues_in_its_row(url: str) -> None:
+    """The old version, both side by side, the new one, the old one again: one row each, every slot runs once."""
     ran: Ran = []
     old, old_log = make_app(url, ran, "old")
     names = {"name": {"tick": "tock", "report": "tell"}, "aliases": {"tick": ["tick"], "report": ["report"]}}
@@ -97,7 +97,7 @@ async def rows(app: HarnessApp) -> list[tuple[str, str | None]]:
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_new_declaration_is_written_into_the_row_of_the_old_name(harness: WorkerHarness, key: str | None) -> None:
-    """Who renames a task may change its rhythm as well; a name that is said twice is one name."""
+    """Renaming a task may also change its schedule; a name given twice is one name."""
     old, new = named(harness, "old", key=key), named(harness, "new", "old", "new", "old", every="5m", key=key)
 
     async def scenario() -> None:
@@ -110,7 +110,7 @@ def test_new_declaration_is_written_into_the_row_of_the_old_name(harness: Worker
 
 
 def test_task_renamed_twice_keeps_its_row(harness: WorkerHarness) -> None:
-    """The row has the first name for as long as it lives; whoever lists all former names finds it."""
+    """The row keeps the first name; a task that lists all former names finds it."""
     apps = named(harness, "a"), named(harness, "b", "a"), named(harness, "c", "b", "a")
 
     async def scenario() -> None:
@@ -122,7 +122,7 @@ def test_task_renamed_twice_keeps_its_row(harness: WorkerHarness) -> None:
 
 
 def test_renamed_task_on_an_empty_database_has_its_own_name(harness: WorkerHarness) -> None:
-    """Where nothing has the old name, nothing need keep it; a one-off of that name and key is no schedule."""
+    """If no row has the old name, it is not used; a one-off with that name and key is no schedule."""
     app, before = named(harness, "new", "old", key="k"), harness.app()
 
     @before.task(name="old")
@@ -137,8 +137,8 @@ def test_renamed_task_on_an_empty_database_has_its_own_name(harness: WorkerHarne
     assert app.log.of(events.ScheduleLeftOver) == []
 
 
-def test_two_rows_stay_and_are_told(harness: WorkerHarness) -> None:
-    """Rows under both names, as earlier versions made them: the old one is named at each start, until it is gone."""
+def test_two_rows_stay_and_are_reported(harness: WorkerHarness) -> None:
+    """Rows under both names, as earlier versions made them: the old one is reported at each start, until it is gone."""
     old, careless, new = named(harness, "old"), named(harness, "new"), named(harness, "new", "old", every="5m")
 
     async def scenario() -> JobView:
@@ -154,16 +154,16 @@ def test_two_rows_stay_and_are_told(harness: WorkerHarness) -> None:
         return surplus
 
     surplus = harness.run(scenario())
-    told = [(event.task, event.job_id, event.beside) for event in new.log.of(events.ScheduleLeftOver)]
-    assert told == [("old", surplus.id, "new")] * 2
+    reported = [(event.task, event.job_id, event.beside) for event in new.log.of(events.ScheduleLeftOver)]
+    assert reported == [("old", surplus.id, "new")] * 2
 
 
 # With keys, made at run time
 
 
 @pytest.mark.parametrize("options", [{"every": "1h"}, {"delay": "1h"}], ids=["a schedule", "a one-off"])
-async def test_key_of_a_former_name_is_taken(url: str, options: dict[str, Any]) -> None:
-    """What has a key under the old name is found by the new one, alone, in bulk and in a transaction."""
+async def test_key_of_a_former_name_is_found(url: str, options: dict[str, Any]) -> None:
+    """A key under the old name is found by the new one: alone, in bulk and in a transaction."""
     old, new, log = App(url), App(url), Recorder()
     new.subscribe(log)
 

@@ -1,4 +1,4 @@
-"""Recurring jobs in a running worker: exact intervals, grids, cron, missed slots, declarations that change."""
+"""Recurring jobs in a running worker: intervals, aligned times, cron, missed slots, changed declarations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
 
 def cycles(harness: WorkerHarness, app: HarnessApp, count: int) -> list[RunView]:
-    """Let a worker run so many slots; the ledger, oldest first."""
+    """Run a worker for `count` slots; return the ledger, oldest first."""
 
     async def scenario() -> list[RunView]:
         async with app.worker():
@@ -36,7 +36,7 @@ def cycles(harness: WorkerHarness, app: HarnessApp, count: int) -> list[RunView]
 
 @pytest.mark.parametrize("seconds", [0.0, 5.0, 100.0, 599.999, 900.0], ids="{}s".format)
 def test_next_run_time_calculated_from_start_not_completion(harness: WorkerHarness, seconds: float) -> None:
-    """Next nominal time − start = the interval exactly, also when a task outlasts a heartbeat or the interval."""
+    """Next nominal time − start = the interval exactly, even if a task outlasts a heartbeat or the interval."""
     app = harness.app()
 
     @app.task(every="10m")
@@ -77,7 +77,7 @@ def test_multiple_polling_cycles_with_task_execution(harness: WorkerHarness) -> 
 
 
 def test_first_slot_of_every_is_at_once(harness: WorkerHarness) -> None:
-    """`every` starts when the worker does; there is no wait of one interval."""
+    """`every` starts with the worker, without a wait of one interval."""
     app = harness.app()
 
     @app.task(every="10m")
@@ -89,7 +89,7 @@ def test_first_slot_of_every_is_at_once(harness: WorkerHarness) -> None:
 
 @pytest.mark.slow
 def test_aligned_interval_does_not_drift(harness: WorkerHarness) -> None:
-    """With align=True the 200th slot is as punctual as the first: nominal times lie on the grid, lateness stays."""
+    """With align=True the 200th slot is as punctual as the first: nominal times are aligned, lateness does not grow."""
     app = harness.app()
 
     @app.task(every="1m", align=True)
@@ -134,7 +134,7 @@ def test_failed_attempts_do_not_move_the_schedule(harness: WorkerHarness) -> Non
 
 
 def test_cron_follows_its_time_zone(harness: WorkerHarness) -> None:
-    """9 in the morning is 9 in the morning in Berlin, first at its next time and not at once."""
+    """9:00 is 9:00 in Berlin, first at its next time and not at once."""
     app = harness.app(settings={"worker.poll": "1h"})
 
     @app.task(cron="0 9 * * mon-fri", timezone="Europe/Berlin")
@@ -161,7 +161,7 @@ def test_cron_follows_its_time_zone(harness: WorkerHarness) -> None:
     ],
 )
 def test_missed_slots(harness: WorkerHarness, missed: Any, outcomes: list[str]) -> None:
-    """Nobody worked for three hours and a half: run once, run all, or skip, each skipped slot with a ledger row."""
+    """No worker ran for three and a half hours: run once, run all, or skip, each skipped slot with a ledger row."""
     app = harness.app()
 
     @app.task(cron="0 * * * *", missed=missed)
@@ -184,7 +184,7 @@ def test_missed_slots(harness: WorkerHarness, missed: Any, outcomes: list[str]) 
 
 
 def test_newest_missed_slot_within_the_grace_runs(harness: WorkerHarness) -> None:
-    """Back at 02:30 after two nights: last night's slot is half an hour late and runs; the one before it is skipped."""
+    """At 02:30 after two nights: last night's slot is half an hour late and runs; the one before is skipped."""
     app = harness.app()
 
     @app.task(cron="0 2 * * *", missed="skip", missed_grace="2h")
@@ -206,7 +206,7 @@ def test_newest_missed_slot_within_the_grace_runs(harness: WorkerHarness) -> Non
 
 
 def test_schedules_of_one_task_have_keys(harness: WorkerHarness) -> None:
-    """app.schedule declares as many recurring jobs of a task as it has keys, each with arguments of its own."""
+    """app.schedule declares one recurring job of a task per key, each with its own arguments."""
     app = harness.app()
     seen: list[tuple[str | None, str]] = []
 
@@ -225,8 +225,8 @@ def test_schedules_of_one_task_have_keys(harness: WorkerHarness) -> None:
     assert sorted(seen) == [("tenant-1", "north"), ("tenant-2", "south")]
 
 
-def test_schedule_declared_twice_is_a_mistake(harness: WorkerHarness) -> None:
-    """Two schedules of one task without different keys are refused where they are declared."""
+def test_schedule_declared_twice_is_refused(harness: WorkerHarness) -> None:
+    """Two schedules of one task need different keys; otherwise the declaration raises."""
     app = harness.app()
 
     @app.task(every="10m")
@@ -242,7 +242,7 @@ def test_schedule_declared_twice_is_a_mistake(harness: WorkerHarness) -> None:
 
 
 def test_own_limit_of_attempts_holds_for_schedules(harness: WorkerHarness) -> None:
-    """Recurring jobs are tried without end, one-offs five times; a limit that a task sets, even 5, holds for both."""
+    """Recurring jobs have unlimited attempts, one-offs five; a limit set by the task, even 5, applies to both."""
     app = harness.app()
 
     @app.task
@@ -275,7 +275,7 @@ def test_own_limit_of_attempts_holds_for_schedules(harness: WorkerHarness) -> No
 
 
 def test_schedule_made_at_run_time_starts_like_a_declared_one(harness: WorkerHarness) -> None:
-    """using(key=…, cron=…) has its first slot at the next time of its grid; every= at once; the key makes it unique."""
+    """using(key=…, cron=…) has its first slot at its next time; every= at once; the key makes it unique."""
     app = harness.app()
 
     @app.task
@@ -295,7 +295,7 @@ def test_schedule_made_at_run_time_starts_like_a_declared_one(harness: WorkerHar
     harness.run(scenario())
 
 
-# Declarations that change
+# Changed declarations
 
 
 def declared(
@@ -315,7 +315,7 @@ async def schedule_of(app: HarnessApp) -> str | None:
 
 
 async def step_of(app: HarnessApp) -> timedelta:
-    """How far the last end has moved the job."""
+    """How far the last end moved the job."""
     job = await app.one_job()
     assert job.last_run_time is not None
     return job.next_run_time - job.last_run_time
@@ -337,7 +337,7 @@ def test_changed_declaration_is_rewritten(harness: WorkerHarness) -> None:
 
 
 def test_older_app_does_not_undo_a_newer_one(harness: WorkerHarness) -> None:
-    """Old and new side by side during a deployment: whoever starts last, the newer declaration stays."""
+    """Old and new side by side during a deployment: the newer declaration stays, whichever starts last."""
     old, new = declared(harness, version="1.9.0", every="1h"), declared(harness, version="1.10.0", every="5m")
 
     async def scenario() -> None:
@@ -348,8 +348,8 @@ def test_older_app_does_not_undo_a_newer_one(harness: WorkerHarness) -> None:
             assert await schedule_of(app) == '{"every":"5m"}'
 
     harness.run(scenario())
-    told = [(event.task, event.version, event.newer) for event in old.log.of(events.DeclarationIgnored)]
-    assert told == [("tick", "1.9.0", "1.10.0")] * 2, "once per start of a worker that is ignored"
+    reported = [(event.task, event.version, event.newer) for event in old.log.of(events.DeclarationIgnored)]
+    assert reported == [("tick", "1.9.0", "1.10.0")] * 2, "once per start of a worker that is ignored"
     assert new.log.of(events.DeclarationIgnored) == []
 
 
@@ -385,12 +385,12 @@ def test_older_app_does_not_undo_a_newer_one(harness: WorkerHarness) -> None:
 def test_versions_are_compared_by_the_numbers_they_begin_with(
     ours: str | None, theirs: str | None, older: bool
 ) -> None:
-    """What is no version, such as a git SHA, is never older: its declaration counts as news."""
+    """What is not a version, such as a git SHA, is never older: its declaration counts as newer."""
     assert is_older(ours, theirs) is older
 
 
 def test_change_at_run_time_stays_until_the_declaration_changes(harness: WorkerHarness) -> None:
-    """What an operator changed survives restarts of the same code: a pause, and a due time of its own."""
+    """What an operator changed survives restarts of the same code: a pause, and a due time."""
     app, changed = declared(harness, every="1h"), declared(harness, every="2h")
 
     async def scenario() -> None:
@@ -407,8 +407,8 @@ def test_change_at_run_time_stays_until_the_declaration_changes(harness: WorkerH
 
 
 @pytest.mark.parametrize("moved", ["run now", "snoozed"])
-def test_changed_declaration_forgets_nobody_s_wish(harness: WorkerHarness, moved: str) -> None:
-    """A declaration that leaves the slot where it is leaves alone what an operator or the task itself has chosen."""
+def test_changed_declaration_keeps_operators_changes(harness: WorkerHarness, moved: str) -> None:
+    """A declaration that leaves the slot where it is keeps what an operator or the task itself has set."""
 
     def hourly(**options: Any) -> HarnessApp:
         app = harness.app()
@@ -437,7 +437,7 @@ def test_changed_declaration_forgets_nobody_s_wish(harness: WorkerHarness, moved
 
 
 def test_schedule_waits_for_a_one_off_with_its_key(harness: WorkerHarness) -> None:
-    """A job that runs once may have the key of a schedule: it is told, and the schedule made when the job is done."""
+    """A one-off may have the key of a schedule: that is reported, and the schedule is created when the job is done."""
     app = harness.app()
 
     @app.task
@@ -459,7 +459,7 @@ def test_schedule_waits_for_a_one_off_with_its_key(harness: WorkerHarness) -> No
 
 
 def test_schedule_that_changes_while_a_slot_runs(harness: WorkerHarness) -> None:
-    """A claimed slot is never moved, and ends by the old rule; then the new one takes effect, without another start."""
+    """A claimed slot is never moved, and ends by the old rule; then the new one applies, without a restart."""
     app, changed = declared(harness, every="1h"), declared(harness, every="5m")
 
     async def scenario() -> None:
@@ -482,7 +482,7 @@ def test_schedule_that_changes_while_a_slot_runs(harness: WorkerHarness) -> None
 
 
 def test_schedule_that_changes_while_a_job_runs_back_to_back(harness: WorkerHarness) -> None:
-    """A job that is due again whenever it ends is never seen unclaimed: whoever runs it takes the new rule over."""
+    """A job that is always due when it ends is never seen unclaimed: its holder applies the new rule."""
 
     def busy(**rhythm: Any) -> HarnessApp:
         app = harness.app(settings={"worker.poll": "100ms"})
@@ -510,8 +510,8 @@ def test_schedule_that_changes_while_a_job_runs_back_to_back(harness: WorkerHarn
     assert changed.log.of(events.LateWriteRefused) == []
 
 
-def test_schedule_that_changes_while_its_next_slot_runs_ahead(harness: WorkerHarness) -> None:
-    """A slot that was brought forward ends by the old rule: from its own time on, the new one would begin next year."""
+def test_schedule_that_changes_while_its_next_slot_runs_early(harness: WorkerHarness) -> None:
+    """A slot that was brought forward ends by the old rule; by the new one the next would be a year later."""
     app, changed = declared(harness, cron="0 0 1 1 *"), declared(harness, every="5m", settings={"worker.poll": "100ms"})
 
     async def scenario() -> None:
@@ -532,7 +532,7 @@ def test_schedule_that_changes_while_its_next_slot_runs_ahead(harness: WorkerHar
 
 @pytest.mark.parametrize("error", [TransientError("away"), AmbiguousError("no answer")])
 def test_slot_ends_by_the_rule_that_its_job_has(harness: WorkerHarness, error: ReltaskError) -> None:
-    """A holder whose rewriting was certainly not applied ends the slot by the old rule; in doubt, by the new one."""
+    """A holder whose rewrite was certainly not applied ends the slot by the old rule; in doubt, by the new one."""
     app, changed = (declared(harness, every=every) for every in ("1h", "3h"))
 
     async def scenario() -> timedelta:
@@ -549,7 +549,7 @@ def test_slot_ends_by_the_rule_that_its_job_has(harness: WorkerHarness, error: R
 
 
 def test_slot_ends_by_the_new_rule_when_its_rewriting_is_cut_off(harness: WorkerHarness) -> None:
-    """A worker that stops does not wait for the answer: the row may have the new rule, and nobody would come again."""
+    """A stopping worker does not wait for the answer: the row may have the new rule, so the slot ends by it."""
     app = declared(harness, every="1h")
     changed = declared(harness, every="3h", settings={"worker.poll": "100ms", "worker.shutdown_grace": "1h"})
 
@@ -569,7 +569,7 @@ def test_slot_ends_by_the_new_rule_when_its_rewriting_is_cut_off(harness: Worker
 
 
 def test_skipped_slot_ends_by_the_rule_that_it_has_claimed(harness: WorkerHarness) -> None:
-    """Its end is computed as it is claimed: while that is on its way, nobody here may give the job another rule."""
+    """Its end is computed at the claim: while that is under way, this worker may not change the job's rule."""
 
     def late(every: str) -> HarnessApp:
         app = harness.app(settings={"worker.poll": "100ms"})
@@ -614,11 +614,11 @@ def test_workers_that_start_together_declare_one_job(harness: WorkerHarness) -> 
     assert harness.run(scenario()) == 1
 
 
-# Declarations that are gone
+# Removed declarations
 
 
-def test_schedule_that_is_no_longer_declared_is_told(harness: WorkerHarness) -> None:
-    """The job of a removed declaration goes on; each worker that starts and knows its task names it, until it ends."""
+def test_schedule_that_is_no_longer_declared_is_reported(harness: WorkerHarness) -> None:
+    """The job of a removed declaration continues; each starting worker that knows its task reports it."""
     before, after = declared(harness, every="1h"), declared(harness)
 
     async def scenario() -> JobView:
@@ -632,13 +632,13 @@ def test_schedule_that_is_no_longer_declared_is_told(harness: WorkerHarness) -> 
         return job
 
     job = harness.run(scenario())
-    told = [(event.task, event.job_id, event.beside) for event in after.log.of(events.ScheduleLeftOver)]
-    assert told == [("tick", job.id, None)] * 2
+    reported = [(event.task, event.job_id, event.beside) for event in after.log.of(events.ScheduleLeftOver)]
+    assert reported == [("tick", job.id, None)] * 2
     assert before.log.of(events.ScheduleLeftOver) == []
 
 
-def test_schedule_that_the_code_never_declared_is_not_told(harness: WorkerHarness) -> None:
-    """Neither one made at run time or by hand, nor one-offs, nor one that a newer version of the app has brought."""
+def test_schedule_that_the_code_never_declared_is_not_reported(harness: WorkerHarness) -> None:
+    """Neither one made at run time or by hand, nor one-offs, nor one from a newer version of the app."""
     newer, older = declared(harness, version="2.0", every="1h"), declared(harness, version="1.0")
 
     @older.task
@@ -657,8 +657,8 @@ def test_schedule_that_the_code_never_declared_is_not_told(harness: WorkerHarnes
     assert older.log.of(events.ScheduleLeftOver) == []
 
 
-def test_undeclared_schedule_of_a_renamed_task_is_told(harness: WorkerHarness) -> None:
-    """Renamed and taken off its schedule at once: the row of the old name is the one that is left."""
+def test_undeclared_schedule_of_a_renamed_task_is_reported(harness: WorkerHarness) -> None:
+    """Renamed and removed from its schedule at once: the row of the old name is left."""
     before, after = declared(harness, every="1h"), harness.app()
 
     @after.task(name="tock", aliases=["tick"])

@@ -1,4 +1,4 @@
-"""Stopping a worker: bodies finish, or are stopped and given back; nothing is released while its body lives."""
+"""Stopping a worker: bodies finish, or are stopped and released; no claim is released while its body runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
 
 def test_graceful_shutdown_mid_task(harness: WorkerHarness) -> None:
-    """A body that ends within the grace is completed, and beaten for while it does; nothing new is claimed."""
+    """A body that ends within the grace is completed, with heartbeats until then; no new job is claimed."""
     app = harness.app(settings={"worker.shutdown_grace": "5m"})
 
     @app.task
@@ -44,8 +44,8 @@ def test_graceful_shutdown_mid_task(harness: WorkerHarness) -> None:
     assert app.log.of(events.WorkerStopped)[0].unsettled == 0
 
 
-def test_nothing_is_claimed_while_the_lease_is_given_back(harness: WorkerHarness) -> None:
-    """A worker that stops claims no more from that moment, however long the rest of its goodbye takes."""
+def test_nothing_is_claimed_while_the_lease_is_resigned(harness: WorkerHarness) -> None:
+    """A worker claims no more from the moment it stops, however long the rest of its shutdown takes."""
     app = harness.app(settings={"maintenance.coordination": "lease", "worker.poll": "250ms"})
 
     @app.task
@@ -67,7 +67,7 @@ def test_nothing_is_claimed_while_the_lease_is_given_back(harness: WorkerHarness
 
 
 def test_stop_between_a_claim_and_its_bodies(harness: WorkerHarness) -> None:
-    """What was claimed and has not begun yet is given back like the rest."""
+    """Claimed jobs that have not begun are released too."""
     app = harness.app(settings={"worker.concurrency": 400, "worker.shutdown_grace": "0s"})
 
     @app.task
@@ -88,7 +88,7 @@ def test_stop_between_a_claim_and_its_bodies(harness: WorkerHarness) -> None:
 
 
 def test_body_that_outlasts_the_grace_is_stopped_and_released(harness: WorkerHarness) -> None:
-    """After the grace a body is cancelled; its slot is given back with its attempt, and another worker takes it."""
+    """After the grace a body is cancelled; slot and attempt are released, and another worker claims it."""
     app, heir = harness.app(settings={"worker.shutdown_grace": "30s"}), harness.app()
     attempts: list[tuple[int, int]] = []
     for one in (app, heir):
@@ -113,7 +113,7 @@ def test_body_that_outlasts_the_grace_is_stopped_and_released(harness: WorkerHar
 
 
 def test_hurry_ends_the_grace(harness: WorkerHarness) -> None:
-    """A second signal: bodies are stopped now, and released all the same."""
+    """A second signal: bodies are stopped now, and still released."""
     app = harness.app(settings={"worker.shutdown_grace": "1h"})
 
     @app.task
@@ -132,7 +132,7 @@ def test_hurry_ends_the_grace(harness: WorkerHarness) -> None:
 
 
 def test_body_may_clean_up_while_it_is_stopped(harness: WorkerHarness) -> None:
-    """A claim is released only after its body has ended, cleaning up included; it is renewed until then."""
+    """A claim is released only after its body has ended, cleaning up included; until then it is renewed."""
     app = harness.app(settings={"worker.stop_grace": "10s"})
     cleaned = []
 
@@ -156,7 +156,7 @@ def test_body_may_clean_up_while_it_is_stopped(harness: WorkerHarness) -> None:
 
 
 def test_body_that_will_not_stop_is_reported_not_released(harness: WorkerHarness) -> None:
-    """A body that ignores its cancellation keeps its claim: the lock expires, and only then somebody else runs it."""
+    """A body that ignores its cancellation keeps its claim: another worker runs it only after the lock expired."""
     app = harness.app()
 
     @app.task
@@ -183,7 +183,7 @@ def test_body_that_will_not_stop_is_reported_not_released(harness: WorkerHarness
 
 
 def test_stubborn_body_past_its_timeout_keeps_its_place(harness: WorkerHarness) -> None:
-    """While a timed-out body lives on, its place stays taken, its lock is left to expire, its late end is refused."""
+    """While a timed-out body runs on, its place stays taken, its lock expires, and its late end is refused."""
     app = harness.app(settings={"worker.concurrency": 1})
     rival = harness.app()
 
@@ -216,7 +216,7 @@ def test_stubborn_body_past_its_timeout_keeps_its_place(harness: WorkerHarness) 
 
 
 def test_shutdown_during_an_outage_ends(harness: WorkerHarness) -> None:
-    """A worker that is told to stop while the database is away stops: what it could not write expires."""
+    """A worker that is stopped while the database is away stops: what it could not write expires."""
     app = harness.app(settings={"worker.shutdown_grace": "10s"})
 
     @app.task
@@ -237,7 +237,7 @@ def test_shutdown_during_an_outage_ends(harness: WorkerHarness) -> None:
 
 
 def test_stop_waits_for_calls_that_use_the_worker_s_store(harness: WorkerHarness) -> None:
-    """A request on the worker's loop enqueues by the worker's own connections: they are closed after its answer."""
+    """A request on the worker's loop enqueues over the worker's connections: they close after its answer."""
     app = harness.app()
     app.faults.slow["enqueue_jobs"] = 5.0
 
@@ -255,7 +255,7 @@ def test_stop_waits_for_calls_that_use_the_worker_s_store(harness: WorkerHarness
 
 
 async def cut_off(app: HarnessApp, *, begun: Awaitable[object] | None = None, after: float = 0.0) -> None:
-    """Run a worker until a body (or something else) has begun, stop it, and cancel the stop so many seconds later."""
+    """Run a worker until a body (or something else) has begun, stop it, and cancel the stop after `seconds`."""
 
     async def serve() -> None:
         async with app.worker():
@@ -272,8 +272,8 @@ async def cut_off(app: HarnessApp, *, begun: Awaitable[object] | None = None, af
 
 
 @pytest.mark.parametrize("after", [0.0, 7.0])
-def test_stop_that_is_cut_off_stops_the_bodies(harness: WorkerHarness, after: float) -> None:
-    """Whoever cancels a stop gets no more patience, but what stops in time is given back all the same."""
+def test_cancelled_stop_stops_the_bodies(harness: WorkerHarness, after: float) -> None:
+    """A cancelled stop waits no longer, but a body that ends in time is still released."""
     app = harness.app(settings={"worker.shutdown_grace": "1h"})
 
     @app.task
@@ -293,8 +293,8 @@ def test_stop_that_is_cut_off_stops_the_bodies(harness: WorkerHarness, after: fl
 
 
 @pytest.mark.parametrize("after", [0.0, 7.0])
-def test_stop_that_is_cut_off_renews_no_more(harness: WorkerHarness, after: float) -> None:
-    """A body that will not stop loses its lock to somebody else, however long the process lives on."""
+def test_cancelled_stop_renews_no_more(harness: WorkerHarness, after: float) -> None:
+    """A body that does not stop loses its lock to another worker, however long the process lives."""
     app, heir = harness.app(settings={"worker.shutdown_grace": "1h"}), harness.app()
     ran = asyncio.Event()
 
@@ -319,8 +319,8 @@ def test_stop_that_is_cut_off_renews_no_more(harness: WorkerHarness, after: floa
     harness.run(scenario())
 
 
-def test_stop_that_is_cut_off_while_outcomes_are_written(harness: WorkerHarness) -> None:
-    """What has run is on its way, and arrives: a caller without patience does not take the last outcomes along."""
+def test_stop_cancelled_while_outcomes_are_written(harness: WorkerHarness) -> None:
+    """The last outcomes are still written, though the caller does not wait."""
     app = harness.app()
     app.faults.slow["complete_jobs"] = 30.0
 
@@ -337,8 +337,8 @@ def test_stop_that_is_cut_off_while_outcomes_are_written(harness: WorkerHarness)
 
 
 @pytest.mark.parametrize("after", [0.5, 7.0], ids=["while the lease is given back", "while the poller ends"])
-def test_stop_that_is_cut_off_begins_nothing_more(harness: WorkerHarness, after: float) -> None:
-    """What a claim brings that was on its way is given back unbegun: nobody would renew it, nor stop its body."""
+def test_cancelled_stop_begins_nothing_more(harness: WorkerHarness, after: float) -> None:
+    """Jobs of a claim that was under way are released unbegun: no worker would renew or stop them."""
     app = harness.app(settings={"maintenance.coordination": "lease"})
     begun = []
 
@@ -362,8 +362,8 @@ def test_stop_that_is_cut_off_begins_nothing_more(harness: WorkerHarness, after:
     assert begun == []
 
 
-def test_stop_that_is_cut_off_watches_no_more(harness: WorkerHarness) -> None:
-    """Who listened to the database is told nothing more, whatever the stop was doing when it was cut off."""
+def test_cancelled_stop_watches_no_more(harness: WorkerHarness) -> None:
+    """The listener on the database gets nothing more, whatever the stop was doing when it was cancelled."""
     app = harness.app(settings={"maintenance.coordination": "lease"}, watch=timedelta(seconds=1))
 
     async def leading() -> None:
@@ -379,8 +379,8 @@ def test_stop_that_is_cut_off_watches_no_more(harness: WorkerHarness) -> None:
 
 
 @pytest.mark.slow
-async def test_stop_that_is_cut_off_ends_the_thread_that_beats(live: WorkerHarness) -> None:
-    """The beater has a thread and a loop of its own: it must not go on when the worker's loop has gone."""
+async def test_cancelled_stop_ends_the_heartbeat_thread(live: WorkerHarness) -> None:
+    """The heartbeats have their own thread and loop: they must not continue when the worker's loop has gone."""
     app = live.app(settings={"worker.shutdown_grace": "1h"})
     others = set(threading.enumerate())
     beating: list[threading.Thread] = []
@@ -416,7 +416,7 @@ def test_worker_that_cannot_start_leaves_nothing_open(harness: WorkerHarness) ->
 
 @pytest.mark.slow
 async def test_stuck_thread_is_reported_and_does_not_keep_the_worker(live: WorkerHarness) -> None:
-    """A thread cannot be forced: after the graces the worker ends without it, and does not release its claim."""
+    """A thread cannot be forced to stop: after the graces the worker ends, and does not release its claim."""
     app = live.app(settings={"worker.stop_grace": "20ms"})
     let_go = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Plain functions in threads, in real time: what they are handed, what they may raise, how they hear of a stop."""
+"""Plain functions in threads, in real time: what they receive, what they may raise, how they are stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_thread_body_returns_into_the_ledger(live: WorkerHarness) -> None:
 
 @pytest.mark.parametrize("kind", ["exit", "stop", "error", "snooze"])
 async def test_thread_body_may_raise_anything(live: WorkerHarness, kind: str) -> None:
-    """sys.exit and StopIteration in a thread are failures; the task's signals mean what they mean elsewhere."""
+    """sys.exit and StopIteration in a thread are failures; the task's signals mean the same as elsewhere."""
     app = live.app()
 
     @app.task(max_attempts=1)
@@ -70,15 +70,17 @@ def _generator() -> Iterator[None]:
 
 
 class _Query:
-    """As some libraries have them: sent when somebody awaits it."""
+    """A query object as in some libraries: it is sent when it is awaited."""
 
     def __await__(self) -> Iterator[None]:
         yield
 
 
 @pytest.mark.parametrize("function", [_coroutine, _async_generator, _generator, _Query])
-async def test_body_that_has_not_run_is_no_success(live: WorkerHarness, function: Callable[[], object]) -> None:
-    """A plain wrapper around an `async def` returns what nobody awaits: that fails, and says what to do."""
+async def test_body_that_returns_an_awaitable_is_no_success(
+    live: WorkerHarness, function: Callable[[], object]
+) -> None:
+    """A plain wrapper around an `async def` returns something that is never awaited: a failure that says what to do."""
     app = live.app()
 
     @app.task(max_attempts=1)
@@ -96,7 +98,7 @@ async def test_body_that_has_not_run_is_no_success(live: WorkerHarness, function
 
 
 async def test_wrapper_may_run_the_coroutine_itself(live: WorkerHarness) -> None:
-    """What a plain wrapper has run to its end is done, whatever it returns besides."""
+    """A plain wrapper that has run its coroutine has succeeded, whatever it returns."""
     app = live.app()
 
     @app.task
@@ -130,7 +132,7 @@ async def test_thread_timeout_is_a_flag(live: WorkerHarness) -> None:
 
 
 async def test_bodies_do_not_see_each_others_context_variables(live: WorkerHarness) -> None:
-    """Two threads of the pool, one after the other: what one set is not there for the next."""
+    """Two threads of the pool, one after the other: the second does not see what the first set."""
     app = live.app(settings={"worker.concurrency": 1})
     variable = contextvars.ContextVar("variable", default="clean")
     seen = []
@@ -147,8 +149,8 @@ async def test_bodies_do_not_see_each_others_context_variables(live: WorkerHarne
     app.close()
 
 
-async def test_no_thread_left_is_a_failure_of_its_slot(live: WorkerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system gives no more threads the run fails, and its body does not run behind the worker's back."""
+async def test_no_free_thread_is_a_failure_of_its_slot(live: WorkerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the system has no more threads the run fails, and its body does not run later."""
     app = live.app()
     ran = []
 

@@ -1,8 +1,8 @@
-"""What the engine's tests share: apps on one SQLite file, in virtual or in real time, with a database that can fail.
+"""What the worker tests share: apps on one SQLite file, in virtual or real time, with a database that can fail.
 
-Stage ─► app() ─► StageApp ─► FaultyStore ─► SqliteStore ─► the test's own file
-                     │             └ Faults: what fails, hangs, or loses its answer
-                     └ Recorder: every event, and a way to wait for one
+WorkerHarness ─► app() ─► HarnessApp ─► FaultyStore ─► SqliteStore ─► the test's own file
+                              │             └ Faults: what fails, hangs, or loses its answer
+                              └ Recorder: every event, and a way to wait for one
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from reltask.testing import VirtualTime
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 PATIENCE = 48 * 3600.0
-"""A scenario in virtual time that takes longer than two days has gone wrong."""
+"""A scenario that takes longer than two days of virtual time has failed."""
 LIVE_PATIENCE = 30.0
-"""So has one in real time that takes longer than this."""
+"""A scenario in real time that takes longer than this has failed."""
 
 
 class Recorder:
@@ -51,13 +51,13 @@ class Recorder:
                     loop.call_soon_threadsafe(woken.set)
 
     def of(self, kind: type[E], **fields: object) -> list[E]:
-        """The events of this kind with these fields, so far."""
+        """The events of this class with these fields, so far."""
         with self._lock:
             seen = list(self.events)
         return [e for e in seen if isinstance(e, kind) and all(getattr(e, n) == v for n, v in fields.items())]
 
     async def wait(self, kind: type[E], count: int = 1, **fields: object) -> E:
-        """The event of this kind that makes their number `count`."""
+        """Wait for the `count`-th event of this class with these fields."""
         woken = asyncio.Event()
         waiter = (asyncio.get_running_loop(), woken)
         with self._lock:
@@ -73,7 +73,7 @@ class Recorder:
 
 
 class Faults:
-    """What is wrong with the database. Tests change it while workers run."""
+    """The database's faults. Tests change them while workers run."""
 
     def __init__(self) -> None:
         self.error: Callable[[], Exception] | None = None
@@ -82,12 +82,12 @@ class Faults:
         self.hanging: set[str] = set()
         """Verbs that never answer; "*": all of them, as after kill -9."""
         self.losing: Counter[str] = Counter()
-        """So many answers of a verb get lost, after it was applied."""
+        """How many answers of a verb are lost, after it was applied."""
         self.slow: dict[str, float] = {}
-        """Seconds that a verb's answer takes on its way back."""
+        """Seconds that a verb's answer takes."""
         self.calls: Counter[str] = Counter()
         self.claims: list[ClaimRequest] = []
-        """Every claim that was asked for, answered or not."""
+        """Every claim that was sent, answered or not."""
 
     async def before(self, verb: str, *args: Any) -> None:
         self.calls[verb] += 1
@@ -107,7 +107,7 @@ class Faults:
 
 
 class FaultyStore:
-    """A real store behind a connection that breaks on demand."""
+    """A real store behind a connection that fails on demand."""
 
     bulk = BATCH
 
@@ -138,7 +138,7 @@ class FaultyStore:
 
 @contextlib.asynccontextmanager
 async def working(app: App) -> AsyncIterator[None]:
-    """A worker of an ordinary app, in real time; its connections are closed afterwards."""
+    """A worker of an ordinary app, in real time. Its connections are closed afterwards."""
     async with asyncio.timeout(LIVE_PATIENCE), app.worker():
         yield
     await asyncio.to_thread(app.close)
@@ -148,7 +148,10 @@ class HarnessApp(App):
     """An app whose events are recorded and whose database can fail."""
 
     def __init__(self, path: Path, time: VirtualTime | None, *, watch: timedelta | None = None, **options: Any) -> None:
-        """`watch`: how often to look whether somebody else wrote; None: not at all, as most tests want it."""
+        """`watch`: how often to check the file for others' writes.
+
+        None, as most tests want it: never.
+        """
         virtual: dict[str, Any] = {} if time is None else {"clock": time.clock, "now": time.now, "inline": True}
         super().__init__(f"sqlite:///{path}", **virtual, **options)
         self.path = path
@@ -161,14 +164,14 @@ class HarnessApp(App):
         return cast("Store", FaultyStore(self.sound_store(inline=inline), self.faults))
 
     def sound_store(self, *, inline: bool = False) -> Store:
-        """A store past all faults."""
+        """A store without faults."""
         options = SqliteOptions(synchronous="normal", watch=self._watch)
         inline = inline or self._inline
         return SqliteStore(str(self.path), options=options, now=self._now, inline=inline, clock=self._clock)
 
     @contextlib.asynccontextmanager
     async def frozen_worker(self) -> AsyncIterator[None]:
-        """A worker that is already dead for the database when the block ends: nothing it holds is given back."""
+        """A worker that is dead for the database when the block ends: nothing it holds is released."""
         started = asyncio.Event()
         life = asyncio.create_task(self._live(started))
         await started.wait()
@@ -194,13 +197,13 @@ class HarnessApp(App):
         return [str(run.outcome) for run in await self.ledger(task)]
 
     async def drain(self) -> None:
-        """Run what is due now to its end."""
+        """Run everything that is due now to its end."""
         async with self.worker() as worker:
             await worker.drained()
 
 
 class WorkerHarness:
-    """A file, a seed, and perhaps a clock that jumps."""
+    """A database file, a seed, and optionally a virtual clock."""
 
     def __init__(self, path: Path, time: VirtualTime | None = None) -> None:
         self.path = path
@@ -208,7 +211,10 @@ class WorkerHarness:
         self._seeds = iter(range(1, 1_000))
 
     def app(self, *, settings: dict[str, object] | None = None, **options: Any) -> HarnessApp:
-        """One more app on this stage's database. It takes part in the maintenance only if a test is about that."""
+        """One more app on this database.
+
+        It takes part in the maintenance only if a test asks for it.
+        """
         given = {"worker.shutdown_grace": "0s", "maintenance.coordination": "off", **(settings or {})}
         return HarnessApp(self.path, self.time, settings=given, rng=random.Random(next(self._seeds)), **options)
 
@@ -218,7 +224,7 @@ class WorkerHarness:
         return self.time
 
     def now(self) -> datetime:
-        """What the database's clock shows."""
+        """The database's time."""
         return self.clock.now()
 
     def seconds(self) -> float:
@@ -226,7 +232,7 @@ class WorkerHarness:
         return self.clock.clock.monotonic()
 
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:
-        """Play a scenario in virtual time."""
+        """Run a scenario in virtual time."""
 
         async def limited() -> T:
             async with asyncio.timeout(PATIENCE):
@@ -235,7 +241,7 @@ class WorkerHarness:
         return self.clock.run(limited())
 
     async def claim_as(self, name: str, app: HarnessApp, *, limit: int = 10, **fields: Any) -> ClaimAnswer:
-        """Claim as another worker would, one that will never be heard of again."""
+        """Claim as another worker that never sends anything again."""
         store = app.sound_store()
         await store.open()
         request = {
