@@ -1,9 +1,9 @@
-"""The connections that users have, each in the way that its library is used: to connect, to write, to commit.
+"""The kinds of connections that users have: how each library connects, writes and commits.
 
-    Lender ─► connect(url) ─► transaction(connection) ─► write(connection, note), enqueue(connection, task, …)
+    ConnectionKind ─► connect(url) ─► transaction(connection) ─► write(connection, note), enqueue(connection, task, …)
 
-All methods are coroutines. Those of a synchronous library never wait, so `play` runs them without a loop, as their
-users do; Django would refuse anything else.
+All methods are coroutines. Those of a synchronous library never wait, so `run` executes them
+without a loop, as their users do; Django would refuse anything else.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tests.mssql_server import VARIABLE
 
 T = TypeVar("T")
 INSERT = "insert into effects (note) values ('{}')"
-"""Into a table of the user's own, without any constraint, so that a duplicate would show."""
+"""Into a user's table without any constraint, so that a duplicate would show."""
 
 
 class Undo(Exception):
-    """Raised by a test inside a transaction, to have it rolled back."""
+    """Raised by a test inside a transaction, to roll it back."""
 
 
 class ConnectionKind:
@@ -52,17 +52,17 @@ class ConnectionKind:
     """connect(url): a new connection, closed when the block ends."""
 
     def knows_transaction_state(self, url: str) -> bool:  # noqa: ARG002 - for those that have to ask
-        """Whether one of its connections can be asked if a transaction is open."""
+        """Whether its connections can say if a transaction is open."""
         return True
 
     @asynccontextmanager
     async def transaction(self, connection: Any) -> AsyncIterator[None]:
-        """A transaction as the library's users write it."""
+        """A transaction as users of the library write it."""
         with connection.begin():
             yield
 
     async def write(self, connection: Any, note: str) -> None:
-        """One row of the user's own."""
+        """Write one row of the user's."""
         connection.execute(INSERT.format(note))
 
     async def enqueue(self, connection: Any, task: Any, *args: Any) -> Job:
@@ -74,7 +74,7 @@ class ConnectionKind:
         return jobs
 
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:
-        """Run a scenario where this kind of connection is at home."""
+        """Run a scenario as this kind of connection needs it: with or without a loop."""
         return asyncio.run(scenario) if self.is_async else run_here(scenario)
 
 
@@ -102,14 +102,14 @@ class AsyncConnectionKind(ConnectionKind):
 
 
 class Sqlite3(ConnectionKind):
-    """As it comes: transactions begin by themselves."""
+    """The default mode: transactions begin by themselves."""
 
     options: dict[str, Any] = {}
 
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[sqlite3.Connection]:
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), **self.options)) as connection:
-            connection.row_factory = sqlite3.Row  # the user's taste in rows is not reltask's
+            connection.row_factory = sqlite3.Row  # users may set any row factory
             yield connection
 
     @asynccontextmanager
@@ -119,7 +119,7 @@ class Sqlite3(ConnectionKind):
 
 
 class Sqlite3ByHand(Sqlite3):
-    """In autocommit mode, with BEGIN written out."""
+    """In autocommit mode, with an explicit BEGIN."""
 
     options = {"isolation_level": None}
 
@@ -131,13 +131,13 @@ class Sqlite3ByHand(Sqlite3):
 
 
 class NoCommit(sqlite3.Connection):
-    """What autocommit=True makes of a connection, for a Python that does not have it yet."""
+    """A connection as with autocommit=True, for Python versions without it."""
 
     def commit(self) -> None:
-        """Nothing is done."""
+        """Do nothing."""
 
     def rollback(self) -> None:
-        """Nothing is done."""
+        """Do nothing."""
 
 
 class Sqlite3Autocommit(Sqlite3ByHand):
@@ -163,7 +163,7 @@ class Asyncpg(AsyncConnectionKind):
         try:
             yield connection
         finally:
-            connection.terminate()  # a body that is stopped has no time for farewells
+            connection.terminate()  # a body that is stopped has no time for an orderly close
 
     @asynccontextmanager
     async def transaction(self, connection: Any) -> AsyncIterator[None]:
@@ -172,7 +172,7 @@ class Asyncpg(AsyncConnectionKind):
 
 
 class AsyncpgPool(Asyncpg):
-    """With the codec for JSON that asyncpg's documentation shows."""
+    """With the JSON codec of asyncpg's documentation."""
 
     @asynccontextmanager
     async def connect(self, url: str) -> AsyncIterator[Any]:
@@ -186,7 +186,7 @@ class AsyncpgPool(Asyncpg):
 
 
 class Psycopg(ConnectionKind):
-    """As it comes: commit() ends what the first statement began."""
+    """The default mode: commit() ends what the first statement began."""
 
     options: dict[str, Any] = {"row_factory": psycopg.rows.dict_row}
 
@@ -348,7 +348,7 @@ class DjangoSqlite(Django):
 
 
 def declare_in_django(url: str, declared: dict[str, Any] | None = None) -> str:
-    """Put a database into Django's settings, as a project would, and name its alias."""
+    """Add a database to Django's settings, as a project would; return its alias."""
     if not django_settings.configured:
         django_settings.configure(USE_TZ=True, DATABASES={"default": {"ENGINE": "django.db.backends.dummy"}})
         django.setup()
@@ -390,7 +390,7 @@ ON_POSTGRES: list[ConnectionKind] = [
 
 
 def on_mssql() -> list[ConnectionKind]:
-    """Those of SQL Server, where there is one to try them on."""
+    """The kinds of SQL Server, if there is a server to test them on."""
     if not os.environ.get(VARIABLE):
         return []
     from tests.store.mssql_connections import connection_kinds  # noqa: PLC0415 - it needs the driver

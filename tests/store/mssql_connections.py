@@ -1,6 +1,7 @@
-"""The connections that users of SQL Server have. Only where `RELTASK_TEST_MSSQL` names a server.
+"""The kinds of connections that users of SQL Server have, if `RELTASK_TEST_MSSQL` names a server.
 
-pyodbc needs an ODBC driver: Microsoft's, if it is installed, and otherwise the one that mssql-python brings along.
+pyodbc needs an ODBC driver: Microsoft's, if it is installed, otherwise the one that mssql-python
+contains.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ ODBC = "ODBC Driver 18 for SQL Server"
 
 
 def with_pyodbc() -> bool:
-    """Whether pyodbc is here, and a driver for it."""
+    """Whether pyodbc and a driver for it are installed."""
     if find_spec("pyodbc") is None:
         return False
     bundled = _bundled_driver()
-    if bundled:  # unixODBC reads this folder when it is first asked
+    if bundled:  # unixODBC reads this folder at its first use
         folder = Path(tempfile.mkdtemp(prefix="reltask-odbc-"))
         (folder / "odbcinst.ini").write_text(f"[{ODBC}]\nDriver={bundled[0]}\n")
         os.environ.setdefault("ODBCSYSINI", str(folder))
-    import pyodbc  # noqa: PLC0415 - not everybody has it
+    import pyodbc  # noqa: PLC0415 - it is optional
 
     pyodbc.pooling = False
     return ODBC in pyodbc.drivers()
@@ -49,7 +50,7 @@ def _bundled_driver() -> list[str]:
 
 
 def connect_pyodbc(url: str, *, autocommit: bool = False) -> Any:
-    import pyodbc  # noqa: PLC0415 - not everybody has it
+    import pyodbc  # noqa: PLC0415 - it is optional
 
     return pyodbc.connect(odbc_string(url), autocommit=autocommit)
 
@@ -59,7 +60,7 @@ def odbc_string(url: str) -> str:
 
 
 class MssqlPython(ConnectionKind):
-    """As it comes: commit() ends what the first statement began."""
+    """The default mode: commit() ends what the first statement began."""
 
     autocommit = False
 
@@ -72,7 +73,7 @@ class MssqlPython(ConnectionKind):
             yield connection
 
     def knows_transaction_state(self, url: str) -> bool:
-        """SQL Server begins nothing when it is asked; Babelfish begins a transaction, and then there is one."""
+        """On SQL Server asking begins nothing; on Babelfish it begins a transaction."""
         with closing(self.open(url)) as connection:
             return not OdbcLink(connection).is_open()
 
@@ -91,7 +92,7 @@ class MssqlPython(ConnectionKind):
 
 
 class MssqlPythonByHand(MssqlPython):
-    """In autocommit mode, with BEGIN written out."""
+    """In autocommit mode, with an explicit BEGIN."""
 
     autocommit = True
 
@@ -125,7 +126,7 @@ class AlchemyMssqlPython(ConnectionKind):
 
     def engine(self, url: str) -> sa.Engine:
         def known(connection: Any) -> tuple[int, ...]:
-            return version(connection) or (16, 0, 0, 0)  # a server that does not call itself Microsoft's
+            return version(connection) or (16, 0, 0, 0)  # a server that does not identify as Microsoft's
 
         engine = sa.create_engine(
             "mssql+mssqlpython://", creator=lambda: MssqlPython().open(url), poolclass=sa.NullPool
@@ -201,7 +202,7 @@ def django_settings(url: str) -> dict[str, Any]:
 
 
 def connection_kinds() -> list[ConnectionKind]:
-    """Those whose libraries are here."""
+    """The kinds whose libraries are installed."""
     found: list[ConnectionKind] = [MssqlPython(), MssqlPythonByHand()]
     if find_spec("sqlalchemy.dialects.mssql.mssqlpython"):
         found.append(AlchemyMssqlPython())

@@ -1,7 +1,7 @@
-"""What the conformance tests share: a clock that tests move, and short ways to say what they say often.
+"""What the conformance tests share: a clock that tests move, and shorthands for frequent calls.
 
-A new backend joins the suite with one `Backend`: how to make a store on the test's database, and how to read its
-tables whole.
+A new backend joins the suite with one `Backend`: how to make a store on the test's database, and
+how to read its tables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from reltask.stores.store import Store
 from tests import mssql_server
 
 START = datetime(2025, 3, 30, 0, 59, 59, 123456, tzinfo=UTC)
-"""Has microseconds, so that a store that rounds is found out."""
+"""It has microseconds, so that a store that rounds fails."""
 
 LOCK = timedelta(minutes=2)
 ISOLATED_AFTER = timedelta(seconds=10)
@@ -54,7 +54,7 @@ class Now:
         return self.value
 
     def advance(self, **length: float) -> datetime:
-        """Move on, or back with negative numbers."""
+        """Move forward, or back with negative numbers."""
         self.value += timedelta(**length)
         return self.value
 
@@ -63,11 +63,14 @@ class Backend(Protocol):
     """A database that the suite runs on."""
 
     def store(self, now: Callable[[], datetime] | None) -> Store:
-        """A new, unopened store on this test's database; an expired claim counts as expired at the first look."""
+        """A new, unopened store on this test's database.
+
+        It reclaims an expired claim at the first look.
+        """
         ...
 
     async def clear(self) -> None:
-        """Remove what an earlier test left."""
+        """Remove the rows of an earlier test."""
         ...
 
     async def snapshot(self) -> Snapshot:
@@ -75,12 +78,12 @@ class Backend(Protocol):
         ...
 
     async def forge_success(self, claim: Claim) -> None:
-        """Write by hand a success of this claim's slot, under a fence of long ago: what no verb ever does."""
+        """Insert a success of this claim's slot under an old fence, which no verb does."""
         ...
 
 
 class SqliteBackend:
-    """A file of its own for each test."""
+    """A separate file for each test."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -89,7 +92,7 @@ class SqliteBackend:
         return SqliteStore(self.path, now=now, options=SqliteOptions(confirm_stale=timedelta(0), synchronous="normal"))
 
     async def clear(self) -> None:
-        """The file is the test's own."""
+        """Nothing to do: the file is new."""
 
     async def snapshot(self) -> Snapshot:
         with closing(sqlite3.connect(self.path)) as connection:
@@ -148,7 +151,10 @@ class PostgresBackend:
 
 
 class MssqlBackend:
-    """A migrated database, emptied before each test; one connection serves the suite's own statements."""
+    """A migrated database, emptied before each test.
+
+    One connection runs the suite's own statements.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -158,7 +164,7 @@ class MssqlBackend:
         from reltask.stores.mssql.connections import MssqlOptions  # noqa: PLC0415
         from reltask.stores.mssql.store import MssqlStore  # noqa: PLC0415 - the driver is an extra
 
-        # Babelfish takes seconds to read a batch that is new to a connection.
+        # Babelfish takes seconds to parse a batch that is new to a connection.
         return MssqlStore(self.url, now=now, options=MssqlOptions(command_timeout=120))
 
     async def clear(self) -> None:
@@ -182,7 +188,7 @@ class MssqlBackend:
 
     @property
     def connection(self) -> Any:
-        """Made when it is first needed."""
+        """Opened at first use."""
         if self._connection is None:
             self._connection = mssql_server.open_connection(self.url)
         return self._connection
@@ -245,7 +251,7 @@ class StoreHarness:
         self.backend = backend
 
     async def add(self, *jobs: NewJob) -> list[UUID]:
-        """Insert these jobs; the test assumes that all are new."""
+        """Insert these jobs. All must be new."""
         inserted = await self.store.enqueue_jobs(jobs)
         assert inserted == {job.id for job in jobs}
         return [job.id for job in jobs]
@@ -259,19 +265,19 @@ class StoreHarness:
         return claim
 
     async def claimed(self, job: NewJob | None = None, worker: str = "alice") -> Claim:
-        """A job, inserted and claimed."""
+        """Insert a job and claim it."""
         job = job or new_job()
         await self.add(job)
         return await self.claim_one(worker, tasks=[job.task], queues=[job.queue])
 
     async def lose(self, claim: Claim) -> None:
-        """Let a claim expire, and take it away."""
+        """Let a claim expire, and reclaim it."""
         self.now.value = max(self.now.value, claim.locked_at) + claim.lock_timeout + timedelta(microseconds=1)
         lost = await self.store.reclaim_jobs()
         assert claim.hold in [Hold(reclaimed.job_id, reclaimed.fence) for reclaimed in lost]
 
     async def complete(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
-        """Complete one claim; whether the store accepted it."""
+        """Complete one claim; return whether the store accepted it."""
         settled = await self.store.complete_jobs(worker, [Completion(**{"hold": claim.hold, **fields})])
         return [accepted.hold for accepted in settled] == [claim.hold]
 

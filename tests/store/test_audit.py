@@ -1,6 +1,6 @@
-"""The audit: a history that the verbs have written is sound, and each way to damage it is found and named.
+"""The audit: a history written by the verbs is sound, and each kind of damage is found and named.
 
-The damage is done by hand, in the tables: no verb can do it.
+The damage is done by hand, in the tables. No verb can do it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENDS_ONCE = "(job_id, slot_no) where outcome in ('succeeded', 'cancelled', 'skip
 
 
 async def damage(harness: StoreHarness, sql: str) -> None:
-    """Run SQL by hand; `@` stands for what precedes a table's name."""
+    """Run SQL by hand; `@` is replaced by the prefix of a table's name."""
     if isinstance(harness.backend, SqliteBackend):
         with closing(sqlite3.connect(harness.backend.path)) as connection, connection:
             connection.execute(sql.replace("@", "reltask_"))
@@ -48,7 +48,7 @@ async def damage(harness: StoreHarness, sql: str) -> None:
 
 @pytest.fixture
 async def unguarded(harness: StoreHarness) -> AsyncIterator[StoreHarness]:
-    """A database that has lost the index which forbids a second end."""
+    """A database without the index that forbids a second end of a slot."""
     names = {SqliteBackend: "reltask_runs_slot_ends_once", MssqlBackend: "UX_Runs_SlotEndsOnce"}
     name = names.get(type(harness.backend), "runs_slot_ends_once")
     on_mssql = isinstance(harness.backend, MssqlBackend)
@@ -59,7 +59,7 @@ async def unguarded(harness: StoreHarness) -> AsyncIterator[StoreHarness]:
 
 
 async def end_slots(harness: StoreHarness, job: NewJob, count: int) -> UUID:
-    """A recurring job that has succeeded so many times, ten minutes apart."""
+    """A recurring job that has succeeded `count` times, ten minutes apart."""
     await harness.add(job)
     for _ in range(count):
         assert await harness.complete(await harness.claim_one(), next_run_time=harness.now() + timedelta(minutes=10))
@@ -77,7 +77,7 @@ async def waits(harness: StoreHarness) -> list[Wait]:
 
 
 async def lived(harness: StoreHarness) -> tuple[UUID, UUID]:
-    """All that can happen: fail, release, lose, skip, cancel, discard, a dead letter, and a claim under way."""
+    """All transitions: fail, release, lose, skip, cancel, discard, a dead letter, and a running claim."""
     await harness.store.register_worker(worker_record())
     every = await end_slots(harness, recurring(key="every"), 1)
     assert await harness.fail(await harness.claim_one())
@@ -100,7 +100,7 @@ async def lived(harness: StoreHarness) -> tuple[UUID, UUID]:
 
 
 async def test_an_empty_database_is_sound(harness: StoreHarness) -> None:
-    """Nothing to count, nothing to complain about."""
+    """There is nothing to count and no finding."""
     assert await harness.store.audit_tasks() == []
     assert await breaks(harness) == []
     assert await waits(harness) == []
@@ -108,14 +108,14 @@ async def test_an_empty_database_is_sound(harness: StoreHarness) -> None:
 
 
 async def test_what_the_verbs_wrote_is_sound(harness: StoreHarness) -> None:
-    """Skipped and discarded slots take numbers and fences of their own; a claim under way has no ledger row yet."""
+    """Skipped and discarded slots take their own numbers and fences; a running claim has no ledger row yet."""
     await lived(harness)
     assert await breaks(harness) == []
     assert await waits(harness) == []
 
 
 async def test_a_task_is_counted(harness: StoreHarness) -> None:
-    """Slots by how they ended, runs by how they went, and how late the first attempts were."""
+    """Slots by their end, runs by their outcome, and the lateness of first attempts."""
     await lived(harness)
     (count,) = await harness.store.audit_tasks()
     assert (count.jobs, count.ended, count.doubled, count.cut) == (5, 6, 0, 0)
@@ -125,7 +125,7 @@ async def test_a_task_is_counted(harness: StoreHarness) -> None:
 
 
 async def test_lateness_is_that_of_first_attempts(harness: StoreHarness) -> None:
-    """From due to claimed, in seconds: the middle, the 95th of a hundred, the worst."""
+    """From due to claimed, in seconds: median, 95th percentile, maximum."""
     for late in range(1, 21):
         await harness.add(new_job(run_at=harness.now() - timedelta(seconds=late)))
         assert await harness.complete(await harness.claim_one())
@@ -138,7 +138,7 @@ async def test_lateness_is_that_of_first_attempts(harness: StoreHarness) -> None
 
 
 async def test_pruned_history_is_no_violation(harness: StoreHarness) -> None:
-    """Where old rows may have been pruned, a history starts with what is left; how many do is counted."""
+    """Where old rows may have been pruned, a history starts with the first row left; these are counted."""
     job_id = await end_slots(harness, recurring(), 8)
     await damage(harness, "delete from @runs where fence <= 5")
     assert await breaks(harness) == []
@@ -150,7 +150,7 @@ async def test_pruned_history_is_no_violation(harness: StoreHarness) -> None:
 
 
 async def test_a_job_whose_whole_history_was_pruned_is_no_violation(harness: StoreHarness) -> None:
-    """Nothing of it is left but the row, and the row is old."""
+    """Only the row is left, and it is old."""
     await end_slots(harness, recurring(), 3)
     await damage(harness, "delete from @runs")
     harness.now.advance(hours=1)
@@ -161,7 +161,7 @@ async def test_a_job_whose_whole_history_was_pruned_is_no_violation(harness: Sto
 
 
 async def test_a_missing_end_is_a_lost_slot(harness: StoreHarness) -> None:
-    """The run of slot 2 is not in the ledger: neither is its fence, nor its end."""
+    """The run of slot 2 is not in the ledger: its fence and its end are missing."""
     job_id = await end_slots(harness, recurring(key="k"), 3)
     await damage(harness, "delete from @runs where slot_no = 2")
     assert await breaks(harness) == [(BreakKind.RUN_MISSING, 2, 2), (BreakKind.SLOT_LOST, 2, 2)]
@@ -172,28 +172,28 @@ async def test_a_missing_end_is_a_lost_slot(harness: StoreHarness) -> None:
 
 
 async def test_a_slot_that_was_passed_without_an_end_is_lost(harness: StoreHarness) -> None:
-    """All runs are there, but none of slot 2 ended it."""
+    """All runs exist, but none of slot 2 ended it."""
     await end_slots(harness, recurring(), 3)
     await damage(harness, "update @runs set outcome = 'failed' where slot_no = 2")
     assert await breaks(harness) == [(BreakKind.SLOT_LOST, 2, 2)]
 
 
 async def test_the_newest_end_must_be_there(harness: StoreHarness) -> None:
-    """The row has moved on to slot 4, and the ledger ends with slot 2."""
+    """The row is at slot 4, and the ledger ends with slot 2."""
     await end_slots(harness, recurring(), 3)
     await damage(harness, "delete from @runs where slot_no = 3")
     assert await breaks(harness) == [(BreakKind.RUN_MISSING, 3, 3), (BreakKind.SLOT_LOST, 3, 3)]
 
 
 async def test_a_row_that_jumped_has_lost_slots(harness: StoreHarness) -> None:
-    """A scheduled successor that is neither in the ledger nor current."""
+    """A scheduled next slot that is neither in the ledger nor current."""
     await end_slots(harness, recurring(), 2)
     await damage(harness, "update @jobs set slot_no = slot_no + 3")
     assert await breaks(harness) == [(BreakKind.SLOT_LOST, 3, 5)]
 
 
 async def test_a_young_history_starts_with_the_first_run(harness: StoreHarness) -> None:
-    """Nothing of a job younger than what is always kept can have been pruned."""
+    """No row of a job younger than the minimum retention can have been pruned."""
     await end_slots(harness, recurring(), 3)
     await damage(harness, "delete from @runs where fence <= 2")
     assert await breaks(harness) == [(BreakKind.RUN_MISSING, 1, 2), (BreakKind.SLOT_LOST, 1, 2)]
@@ -202,14 +202,14 @@ async def test_a_young_history_starts_with_the_first_run(harness: StoreHarness) 
 
 
 async def test_the_last_end_of_an_old_job_must_be_there_while_it_is_young(harness: StoreHarness) -> None:
-    """The row says when the last slot ended: too lately for its ledger row to have been pruned."""
+    """The row says when the last slot ended: too recently for its ledger row to have been pruned."""
     await end_slots(harness, recurring(), 8)
     await damage(harness, "delete from @runs")
     assert await breaks(harness) == [(BreakKind.SLOT_LOST, 8, 8)]
 
 
 async def test_a_slot_with_two_ends_is_found(unguarded: StoreHarness) -> None:
-    """Without its index a database would take them; the audit counts them all the same."""
+    """Without its index a database would accept them; the audit counts them."""
     await end_slots(unguarded, recurring(), 2)
     await damage(unguarded, "update @runs set slot_no = 1 where slot_no = 2")
     await damage(unguarded, "update @jobs set slot_no = 2")
@@ -227,15 +227,15 @@ async def test_a_run_after_its_slots_end_is_found(harness: StoreHarness) -> None
     assert (BreakKind.SLOT_REOPENED, 1, 1) in found
 
 
-async def test_a_row_that_stands_at_an_ended_slot_is_found(harness: StoreHarness) -> None:
-    """It would run again what has ended."""
+async def test_a_row_at_an_ended_slot_is_found(harness: StoreHarness) -> None:
+    """It would run an ended slot again."""
     await end_slots(harness, recurring(), 2)
     await damage(harness, "update @jobs set slot_no = 2")
     assert await breaks(harness) == [(BreakKind.SLOT_REOPENED, 2, 2)]
 
 
 async def test_a_claim_that_left_no_ledger_row_is_found(harness: StoreHarness) -> None:
-    """Somebody cleared a lock by hand: the run is over, and the ledger does not know it."""
+    """A lock was cleared by hand: the run is over, and the ledger does not have it."""
     await harness.claimed()
     assert await breaks(harness) == []
     unlocked = "locked_by = null, locked_at = null, heartbeat_at = null, lock_expires_at = null"
@@ -244,14 +244,14 @@ async def test_a_claim_that_left_no_ledger_row_is_found(harness: StoreHarness) -
 
 
 async def test_a_fence_that_went_back_is_found(harness: StoreHarness) -> None:
-    """The next claim would present a fence that somebody had before."""
+    """The next claim would get a fence that was given before."""
     await end_slots(harness, recurring(), 2)
     await damage(harness, "update @jobs set fence = 1")
     assert await breaks(harness) == [(BreakKind.FENCE_BEHIND, 2, 2)]
 
 
 async def test_a_job_that_vanished_before_its_end_is_lost(harness: StoreHarness) -> None:
-    """A one-off's row is removed with its end and never without."""
+    """A one-off's row is removed together with its end, never without."""
     claim = await harness.claimed()
     assert await harness.fail(claim)
     await damage(harness, "delete from @jobs")
@@ -259,7 +259,7 @@ async def test_a_job_that_vanished_before_its_end_is_lost(harness: StoreHarness)
 
 
 async def test_a_recurring_job_that_vanished_has_lost_its_successor(harness: StoreHarness) -> None:
-    """Only one that was discarded may be gone."""
+    """Only a discarded job may be gone."""
     assert await harness.store.discard_job(await end_slots(harness, recurring(key="discarded"), 2))
     assert await breaks(harness) == []
     vanished = await end_slots(harness, recurring(key="vanished"), 2)
@@ -269,7 +269,7 @@ async def test_a_recurring_job_that_vanished_has_lost_its_successor(harness: Sto
 
 
 async def test_breaks_of_one_job_are_not_those_of_another(harness: StoreHarness) -> None:
-    """Each history stands alone, whatever its neighbours' numbers are."""
+    """Each history is checked alone, whatever the numbers of other jobs."""
     for key in ("a", "b", "c"):
         await harness.add(recurring(key=key))
     for claim in (await harness.claim(limit=3)).claims:
@@ -285,14 +285,14 @@ async def test_breaks_of_one_job_are_not_those_of_another(harness: StoreHarness)
 
 
 async def wait_for(harness: StoreHarness, length: timedelta) -> None:
-    """Let time pass while every worker that was alive stays so."""
+    """Let time pass while every living worker stays alive."""
     harness.now.value += length
     for worker in await harness.store.list_workers():
         await harness.store.heartbeat_jobs(worker.id, [], alive_for=ALIVE)
 
 
-async def test_a_due_job_that_an_idle_worker_leaves_lying_is_a_violation(harness: StoreHarness) -> None:
-    """Past its lock timeout, and not before."""
+async def test_a_due_job_that_an_idle_worker_leaves_is_a_violation(harness: StoreHarness) -> None:
+    """After its lock timeout, and not before."""
     await harness.store.register_worker(worker_record())
     job_id, _ = await harness.add(new_job(), new_job(delay=timedelta(hours=1)))
     await wait_for(harness, LOCK)
@@ -327,18 +327,18 @@ async def test_a_jobs_own_lock_timeout_counts(harness: StoreHarness) -> None:
         ({"tasks": ["other", "greet"], "queues": ["other", "default"]}, BreakKind.UNCLAIMED),
     ],
 )
-async def test_only_a_worker_that_could_have_helped_is_to_blame(
+async def test_only_a_worker_that_could_have_claimed_it_is_at_fault(
     harness: StoreHarness, fields: dict[str, Any], kind: BreakKind
 ) -> None:
-    """It knows the task, serves the queue, and has a free place; else there are too few workers, and that is a note."""
+    """It knows the task, serves the queue, and has a free place; otherwise too few workers run, and that is a note."""
     await harness.store.register_worker(worker_record(**fields))
     await harness.add(new_job())
     await wait_for(harness, LOCK + timedelta(seconds=1))
     assert [wait.kind for wait in await waits(harness)] == [kind]
 
 
-async def test_stopped_silent_and_new_workers_are_not_to_blame(harness: StoreHarness) -> None:
-    """Nobody was there, or only just came; one that has stopped is gone, however long it meant to live."""
+async def test_stopped_silent_and_new_workers_are_not_at_fault(harness: StoreHarness) -> None:
+    """No worker was there, or it has just started; a stopped one is gone, whatever its alive_for."""
     await harness.store.register_worker(worker_record("stopped", alive_for=timedelta(days=1)))
     await harness.store.register_worker(worker_record("silent"))
     await harness.store.stop_worker("stopped")
@@ -350,7 +350,10 @@ async def test_stopped_silent_and_new_workers_are_not_to_blame(harness: StoreHar
 
 
 async def test_a_worker_that_is_busy_in_the_queue_is_working_off_a_backlog(harness: StoreHarness) -> None:
-    """It holds a job of the queue, or has just ended one; when it has done neither for a lock timeout, it is idle."""
+    """It holds a job of the queue, or has just ended one.
+
+    After a lock timeout without either, it is idle.
+    """
     await harness.store.register_worker(worker_record())
     await harness.add(new_job(), new_job())
     claim = await harness.claim_one()
@@ -363,7 +366,7 @@ async def test_a_worker_that_is_busy_in_the_queue_is_working_off_a_backlog(harne
 
 
 async def test_a_freed_or_late_inserted_job_waits_from_then_on(harness: StoreHarness) -> None:
-    """Its due time is long ago, but nobody could have claimed it earlier."""
+    """Its due time is long ago, but it could not be claimed earlier."""
     await harness.store.register_worker(worker_record())
     await harness.add(new_job())
     freed = await harness.claim_one("elsewhere")
@@ -381,7 +384,7 @@ async def test_a_freed_or_late_inserted_job_waits_from_then_on(harness: StoreHar
 
 
 async def test_paused_and_dead_jobs_do_not_wait(harness: StoreHarness) -> None:
-    """Nobody may claim them."""
+    """They cannot be claimed."""
     await harness.store.register_worker(worker_record())
     (paused,) = await harness.add(new_job())
     assert await harness.store.pause_job(paused)
@@ -391,7 +394,7 @@ async def test_paused_and_dead_jobs_do_not_wait(harness: StoreHarness) -> None:
 
 
 async def test_an_expired_claim_is_taken_away_in_time(harness: StoreHarness) -> None:
-    """With nobody there it is a note; with a worker that does not do it, a violation."""
+    """Without a worker it is a note; with a worker that does not reclaim, a violation."""
     claim: Claim = await harness.claimed()
     harness.now.advance(minutes=4)
     assert await waits(harness) == []
@@ -408,7 +411,7 @@ async def test_an_expired_claim_is_taken_away_in_time(harness: StoreHarness) -> 
 # Losses
 
 
-async def test_lost_runs_are_told_by_worker_with_their_reason(harness: StoreHarness) -> None:
+async def test_lost_runs_are_reported_by_worker_with_their_reason(harness: StoreHarness) -> None:
     """The last reason stands for all; a worker seen alive afterwards was not dead, and its late writes were refused."""
     for name in ("dead", "paused"):
         await harness.store.register_worker(worker_record(name))
@@ -432,7 +435,7 @@ async def test_lost_runs_are_told_by_worker_with_their_reason(harness: StoreHarn
 
 
 async def test_an_abandoned_run_says_why(harness: StoreHarness) -> None:
-    """The worker itself gave up; of several reasons the last is told."""
+    """The worker itself gave up; of several reasons the last is reported."""
     await harness.add(new_job())
     for reason in ("first", "three heartbeats failed"):
         claim = await harness.claim_one()
@@ -446,7 +449,7 @@ async def test_an_abandoned_run_says_why(harness: StoreHarness) -> None:
 
 
 def test_a_break_reads_as_a_sentence() -> None:
-    """One number, or from and to."""
+    """One number, or a range."""
     one = Break(kind=BreakKind.SLOT_LOST, job_id=uuid4(), task="t", key=None, first_no=3, last_no=3, starts_at=1)
     assert one.text == "slot 3 neither ended in the ledger nor current in the job's row"
     many = Break(kind=BreakKind.RUN_MISSING, job_id=uuid4(), task="t", key=None, first_no=3, last_no=5, starts_at=1)

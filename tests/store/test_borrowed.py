@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def shared_postgres(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """One database for this module: every test empties it."""
+    """One database for this module. Every test empties it."""
     yield postgres_server.create_database("borrowed", template=postgres_template)
     postgres_server.drop_database("borrowed")
 
@@ -54,7 +54,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UserDat
 
 
 def test_committed_means_enqueued(database: UserDatabase) -> None:
-    """Nobody sees job or row before the commit; afterwards both are there, and the job runs."""
+    """Before the commit neither job nor row is visible; afterwards both are, and the job runs."""
     kind = database.kind
 
     async def scenario() -> Job:
@@ -74,7 +74,7 @@ def test_committed_means_enqueued(database: UserDatabase) -> None:
 
 
 def test_rolled_back_means_never_enqueued(database: UserDatabase) -> None:
-    """Neither job nor row is there, and the connection can be used again."""
+    """Neither job nor row exists, and the connection can be used again."""
     kind = database.kind
 
     async def scenario() -> None:
@@ -123,9 +123,9 @@ def test_several_in_one_transaction(database: UserDatabase) -> None:
 
 
 def test_no_signal_before_the_commit(database: UserDatabase) -> None:
-    """A worker that hears of a job looks for it at once: so nobody is told before it is there. `notify` tells."""
+    """A notified worker claims at once, so the signal must follow the commit: `notify` sends it."""
     woken: list[str] = []
-    database.app._workers.add(Sleeper(woken))  # type: ignore[arg-type] # as much of a worker as is woken
+    database.app._workers.add(Sleeper(woken))  # type: ignore[arg-type] # only the part of a worker that is woken
     kind = database.kind
 
     async def scenario() -> None:
@@ -150,7 +150,7 @@ class Sleeper:
 
 
 def test_a_leader_guards_its_own_transaction(database: UserDatabase) -> None:
-    """Until its commit nobody takes the lease over; afterwards somebody does, and the old term is told."""
+    """Until its commit the lease cannot be acquired; then it can, and the old term is refused."""
     kind, name = database.kind, str(uuid4())
     store = _store(database, START)
     assert _try(database, name, START) == 1
@@ -192,7 +192,7 @@ def _store(database: UserDatabase, now: datetime) -> Store:
 
 
 def _try(database: UserDatabase, name: str, now: datetime) -> int | None:
-    """A rival's try for a lease, on a connection and in a thread of its own; SQLite's has no patience with writers."""
+    """Another worker's try for a lease, on its own connection and thread; on SQLite without a busy timeout."""
 
     async def acquire() -> int | None:
         store = _store(database, now)
@@ -227,13 +227,13 @@ def greet(app: App, connection: Any) -> None:
 
 
 def test_unknown_connection(app: App) -> None:
-    """What is no connection is refused, with the list of what is one; nothing is imported to find out."""
+    """Another object is refused, with the list of supported ones; nothing is imported to find out."""
     with pytest.raises(UsageError, match=r"a builtins\.int, which.*asyncpg, psycopg \(3\), sqlite3, pyodbc"):
         greet(app, 42)
 
 
 def test_a_subclass_is_recognised() -> None:
-    """Users wrap their drivers."""
+    """Users subclass their drivers' connections."""
 
     class Mine(sqlite3.Connection):
         pass
@@ -243,7 +243,7 @@ def test_a_subclass_is_recognised() -> None:
 
 
 def test_another_kind_of_database(postgres_url: str) -> None:
-    """A job that lands in a database without workers would never run."""
+    """A job in a database without workers would never run."""
     app = App(postgres_url)
 
     @app.task
@@ -277,7 +277,7 @@ def test_sqlite3_autocommit(app: App, tmp_path: Path) -> None:
 
 
 def test_alchemy_autocommit(app: App, tmp_path: Path) -> None:
-    """SQLAlchemy's AUTOCOMMIT level is the same in other words."""
+    """SQLAlchemy's AUTOCOMMIT level means the same."""
     app.status_sync()
     engine = sa.create_engine(f"sqlite:///{tmp_path}/app.db", isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, pytest.raises(UsageError, match="Open a transaction on it"):
@@ -319,7 +319,7 @@ async def test_postgres_autocommit(postgres_url: str) -> None:
 
 
 async def test_the_other_enqueue_is_named(app: App, postgres_url: str) -> None:
-    """Each kind of connection has its call; the wrong one names the right one, at once."""
+    """Each kind of connection has its call; the wrong one names the right one."""
     greet = app.get_task("greet")
     with closing(sqlite3.connect(":memory:")) as connection:
         with pytest.raises(UsageError, match=r"call enqueue_sync\(\)"):
@@ -338,7 +338,7 @@ async def test_the_other_enqueue_is_named(app: App, postgres_url: str) -> None:
 
 
 async def test_a_synchronous_connection_in_asynchronous_code(app: App, tmp_path: Path) -> None:
-    """Who blocks the loop with a connection of their own may enqueue on it, too."""
+    """A synchronous connection may be used in asynchronous code, though it blocks the loop."""
     await app.status()
     async with Sqlite3().connect(f"sqlite:///{tmp_path}/app.db") as connection:
         with connection:
@@ -347,7 +347,7 @@ async def test_a_synchronous_connection_in_asynchronous_code(app: App, tmp_path:
 
 
 def test_a_call_keeps_no_connection(app: App) -> None:
-    """A connection given to `using` cannot get lost on the way through `enqueue_many`."""
+    """`enqueue_many` refuses a call that was bound to a connection by `using`."""
     with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(UsageError, match="enqueue_many"):
         app.get_task("greet").using(connection=connection).call("Ada")
 
@@ -378,5 +378,5 @@ def test_errors_do_not_quote_arguments(app: App, tmp_path: Path) -> None:
     ],
 )
 def test_which_commits_are_in_doubt(error: Exception, doubtful: bool) -> None:
-    """An answer of the server says that nothing was applied, unless it says that the server is going away."""
+    """A server's answer means that nothing was applied, unless it says that the server is shutting down."""
     assert is_ambiguous(error) is doubtful

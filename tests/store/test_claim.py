@@ -1,4 +1,4 @@
-"""Claiming: who gets what, in which order, and when to ask again."""
+"""Claiming: which worker gets which job, in which order, and when to ask again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECOND = timedelta(seconds=1)
 
 
 async def test_claim_carries_the_whole_slot(harness: StoreHarness) -> None:
-    """A claim says all that a worker needs; the lock timeout is the worker's where the job names none."""
+    """A claim has all that a worker needs; the lock timeout is the worker's if the job has none."""
     job = recurring(key="a", args='{"name": "Ada"}', priority=3, max_attempts=7)
     await harness.add(job)
     harness.now.advance(seconds=5)
@@ -45,14 +45,14 @@ async def test_claimed_jobs_are_not_claimed_again(harness: StoreHarness) -> None
 
 
 async def test_limit_is_a_limit(harness: StoreHarness) -> None:
-    """No more than asked for, and the rest stays."""
+    """No more than requested; the rest stays."""
     await harness.add(*[new_job() for _ in range(7)])
     assert len((await harness.claim(limit=3)).claims) == 3
     assert len((await harness.claim(limit=10)).claims) == 4
 
 
-async def test_limit_nought_only_tells_the_times(harness: StoreHarness) -> None:
-    """A worker without a free place can ask when something becomes due, and takes nothing."""
+async def test_limit_zero_only_reports_the_times(harness: StoreHarness) -> None:
+    """A worker without a free place can ask when a job becomes due, without claiming."""
     await harness.claimed()
     later = new_job(delay=30 * SECOND)
     await harness.add(later)
@@ -73,7 +73,7 @@ async def test_limit_nought_only_tells_the_times(harness: StoreHarness) -> None:
     ids=["other queue", "unknown task", "future"],
 )
 async def test_not_claimable(harness: StoreHarness, fields: dict[str, object]) -> None:
-    """Other queues, unknown names and the future are left alone: not a column changes."""
+    """Other queues, unknown names and future jobs are not claimed: no column changes."""
     await harness.add(new_job(**fields))
     before = await harness.snapshot()
     assert (await harness.claim(limit=10)).claims == []
@@ -100,7 +100,7 @@ async def test_paused_is_not_claimed(harness: StoreHarness) -> None:
 
 
 async def test_dead_is_not_claimed(harness: StoreHarness) -> None:
-    """A dead letter waits for a person."""
+    """A dead letter waits for an operator."""
     claim = await harness.claimed(new_job(max_attempts=1))
     await harness.fail(claim)
     harness.now.advance(days=1)
@@ -137,7 +137,7 @@ async def test_no_task_starves_another_of_its_priority(harness: StoreHarness) ->
 
 
 async def test_lanes_of_many_queues_and_tasks(harness: StoreHarness) -> None:
-    """Every known queue and task is looked through, with unknown names before, between and after them."""
+    """Every known queue and task is searched, with unknown names before, between and after them."""
     names = ["a", "b", "c", "d", "e", "f", "ä", "Z"]
     jobs = [
         new_job(queue=queue, task=task, priority=priority)
@@ -153,7 +153,7 @@ async def test_lanes_of_many_queues_and_tasks(harness: StoreHarness) -> None:
 
 
 async def test_knowing_nothing_claims_nothing(harness: StoreHarness) -> None:
-    """A worker without tasks or queues asks in vain, and is told of no time."""
+    """A worker without tasks or queues gets no job and no times."""
     await harness.add(new_job())
     for answer in (await harness.claim(tasks=[]), await harness.claim(queues=[])):
         assert (answer.claims, answer.next_due) == ([], None)
@@ -171,20 +171,20 @@ async def test_next_due_is_the_next_future_time(harness: StoreHarness) -> None:
 
 
 async def test_next_due_looks_behind_what_was_taken(harness: StoreHarness) -> None:
-    """With its places filled, a worker hears of the future and not of the backlog, in the same lane too."""
+    """With its places filled, a worker gets the next future time, not the backlog's, in the same lane too."""
     await harness.add(new_job(), new_job(), new_job(delay=20 * SECOND))
     assert (await harness.claim(limit=1)).next_due == harness.now() + 20 * SECOND
     assert (await harness.claim(limit=5)).next_due == harness.now() + 20 * SECOND
 
 
 async def test_nothing_to_wait_for(harness: StoreHarness) -> None:
-    """An empty database knows no times."""
+    """An empty database has no times."""
     answer = await harness.claim()
     assert (answer.claims, answer.now, answer.next_due, answer.next_expiry) == ([], harness.now(), None, None)
 
 
-async def test_next_expiry_is_the_earliest_lock_of_anybody(harness: StoreHarness) -> None:
-    """So that a dead worker's slot is taken over when its lock ends, not a poll later."""
+async def test_next_expiry_is_the_earliest_lock_of_all_workers(harness: StoreHarness) -> None:
+    """So a dead worker's slot is taken over when its lock ends, without waiting for a poll."""
     await harness.claimed(new_job(lock_timeout=50 * SECOND), worker="bob")
     await harness.add(new_job())
     answer = await harness.claim()
@@ -199,7 +199,7 @@ async def test_next_expiry_includes_the_new_claim(harness: StoreHarness) -> None
 
 
 async def test_isolated_job_is_claimed_alone(harness: StoreHarness) -> None:
-    """After a lost run a job comes alone although others are due and there is room; the answer says: ask again."""
+    """After a lost run a job is claimed alone although others are due and there is room; the answer says: ask again."""
     lost = await harness.claimed()
     await harness.lose(lost)
     bystanders = await harness.add(new_job(), new_job())
@@ -212,7 +212,7 @@ async def test_isolated_job_is_claimed_alone(harness: StoreHarness) -> None:
 
 
 async def test_isolated_job_is_not_due_at_once(harness: StoreHarness) -> None:
-    """It leaves the first moments to others, and `next_due` says when it may be taken."""
+    """Other workers get the first moments, and `next_due` says when it may be claimed."""
     lost = await harness.claimed(new_job(lock_timeout=SECOND))
     await harness.lose(lost)
     answer = await harness.claim(limit=10)
@@ -222,7 +222,7 @@ async def test_isolated_job_is_not_due_at_once(harness: StoreHarness) -> None:
 
 
 async def test_only_one_isolated_job_at_a_time(harness: StoreHarness) -> None:
-    """Two jobs whose runs were lost come one by one: one of them may be the poison."""
+    """Two jobs whose runs were lost are claimed one by one: one of them may be the poison."""
     await harness.add(new_job(), new_job())
     await harness.claim(limit=2)
     harness.now.value += LOCK + SECOND
@@ -231,7 +231,7 @@ async def test_only_one_isolated_job_at_a_time(harness: StoreHarness) -> None:
 
 
 async def test_isolated_job_of_an_unknown_task_is_left_alone(harness: StoreHarness) -> None:
-    """Isolation does not widen what a worker knows."""
+    """Isolation does not extend what a worker knows."""
     await harness.lose(await harness.claimed())
     harness.now.advance(hours=1)
     assert (await harness.claim(tasks=["other"])).claims == []
@@ -239,7 +239,7 @@ async def test_isolated_job_of_an_unknown_task_is_left_alone(harness: StoreHarne
 
 
 async def test_slot_started_at_is_the_first_claim(harness: StoreHarness) -> None:
-    """What `every` counts from does not move with later attempts of the slot, nor with heartbeats."""
+    """The start that `every` counts from does not move with later attempts of the slot, nor with heartbeats."""
     first = await harness.claimed(recurring())
     harness.now.advance(seconds=3)
     await harness.store.heartbeat_jobs("alice", [first.hold], alive_for=LOCK)
@@ -250,7 +250,7 @@ async def test_slot_started_at_is_the_first_claim(harness: StoreHarness) -> None
 
 
 async def test_claim_shows_a_sign_of_life(harness: StoreHarness) -> None:
-    """A worker that only polls stays alive in the eyes of the others."""
+    """A worker that only polls stays alive for the others."""
     await harness.store.register_worker(worker_record(alive_for=10 * SECOND))
     harness.now.advance(seconds=9)
     await harness.claim(alive_for=60 * SECOND)
@@ -259,7 +259,7 @@ async def test_claim_shows_a_sign_of_life(harness: StoreHarness) -> None:
     assert (view.state, view.heartbeat_at) == ("alive", harness.now() - 30 * SECOND)
 
 
-async def test_tokens_tell_claims_apart(harness: StoreHarness) -> None:
+async def test_tokens_identify_claims(harness: StoreHarness) -> None:
     """Each claim writes its token, so that a claim whose answer was lost can be recognised."""
     tokens = [uuid4(), uuid4()]
     await harness.add(new_job(), new_job())
@@ -271,7 +271,7 @@ async def test_tokens_tell_claims_apart(harness: StoreHarness) -> None:
 
 
 async def test_own_lock_timeout_goes_before_the_workers(harness: StoreHarness) -> None:
-    """The copied timeout is the job's own, and what is reported is what is in the row."""
+    """The copied timeout is the job's own, and the answer reports what is in the row."""
     claim = await harness.claimed(new_job(lock_timeout=timedelta(milliseconds=1500)))
     view = await harness.job(claim.job_id)
     assert view.lock_expires_at is not None

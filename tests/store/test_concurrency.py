@@ -1,4 +1,4 @@
-"""Many at once, each with connections of its own: nothing twice, nothing lost."""
+"""Many workers at once, each with its own connections: nothing twice, nothing lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_claimers_get_disjoint_jobs(harness: StoreHarness) -> None:
 
 @pytest.mark.slow
 async def test_fifty_workers_share_ten_thousand_jobs(harness: StoreHarness) -> None:
-    """They claim and complete until nothing is left: each job ends once, and who loses a deadlock just asks again."""
+    """They claim and complete until nothing is left: each job ends once; a deadlock victim retries."""
     jobs = [new_job() for _ in range(10_000)]
     for start in range(0, len(jobs), BATCH):
         await harness.add(*jobs[start : start + BATCH])
@@ -68,7 +68,7 @@ async def test_fifty_workers_share_ten_thousand_jobs(harness: StoreHarness) -> N
 
     async with many_stores(harness, 50) as stores:
         await asyncio.gather(*(work(store, f"w{n}") for n, store in enumerate(stores)))
-        await work(stores[0], "last")  # what a rival held while the others looked
+        await work(stores[0], "last")  # rows that another worker held during the last claims
     assert ended == Counter(job.id for job in jobs)
     assert await harness.store.list_jobs() == []
     runs = await harness.store.list_runs(limit=len(jobs) + 1)
@@ -76,7 +76,7 @@ async def test_fifty_workers_share_ten_thousand_jobs(harness: StoreHarness) -> N
 
 
 async def again(ask: Callable[[], Awaitable[T]]) -> T:
-    """As the engine does: what the database has refused for the moment, it is asked again."""
+    """Repeat a call that was refused for the moment, as the worker does."""
     while True:
         with suppress(TransientError):
             return await ask()
@@ -84,7 +84,7 @@ async def again(ask: Callable[[], Awaitable[T]]) -> T:
 
 @pytest.mark.slow
 async def test_one_slot_is_completed_once_however_many_try(harness: StoreHarness) -> None:
-    """The same completion from ten connections at once: one is accepted, one ledger row, one step forward."""
+    """The same completion from ten connections at once: one is accepted, with one ledger row and one next slot."""
     claim = await harness.claimed(recurring())
     completion = Completion(hold=claim.hold, next_run_time=claim.nominal + timedelta(minutes=10))
     async with many_stores(harness, 10) as stores:
@@ -96,7 +96,7 @@ async def test_one_slot_is_completed_once_however_many_try(harness: StoreHarness
 
 @pytest.mark.slow
 async def test_reclaim_against_completion(harness: StoreHarness) -> None:
-    """At the moment a lock expires its owner completes and others reclaim: each run ends in one way only."""
+    """When a lock expires its owner completes and others reclaim: each run ends in one way only."""
     await harness.add(*[recurring(key=str(n)) for n in range(30)])
     claims = (await harness.claim(limit=30)).claims
     harness.now.value += LOCK + timedelta(seconds=1)
@@ -128,7 +128,7 @@ async def test_enqueue_the_same_key_at_once(harness: StoreHarness) -> None:
 
 @pytest.mark.slow
 async def test_ledger_adds_up_after_a_storm(harness: StoreHarness) -> None:
-    """Claims, failures, releases, completions and late writes of many workers: fences without gap, slots ended once."""
+    """Claims, failures, releases, completions and late writes of many workers: no gaps in fences, slots ended once."""
     jobs = await harness.add(*[recurring(key=str(n)) for n in range(5)])
 
     async def work(store: Store, worker: str) -> None:
@@ -152,8 +152,8 @@ async def test_ledger_adds_up_after_a_storm(harness: StoreHarness) -> None:
 
 
 @pytest.mark.slow
-async def test_fresh_store_opens_while_others_work(backend: Backend, harness: StoreHarness) -> None:
-    """Starting up disturbs nobody and is disturbed by nobody."""
+async def test_fresh_store_opens_while_others_run(backend: Backend, harness: StoreHarness) -> None:
+    """Opening a store disturbs no other, and is not disturbed."""
 
     async def open_and_claim(number: int) -> int:
         store = backend.store(harness.now)

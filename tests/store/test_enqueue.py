@@ -1,4 +1,4 @@
-"""Enqueuing and declaring: inserted once, however often it is sent."""
+"""Enqueueing and declaring: inserted once, however often it is sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ODD = 'naïve ☃ 𝄞 "quoted" \'single\' back\\slash :now $1 ? {"x": [1]} %s\n
 
 
 async def test_due_at_once_after_a_delay_or_at_a_time(harness: StoreHarness) -> None:
-    """By the database's time, to the microsecond; any time zone is the same instant."""
+    """By the database's time, to the microsecond; each time zone gives the same instant."""
     at = datetime(2025, 7, 1, 12, 0, 0, 654321, tzinfo=timezone(timedelta(hours=5, minutes=30)))
     now, later, then = await harness.add(new_job(), new_job(delay=timedelta(minutes=1)), new_job(run_at=at))
     assert (await harness.job(now)).due_at == START
@@ -28,8 +28,8 @@ async def test_due_at_once_after_a_delay_or_at_a_time(harness: StoreHarness) -> 
     assert (await harness.job(then)).next_run_time == at.astimezone(UTC)
 
 
-async def test_the_furthest_times_come_back(harness: StoreHarness) -> None:
-    """The first and the last time that a call may name, and the longest delay: none is in the way of a claim."""
+async def test_extreme_times_are_stored(harness: StoreHarness) -> None:
+    """The first and the last allowed time, and the longest delay: none prevents a claim."""
     last = LATEST - timedelta(microseconds=1)
     first, later, latest = await harness.add(new_job(run_at=EARLIEST), new_job(delay=LONGEST), new_job(run_at=last))
     assert [(job.id, job.due_at) for job in await harness.store.list_jobs()] == [
@@ -45,8 +45,8 @@ async def test_the_furthest_times_come_back(harness: StoreHarness) -> None:
     }
 
 
-async def test_enqueued_job_begins_at_the_beginning(harness: StoreHarness) -> None:
-    """Slot 1, no fence given yet, no attempt, not locked."""
+async def test_enqueued_job_starts_at_slot_1(harness: StoreHarness) -> None:
+    """Slot 1, no fence, no attempt, not locked."""
     (job_id,) = await harness.add(new_job(queue="mail", priority=2, max_attempts=4, key="k"))
     view = await harness.job(job_id)
     assert (view.state, view.slot_no, view.fence, view.attempt, view.max_attempts) == (State.READY, 1, 0, 0, 4)
@@ -55,7 +55,7 @@ async def test_enqueued_job_begins_at_the_beginning(harness: StoreHarness) -> No
 
 
 async def test_enqueue_twice_inserts_once(harness: StoreHarness) -> None:
-    """The same batch sent again, because its answer was lost, changes nothing."""
+    """The same batch sent again after a lost answer changes nothing."""
     job, other = new_job(), new_job()
     assert await harness.store.enqueue_jobs([job]) == {job.id}
     before = await harness.snapshot()
@@ -65,7 +65,7 @@ async def test_enqueue_twice_inserts_once(harness: StoreHarness) -> None:
 
 
 async def test_finished_job_is_not_enqueued_again(harness: StoreHarness) -> None:
-    """The ledger remembers the id of a one-off that has run and is gone."""
+    """The ledger keeps the id of a one-off that has run and is gone."""
     job = new_job()
     await harness.complete(await harness.claimed(job))
     assert await harness.store.enqueue_jobs([job]) == set()
@@ -75,7 +75,7 @@ async def test_finished_job_is_not_enqueued_again(harness: StoreHarness) -> None
 
 
 async def test_key_is_unique_per_task_while_the_row_exists(harness: StoreHarness) -> None:
-    """Two jobs of one task with one key: the second is not inserted; of another task, or afterwards, it is."""
+    """Of two jobs of one task with one key the second is not inserted; of another task, or afterwards, it is."""
     first = new_job(key="k")
     await harness.add(first)
     assert await harness.store.enqueue_jobs([new_job(key="k")]) == set()
@@ -85,7 +85,7 @@ async def test_key_is_unique_per_task_while_the_row_exists(harness: StoreHarness
 
 
 async def test_recurring_without_a_key_is_unique_too(harness: StoreHarness) -> None:
-    """One schedule per task unless keys tell them apart; one-offs of the task are as many as wanted."""
+    """One schedule per task and key; one-offs without a key are unlimited."""
     await harness.add(recurring())
     assert await harness.store.enqueue_jobs([recurring()]) == set()
     await harness.add(recurring(key="a"), new_job(), new_job())
@@ -101,7 +101,7 @@ async def test_duplicates_within_a_batch(harness: StoreHarness) -> None:
 
 
 def many() -> list[NewJob]:
-    """More than a store inserts one by one, with everything that a job without a name can have."""
+    """More than a store inserts one by one, with every field that a job without a key can have."""
     at = datetime(2025, 7, 1, 12, 0, 0, 654321, tzinfo=timezone(timedelta(hours=5, minutes=30)))
     kinds: list[dict[str, Any]] = [
         {},
@@ -115,7 +115,7 @@ def many() -> list[NewJob]:
 
 
 async def test_bulk_stores_what_single_jobs_do(harness: StoreHarness) -> None:
-    """However many are enqueued at once, each row is the one that it would have been alone."""
+    """A row of a bulk is the same as one enqueued alone."""
     jobs = many()
     assert await harness.store.enqueue_jobs(jobs) == {job.id for job in jobs}
     together = await harness.snapshot()
@@ -128,13 +128,13 @@ async def test_bulk_stores_what_single_jobs_do(harness: StoreHarness) -> None:
 
 
 def _values(snapshot: Snapshot, jobs: list[NewJob]) -> list[Any]:
-    """The rows of these jobs, in their order, without the ids and the last column, which numbers rows on SQL Server."""
+    """The rows of these jobs, in order, without the ids and without the last column, SQL Server's row number."""
     rows = {UUID(str(row[0])): row[1:-1] for row in snapshot["jobs"]}
     return [rows[job.id] for job in jobs]
 
 
 async def test_bulk_twice_inserts_once(harness: StoreHarness) -> None:
-    """A bulk that is sent again changes nothing, and brings nothing back that is done; what is new is inserted."""
+    """A bulk sent again changes nothing, and does not bring back done jobs; new ones are inserted."""
     jobs, more = many(), many()
     await harness.store.enqueue_jobs(jobs)
     before = await harness.snapshot()
@@ -148,8 +148,8 @@ async def test_bulk_twice_inserts_once(harness: StoreHarness) -> None:
     assert {job.id for job in await harness.store.list_jobs(limit=1000)} == left | {job.id for job in more}
 
 
-async def test_bulk_of_done_jobs_inserts_none(harness: StoreHarness) -> None:
-    """The ledger alone knows them: nothing in the table stands in the way."""
+async def test_bulk_of_done_jobs_inserts_nothing(harness: StoreHarness) -> None:
+    """Only the ledger knows them: no row in the jobs table prevents the insert."""
     jobs = [new_job() for _ in range(150)]
     await harness.store.enqueue_jobs(jobs)
     for claim in (await harness.store.claim_jobs(request(limit=150))).claims:
@@ -158,8 +158,8 @@ async def test_bulk_of_done_jobs_inserts_none(harness: StoreHarness) -> None:
     assert await harness.store.list_jobs() == []
 
 
-async def test_what_an_earlier_sending_brought_counts(harness: StoreHarness) -> None:
-    """Sent again after a lost answer: waiting or done, it is the caller's own; a key that somebody else has is not."""
+async def test_jobs_of_an_earlier_request_count_as_own(harness: StoreHarness) -> None:
+    """Sent again after a lost answer: waiting or done, they are the caller's own; another job's key is not."""
     done, waiting, new = new_job(), new_job(key="k"), new_job()
     await harness.complete(await harness.claimed(done))
     await harness.add(waiting)
@@ -172,7 +172,7 @@ async def test_what_an_earlier_sending_brought_counts(harness: StoreHarness) -> 
 
 
 async def test_bulk_with_keys(harness: StoreHarness) -> None:
-    """A name that is taken is left out of a bulk, too."""
+    """A key that is taken is left out of a bulk too."""
     await harness.add(new_job(key="0"))
     jobs = [new_job(key=str(n % 149)) for n in range(150)]
     assert await harness.store.enqueue_jobs(jobs) < {job.id for job in jobs}
@@ -192,7 +192,7 @@ async def test_odd_names_are_kept(harness: StoreHarness, field: str) -> None:
 
 
 async def test_odd_texts_are_kept(harness: StoreHarness) -> None:
-    """Arguments, results, errors and worker names come back as they were."""
+    """Arguments, results, errors and worker names are returned unchanged."""
     args = json.dumps({"text": ODD, "ünïcode": [1, 2.5, None, True], "big": 2**60}, ensure_ascii=False)
     await harness.add(new_job(args=args, max_attempts=2))
     claim = await harness.claim_one(ODD)
@@ -205,8 +205,8 @@ async def test_odd_texts_are_kept(harness: StoreHarness) -> None:
     assert json.loads(succeeded.result or "") == ODD
 
 
-async def test_unstorable_error_is_recorded_all_the_same(harness: StoreHarness) -> None:
-    """A traceback may hold NUL characters or lone surrogates: the run ends in the ledger all the same."""
+async def test_unstorable_error_is_still_recorded(harness: StoreHarness) -> None:
+    """A traceback may contain NUL characters or lone surrogates: the run is still recorded in the ledger."""
     claim = await harness.claimed()
     assert await harness.fail(claim, error="before \0 \udcff after")
     (run,) = await harness.runs(claim.job_id)
@@ -215,7 +215,7 @@ async def test_unstorable_error_is_recorded_all_the_same(harness: StoreHarness) 
 
 
 async def test_two_stores_see_each_other(harness: StoreHarness, rival: Store) -> None:
-    """What one process commits, the next statement of another sees."""
+    """A statement sees what another process has committed."""
     (job_id,) = await harness.add(new_job())
     view = await rival.read_job(job_id)
     assert view is not None
@@ -224,7 +224,7 @@ async def test_two_stores_see_each_other(harness: StoreHarness, rival: Store) ->
 
 
 async def test_read_keys_finds_who_has_a_name(harness: StoreHarness) -> None:
-    """By (task, key), one-offs and schedules alike, also inside a transaction; who has no key is not found."""
+    """By (task, key), one-offs and schedules, also inside a transaction; jobs without a key are not found."""
     unique, keyed = new_job(task="one_off", key="k"), recurring(key="k")
     await harness.add(unique, keyed, recurring(), new_job(task="one_off"))
     names = [("one_off", "k"), ("greet", "k"), ("one_off", ""), ("one_off", "other")]
@@ -239,7 +239,7 @@ async def test_read_keys_finds_who_has_a_name(harness: StoreHarness) -> None:
 
 
 async def test_read_declared_finds_jobs_by_name(harness: StoreHarness) -> None:
-    """By (task, key), none being a key of its own; a one-off without a key has no name."""
+    """By (task, key), where no key is also a key; a one-off without a key is not found."""
     plain, keyed, unique = recurring(app_version="1.2"), recurring(key="k"), new_job(task="one_off", key="k")
     await harness.add(plain, keyed, unique, new_job(task="one_off"))
     names = [("greet", None), ("greet", "k"), ("one_off", "k"), ("one_off", None), ("none", None)]
@@ -252,7 +252,7 @@ async def test_read_declared_finds_jobs_by_name(harness: StoreHarness) -> None:
 
 
 async def test_declare_rewrites_the_definition(harness: StoreHarness) -> None:
-    """Every definition column; the job keeps its id, its slot number and its history."""
+    """Every column of the definition; id, slot number and history stay."""
     job = recurring()
     await harness.complete(await harness.claimed(job), next_run_time=START + timedelta(minutes=10))
     newer = recurring(
@@ -276,9 +276,9 @@ async def test_declare_rewrites_the_definition(harness: StoreHarness) -> None:
 
 @pytest.mark.parametrize("old", [seen(None), seen("v0"), seen(at=START - timedelta(microseconds=1))])
 async def test_declare_only_what_was_seen(harness: StoreHarness, old: Declared) -> None:
-    """Of two workers that saw the same declaration one rewrites it; the other's sight is old, and changes nothing.
+    """Of two workers that read the same declaration one rewrites it; the other's read is stale, and changes nothing.
 
-    So it is with a slot that has ended meanwhile: it must not come back.
+    The same holds for a slot that has ended meanwhile: it must not be restored.
     """
     await harness.add(recurring())
     before = await harness.snapshot()
@@ -288,13 +288,13 @@ async def test_declare_only_what_was_seen(harness: StoreHarness, old: Declared) 
 
 
 async def test_declare_a_row_without_declaration(harness: StoreHarness) -> None:
-    """A row that was made by hand has none, and "none" can be seen."""
+    """A row made by hand has no declaration, and "none" can be compared."""
     await harness.add(recurring(declaration=None))
     assert await harness.store.declare_job(recurring(declaration="v1"), seen=seen(None))
 
 
 async def test_declare_waits_for_a_claimed_slot(harness: StoreHarness) -> None:
-    """A slot that runs is neither moved nor rewritten: its worker ends it by the schedule that it has claimed."""
+    """A running slot is neither moved nor rewritten: its worker ends it by the schedule it has claimed."""
     claim = await harness.claimed(recurring())
     before = await harness.snapshot()
     newer = recurring(declaration="v2", schedule='{"every":"1h"}', run_at=START + timedelta(hours=1))
@@ -306,8 +306,8 @@ async def test_declare_waits_for_a_claimed_slot(harness: StoreHarness) -> None:
     assert (await harness.job(claim.job_id)).next_run_time == START + timedelta(hours=1)
 
 
-async def test_declare_a_slot_of_one_s_own(harness: StoreHarness) -> None:
-    """Who holds the slot may rewrite the definition: the slot is not moved, and its claim is as before."""
+async def test_declare_a_slot_that_the_worker_holds(harness: StoreHarness) -> None:
+    """The holder of the slot may rewrite the definition: slot and claim are unchanged."""
     claim = await harness.claimed(recurring(run_at=START))
     newer = recurring(declaration="v2", schedule='{"every":"1h"}', run_at=START + timedelta(hours=1), queue="mail")
     before = await harness.snapshot()
@@ -322,7 +322,7 @@ async def test_declare_a_slot_of_one_s_own(harness: StoreHarness) -> None:
 
 
 async def test_declare_clears_an_old_backoff(harness: StoreHarness) -> None:
-    """An unclaimed slot moves to its new time, whatever a failure had set."""
+    """An unclaimed slot moves to its new time, and an earlier failure's backoff is cleared."""
     await harness.fail(await harness.claimed(recurring()), delay=timedelta(days=1))
     at = START + timedelta(hours=1)
     assert await harness.store.declare_job(recurring(declaration="v2", run_at=at), seen=seen())
@@ -331,7 +331,7 @@ async def test_declare_clears_an_old_backoff(harness: StoreHarness) -> None:
 
 
 async def test_declare_keeps_what_moved_a_slot_that_stays(harness: StoreHarness) -> None:
-    """A slot whose nominal time does not change keeps its backoff, or what an operator has chosen."""
+    """A slot whose nominal time does not change keeps its backoff, or an operator's due time."""
     await harness.fail(await harness.claimed(recurring(run_at=START)), delay=timedelta(days=1))
     assert await harness.store.declare_job(recurring(declaration="v2", run_at=START), seen=seen())
     (view,) = await harness.store.list_jobs()

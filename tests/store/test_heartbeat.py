@@ -1,4 +1,4 @@
-"""Beating: renewing claims, showing life, and finding claims whose answer was lost."""
+"""Heartbeats: renewing claims, showing life, and finding claims whose answer was lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_heartbeat_changes_nothing_else(harness: StoreHarness) -> None:
 
 
 async def test_heartbeat_renews_its_own_among_others(harness: StoreHarness) -> None:
-    """Of a batch only what is still held is renewed; the rest is missing from the answer, and untouched."""
+    """Of a batch only claims still held are renewed; the others are missing from the answer, and unchanged."""
     await harness.add(new_job(), new_job())
     kept, gone = (await harness.claim(limit=2)).claims
     await harness.fail(gone, delay=timedelta(hours=1))
@@ -47,7 +47,7 @@ async def test_heartbeat_renews_its_own_among_others(harness: StoreHarness) -> N
 
 
 async def test_expired_claim_not_yet_reclaimed_can_be_renewed(harness: StoreHarness) -> None:
-    """The lock is lost when somebody takes it, not when the time is over: until then its fence is still the newest."""
+    """A claim is lost when it is reclaimed, not when its time ends: until then its fence is the newest."""
     claim = await harness.claimed()
     harness.now.advance(hours=1)
     assert (await harness.store.heartbeat_jobs("alice", [claim.hold], alive_for=LOCK)).renewed == {claim.hold}
@@ -55,7 +55,10 @@ async def test_expired_claim_not_yet_reclaimed_can_be_renewed(harness: StoreHarn
 
 
 async def test_strays_are_rows_of_a_claim_whose_answer_was_lost(harness: StoreHarness) -> None:
-    """They are found by the claim's token. Other claims, named or not, the worker's own or others', are no strays."""
+    """They are found by the claim's token.
+
+    Other claims, of this worker or of others, are no strays.
+    """
     known, _unnamed = await harness.claimed(), await harness.claimed()
     token = uuid4()
     await harness.add(new_job(), new_job())
@@ -66,7 +69,7 @@ async def test_strays_are_rows_of_a_claim_whose_answer_was_lost(harness: StoreHa
 
 
 async def test_token_of_another_worker_finds_nothing(harness: StoreHarness) -> None:
-    """A token alone is no owner: what somebody else holds is never taken for a stray."""
+    """A token alone is not an owner: another worker's claim is never a stray."""
     token = uuid4()
     await harness.add(new_job())
     await harness.claim_one("bob", token=token)
@@ -74,7 +77,7 @@ async def test_token_of_another_worker_finds_nothing(harness: StoreHarness) -> N
 
 
 async def test_stray_can_be_released(harness: StoreHarness) -> None:
-    """And then it is due again, with its attempt returned."""
+    """Then it is due again, with its attempt returned."""
     token = uuid4()
     await harness.add(new_job())
     await harness.claim(token=token)
@@ -86,7 +89,7 @@ async def test_stray_can_be_released(harness: StoreHarness) -> None:
 
 
 async def test_heartbeat_shows_a_sign_of_life(harness: StoreHarness) -> None:
-    """A beat without any claim keeps the worker alive in the eyes of the others."""
+    """A heartbeat without any claim keeps the worker alive for the others."""
     await harness.store.register_worker(worker_record(alive_for=10 * SECOND))
     harness.now.advance(seconds=9)
     await harness.store.heartbeat_jobs("alice", [], alive_for=20 * SECOND)
@@ -97,7 +100,7 @@ async def test_heartbeat_shows_a_sign_of_life(harness: StoreHarness) -> None:
 
 
 async def test_read_holds_shows_what_is_committed(harness: StoreHarness) -> None:
-    """Only (id, owner, fence) that stand in the row now."""
+    """Only (id, owner, fence) that are in the row now."""
     kept, released = await harness.claimed(), await harness.claimed()
     await harness.release(released, delay=LOCK)
     holds = [kept.hold, released.hold, Hold(kept.job_id, 99), Hold(uuid4(), 1)]
@@ -106,7 +109,7 @@ async def test_read_holds_shows_what_is_committed(harness: StoreHarness) -> None
 
 
 async def test_progress_is_shown_and_forgotten_with_the_run(harness: StoreHarness) -> None:
-    """Progress belongs to one run: the next claim begins without."""
+    """Progress belongs to one run: the next claim starts without."""
     claim = await harness.claimed()
     assert await harness.store.record_progress("alice", claim.hold, '{"done": 3}')
     assert (await harness.job(claim.job_id)).progress == '{"done": 3}'

@@ -1,4 +1,4 @@
-"""The requirements' own tests of locking, failover and completion (task groups 5 and 7), under recognisable names."""
+"""The requirements' tests of locking, failover and completion (task groups 5 and 7), under their names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.store.store_harness import LOCK, START, StoreHarness, new_job, recurr
 
 
 async def test_successful_lock_acquisition(harness: StoreHarness) -> None:
-    """A due job that nobody holds is locked by who asks."""
+    """A due job that is not locked is locked by the claiming worker."""
     (job_id,) = await harness.add(recurring())
     claim = await harness.claim_one("alice")
     view = await harness.job(job_id)
@@ -19,7 +19,7 @@ async def test_successful_lock_acquisition(harness: StoreHarness) -> None:
 
 
 async def test_failed_lock_acquisition_when_already_locked(harness: StoreHarness, rival: Store) -> None:
-    """Another worker asks in vain, and the lock stays as it was."""
+    """Another worker gets nothing, and the lock is unchanged."""
     await harness.claimed(recurring())
     before = await harness.snapshot()
     assert (await rival.claim_jobs(request("bob"))).claims == []
@@ -27,7 +27,7 @@ async def test_failed_lock_acquisition_when_already_locked(harness: StoreHarness
 
 
 async def test_stale_lock_detection(harness: StoreHarness) -> None:
-    """A lock without a heartbeat for its timeout is counted as expired, and not a moment before."""
+    """A lock without a heartbeat for its timeout counts as expired, and not before."""
     await harness.claimed(recurring())
     harness.now.value = START + LOCK
     assert (await harness.store.read_status()).expired == 0
@@ -55,14 +55,14 @@ async def test_lock_release_on_completion(harness: StoreHarness) -> None:
 
 
 async def test_lock_release_on_failure(harness: StoreHarness) -> None:
-    """Failure frees the lock at once: another worker may retry."""
+    """A failure clears the lock at once: another worker may retry."""
     claim = await harness.claimed(recurring())
     await harness.fail(claim)
     assert (await harness.claim_one("bob")).job_id == claim.job_id
 
 
 async def test_failure_preserves_next_run_time(harness: StoreHarness) -> None:
-    """The slot stays due under its own nominal time."""
+    """The slot stays due under its nominal time."""
     claim = await harness.claimed(recurring())
     harness.now.advance(seconds=30)
     await harness.fail(claim, delay=timedelta(seconds=1))
@@ -70,7 +70,7 @@ async def test_failure_preserves_next_run_time(harness: StoreHarness) -> None:
 
 
 async def test_completion_updates_last_run_time(harness: StoreHarness) -> None:
-    """By the database's clock, at the completion; a failure does not touch it."""
+    """By the database's clock, at the completion; a failure does not change it."""
     claim = await harness.claimed(recurring())
     await harness.fail(claim)
     assert (await harness.job(claim.job_id)).last_run_time is None
@@ -81,7 +81,7 @@ async def test_completion_updates_last_run_time(harness: StoreHarness) -> None:
 
 
 async def test_next_run_time_counts_from_the_lock_not_from_the_completion(harness: StoreHarness) -> None:
-    """What the schedule counts from is the claim's time, untouched by heartbeats and by how long the task takes."""
+    """The schedule counts from the claim's time, whatever the heartbeats and the task's duration."""
     claim = await harness.claimed(recurring())
     for _ in range(3):
         harness.now.advance(seconds=30)
@@ -91,7 +91,7 @@ async def test_next_run_time_counts_from_the_lock_not_from_the_completion(harnes
 
 
 async def test_heartbeat_updates_the_lock(harness: StoreHarness) -> None:
-    """The lock lives on from the beat."""
+    """The lock is extended from the heartbeat."""
     claim = await harness.claimed(recurring())
     harness.now.advance(seconds=30)
     await harness.store.heartbeat_jobs("alice", [claim.hold], alive_for=LOCK)
@@ -99,7 +99,7 @@ async def test_heartbeat_updates_the_lock(harness: StoreHarness) -> None:
 
 
 async def test_lock_contention_only_one_acquires(harness: StoreHarness) -> None:
-    """Ten workers with connections of their own ask for one job at the same moment: one gets it."""
+    """Ten workers with their own connections claim one job at the same moment: one gets it."""
     await harness.add(recurring())
     stores = [harness.backend.store(harness.now) for _ in range(10)]
     for store in stores:
@@ -114,7 +114,7 @@ async def test_lock_contention_only_one_acquires(harness: StoreHarness) -> None:
 
 
 async def test_abandonment_releases_the_lock_and_keeps_the_slot(harness: StoreHarness) -> None:
-    """A worker that gives up its run leaves next_run_time as it was."""
+    """A worker that gives up its run leaves next_run_time unchanged."""
     claim = await harness.claimed(new_job())
     await harness.release(claim, outcome=Outcome.ABANDONED)
     view = await harness.job(claim.job_id)

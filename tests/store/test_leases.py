@@ -1,4 +1,4 @@
-"""Leases on every database: one holder at a time, and a term that tells its writes from those before it."""
+"""Leases on every database: one holder at a time, and a term that distinguishes its writes from earlier ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def asked(holder: str = "alice", **fields: Any) -> LeaseRequest:
 
 
 async def won(store: Store, holder: str = "alice", **fields: Any) -> Grant:
-    """A lease that must be free."""
+    """Acquire a lease that must be free."""
     request = asked(holder, **fields)
     answer = await store.acquire_lease(request)
     assert answer.term is not None
@@ -45,7 +45,7 @@ async def seen(store: Store) -> LeaseView:
 
 
 async def test_a_lease_has_one_holder(harness: StoreHarness, rival: Store) -> None:
-    """Who comes second is refused, hears when the lease ends, and changes nothing."""
+    """The second try is refused, gets the end of the lease, and changes nothing."""
     await won(harness.store)
     before = await harness.snapshot()
     answer = await rival.acquire_lease(asked("bob"))
@@ -54,7 +54,7 @@ async def test_a_lease_has_one_holder(harness: StoreHarness, rival: Store) -> No
 
 
 async def test_the_term_grows_at_every_acquisition(harness: StoreHarness, rival: Store) -> None:
-    """After a resignation, after an end, and for the same holder: each leadership has a number of its own."""
+    """After a resignation, after an end, and for the same holder: each leadership has its own number."""
     first = await won(harness.store)
     await harness.store.resign_lease(first)
     second = await won(rival, "bob")
@@ -74,15 +74,15 @@ async def test_a_try_sent_again_finds_what_it_has_won(harness: StoreHarness) -> 
 
 
 async def test_a_try_sent_again_after_the_end_is_a_new_leadership(harness: StoreHarness) -> None:
-    """A lease that has ended never revives, not even for the one who had it."""
+    """An ended lease never continues, not even for its last holder."""
     request = asked()
     await harness.store.acquire_lease(request)
     harness.now.value += TTL
     assert (await harness.store.acquire_lease(request)).term == 2
 
 
-async def test_an_ended_lease_can_be_taken_and_not_a_moment_before(harness: StoreHarness, rival: Store) -> None:
-    """By the database's clock, when nobody renewed it for its TTL."""
+async def test_an_ended_lease_can_be_acquired_and_not_before(harness: StoreHarness, rival: Store) -> None:
+    """By the database's clock, after a TTL without a renewal."""
     await won(harness.store)
     harness.now.value = START + TTL - MOMENT
     assert (await rival.acquire_lease(asked("bob"))).term is None
@@ -91,14 +91,14 @@ async def test_an_ended_lease_can_be_taken_and_not_a_moment_before(harness: Stor
 
 
 async def test_leases_of_other_names_are_free(store: Store) -> None:
-    """A name is a role of its own, with terms of its own."""
+    """Each name has its own terms."""
     await won(store)
     assert (await won(store, name="cleanup")).term == Term("cleanup", 1)
     assert [view.name for view in await store.list_leases()] == ["cleanup", "reports"]
 
 
 async def test_of_many_tries_at_once_one_wins(backend: Backend, now: Now) -> None:
-    """Whoever comes: one term, one holder; also for a lease that nobody has held before."""
+    """One term, one holder, also for a lease that was never held."""
     stores = [backend.store(now) for _ in range(6)]
     await asyncio.gather(*(store.open() for store in stores))
     answers = await asyncio.gather(
@@ -111,8 +111,8 @@ async def test_of_many_tries_at_once_one_wins(backend: Backend, now: Now) -> Non
 # Waiting
 
 
-async def test_those_that_wait_hear_their_rank(harness: StoreHarness) -> None:
-    """All see the same order, whoever came first; who holds the lease is not among them."""
+async def test_waiters_get_their_rank(harness: StoreHarness) -> None:
+    """All get the same order, in whatever order they tried; the holder is not among them."""
     await won(harness.store)
     for holder in ("dora", "bob", "carl"):
         await waits(harness.store, holder)
@@ -122,7 +122,7 @@ async def test_those_that_wait_hear_their_rank(harness: StoreHarness) -> None:
 
 
 async def test_a_worker_that_stops_no_longer_waits(harness: StoreHarness) -> None:
-    """Its turn would pass unused, and those behind it would come later than they need."""
+    """Its turn would pass unused, and later ones would wait longer than needed."""
     await won(harness.store)
     for holder in ("bob", "carl"):
         await waits(harness.store, holder)
@@ -131,8 +131,8 @@ async def test_a_worker_that_stops_no_longer_waits(harness: StoreHarness) -> Non
     assert (answer.rank, answer.waiting) == (0, 1)
 
 
-async def test_who_gives_up_is_no_longer_counted(harness: StoreHarness) -> None:
-    """A wait that is not renewed is over when it said; one that is goes on."""
+async def test_a_wait_that_is_not_renewed_ends(harness: StoreHarness) -> None:
+    """A wait ends at its time, unless it is renewed."""
     await won(harness.store, ttl=LONG)
     await waits(harness.store, "bob")
     harness.now.value += WAITS * 0.75
@@ -142,8 +142,8 @@ async def test_who_gives_up_is_no_longer_counted(harness: StoreHarness) -> None:
     assert (answer.rank, answer.waiting) == (0, 1)
 
 
-async def test_who_does_not_wait_writes_nothing(harness: StoreHarness) -> None:
-    """A refused try without `waits` leaves no trace, and still hears how many wait."""
+async def test_a_try_without_waits_writes_nothing(harness: StoreHarness) -> None:
+    """A refused try without `waits` writes nothing, and still gets the number of waiters."""
     await won(harness.store)
     await waits(harness.store, "bob")
     before = await harness.snapshot()
@@ -152,8 +152,8 @@ async def test_who_does_not_wait_writes_nothing(harness: StoreHarness) -> None:
     assert await harness.snapshot() == before
 
 
-async def test_a_wait_that_lasts_is_not_written_again(harness: StoreHarness) -> None:
-    """Each write would wake everybody who watches an SQLite file; half of the wait may pass before the next."""
+async def test_a_wait_is_not_rewritten_at_every_try(harness: StoreHarness) -> None:
+    """Each write would wake every process that watches an SQLite file; it is rewritten after half of the wait."""
     await won(harness.store, ttl=LONG)
     await waits(harness.store, "bob")
     before = await harness.snapshot()
@@ -166,7 +166,7 @@ async def test_a_wait_that_lasts_is_not_written_again(harness: StoreHarness) -> 
 
 
 async def test_an_acquisition_ends_the_waiting(harness: StoreHarness) -> None:
-    """The winner waits no more, those that gave up are forgotten, and the others go on."""
+    """The winner waits no more, expired waits are removed, and the others stay."""
     await won(harness.store, ttl=WAITS)
     await waits(harness.store, "bob")
     harness.now.advance(seconds=5)
@@ -181,7 +181,7 @@ async def test_an_acquisition_ends_the_waiting(harness: StoreHarness) -> None:
 
 
 async def test_a_beat_renews_and_publishes(harness: StoreHarness) -> None:
-    """The lease goes on for its TTL from the beat; metadata stays until something else is published."""
+    """The lease is extended by its TTL from the heartbeat; metadata stays until other metadata is published."""
     grant = await won(harness.store)
     harness.now.advance(seconds=2)
     assert await harness.store.heartbeat_lease(grant, metadata='{"items": 3}')
@@ -194,7 +194,7 @@ async def test_a_beat_renews_and_publishes(harness: StoreHarness) -> None:
 
 
 async def test_an_ended_lease_is_not_renewed(harness: StoreHarness) -> None:
-    """Even if nobody has taken it: its holder has been told that it was lost, and must not be right by chance."""
+    """Even if it is still free: its loss was announced to the holder."""
     grant = await won(harness.store)
     harness.now.value = START + TTL
     before = await harness.snapshot()
@@ -203,8 +203,8 @@ async def test_an_ended_lease_is_not_renewed(harness: StoreHarness) -> None:
     assert not (await seen(harness.store)).held
 
 
-async def test_an_old_term_can_neither_beat_nor_resign(harness: StoreHarness, rival: Store) -> None:
-    """What belongs to the next leader is not touched by the one before."""
+async def test_an_old_term_can_neither_renew_nor_resign(harness: StoreHarness, rival: Store) -> None:
+    """The next leader's lease is not changed by the previous one."""
     old = await won(harness.store)
     harness.now.value += TTL
     await won(rival, "bob")
@@ -215,7 +215,7 @@ async def test_an_old_term_can_neither_beat_nor_resign(harness: StoreHarness, ri
 
 
 async def test_another_acquisition_of_the_same_term_is_refused(harness: StoreHarness) -> None:
-    """Term and acquisition belong together: who guesses the one does not have the other."""
+    """Term and acquisition must both match."""
     grant = await won(harness.store)
     stranger = Grant(term=grant.term, acquisition=uuid4())
     assert not await harness.store.heartbeat_lease(stranger)
@@ -223,7 +223,7 @@ async def test_another_acquisition_of_the_same_term_is_refused(harness: StoreHar
 
 
 async def test_the_next_holder_does_not_inherit_what_was_published(harness: StoreHarness) -> None:
-    """What a lease says about its work is its holder's own."""
+    """Published metadata belongs to one holder."""
     grant = await won(harness.store)
     await harness.store.heartbeat_lease(grant, metadata='{"items": 3}')
     await harness.store.resign_lease(grant)
@@ -231,11 +231,11 @@ async def test_the_next_holder_does_not_inherit_what_was_published(harness: Stor
     assert (await seen(harness.store)).metadata == "{}"
 
 
-# Giving back
+# Releasing
 
 
 async def test_a_resigned_lease_is_free_at_once(harness: StoreHarness, rival: Store) -> None:
-    """The next one need not wait for its end, and the one that resigned is out."""
+    """The next candidate need not wait for its end, and the resigned holder is refused."""
     grant = await won(harness.store)
     assert await harness.store.resign_lease(grant)
     view = await seen(harness.store)
@@ -245,8 +245,8 @@ async def test_a_resigned_lease_is_free_at_once(harness: StoreHarness, rival: St
     assert (await won(rival, "bob")).term.number == 2
 
 
-async def test_a_person_releases_the_term_that_was_seen(harness: StoreHarness, rival: Store) -> None:
-    """A lease that has changed hands in between is left alone; a second order finds nothing."""
+async def test_an_operator_releases_the_term_that_was_shown(harness: StoreHarness, rival: Store) -> None:
+    """A lease with another term by now is left alone; a second release finds nothing."""
     grant = await won(harness.store)
     assert not await rival.release_lease(Term("reports", 2))
     assert await rival.release_lease(grant.term)
@@ -265,8 +265,8 @@ async def guards(store: Store, term: Term) -> bool:
         return await transaction.guard_lease(term)
 
 
-async def test_a_guard_knows_the_term(harness: StoreHarness, rival: Store) -> None:
-    """True for the leader; false for an old term, a term to come, a lease given back, and one that never was."""
+async def test_a_guard_checks_the_term(harness: StoreHarness, rival: Store) -> None:
+    """True for the leader; false for an old term, a later term, a released lease, and one that never existed."""
     grant = await won(harness.store)
     assert await guards(harness.store, grant.term)
     assert not await guards(harness.store, Term("reports", 2))
@@ -279,7 +279,7 @@ async def test_a_guard_knows_the_term(harness: StoreHarness, rival: Store) -> No
 
 
 async def test_what_follows_a_failed_guard_can_be_rolled_back(harness: StoreHarness) -> None:
-    """The transaction is still the caller's: what it has written is undone with it."""
+    """The transaction is still the caller's: its writes can be rolled back."""
     await won(harness.store)
     before = await harness.snapshot()
 

@@ -1,4 +1,4 @@
-"""Maintenance on every database: workers that died, history that is pruned, metrics that are counted."""
+"""Maintenance on every database: dead workers, pruned history, counted metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 MOMENT = timedelta(microseconds=1)
 MINUTE = datetime.fromisoformat("2025-03-30T00:59:00Z")
-"""In which START lies."""
+"""The minute of START."""
 MANY = 1_000_000
 
 
@@ -29,7 +29,7 @@ async def prune(store: Store, *, older_than: timedelta = DAY, most: int = MANY, 
 
 
 async def ran(harness: StoreHarness, count: int = 1, *, every: timedelta = timedelta(seconds=1)) -> list[UUID]:
-    """So many one-offs, one after the other, each of which succeeded."""
+    """`count` one-offs, one after the other, each of which succeeded."""
     done = []
     for _ in range(count):
         claim = await harness.claimed()
@@ -46,8 +46,8 @@ async def left(harness: StoreHarness) -> set[UUID]:
 # Dead workers
 
 
-async def test_a_worker_past_its_promise_is_marked_dead_once(harness: StoreHarness) -> None:
-    """Neither one that is alive, nor one that has stopped, nor one that is marked already."""
+async def test_a_worker_past_its_alive_time_is_marked_dead_once(harness: StoreHarness) -> None:
+    """Not one that is alive, has stopped, or is already marked."""
     for name in ("late", "gone"):
         await harness.store.register_worker(worker_record(name))
     await harness.store.stop_worker("gone")
@@ -77,7 +77,7 @@ async def _register(harness: StoreHarness) -> None:
 async def test_a_sign_of_life_revives_a_worker(
     harness: StoreHarness, sign: Callable[[StoreHarness], Awaitable[None]]
 ) -> None:
-    """Dead was a guess: whoever beats, claims or introduces itself again is alive."""
+    """A worker marked dead that beats, claims or registers again is alive."""
     await harness.store.register_worker(worker_record(alive_for=timedelta(seconds=1)))
     harness.now.advance(seconds=2)
     assert await harness.store.mark_dead_workers(leader=None) == ["alice"]
@@ -89,7 +89,7 @@ async def test_a_sign_of_life_revives_a_worker(
 
 
 async def test_history_past_its_age_is_pruned_oldest_first(harness: StoreHarness) -> None:
-    """In batches; what is younger stays, to the moment."""
+    """In batches; younger rows stay, to the microsecond."""
     first, second, third = await ran(harness, 3)
     harness.now.value = START + DAY + timedelta(seconds=2) + MOMENT
     assert await prune(harness.store, limit=1) == 1
@@ -110,7 +110,10 @@ async def test_history_beyond_the_number_is_pruned(harness: StoreHarness) -> Non
 
 
 async def test_rows_of_one_moment_stay_together(harness: StoreHarness) -> None:
-    """A batch ends at one time. Where the number to keep falls into it, more are kept, never fewer."""
+    """A batch ends at one time.
+
+    If the number to keep falls into it, more rows are kept, never fewer.
+    """
     await ran(harness, 1)
     await ran(harness, 4, every=timedelta(0))
     harness.now.value += 2 * HOUR
@@ -118,7 +121,7 @@ async def test_rows_of_one_moment_stay_together(harness: StoreHarness) -> None:
 
 
 async def test_nothing_younger_than_an_hour_is_pruned(harness: StoreHarness) -> None:
-    """Whatever was asked for: lost answers are settled by these rows, and the audit relies on them."""
+    """Whatever the settings: these rows settle lost answers, and the audit relies on them."""
     await ran(harness, 3)
     harness.now.value = START + timedelta(seconds=1) + HOUR
     assert await prune(harness.store, older_than=timedelta(0), most=1) == 0
@@ -126,8 +129,8 @@ async def test_nothing_younger_than_an_hour_is_pruned(harness: StoreHarness) -> 
     assert await prune(harness.store, older_than=timedelta(0), most=1) == 1
 
 
-async def test_the_number_is_counted_seldom(harness: StoreHarness, rival: Store) -> None:
-    """Counting a million rows costs a tenth of a second; the answer is used for a while, and errs towards keeping."""
+async def test_rows_are_counted_rarely(harness: StoreHarness, rival: Store) -> None:
+    """Counting a million rows takes a tenth of a second; the answer is used for a while, and errs towards keeping."""
     await ran(harness, 2)
     harness.now.value += 2 * HOUR
     assert await prune(harness.store, older_than=365 * DAY, most=2) == 0
@@ -138,7 +141,7 @@ async def test_the_number_is_counted_seldom(harness: StoreHarness, rival: Store)
 
 
 async def test_an_audit_after_pruning_finds_nothing(harness: StoreHarness) -> None:
-    """History may start anywhere, once it is old enough to have been pruned."""
+    """A history may start anywhere, once it is old enough to have been pruned."""
     job = recurring()
     await harness.add(job)
     await ran(harness, 2)
@@ -158,7 +161,7 @@ async def test_an_audit_after_pruning_finds_nothing(harness: StoreHarness) -> No
 
 
 async def test_a_pruned_job_is_not_forgotten_while_it_lives(harness: StoreHarness) -> None:
-    """A job's own row keeps its slot and fence: what is next follows from there, not from the ledger."""
+    """A job's row keeps its slot and fence: the next ones follow from it, not from the ledger."""
     claim = await harness.claimed(recurring())
     await harness.complete(claim, next_run_time=START + DAY)
     harness.now.value = START + 2 * DAY
@@ -171,7 +174,7 @@ async def test_a_pruned_job_is_not_forgotten_while_it_lives(harness: StoreHarnes
 
 
 async def test_workers_that_ended_long_ago_are_removed(harness: StoreHarness) -> None:
-    """Stopped and dead ones; the living and the lately ended stay."""
+    """Stopped and dead ones; living and recently ended ones stay."""
     for name in ("stopped", "dead"):
         await harness.store.register_worker(worker_record(name, alive_for=timedelta(0)))
     await harness.store.stop_worker("stopped")
@@ -186,7 +189,7 @@ async def test_workers_that_ended_long_ago_are_removed(harness: StoreHarness) ->
 
 
 async def test_old_metrics_and_waits_that_are_over_are_removed(harness: StoreHarness) -> None:
-    """They are kept for as long as was asked, not for ever."""
+    """They are kept as long as requested."""
     await ran(harness, every=timedelta(0))
     await harness.store.roll_up_runs(leader=None)
     await won(harness.store)
@@ -208,7 +211,7 @@ async def metrics(harness: StoreHarness) -> list[MetricView]:
 
 
 async def test_runs_are_counted_by_minute_and_task(harness: StoreHarness) -> None:
-    """How many ended well and how many otherwise, how long they took, and how late they began."""
+    """How many succeeded and how many did not, their durations, and their lateness."""
     await harness.add(new_job(), new_job())
     harness.now.value = MINUTE + timedelta(minutes=2)
     first = await harness.claim_one()
@@ -226,8 +229,8 @@ async def test_runs_are_counted_by_minute_and_task(harness: StoreHarness) -> Non
     assert [metric.late, metric.late_most] == pytest.approx([2 * late, late])
 
 
-async def test_runs_that_were_given_back_are_not_counted(harness: StoreHarness) -> None:
-    """Released and snoozed runs ended neither well nor badly; lost ones did not end well."""
+async def test_released_runs_are_not_counted(harness: StoreHarness) -> None:
+    """Released and snoozed runs count as neither; lost ones count as failed."""
     await harness.release(await harness.claimed(), outcome=Outcome.RELEASED)
     await harness.claim_one()
     await harness.release(await harness.claimed(new_job(task="other")), outcome=Outcome.ABANDONED)
@@ -241,7 +244,7 @@ async def test_runs_that_were_given_back_are_not_counted(harness: StoreHarness) 
 
 
 async def test_counting_again_changes_nothing_until_something_happens(harness: StoreHarness) -> None:
-    """The same rows give the same numbers; a row more, even a late one, is counted the next time."""
+    """The same rows give the same numbers; an additional row, even a late one, is counted the next time."""
     await ran(harness)
     assert await harness.store.roll_up_runs(leader=None) == 1
     before = await harness.snapshot()
@@ -257,8 +260,8 @@ async def test_counting_again_changes_nothing_until_something_happens(harness: S
     assert [view.succeeded for view in await metrics(harness)] == [1, 2]
 
 
-async def test_a_gap_is_caught_up_in_parts(harness: StoreHarness) -> None:
-    """Of the last hour, some minutes at a time; nothing in between is left out."""
+async def test_a_gap_is_counted_in_parts(harness: StoreHarness) -> None:
+    """Of the last hour, some minutes at a time, without a gap."""
     for _ in range(30):
         await ran(harness)
         harness.now.advance(seconds=59)
@@ -281,7 +284,7 @@ async def test_a_quiet_time_does_not_stop_the_counting(harness: StoreHarness) ->
     assert len(await metrics(harness)) == 3
 
 
-async def test_what_is_not_counted_does_not_hold_the_counting_up(harness: StoreHarness) -> None:
+async def test_rows_that_are_not_counted_do_not_delay_the_counting(harness: StoreHarness) -> None:
     """A task that snoozes every minute leaves rows that are never counted; a run behind them is counted at once."""
     await ran(harness)
     await harness.store.roll_up_runs(leader=None)
@@ -307,7 +310,7 @@ async def test_counting_again_after_pruning_takes_nothing_away(harness: StoreHar
 
 
 async def test_metrics_are_listed_newest_first_by_time_and_task(harness: StoreHarness) -> None:
-    """As far back as was asked, and of one task if one is named."""
+    """As far back as requested, and of one task if it is named."""
     for task in ("b", "a"):
         await harness.complete(await harness.claimed(new_job(task=task)))
     harness.now.advance(minutes=5)
@@ -331,7 +334,7 @@ VERBS: dict[str, Callable[[Store, Term], Awaitable[list[str] | int]]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_leader_writes_under_its_term_alone(harness: StoreHarness, verb: str) -> None:
-    """Nothing of an old term, of one to come, or of a lease given back is written; the leader's own is."""
+    """Nothing is written under an old term, a later one, or a released lease; under the leader's own it is."""
     act = VERBS[verb]
     await harness.store.register_worker(worker_record("stopped"))
     await harness.store.stop_worker("stopped")

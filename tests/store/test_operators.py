@@ -1,4 +1,4 @@
-"""What people do and see: run now, retry, discard; lists, counts and workers."""
+"""What operators do and see: run now, retry, discard; lists, counts and workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECOND = timedelta(seconds=1)
 
 
 async def test_run_now_makes_due_and_keeps_the_nominal_time(harness: StoreHarness) -> None:
-    """The slot keeps its name; only its due time moves."""
+    """The nominal time stays; only the due time moves."""
     later = START + timedelta(days=1)
     (job_id,) = await harness.add(recurring(run_at=later))
     harness.now.advance(seconds=1)
@@ -22,7 +22,7 @@ async def test_run_now_makes_due_and_keeps_the_nominal_time(harness: StoreHarnes
 
 
 async def test_run_now_of_a_claimed_or_dead_job_changes_nothing(harness: StoreHarness) -> None:
-    """A running job is running; a dead one wants a retry."""
+    """A running job runs already; a dead one needs a retry."""
     running, dead = await harness.claimed(), await harness.claimed(new_job(max_attempts=1))
     await harness.fail(dead)
     before = await harness.snapshot()
@@ -32,7 +32,7 @@ async def test_run_now_of_a_claimed_or_dead_job_changes_nothing(harness: StoreHa
 
 
 async def test_retry_gives_a_new_set_of_attempts(harness: StoreHarness) -> None:
-    """A dead letter comes back with attempt 1 of its limit, due at once, in the same slot."""
+    """A dead letter gets attempt 1 of its limit again, due at once, in the same slot."""
     claim = await harness.claimed(new_job(max_attempts=1))
     await harness.fail(claim, delay=timedelta(hours=1))
     assert await harness.store.retry_job(claim.job_id)
@@ -41,7 +41,7 @@ async def test_retry_gives_a_new_set_of_attempts(harness: StoreHarness) -> None:
 
 
 async def test_retry_after_lost_runs_is_not_isolated(harness: StoreHarness) -> None:
-    """A person has looked at it."""
+    """An operator has looked at it."""
     claim = await harness.claimed(new_job(max_attempts=1))
     await harness.lose(claim)
     assert await harness.store.retry_job(claim.job_id)
@@ -60,7 +60,7 @@ async def test_discard_leaves_a_ledger_row(harness: StoreHarness) -> None:
 
 
 async def test_list_jobs_by_due_time_state_and_task(harness: StoreHarness) -> None:
-    """Filters narrow, the limit cuts, the order is by due time."""
+    """Filters apply, the limit cuts, the order is by due time."""
     late, early, other = await harness.add(
         new_job(delay=2 * SECOND), new_job(delay=SECOND), new_job(task="other", delay=3 * SECOND)
     )
@@ -89,7 +89,7 @@ async def test_list_runs_newest_first(harness: StoreHarness) -> None:
 
 
 async def test_unknown_job_is_none(harness: StoreHarness) -> None:
-    """No error for an id that is not there."""
+    """An unknown id is no error."""
     assert await harness.store.read_job(uuid4()) is None
 
 
@@ -121,19 +121,19 @@ async def test_status_counts_everything(harness: StoreHarness) -> None:
 
 
 async def test_read_now_is_the_databases_time(harness: StoreHarness) -> None:
-    """The clock that decides is the database's, here the test's."""
+    """The deciding clock is the database's, here the test's."""
     harness.now.advance(microseconds=1)
     assert await harness.store.read_now() == harness.now()
 
 
 async def test_status_of_nothing(harness: StoreHarness) -> None:
-    """An empty database counts nought."""
+    """An empty database has only zeros."""
     status = await harness.store.read_status()
     assert (status.ready, status.due, status.running, status.next_due, status.unknown) == (0, 0, 0, None, {})
 
 
-async def test_workers_introduce_themselves(harness: StoreHarness) -> None:
-    """What a worker says of itself is what others read; its running jobs are counted."""
+async def test_workers_register(harness: StoreHarness) -> None:
+    """What a worker registers is what others read; its running jobs are counted."""
     await harness.store.register_worker(worker_record("alice", queues=["a", "ä"], tasks=["x", '"y"'], app_version="7"))
     await harness.claimed()
     (view,) = await harness.store.list_workers()
@@ -142,8 +142,8 @@ async def test_workers_introduce_themselves(harness: StoreHarness) -> None:
     assert (view.started_at, view.heartbeat_at, view.state) == (START, START, "alive")
 
 
-async def test_worker_introduced_again(harness: StoreHarness) -> None:
-    """It began when it first did, and is alive again."""
+async def test_worker_registered_again(harness: StoreHarness) -> None:
+    """Its start time stays, and it is alive again."""
     await harness.store.register_worker(worker_record())
     await harness.store.stop_worker("alice")
     harness.now.advance(hours=1)

@@ -1,4 +1,4 @@
-"""Reclaiming: a dead worker's slot comes back, with a ledger row that says what happened."""
+"""Reclaiming: a dead worker's slot can be claimed again, and a ledger row says what happened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MICRO = timedelta(microseconds=1)
 
 
 async def test_reclaim_takes_expired_claims_only(harness: StoreHarness) -> None:
-    """Heartbeat + copied timeout < now, to the microsecond."""
+    """Expired means heartbeat + copied timeout < now, to the microsecond."""
     claim = await harness.claimed()
     harness.now.value = START + LOCK
     assert await harness.store.reclaim_jobs() == []
@@ -22,7 +22,7 @@ async def test_reclaim_takes_expired_claims_only(harness: StoreHarness) -> None:
 
 
 async def test_reclaimed_slot_is_kept_and_isolated(harness: StoreHarness) -> None:
-    """Lock cleared; slot, nominal time, due time and attempt stay; the next claim is another fence and comes alone."""
+    """Slot, nominal time, due time and attempt stay; the next claim has a new fence and is alone."""
     claim = await harness.claimed(recurring())
     await harness.store.record_progress("alice", claim.hold, "1")
     await harness.lose(claim)
@@ -35,7 +35,7 @@ async def test_reclaimed_slot_is_kept_and_isolated(harness: StoreHarness) -> Non
 
 
 async def test_lost_run_has_a_ledger_row(harness: StoreHarness) -> None:
-    """It names the old owner, and since when nothing was heard of it."""
+    """It names the old owner, and its last heartbeat."""
     claim = await harness.claimed()
     await harness.lose(claim)
     (run,) = await harness.runs(claim.job_id)
@@ -45,7 +45,7 @@ async def test_lost_run_has_a_ledger_row(harness: StoreHarness) -> None:
 
 
 async def test_heartbeat_keeps_the_claim_from_being_reclaimed(harness: StoreHarness) -> None:
-    """A living worker's claim outlives any number of lock timeouts."""
+    """A living worker's claim lasts for any number of lock timeouts."""
     claim = await harness.claimed()
     for _ in range(5):
         harness.now.value += LOCK
@@ -55,7 +55,7 @@ async def test_heartbeat_keeps_the_claim_from_being_reclaimed(harness: StoreHarn
 
 
 async def test_reclaim_goes_by_the_copied_timeout(harness: StoreHarness) -> None:
-    """A claim lasts as long as was agreed when it was made, whatever other workers' settings are."""
+    """A claim has the lock timeout copied when it was made, whatever other workers' settings."""
     await harness.add(recurring())
     claim = await harness.claim_one(lock_timeout=timedelta(hours=1))
     await harness.add(new_job())
@@ -79,7 +79,7 @@ async def test_reclaim_at_the_last_attempt_is_dead(harness: StoreHarness) -> Non
 
 
 async def test_reclaim_is_done_once(harness: StoreHarness) -> None:
-    """The second look finds nothing, and changes nothing."""
+    """The second reclaim finds nothing, and changes nothing."""
     await harness.lose(await harness.claimed())
     before = await harness.snapshot()
     assert await harness.store.reclaim_jobs() == []
@@ -87,7 +87,7 @@ async def test_reclaim_is_done_once(harness: StoreHarness) -> None:
 
 
 async def test_reclaim_limit(harness: StoreHarness) -> None:
-    """No more than asked for at once, the longest expired first."""
+    """At most `limit` at once, the longest expired first."""
     first = await harness.claimed()
     harness.now.advance(seconds=1)
     await harness.claimed()

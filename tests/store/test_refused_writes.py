@@ -1,4 +1,4 @@
-"""Every write that names an owner and a fence: presented with the wrong ones, it changes nothing at all."""
+"""Every write that carries an owner and a fence: with the wrong ones it changes nothing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_wrong_owner_or_fence_changes_nothing(harness: StoreHarness, write
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("settled", ["completed", "failed", "released", "lost", "reclaimed and claimed by another"])
 async def test_settled_run_writes_no_more(harness: StoreHarness, write: Write, settled: str) -> None:
-    """Once a run has ended, however it ended, its owner's late writes are refused and the new state stands."""
+    """Once a run has ended, in any way, its owner's late writes are refused and the new state stays."""
     claim = await _current(harness)
     match settled:
         case "completed":
@@ -98,7 +98,7 @@ async def test_settled_run_writes_no_more(harness: StoreHarness, write: Write, s
 
 @pytest.mark.parametrize("write", WRITES)
 async def test_reclaimed_and_claimed_again_by_the_same_worker(harness: StoreHarness, write: Write) -> None:
-    """The owner's name is not enough: a worker's old run cannot write into its own new one."""
+    """The owner's name is not enough: a worker's old run cannot write into its new one."""
     claim = await _current(harness)
     await harness.lose(claim)
     await harness.claim_one(isolated_after=timedelta(0))
@@ -110,7 +110,7 @@ async def test_reclaimed_and_claimed_again_by_the_same_worker(harness: StoreHarn
 
 @pytest.mark.parametrize("write", WRITES)
 async def test_right_owner_and_fence_are_accepted(harness: StoreHarness, write: Write) -> None:
-    """The counterpart: what these tests refuse is otherwise accepted."""
+    """The counterpart: with the right ones these writes are accepted."""
     claim = await _current(harness)
     harness.now.advance(seconds=1)
     assert await write(harness.store, "alice", claim.hold)

@@ -25,7 +25,7 @@ async def assert_unlocked(harness: StoreHarness, job_id: UUID) -> None:
 
 
 async def test_completed_one_off_is_gone(harness: StoreHarness) -> None:
-    """The row is removed; the ledger keeps what happened."""
+    """The row is removed; the ledger keeps the run."""
     claim = await harness.claimed(new_job(key="k"))
     harness.now.advance(seconds=4)
     assert await harness.complete(claim, result='{"answer": 42}')
@@ -39,7 +39,7 @@ async def test_completed_one_off_is_gone(harness: StoreHarness) -> None:
 
 
 async def test_completed_recurring_job_gets_its_next_slot(harness: StoreHarness) -> None:
-    """Slot number + 1, the given nominal time, attempts from nought, lock cleared; the fence grows at the claim."""
+    """Slot number + 1, the given nominal time, attempts from 0, lock cleared; the fence grows at the claim."""
     claim = await harness.claimed(recurring())
     await harness.store.record_progress("alice", claim.hold, '"half"')
     harness.now.advance(seconds=4)
@@ -58,7 +58,7 @@ async def test_completed_recurring_job_gets_its_next_slot(harness: StoreHarness)
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.SKIPPED])
 async def test_each_ending_ends_the_slot(harness: StoreHarness, outcome: Outcome) -> None:
-    """Succeeded, cancelled and skipped all move on to the next slot, and the ledger tells them apart."""
+    """Succeeded, cancelled and skipped all move on to the next slot, and the ledger distinguishes them."""
     claim = await harness.claimed(recurring())
     await harness.complete(claim, outcome=outcome, error="why", next_run_time=START + SECOND)
     (run,) = await harness.runs(claim.job_id)
@@ -77,7 +77,7 @@ async def test_backoff_does_not_outlive_its_slot(harness: StoreHarness) -> None:
 
 @pytest.mark.parametrize("back", [timedelta(0), timedelta(days=1)], ids=["same time", "clock set back"])
 async def test_next_run_time_strictly_grows(harness: StoreHarness, back: timedelta) -> None:
-    """Whatever the clocks do, the next nominal time is later than the last."""
+    """Whatever the clocks show, the next nominal time is later than the last."""
     claim = await harness.claimed(recurring())
     harness.now.value -= back
     assert await harness.complete(claim, next_run_time=claim.nominal - back)
@@ -85,7 +85,7 @@ async def test_next_run_time_strictly_grows(harness: StoreHarness, back: timedel
 
 
 async def test_skipped_slots_get_numbers_fences_and_ledger_rows(harness: StoreHarness) -> None:
-    """Slots passed over follow the run's own: slot numbers and fences grow without a gap, and no worker ran them."""
+    """Skipped slots follow the run's own: slot numbers and fences grow without a gap, and no worker ran them."""
     claim = await harness.claimed(recurring(key="k"))
     passed = (START + SECOND, START + 2 * SECOND)
     assert await harness.complete(claim, skipped=passed, next_run_time=START + 3 * SECOND)
@@ -125,7 +125,7 @@ async def test_fences_and_slots_grow_without_gaps(harness: StoreHarness) -> None
 
 
 async def test_mixed_batch_settles_what_matches(harness: StoreHarness) -> None:
-    """One-offs, recurring jobs, rows of others and unknown ids in one batch: only one's own are accepted."""
+    """One-offs, recurring jobs, other workers' rows and unknown ids in one batch: only own ones are accepted."""
     await harness.add(new_job(), recurring(), new_job(task="theirs"))
     one_off, repeated = (await harness.claim(limit=2)).claims
     theirs = await harness.claim_one("bob", tasks=["theirs"])
@@ -142,7 +142,7 @@ async def test_mixed_batch_settles_what_matches(harness: StoreHarness) -> None:
 
 
 async def test_named_twice_settled_once(harness: StoreHarness) -> None:
-    """A hold that stands twice in a batch ends once, and nobody else's row in the batch suffers."""
+    """A hold that is twice in a batch ends once, and no other row of the batch is affected."""
     await harness.add(new_job(), new_job())
     first, second = (await harness.claim(limit=2)).claims
     settled = await harness.store.complete_jobs(
@@ -168,7 +168,7 @@ async def test_one_success_per_slot_by_constraint(harness: StoreHarness) -> None
 async def test_an_error_after_some_rows_were_settled_leaves_doubt(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a batch is settled row by row and breaks off, "certainly not applied" would be untrue of the first rows."""
+    """If a batch is settled row by row and fails midway, "not applied" would be false for the first rows."""
     await harness.add(recurring(key="a"), new_job(), new_job())
     claims = sorted((await harness.claim(limit=3)).claims, key=lambda claim: claim.key == "a")
     await harness.backend.forge_success(claims[-1])
@@ -177,7 +177,7 @@ async def test_an_error_after_some_rows_were_settled_leaves_doubt(
 
     async def breaking_off(*args: Any, **columns: Any) -> Any:
         sent.append(args)
-        if len(sent) == 3:  # after the whole batch, and one row
+        if len(sent) == 3:  # for the whole batch, and for one row
             raise TransientError("away")
         return await send(*args, **columns)
 
@@ -245,7 +245,7 @@ async def test_release_returns_the_attempt(harness: StoreHarness, outcome: Outco
     assert (await harness.claim_one()).attempt == 1
 
 
-async def test_snooze_comes_again_later(harness: StoreHarness) -> None:
+async def test_snooze_delays_the_slot(harness: StoreHarness) -> None:
     """With a delay the slot is due that much later, by the database's time; the nominal time stays."""
     claim = await harness.claimed()
     harness.now.advance(seconds=2)
@@ -255,7 +255,7 @@ async def test_snooze_comes_again_later(harness: StoreHarness) -> None:
 
 
 async def test_release_without_delay_keeps_an_earlier_backoff(harness: StoreHarness) -> None:
-    """What an earlier failure set stands."""
+    """The backoff of an earlier failure stays."""
     claim = await harness.claimed()
     await harness.fail(claim, delay=5 * SECOND)
     harness.now.advance(seconds=5)
@@ -265,7 +265,7 @@ async def test_release_without_delay_keeps_an_earlier_backoff(harness: StoreHarn
 
 
 async def test_released_isolated_job_is_isolated_no_more(harness: StoreHarness) -> None:
-    """Its last run was not lost: it may share a claim again."""
+    """Its last run was not lost: it may be claimed with others again."""
     claim = await harness.claimed()
     await harness.lose(claim)
     again = await harness.claim_one(isolated_after=timedelta(0))
@@ -291,7 +291,7 @@ async def test_settled_isolated_job_is_isolated_no_more(harness: StoreHarness, v
 
 
 async def test_read_outcomes_settles_a_lost_answer(harness: StoreHarness) -> None:
-    """The ledger says how each run ended; runs that have not ended, or never were, are missing."""
+    """The ledger says how each run ended; runs that have not ended, or do not exist, are missing."""
     await harness.add(new_job(), new_job(), new_job(), new_job())
     done, failed, released, running = (await harness.claim(limit=4)).claims
     await harness.complete(done)
@@ -307,8 +307,8 @@ async def test_read_outcomes_settles_a_lost_answer(harness: StoreHarness) -> Non
     assert await harness.store.read_outcomes([]) == {}
 
 
-async def test_read_outcomes_tells_runs_of_one_job_apart(harness: StoreHarness) -> None:
-    """Asked for one run, the ledger speaks of that run alone, not of the job's others."""
+async def test_read_outcomes_distinguishes_runs_of_one_job(harness: StoreHarness) -> None:
+    """The answer is about the requested run only, not about the job's others."""
     first = await harness.claimed()
     await harness.fail(first)
     second = await harness.claim_one()
@@ -318,7 +318,7 @@ async def test_read_outcomes_tells_runs_of_one_job_apart(harness: StoreHarness) 
 
 
 async def test_sending_a_completion_again_changes_nothing(harness: StoreHarness) -> None:
-    """The second sending is not accepted, and the ledger shows that the first one was."""
+    """The second request is not accepted, and the ledger shows that the first one was."""
     claim = await harness.claimed(recurring())
     assert await harness.complete(claim, next_run_time=START + SECOND)
     before = await harness.snapshot()
@@ -339,7 +339,7 @@ async def test_empty_batches_do_nothing(harness: StoreHarness) -> None:
 
 @pytest.mark.slow
 async def test_a_thousand_at_once(harness: StoreHarness) -> None:
-    """The largest batch goes through every verb whole."""
+    """The largest batch is processed whole by every verb."""
     jobs = [new_job() for _ in range(1000)]
     await harness.add(*jobs)
     claims = (await harness.claim(limit=1000)).claims

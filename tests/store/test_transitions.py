@@ -1,4 +1,4 @@
-"""The table of transitions in `reltask.model.job`, cell by cell: what is not listed changes nothing."""
+"""The transition table in `reltask.model.job`, cell by cell: what is not listed changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLLOWING = START + timedelta(minutes=10)
 
 
 async def _bring_to(harness: StoreHarness, state: State) -> Claim:
-    """A job in that state, and the last claim of it: its second, so that no counter stands at nought."""
+    """A job in that state, and its last claim: the second one, so that no counter is 0."""
     await harness.add(recurring(max_attempts=2 if state is State.DEAD else None))
     await harness.fail(await harness.claim_one())
     claim = await harness.claim_one()
@@ -58,13 +58,13 @@ DEEDS: dict[Verb, Callable[[StoreHarness, Claim], Awaitable[bool]]] = {
     Verb.RETRY: lambda harness, claim: harness.store.retry_job(claim.job_id),
     Verb.DISCARD: lambda harness, claim: harness.store.discard_job(claim.job_id),
 }
-"""How each verb is done; each says whether the store says that it happened."""
+"""How each verb is called. Each returns whether the store reports a change."""
 
 
 @pytest.mark.parametrize("verb", list(Verb))
 @pytest.mark.parametrize("state", STATES)
 async def test_transition(harness: StoreHarness, state: State, verb: Verb) -> None:
-    """State, fence, attempt, slot number and ledger move as the table says, or not at all."""
+    """State, fence, attempt, slot number and ledger change as the table says, or not at all."""
     claim = await _bring_to(harness, state)
     before, rows, ledger = await harness.job(claim.job_id), await harness.snapshot(), await harness.runs(claim.job_id)
     assert before.state is state
@@ -98,8 +98,8 @@ def _check_counters(before: JobView, after: JobView, verb: Verb) -> None:
         assert after.attempt - before.attempt == transition.attempt
 
 
-async def test_pause_goes_on_after_the_run(harness: StoreHarness) -> None:
-    """A job paused while claimed is paused when its run ends, however it ends."""
+async def test_pause_stays_after_the_run(harness: StoreHarness) -> None:
+    """A job paused while claimed is paused when its run ends, in any way."""
     claim = await _bring_to(harness, State.CLAIMED)
     await harness.store.pause_job(claim.job_id)
     assert (await harness.job(claim.job_id)).state is State.CLAIMED
@@ -107,8 +107,8 @@ async def test_pause_goes_on_after_the_run(harness: StoreHarness) -> None:
     assert (await harness.job(claim.job_id)).state is State.PAUSED
 
 
-async def test_dead_while_paused_wants_a_retry_first(harness: StoreHarness) -> None:
-    """Dead goes before paused: resuming changes nothing, and a retry leads back to the pause."""
+async def test_dead_while_paused_needs_a_retry_first(harness: StoreHarness) -> None:
+    """Dead comes before paused: resuming changes nothing, and a retry makes it paused again."""
     await harness.add(recurring(max_attempts=1))
     claim = await harness.claim_one()
     await harness.store.pause_job(claim.job_id)
@@ -122,7 +122,7 @@ async def test_dead_while_paused_wants_a_retry_first(harness: StoreHarness) -> N
 
 @pytest.mark.parametrize("verb", [Verb.PAUSE, Verb.RETRY, Verb.DISCARD])
 async def test_unknown_job(harness: StoreHarness, verb: Verb) -> None:
-    """An id that is not there: no error, and nothing won."""
+    """An unknown id is no error, and changes nothing."""
     claim = await _bring_to(harness, State.READY)
     await harness.store.discard_job(claim.job_id)
     before = await harness.snapshot()

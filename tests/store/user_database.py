@@ -1,4 +1,4 @@
-"""A user's database with a table of their own, an app on it, and one kind of connection to both."""
+"""A user's database with its own table, an app on it, and one kind of connection to both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class UserDatabase:
 
     def clear(self) -> None:
         """An empty database with the tables of reltask and of the user."""
-        self.app.status_sync()  # makes reltask's tables in a new file
+        self.app.status_sync()  # creates reltask's tables in a new file
         for table in ("jobs", "runs"):
             self.ask(f"delete from {self.own(table)}")
         self.ask("drop table if exists effects")
@@ -49,7 +49,7 @@ class UserDatabase:
         return f"reltask_{table}" if self.is_sqlite else f"reltask.{table}"
 
     def ask(self, sql: str) -> list[Any]:
-        """Run a statement on a connection of its own, whoever may be waiting here."""
+        """Run a statement on a separate connection, also while a loop is running here."""
         if self.is_sqlite:
             with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as connection, connection:
                 return connection.execute(sql).fetchall()
@@ -68,18 +68,18 @@ class UserDatabase:
             return elsewhere.submit(lambda: asyncio.run(fetch())).result()
 
     def notes(self) -> list[str]:
-        """What the user's table holds."""
+        """The notes in the user's table."""
         return [note for (note,) in self.ask("select note from effects order by note")]
 
     def jobs(self) -> set[UUID]:
         return {UUID(str(job_id)) for (job_id,) in self.ask(f"select id from {self.own('jobs')}")}
 
     def outcomes(self) -> list[str]:
-        """What the ledger says, oldest run first."""
+        """The outcomes in the ledger, oldest run first."""
         return [outcome for (outcome,) in self.ask(f"select outcome from {self.own('runs')} order by fence")]
 
     def work(self) -> None:
-        """Let a worker run what is due."""
+        """Run what is due with a worker."""
 
         async def drain() -> None:
             async with self.app.worker() as worker:
