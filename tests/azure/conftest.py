@@ -1,6 +1,7 @@
-"""A managed-identity endpoint on loopback, as App Service has one: the real azure-identity asks it for tokens.
+"""A managed-identity endpoint on loopback, as in App Service: the real azure-identity gets tokens from it.
 
-And a credential that asks nobody, and whether the driver of SQL Server can connect here at all.
+Also a credential that contacts no service, and a check whether SQL Server's driver can connect
+here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ needs_libraries = pytest.mark.skipif(
 
 
 class Fixed:
-    """A credential that has one token."""
+    """A credential with one fixed token."""
 
     def get_token(self, _scope: str) -> Any:
         return SimpleNamespace(token="the-token")
@@ -44,25 +45,25 @@ class Fixed:
 
 @dataclass
 class Answer:
-    """What the endpoint says next."""
+    """The endpoint's next answer."""
 
     status: int = 200
     life: int = HOUR
-    """Seconds until the token that it hands out expires."""
+    """Seconds until its token expires."""
     hangs: bool = False
 
 
 @dataclass
 class Endpoint:
-    """The endpoint's side of the story. The last answer is repeated."""
+    """The endpoint's answers and requests. The last answer is repeated."""
 
     answers: list[Answer] = field(default_factory=lambda: [Answer()])
     asked: list[dict[str, str]] = field(default_factory=list)
-    """The query of each request, with the secret header beside it."""
+    """The query of each request, with the secret header."""
     released: threading.Event = field(default_factory=threading.Event)
     """Ends every hanging request."""
     only_token: str | None = None
-    """The token of every answer, whoever asks; None: each has its own."""
+    """One token for every answer. None: each answer has its own."""
 
     def say(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -95,7 +96,7 @@ def handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     return Handler
 
@@ -104,24 +105,24 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """A client that went away before the answer is part of the story."""
+        """Ignore clients that disconnect before the answer."""
 
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    """A living endpoint that azure-identity finds by itself, and nothing else that it could find."""
-    told = Endpoint()
-    server = Server(("127.0.0.1", 0), handler(told))
+    """A running endpoint that azure-identity finds by itself, and no other source of tokens."""
+    state = Endpoint()
+    server = Server(("127.0.0.1", 0), handler(state))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     for name in ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("IDENTITY_ENDPOINT", f"http://127.0.0.1:{server.server_port}/msi/token")
     monkeypatch.setenv("IDENTITY_HEADER", "the-header")
-    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "prod")  # no developer's own login
+    monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "prod")  # no login of the developer's
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield told
-    told.released.set()
+    yield state
+    state.released.set()
     server.shutdown()
     server.server_close()
     thread.join()

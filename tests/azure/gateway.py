@@ -1,13 +1,14 @@
-"""The door of an Azure SQL server, on loopback: the real driver cannot tell it from Azure's own.
+"""A gateway that speaks TDS as an Azure SQL server does, on loopback. The real driver connects to it.
 
     PRELOGIN ──► is there TLS?  is a token wanted?                    in clear: nothing else comes here
     TLS      ◄─► the handshake, inside of PRELOGIN packets
     LOGIN7   ══► user, password, database, token                      ══► LOGINACK, or an error in the server's words
     batch    ══► whatever is asked                                    ══► done, or an error in the server's words
 
-Behind the door is nothing, and a statement has no rows; or a server that takes passwords, in a house of its own:
+Either there is no server behind it, and a statement returns no rows; or it forwards to a server
+that takes passwords:
 
-    token ══► door ── user, password ──► server                       then every packet, both ways, as it is
+    token ══► gateway ── user, password ──► server                    then every packet, both ways, unchanged
 
 The layouts are those of Microsoft's open specification [MS-TDS].
 """
@@ -37,7 +38,7 @@ ON, NOT_SUPPORTED = 0x01, 0x02
 BY_TOKEN = 0x02
 """The feature of a login that carries a token."""
 FIXED, PASSWORD, CLIENT_ID = 94, 2, 8
-"""Of a login: how long its fixed part is, which of its words is the password, and which the client's id follows."""
+"""Of a login: the length of its fixed part, which field is the password, and where the client's id follows."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Login:
-    """What a client says of itself."""
+    """What a client sent at its login."""
 
     user: str
     password: bytes
@@ -61,7 +62,7 @@ class Login:
 
 @dataclass
 class Gateway:
-    """The door, and what came through it."""
+    """The gateway, and what clients sent to it."""
 
     context: ssl.SSLContext
     port: int = 0
@@ -72,18 +73,18 @@ class Gateway:
     """The URL of a server that takes passwords, on loopback, without TLS."""
     logins: list[Login] = field(default_factory=list)
     clear: list[bytes] = field(default_factory=list)
-    """What came after a server had said that it has no TLS."""
+    """What a client sent after the server had said that it has no TLS."""
     threads: list[threading.Thread] = field(default_factory=list)
     """One for each connection."""
 
     def wait(self) -> None:
-        """Until every connection has ended."""
+        """Wait until every connection has ended."""
         for thread in self.threads:
             thread.join(10)
             assert not thread.is_alive()
 
     def serve(self, client: socket.socket) -> None:
-        """One connection, to its end."""
+        """Serve one connection to its end."""
         with suppress(OSError, EOFError, ssl.SSLError), client:
             client.sendall(_packet(ANSWER, _prelogin(_read(client.recv), ON if self.offers_tls else NOT_SUPPORTED)))
             while not self.offers_tls:
@@ -104,7 +105,7 @@ class Gateway:
             stream.sendall(_packet(ANSWER, _refused(self.refuses_batch) if self.refuses_batch else _done()))
 
     def _lead_in(self, stream: Tls, login: Login, behind: SplitResult) -> None:
-        """Log in to the server behind with a password, and be the wire from then on."""
+        """Log in to the server behind with a password, then forward all packets."""
         with socket.create_connection((behind.hostname, behind.port)) as server:
             server.sendall(_packet(PRELOGIN, _prelogin(b"", NOT_SUPPORTED)))
             _read(server.recv)
@@ -121,7 +122,7 @@ class Gateway:
 
 
 class Tls:
-    """TLS whose handshake travels inside of TDS packets, and whose records travel bare afterwards."""
+    """TLS whose handshake travels inside TDS packets, and whose records travel bare afterwards."""
 
     def __init__(self, client: socket.socket, context: ssl.SSLContext) -> None:
         self.client = client
@@ -145,7 +146,7 @@ class Tls:
                 self._in.write(_some(self.client.recv(65_536)))
 
     def receive(self) -> bytes:
-        """All that has come: perhaps nothing whole yet."""
+        """Everything received so far; perhaps no whole record yet."""
         self._in.write(_some(self.client.recv(65_536)))
         data = b""
         with suppress(ssl.SSLWantReadError):
@@ -165,7 +166,7 @@ class Tls:
 
 @contextmanager
 def gateway(directory: Path) -> Iterator[Gateway]:
-    """A door that stands open, each connection on a thread of its own."""
+    """A running gateway, with a thread for each connection."""
     context = server_context(directory, directory / "authority.pem")
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # TLS 1.3 cannot be spoken inside of TDS 7.4
     door = Gateway(context)
@@ -220,7 +221,7 @@ def _some(data: bytes) -> bytes:
     return data
 
 
-# What the client says
+# What the client sends
 
 
 def _login(body: bytes) -> Login:
@@ -238,7 +239,7 @@ def _login(body: bytes) -> Login:
 
 
 def _features(body: bytes) -> dict[int, bytes]:
-    """What a login carries beyond its fixed fields."""
+    """The features of a login, beyond its fixed fields."""
     (offset,) = struct.unpack_from("<H", body, 56)
     (at,) = struct.unpack_from("<I", body, offset)
     found = {}
@@ -254,11 +255,11 @@ def _token(carried: bytes) -> str:
     return carried[5 : 5 + length].decode("utf-16-le")
 
 
-# What the door says to the server behind it
+# What the gateway sends to the server behind it
 
 
 def _by_password(user: str, password: str, login: Login) -> bytes:
-    """A login without features: name and password, and the database that was asked for."""
+    """A login without features: user, password, and the requested database."""
     words = ["gateway", user, password, "gateway", "", "", "", "", login.database, "", "", ""]
     heads, data = b"", b""
     for nth, word in enumerate(words):
@@ -271,12 +272,12 @@ def _by_password(user: str, password: str, login: Login) -> bytes:
 
 
 def _with_token_accepted(answer: bytes) -> bytes:
-    """The server's own answer; it does not know that there was a token."""
+    """The server's own answer, with the acknowledgement of the token added."""
     end = len(answer) - len(_done())
     return answer[:end] + _token_accepted() + answer[end:]
 
 
-# What the server says
+# What the server sends
 
 
 def _prelogin(hello: bytes, encryption: int) -> bytes:

@@ -1,4 +1,4 @@
-"""From a URL to a connection: what the driver is told, what is refused, and what a failure says."""
+"""From a URL to a connection: what the driver receives, what is refused, and what an error says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def keywords(target: Target) -> dict[str, str]:
 
 
 def test_azure_url_needs_no_more_than_server_and_database() -> None:
-    """A URL without a user logs in with Microsoft Entra ID, encrypted, to a server that proves who it is."""
+    """A URL without a user logs in with Microsoft Entra ID, encrypted, to a server with a valid certificate."""
     target = read_url(AZURE)
     assert (target.login, target.client_id, target.connect_timeout) == ("entra", None, None)
     assert keywords(target) == {
@@ -69,7 +69,7 @@ def test_string_of_the_portal_means_the_same_as_the_url() -> None:
     ],
 )
 def test_url(url: str, login: str, expected: dict[str, str]) -> None:
-    """Each part of a URL reaches the driver, whatever characters it has."""
+    """Each part of a URL reaches the driver, whatever characters it contains."""
     target = read_url(url)
     assert target.login == login
     assert expected.items() <= keywords(target).items()
@@ -99,13 +99,13 @@ def test_managed_identity_by_url() -> None:
     ],
 )
 def test_url_that_cannot_be_right(url: str, complaint: str) -> None:
-    """What is wrong, and what to write instead."""
+    """The error says what is wrong, and what to write instead."""
     with pytest.raises(SettingsError, match=complaint):
         read_url(url)
 
 
 def test_secrets_are_not_shown() -> None:
-    """A password is in no repr and in no complaint."""
+    """A password appears in no repr and in no error."""
     assert "geheim" not in repr(read_url("mssql://sa:geheim@h/d"))
     with pytest.raises(SettingsError) as caught:
         read_url("mssql://sa:geheim@h:port/d")
@@ -113,14 +113,14 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_token_as_odbc_wants_it() -> None:
-    """Four bytes of length, then UTF-16 without a mark."""
+    """Four bytes of length, then UTF-16 without a byte order mark."""
     attribute = token_attribute("abc")
     assert struct.unpack("<I", attribute[:4]) == (6,)
     assert attribute[4:].decode("utf-16-le") == "abc"
 
 
 def test_sql_connection_carries_the_token_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The token travels beside the connection string, never in it; no user and no second kind of login with it."""
+    """The token is passed beside the connection string, never in it, with no user and no second login."""
     calls: list[Any] = []
 
     def record(string: str, **options: Any) -> Any:
@@ -138,7 +138,7 @@ def test_sql_connection_carries_the_token_and_nothing_else(monkeypatch: pytest.M
 @pytest.mark.slow
 @needs_libraries
 def test_connection_failure_handling_invalid_server() -> None:
-    """A server that does not exist: a clear message, and it may be tried again."""
+    """A server that does not exist gives a clear, transient error."""
     with pytest.raises(TransientError, match=r"[Cc]heck the (server's )?name"):
         connect(read_url("mssql://no-such-server.invalid/d"), Tokens(Fixed()), connect_timeout=1, command_timeout=1)
 
@@ -146,7 +146,7 @@ def test_connection_failure_handling_invalid_server() -> None:
 @pytest.mark.slow
 @needs_libraries
 def test_server_that_does_not_answer() -> None:
-    """A port that swallows everything, as a firewall does: the attempt ends in time, and says what to check."""
+    """A port that never answers, as behind a firewall: the attempt ends in time, and says what to check."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = read_url(f"mssql://sa:geheim@127.0.0.1:{silent.getsockname()[1]}/d")
         with pytest.raises(TransientError, match=r"no answer in time.*port 1433") as caught:
@@ -155,7 +155,7 @@ def test_server_that_does_not_answer() -> None:
 
 
 def test_credential_of_the_app() -> None:
-    """`App(credential=…)` asks that credential and no other; where nothing could use it, it is refused."""
+    """`App(credential=…)` uses that credential only. It is refused where no store could use it."""
     store = App(AZURE, credential=Fixed())._make_store()
     assert isinstance(store, MssqlStore)
     assert store._tokens.fetch(1.0) == "the-token"

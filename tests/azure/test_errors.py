@@ -1,4 +1,4 @@
-"""Every error number that matters, and the texts that stand for one: each has its kind, and people hear what to do."""
+"""Every error number and error text that matters has its class, and the message says what to do."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ FULL = [1101, 1105, 40544]
 
 
 def driver_error(state: str, text: str = "") -> Exception:
-    """An exception as mssql-python makes it of a SQLSTATE and the server's words."""
+    """An exception as mssql-python raises it, from a SQLSTATE and the server's text."""
     error = sqlstate_to_exception(state, f"[Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{text}")
     assert isinstance(error, mssql_python.Error)
     return error
 
 
 def pyodbc_error(state: str, text: str, number: int) -> Exception:
-    """An exception as pyodbc makes it."""
+    """An exception as pyodbc raises it."""
     return Exception(
         state, f"[{state}] [Microsoft][ODBC Driver 18 for SQL Server][SQL Server]{text} ({number}) (SQLExecDirectW)"
     )
@@ -52,20 +52,20 @@ def pyodbc_error(state: str, text: str, number: int) -> Exception:
 @pytest.mark.parametrize("writes", [False, True])
 @pytest.mark.parametrize("number", [*CORE, *RESOURCES, *LOCKS, *READ_ONLY, *MEMORY])
 def test_transient_number(number: int, *, writes: bool) -> None:
-    """Refused or rolled back by the server: certainly not applied, and worth another try."""
+    """Refused or rolled back by the server: not applied, and worth a retry."""
     assert type(answered(number, "Words.", verb="claim_jobs", writes=writes)) is TransientError
 
 
 @pytest.mark.parametrize("number", ENDS_THE_CONNECTION)
 def test_number_that_ends_the_connection(number: int) -> None:
-    """A write that was under way is never sent again blindly: nobody knows whether it was committed."""
+    """A write that was under way is not sent again blindly: it may have been committed."""
     assert type(answered(number, "Words.", verb="complete_jobs", writes=True)) is AmbiguousError
     assert type(answered(number, "Words.", verb="read_status", writes=False)) is TransientError
 
 
 @pytest.mark.parametrize("number", NEVER)
 def test_permanent_number(number: int) -> None:
-    """No repetition helps, a person does: each says how."""
+    """A retry does not help. Each message says what a person can do."""
     error = answered(number, "Words.", verb="connect", writes=True)
     assert isinstance(error, PermanentError)
     assert error.remedy
@@ -73,7 +73,7 @@ def test_permanent_number(number: int) -> None:
 
 @pytest.mark.parametrize("number", FULL)
 def test_full_database(number: int) -> None:
-    """Not tried again blindly, but no value is at fault: an outcome is kept until somebody has made room for it."""
+    """It is not retried blindly, but no value is wrong: an outcome is kept until there is room for it."""
     error = answered(number, "Words.", verb="complete_jobs", writes=True)
     assert type(error) is AccessRefused
     assert isinstance(error, AWAY)
@@ -83,12 +83,12 @@ def test_full_database(number: int) -> None:
 
 @pytest.mark.parametrize(("number", "kind"), [(2627, ConflictError), (2601, ConflictError), (547, ConflictError)])
 def test_constraint(number: int, kind: type[ReltaskError]) -> None:
-    """A constraint's answer is not an outage."""
+    """A constraint violation is not an outage."""
     assert type(answered(number, "Words.", verb="complete_jobs", writes=True)) is kind
 
 
 def test_missing_table_and_unknown_number() -> None:
-    """A missing table names the command that makes it; what nobody knows is permanent."""
+    """A missing table names the command that creates it. An unknown number is permanent."""
     assert type(answered(208, "Invalid object name 'reltask.Jobs'.", verb="v", writes=True)) is SchemaError
     assert type(answered(99999, "Words.", verb="v", writes=True)) is PermanentError
 
@@ -163,7 +163,10 @@ CONNECTING = [
 
 @pytest.mark.parametrize(("state", "text", "kind", "advice"), CONNECTING)
 def test_failure_to_connect(state: str, text: str, kind: type[ReltaskError], advice: str) -> None:
-    """While connecting the driver tells no number: the server's words have to do. Each message says what to do."""
+    """While connecting the driver reports no number, so the server's text decides.
+
+    Each message says what to do.
+    """
     error = connection_failed(driver_error(state, text))
     assert type(error) is kind
     assert re.search(advice, str(error)), str(error)
@@ -199,7 +202,7 @@ STATEMENTS = [
 
 @pytest.mark.parametrize(("state", "text", "writing", "reading"), STATEMENTS)
 def test_statement_that_failed(state: str, text: str, writing: type[ReltaskError], reading: type[ReltaskError]) -> None:
-    """What could not be caught on the server is told by the driver's sentence and the server's words."""
+    """Errors that SQL cannot catch on the server are recognised by the driver's and the server's text."""
     error = driver_error(state, text)
     assert type(statement_failed(error, verb="claim_jobs", writes=True)) is writing
     assert type(statement_failed(error, verb="read_status", writes=False)) is reading
@@ -207,15 +210,15 @@ def test_statement_that_failed(state: str, text: str, writing: type[ReltaskError
 
 
 @pytest.mark.parametrize("number", [1205, 40501, 40615, 2627, 10054])
-def test_pyodbc_tells_the_number(number: int) -> None:
-    """The second driver has the number at the end of its text; it wins over the words."""
-    told = statement_failed(pyodbc_error("42000", "Whatever.", number), verb="v", writes=True)
-    assert type(told) is type(answered(number, "Whatever.", verb="v", writes=True))
+def test_pyodbc_reports_the_number(number: int) -> None:
+    """The driver pyodbc has the number at the end of its text. It is used before the words."""
+    error = statement_failed(pyodbc_error("42000", "Whatever.", number), verb="v", writes=True)
+    assert type(error) is type(answered(number, "Whatever.", verb="v", writes=True))
 
 
 @pytest.mark.parametrize("error", [OSError(104, "Connection reset by peer"), TimeoutError(), BrokenPipeError()])
 def test_operating_system(error: OSError) -> None:
-    """The network's own errors, on either side of the sending."""
+    """Errors of the network itself, before and after sending."""
     assert type(statement_failed(error, verb="v", writes=True)) is AmbiguousError
     assert type(connection_failed(error)) is TransientError
     assert quotable(error) is error
@@ -234,7 +237,7 @@ def test_operating_system(error: OSError) -> None:
     ],
 )
 def test_babelfish(text: str, kind: type[ReltaskError]) -> None:
-    """Babelfish has one number for all of these; its words tell them apart."""
+    """Babelfish has one number for all of these; its text distinguishes them."""
     assert type(answered(BABELFISH, text, verb="v", writes=True)) is kind
 
 
@@ -250,16 +253,16 @@ def test_babelfish(text: str, kind: type[ReltaskError]) -> None:
     ],
 )
 def test_remedy(number: int, advice: str) -> None:
-    """A missing role, a read-only replica, a login, a firewall: what to do stands in the message."""
+    """A missing role, a read-only replica, a login, a firewall: the message says what to do."""
     assert advice in answered(number, "Words.", verb="v", writes=True).remedy
 
 
 def test_replica_found_at_the_start() -> None:
-    """A store that opens on a read-only database stops there."""
+    """A store that opens on a read-only database raises."""
     assert "primary" in str(read_only())
 
 
 def test_words_of_the_server_are_clean() -> None:
-    """No driver's prefixes, no line breaks, no native number twice."""
+    """No driver prefixes, no line breaks, no native number twice."""
     error = connection_failed(pyodbc_error("42000", "The service\n is currently busy.", 40501))
     assert str(error) == "SQL Server says: The service is currently busy (40501)."

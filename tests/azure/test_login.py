@@ -1,6 +1,7 @@
-"""The real driver at the door of a server: whom it shows its token, and what a refusal makes of it.
+"""The real driver at a gateway that speaks TDS: which server gets a token, and what a refusal becomes.
 
-The server's words are those that Microsoft documents. What the driver makes of them is the driver's own.
+The server's texts are those that Microsoft documents. What the driver makes of them is the driver's
+own.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ from reltask.stores.mssql.errors import statement_failed
 from reltask.stores.mssql.url import connect, read_url
 from tests.azure.conftest import Answer, Endpoint, Fixed, needs_libraries
 from tests.azure.gateway import Gateway, Refusal, gateway
-from tests.engine.stage import Recorder
 from tests.mssql_server import VARIABLE
+from tests.worker.worker_harness import Recorder
 
 pytestmark = [pytest.mark.slow, needs_libraries]
 needs_server = pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no server")
 
 TRUSTED = "?trust_server_certificate=true"
-"""On loopback, where no authority vouches for a name."""
+"""On loopback, where no authority certifies a name."""
 
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Gateway]:
-    """A server's door; each connection is a new one, as reltask has them."""
+    """A gateway; each connection to it is new, as reltask's are."""
     mssql_python.pooling(enabled=False)
     with gateway(tmp_path) as opened:
         yield opened
 
 
 def enter(door: Gateway, tokens: Tokens | None = None, *, options: str = TRUSTED, user: str = "") -> Any:
-    """A connection through the door."""
+    """Connect through the gateway."""
     target = read_url(f"mssql://{user}127.0.0.1:{door.port}/TaskExecutionDb{options}")
     return connect(target, tokens or Tokens(Fixed()), connect_timeout=10, command_timeout=10)
 
 
 def test_connection_by_managed_identity(door: Gateway, endpoint: Endpoint) -> None:
-    """The token of the managed identity opens the database: inside of TLS, and without user and password."""
+    """The token of the managed identity opens the database: inside TLS, without user and password."""
     with closing(enter(door, Tokens())) as connection:
         execute(connection, "SELECT 1")
     (login,) = door.logins
@@ -67,7 +68,7 @@ def test_next_connection_brings_the_renewed_token(door: Gateway, endpoint: Endpo
 
 
 def test_endpoint_that_is_down_hurts_no_new_connection(door: Gateway, endpoint: Endpoint) -> None:
-    """The last good token opens the next connection, too, for as long as the server takes it."""
+    """The last good token also opens the next connection, while the server accepts it."""
     endpoint.say(Answer(life=200), Answer(status=400))
     tokens = Tokens()
     for _ in range(2):
@@ -184,7 +185,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("refusal", "kind", "advice"), REFUSALS, ids=[str(row[0].number) for row in REFUSALS])
 def test_refused_login(door: Gateway, refusal: Refusal, kind: type[ReltaskError], advice: str) -> None:
-    """Each refusal of a server says what to do, and shows no token."""
+    """Each refusal says what to do, and shows no token."""
     door.refuses_login = refusal
     with pytest.raises(kind, match=f"(?s){advice}") as caught:
         enter(door)
@@ -216,7 +217,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("refusal", "kind", "advice"), ERRORS, ids=[str(row[0].number) for row in ERRORS])
 def test_refused_statement(door: Gateway, refusal: Refusal, kind: type[ReltaskError], advice: str) -> None:
-    """An error that no statement of reltask's could catch on the server is told by the driver, and understood."""
+    """An error that no statement can catch on the server is raised by the driver, and classified."""
     connection = enter(door)
     door.refuses_batch = refusal
     with pytest.raises(mssql_python.Error) as caught:
@@ -229,14 +230,14 @@ def test_refused_statement(door: Gateway, refusal: Refusal, kind: type[ReltaskEr
 
 
 def test_server_that_proves_nothing_gets_no_token(door: Gateway) -> None:
-    """A certificate that no authority vouches for: the connection ends before the login."""
+    """A certificate that no authority signed: the connection ends before the login."""
     with pytest.raises(PermanentError, match=r"certificate.*cannot be verified"):
         enter(door, options="")
     assert door.logins == []
 
 
 def test_server_without_tls_gets_no_token(door: Gateway) -> None:
-    """Whoever offers no encryption is shown nothing."""
+    """A server that offers no encryption gets no token."""
     door.offers_tls = False
     with pytest.raises(PermanentError, match="does not offer TLS"):
         enter(door)
@@ -245,7 +246,7 @@ def test_server_without_tls_gets_no_token(door: Gateway) -> None:
 
 
 def test_token_is_not_sent_unencrypted_even_if_asked_to(door: Gateway) -> None:
-    """`encrypt=no` with a token: the server is not even asked."""
+    """`encrypt=no` with a token: nothing is sent to the server."""
     with pytest.raises(SettingsError, match="never sent unencrypted"):
         enter(door, options="?encrypt=no")
     assert door.threads == []
@@ -253,11 +254,11 @@ def test_token_is_not_sent_unencrypted_even_if_asked_to(door: Gateway) -> None:
 
 @needs_server
 async def test_mssql_worker_without_a_password(door: Gateway, endpoint: Endpoint, mssql_url: str) -> None:
-    """The journey of a user on Azure, with a real server behind the door: a job runs, and every login was a token."""
+    """As on Azure, with a real server behind the gateway: a job runs, and every login used a token."""
     door.behind = urlsplit(mssql_url)
     app = App(f"mssql://127.0.0.1:{door.port}{door.behind.path}{TRUSTED}")
-    told = Recorder()
-    app.subscribe(told)
+    recorder = Recorder()
+    app.subscribe(recorder)
 
     @app.task
     async def greet(name: str) -> str:
@@ -265,7 +266,7 @@ async def test_mssql_worker_without_a_password(door: Gateway, endpoint: Endpoint
 
     async with app.worker():
         job = await greet.enqueue("Ada")
-        await told.wait(events.RunSucceeded, job_id=job.id)
+        await recorder.wait(events.RunSucceeded, job_id=job.id)
         (run,) = await job.runs()
     assert (run.outcome, run.result) == ("succeeded", '"hello Ada"')
     assert {(login.user, login.token) for login in door.logins} == {("", endpoint.token(1))}

@@ -1,6 +1,7 @@
-"""Azure Database for PostgreSQL: a token in the place of the password, over TLS, to a server that proves who it is.
+"""Azure Database for PostgreSQL: a token instead of the password, over TLS, to a verified server.
 
-The tokens come from the real azure-identity, the logins go by the real driver to a real PostgreSQL that checks them.
+The tokens come from the real azure-identity, and the real driver logs in to a real PostgreSQL that
+checks them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TOKEN = "secret-token-of-the-identity"
 
 
 class Fixed:
-    """A credential that has one token."""
+    """A credential with one fixed token."""
 
     def get_token(self, _scope: str) -> Any:
         return SimpleNamespace(token=TOKEN)
@@ -45,14 +46,14 @@ class Fixed:
 
 
 def test_azure_url_needs_no_more_than_auth_entra() -> None:
-    """The option is reltask's own; the login is encrypted, to a server that proves who it is by the system's list."""
+    """The option is reltask's own; the login is encrypted, to a server verified by the system's certificates."""
     target = read_url(f"{AZURE}?auth=entra")
     assert target == Target(AZURE, pgbouncer=False, entra=True, makes_tls=True, verified=True)
     assert read_url(f"{AZURE}?auth=entra&pgbouncer=true").pgbouncer
 
 
 def test_credential_asks_for_tokens_without_the_option() -> None:
-    """`App(url, credential=…)` says the same as `auth=entra`, under the same rules."""
+    """`App(url, credential=…)` means the same as `auth=entra`, under the same rules."""
     store = App(AZURE, credential=Fixed())._make_store()
     assert isinstance(store, PostgresStore)
     assert store._options.tokens is not None
@@ -62,7 +63,7 @@ def test_credential_asks_for_tokens_without_the_option() -> None:
 
 
 def test_password_login_stays_what_it_was() -> None:
-    """Without the option and without a credential nobody asks for a token."""
+    """Without the option and without a credential, no token is fetched."""
     store = App("postgresql://worker:s3cret@localhost/jobs")._make_store()
     assert isinstance(store, PostgresStore)
     assert store._options.tokens is None
@@ -72,7 +73,7 @@ def test_password_login_stays_what_it_was() -> None:
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "server.postgres.database.azure.com"])
 @pytest.mark.parametrize("mode", ["disable", "allow", "prefer", "off"])
 def test_token_is_never_sent_unencrypted(host: str, mode: str) -> None:
-    """Whoever wants less than TLS is refused, on this machine too, and hears what to do."""
+    """A mode weaker than TLS is refused, on loopback too, and the error says what to do."""
     with pytest.raises(SettingsError, match=rf"never sent unencrypted.*sslmode={mode}\. Take sslmode out") as caught:
         read_url(f"postgresql://worker@{host}/jobs?auth=entra&sslmode={mode}")
     assert caught.value.remedy
@@ -89,7 +90,7 @@ def test_token_is_never_sent_unencrypted(host: str, mode: str) -> None:
     ],
 )
 def test_token_leaves_this_machine_for_a_proven_server_only(host: str, mode: str, *, verified: bool) -> None:
-    """`sslmode=require`, which Azure's portal writes, takes any certificate on loopback alone."""
+    """`sslmode=require`, which Azure's portal writes, accepts any certificate on loopback only."""
     target = read_url(f"postgresql://worker@{host}/jobs?auth=entra&sslmode={mode}")
     assert (target.entra, target.verified) == (True, verified)
 
@@ -111,7 +112,7 @@ def test_token_is_not_sent_over_a_socket_file(url: str) -> None:
 
 @pytest.mark.parametrize("password", ["worker:s3cret@localhost/jobs?", "worker@localhost/jobs?password=s3cret&"])
 def test_password_beside_a_token_is_refused(password: str) -> None:
-    """One of the two is a mistake, and nobody can tell which."""
+    """One of the two is a mistake, and it is not clear which."""
     with pytest.raises(SettingsError, match="Take the password out") as caught:
         read_url(f"postgresql://{password}auth=entra")
     assert "s3cret" not in str(caught.value)
@@ -119,7 +120,7 @@ def test_password_beside_a_token_is_refused(password: str) -> None:
 
 @pytest.mark.parametrize("auth", ["", "entar", "Entra", "s3cret"])
 def test_unknown_login_is_refused(auth: str) -> None:
-    """A misspelt option does not end in another login; it is not quoted, because it may be a secret."""
+    """A misspelt option does not select another login. It is not quoted: it may be a secret."""
     with pytest.raises(SettingsError, match="auth=entra for Microsoft Entra ID") as caught:
         read_url(f"{AZURE}?auth={auth}")
     assert "s3cret" not in str(caught.value)
@@ -133,12 +134,12 @@ def test_user_with_a_domain_has_to_be_escaped() -> None:
 
 
 def test_login_is_shown() -> None:
-    """How one logs in is no secret."""
+    """The kind of login is no secret."""
     assert safe_url(f"{AZURE}?auth=entra") == f"{AZURE}?auth=entra"
 
 
 def test_missing_authorities_are_named(tmp_path: Path) -> None:
-    """A file that is not there, or holds something else, is the URL's fault."""
+    """A file that does not exist, or holds something else, is an error in the URL."""
     (tmp_path / "empty.pem").touch()
     for name in ("absent.pem", "empty.pem"):
         with pytest.raises(SettingsError, match="sslrootcert"):
@@ -159,7 +160,7 @@ def front(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[TlsFront]
 
 @pytest.fixture(scope="session")
 def guarded_server(postgres_server: PostgresServer) -> PostgresServer:
-    """The server with a role that has to prove who it is."""
+    """The server, with a role that needs a password."""
     postgres_server.execute(f"create role {USER} login superuser")
     postgres_server.demand_password(USER)
     return postgres_server
@@ -175,7 +176,7 @@ class Place:
         self.accept(TOKEN)
 
     def accept(self, token: str) -> None:
-        """From now on this token gets in, and no other."""
+        """Accept this token from now on, and no other."""
         self._server.execute(f"alter role {USER} password '{token}'")
 
     def url(self, host: str = "127.0.0.1", **options: str) -> str:
@@ -223,7 +224,7 @@ async def test_worker_without_a_password(endpoint: Endpoint, front: TlsFront, pl
 
 
 async def test_mode_that_a_token_makes_stronger(front: TlsFront, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a token `sslmode=require` means no less than verify-full, so that the system may vouch for the server."""
+    """With a token `sslmode=require` means verify-full, so that the system's certificates suffice."""
     monkeypatch.setenv("SSL_CERT_FILE", str(front.authority))
     store = App(place.url(auth="", sslmode="require", sslrootcert="system"), credential=Fixed())._make_store()
     async with store.listen(lambda _: None) as listening:
@@ -233,7 +234,7 @@ async def test_mode_that_a_token_makes_stronger(front: TlsFront, place: Place, m
 
 
 async def test_each_kind_of_connection(endpoint: Endpoint, place: Place) -> None:
-    """A store's own connection, one for a task, the heartbeats' own, a listening one and an advisory lock's."""
+    """The store's pool, a task's transaction, the heartbeats, a listener and an advisory lock."""
     endpoint.only_token = TOKEN
     store = App(place.url())._make_store()
     assert isinstance(store, PostgresStore)
@@ -254,7 +255,7 @@ async def test_each_kind_of_connection(endpoint: Endpoint, place: Place) -> None
 def test_migrate_and_doctor(
     endpoint: Endpoint, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commands log in as workers do; what they show of the URL is no secret."""
+    """The commands log in as workers do, and show nothing secret of the URL."""
     endpoint.only_token = TOKEN
     monkeypatch.setenv("RELTASK_DATABASE_URL", place.url())
     assert run(["migrate"]) == 0
@@ -270,7 +271,7 @@ def test_migrate_and_doctor(
 def test_migrate_by_the_credential_of_the_app(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An app's own credential serves its migrations, too."""
+    """An app's credential is also used for its migrations."""
     imports = f"from reltask import App\nfrom {__name__} import Fixed\n"
     (tmp_path / "own_credential.py").write_text(f"{imports}app = App({place.url(auth='')!r}, credential=Fixed())\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -287,7 +288,7 @@ async def test_user_assigned_identity(endpoint: Endpoint, place: Place, monkeypa
 
 
 async def test_new_connection_has_a_new_token(endpoint: Endpoint, place: Place) -> None:
-    """A token that is about to expire is renewed for the next physical connection; the open one does not notice."""
+    """A token that is about to expire is renewed for the next physical connection; open ones are not affected."""
     endpoint.say(Answer(life=200), Answer())
     tokens = postgres_tokens()
     place.accept(endpoint.token(1))
@@ -300,7 +301,7 @@ async def test_new_connection_has_a_new_token(endpoint: Endpoint, place: Place) 
 
 @pytest.mark.slow
 async def test_endpoint_that_hangs_does_not_hurt_a_token_that_is_good(endpoint: Endpoint, place: Place) -> None:
-    """Part of the time for connecting is kept for the last good token."""
+    """Part of the connect timeout is kept for the last good token."""
     endpoint.only_token = TOKEN
     endpoint.say(Answer(life=200), Answer(hangs=True))
     tokens = postgres_tokens()
@@ -310,17 +311,17 @@ async def test_endpoint_that_hangs_does_not_hurt_a_token_that_is_good(endpoint: 
 
 
 async def test_refused_token(endpoint: Endpoint, front: TlsFront, place: Place) -> None:
-    """The server does not know the identity: the error says what a user of Azure can do, and shows no token."""
+    """The server does not know the identity: the error says what to do on Azure, and shows no token."""
     endpoint.only_token = "another-secret-token"
     with pytest.raises(PermanentError, match="pgaadauth_create_principal") as caught:
         async with connected(place.url(), postgres_tokens()):
             pass
     assert "another-secret-token" not in "".join(_chain(caught.value))
-    await front.left()  # the driver does not wait for the goodbye after a refusal: the loop must outlive it
+    await front.left()  # the driver does not wait for the connection's end after a refusal: the loop must outlive it
 
 
 async def test_no_token_to_be_had(endpoint: Endpoint, place: Place) -> None:
-    """A refusal says how to get a token; an endpoint that is away may come back."""
+    """A refusal says how to get a token; an unreachable endpoint is transient."""
     endpoint.say(Answer(status=403))
     with pytest.raises(PermanentError, match=r"gave no token.*az login"):
         async with connected(place.url(), postgres_tokens()):
@@ -338,7 +339,7 @@ class Unreachable:
 
 
 async def test_server_without_tls_gets_nothing(front: TlsFront, place: Place) -> None:
-    """It hears that TLS is wanted, and not a word more."""
+    """It receives the request for TLS, and nothing else."""
     front.offers_tls = False
     with pytest.raises(PermanentError, match="does not offer TLS, and a token"):
         async with connected(place.url(), postgres_tokens(Fixed())):
@@ -362,7 +363,7 @@ async def test_server_that_has_not_proved_who_it_is(place: Place, host: str, opt
 
 
 async def test_certificate_for_another_name_says_what_helps(place: Place) -> None:
-    """A token is sent to nobody else, so that no `sslmode` would help."""
+    """A token is sent to verified servers only, so no `sslmode` would help."""
     with pytest.raises(PermanentError, match="not valid for 'localhost'") as caught:
         async with connected(place.url("localhost"), postgres_tokens(Fixed())):
             pass
@@ -370,7 +371,7 @@ async def test_certificate_for_another_name_says_what_helps(place: Place) -> Non
 
 
 async def test_any_certificate_on_loopback_if_the_url_says_so(place: Place) -> None:
-    """For a server of one's own, on one's own machine: still encrypted."""
+    """For a server on this machine: still encrypted."""
     url = place.url(sslrootcert="", sslmode="require")
     async with connected(url, postgres_tokens(Fixed())) as connection:
         assert await connection.fetchval("select current_user") == USER

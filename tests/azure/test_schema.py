@@ -1,6 +1,6 @@
-"""The scripts of database/mssql: required columns, the tables of the other databases, no shape that fails somewhere.
+"""The scripts of database/mssql: required columns, PostgreSQL's tables, no construct that fails on some server.
 
-Whether they run is shown on a server; whether they parse, by `make check-tsql`.
+Whether they run is tested on a server; whether they parse, by `make check-tsql`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TYPES = {
 }
 RENAMED = {"task": "JobName", "key": "JobKey"}
 MORE = {"Jobs": {"RowNo", "Recurring", "IntervalMinutes", "IntervalMs", "LockTimeoutMinutes"}}
-"""What SQL Server has beside the columns of the protocol: the required minutes, and the order of the rows."""
+"""Columns that only SQL Server has: the required minutes, and the order of the rows."""
 
 _TABLE = re.compile(r"CREATE TABLE reltask\.(\w+) \((.*?)^    \);", re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(
@@ -66,7 +66,7 @@ def code(name: str) -> str:
 
 
 def tables() -> dict[str, dict[str, str]]:
-    """Tables, columns and types as the scripts make them."""
+    """Tables, columns and types as the scripts create them."""
     return {
         table: {column["name"]: f"{column['type']} {column['null']}" for column in _COLUMN.finditer(body)}
         for name in MAKES_TABLES
@@ -75,7 +75,7 @@ def tables() -> dict[str, dict[str, str]]:
 
 
 def postgres_tables() -> dict[str, dict[str, str]]:
-    """The same of PostgreSQL, under the names that SQL Server gives them."""
+    """PostgreSQL's tables, under the names that SQL Server gives them."""
     scripts = sorted((ROOT / "database/postgres").glob("*-create-*.sql"))
     text = "\n".join(path.read_text(encoding="utf-8") for path in scripts)
     found = re.findall(r"create table if not exists reltask\.(\w+) \(\n(.*?)^\)", text, re.MULTILINE | re.DOTALL)
@@ -88,7 +88,7 @@ def pascal(name: str) -> str:
 
 
 def test_required_columns() -> None:
-    """The Jobs table has the columns, types and defaults that were asked for."""
+    """The Jobs table has the required columns, types and defaults."""
     jobs = tables()["Jobs"]
     assert REQUIRED.items() <= jobs.items()
     for column, default in DEFAULTS.items():
@@ -102,7 +102,7 @@ def test_required_columns() -> None:
 
 
 def test_tables_are_those_of_postgres() -> None:
-    """Every table and column of the protocol is there, with a type that means the same."""
+    """Every table and column of the protocol exists, with an equivalent type."""
     mssql, postgres = tables(), postgres_tables()
     assert mssql.keys() == postgres.keys()
     for table, columns in postgres.items():
@@ -120,7 +120,7 @@ def test_column_that_came_later() -> None:
 
 
 def test_each_slot_ends_once() -> None:
-    """The constraint that makes "exactly once" true is the same as on PostgreSQL."""
+    """The constraint behind "exactly once" is the same as on PostgreSQL."""
     postgres = (ROOT / "database/postgres/001-create-tables.sql").read_text(encoding="utf-8")
     ends = re.search(r"runs_slot_ends_once.*?where outcome in \(([^)]*)\)", postgres, re.DOTALL)
     same = re.search(r"UX_Runs_SlotEndsOnce.*?WHERE Outcome IN \(([^)]*)\)", read(MAKES_TABLES[0]), re.DOTALL)
@@ -142,7 +142,7 @@ def test_seed() -> None:
 
 
 def test_reclamation_explains_itself_and_asks_twice() -> None:
-    """The WHERE clause is documented, and the UPDATE repeats it, so that no hint has to be relied on."""
+    """The WHERE clause is documented, and the UPDATE repeats it, so that it depends on no lock hint."""
     script = read("003-ReclamationQuery.sql")
     assert script.index("LockedBy IS NOT NULL           somebody") < script.index("SET NOCOUNT")
     update = code("003-ReclamationQuery.sql").partition("UPDATE reltask.Jobs")[2].partition(";")[0]
@@ -151,14 +151,14 @@ def test_reclamation_explains_itself_and_asks_twice() -> None:
 
 
 def test_four_roles() -> None:
-    """The same roles as on PostgreSQL, each made only where it is missing."""
+    """The same roles as on PostgreSQL, each created only if it is missing."""
     roles = re.findall(r"IF DATABASE_PRINCIPAL_ID\(N'(\w+)'\) IS NULL CREATE ROLE \1;", read("permissions.sql"))
     assert roles == ["reltask_migrate", "reltask_run", "reltask_enqueue", "reltask_read"]
     assert not re.search(r"GRANT[^;]*UPDATE[^;]*ON reltask\.Runs", code("permissions.sql"))
 
 
 def test_grants_are_never_missing_while_permissions_are_run() -> None:
-    """A change of owner drops grants: it happens only where it is needed, and in one transaction with all grants."""
+    """A change of owner drops grants: it is made only if needed, in one transaction with all grants."""
     text = code("permissions.sql")
     assert text.index("SET XACT_ABORT ON;") < text.index("BEGIN TRANSACTION;")
     assert text.rstrip().endswith("COMMIT TRANSACTION;")
@@ -173,7 +173,7 @@ def test_grants_are_never_missing_while_permissions_are_run() -> None:
 
 
 def test_drop_removes_every_table() -> None:
-    """Nothing of ours is left in the schema, so that the schema itself can go."""
+    """No object of reltask is left in the schema, so the schema can be dropped."""
     dropped = re.findall(r"DROP TABLE IF EXISTS reltask\.(\w+);", read("drop.sql"))
     assert sorted(dropped) == sorted(tables())
     assert code("drop.sql").rstrip().endswith("DROP SCHEMA IF EXISTS reltask;")
@@ -193,21 +193,21 @@ FAILS_SOMEWHERE = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_no_shape_that_fails_somewhere(script: Path) -> None:
-    """The scripts are right on SQL Server, on Azure SQL and on Babelfish."""
+def test_no_construct_that_fails_on_some_server(script: Path) -> None:
+    """The scripts contain nothing that SQL Server, Azure SQL or Babelfish rejects."""
     found = [reason for shape, reason in FAILS_SOMEWHERE.items() if re.search(shape, code(script.name), re.MULTILINE)]
     assert found == []
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_script_says_what_it_is_for(script: Path) -> None:
-    """A DBA who opens one sees first what it does."""
+    """The first comment of a script says what it does."""
     assert read(script.name).startswith("-- ")
 
 
 @pytest.mark.parametrize("script", MAKES_TABLES)
 def test_migration_can_be_run_again(script: str) -> None:
-    """A table is made only where it is missing, with its indexes, in one transaction; the version comes last."""
+    """A table is created only if it is missing, with its indexes, in one transaction; the version comes last."""
     text = code(script)
     made = re.findall(r"^    CREATE TABLE (reltask\.\w+)", text, re.MULTILINE)
     guarded = re.findall(r"IF OBJECT_ID\(N'(reltask\.\w+)', N'U'\) IS NULL\s+BEGIN\s+CREATE TABLE \1 ", text)
@@ -219,25 +219,28 @@ def test_migration_can_be_run_again(script: str) -> None:
 
 
 def opened(level: int | None) -> None:
-    """Look at a database of that compatibility level as a store does that opens."""
+    """Check a database of that compatibility level, as an opening store does."""
     schema.check({"read_only": 0, "compatibility_level": level, "schema_version": schema_version("mssql")})
 
 
 @pytest.mark.parametrize("level", [100, 110, 120])
 def test_database_of_an_older_server_is_refused(level: int) -> None:
-    """Below 130 there is no OPENJSON, and SQL Server calls that a missing object: no migration would help."""
+    """Below 130 there is no OPENJSON.
+
+    SQL Server reports a missing object, but no migration would help.
+    """
     with pytest.raises(PermanentError, match=rf"level {level}.*SET COMPATIBILITY_LEVEL = 130"):
         opened(level)
 
 
 @pytest.mark.parametrize("level", [None, 130, 160])
-def test_database_with_json_is_taken(level: int | None) -> None:
-    """130 is enough; where the level is not known, nothing is refused."""
+def test_database_with_json_is_accepted(level: int | None) -> None:
+    """130 is enough. If the level is unknown, nothing is refused."""
     opened(level)
 
 
 def test_level_of_babelfish_does_not_count() -> None:
-    """Babelfish says 120 of every database, and has OPENJSON all the same."""
+    """Babelfish reports 120 for every database, and has OPENJSON."""
     statement = (ROOT / "src/reltask/stores/mssql/sql/read_schema.sql").read_text(encoding="utf-8")
     asked = statement.partition("AS compatibility_level")[0]
     assert asked.rindex("WHEN SERVERPROPERTY('Babelfish') IS NULL") < asked.rindex("FROM sys.databases")
@@ -255,7 +258,10 @@ def check(*arguments: object) -> subprocess.CompletedProcess[str]:
 @needs_parser
 @pytest.mark.slow
 def test_parser_accepts_the_tree_and_rejects_a_mistake(tmp_path: Path) -> None:
-    """`make check-tsql` can fail: it names file, line and column. Parameters are turned into variables first."""
+    """`make check-tsql` can fail: it names file, line and column.
+
+    Parameters become variables first.
+    """
     good, bad = tmp_path / "good.sql", tmp_path / "bad.sql"
     good.write_text("-- :comment\nSELECT TOP (:limit) ':text' AS a FROM reltask.Jobs WHERE Id = :id;", encoding="utf-8")
     bad.write_text(

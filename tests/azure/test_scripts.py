@@ -1,4 +1,4 @@
-"""The PowerShell scripts, read by a grammar of PowerShell: neither PowerShell nor Azure was asked."""
+"""The PowerShell scripts, parsed by a PowerShell grammar. Neither PowerShell nor Azure is used."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CMDLETS = {
         "Write-Warning",
     },
 }
-"""Every command that the scripts may use, by the module that has it."""
+"""Every command that the scripts may use, by its module."""
 CHANGES_AZURE = re.compile(r"(New|Set|Remove|Update)-Az(?!Context|ure)")
 
 
@@ -100,14 +100,14 @@ def test_syntax(script: str) -> None:
     ],
 )
 def test_broken_script_is_noticed(before: str, after: str) -> None:
-    """The grammar can say no."""
+    """The grammar rejects a broken script."""
     assert before in source(CREATE)
     assert parse(source(CREATE).replace(before, after)).has_error
 
 
 @pytest.mark.parametrize("script", [CREATE, REMOVE])
 def test_parameters_and_defaults(script: str) -> None:
-    """Names and defaults are those that were required; the subscription has none, and must be given."""
+    """Names and defaults are the required ones; the subscription has none, and must be given."""
     assert declared(script) == PARAMETERS[script]
     mandatory = re.search(
         r"\[Parameter\(Mandatory = \$true\)\]\s+\[Validate[^\n]+\]\s+\[string\] \$(\w+)", source(script)
@@ -118,7 +118,7 @@ def test_parameters_and_defaults(script: str) -> None:
 
 @pytest.mark.parametrize("script", [CREATE, REMOVE])
 def test_help_explains_every_parameter(script: str) -> None:
-    """`Get-Help` knows each of them, and has an example."""
+    """`Get-Help` shows each of them, and an example."""
     assert re.findall(r"^\.PARAMETER (\w+)$", source(script), re.MULTILINE) == list(PARAMETERS[script])
     assert {".SYNOPSIS", ".DESCRIPTION", ".EXAMPLE"} <= set(re.findall(r"^\.[A-Z]+", source(script), re.MULTILINE))
 
@@ -136,8 +136,8 @@ def test_commands_exist(script: str) -> None:
 
 
 @pytest.mark.parametrize("script", [CREATE, REMOVE])
-def test_nothing_changes_without_being_asked(script: str) -> None:
-    """-WhatIf and -Confirm work: whatever changes Azure stands inside a ShouldProcess."""
+def test_every_change_of_azure_can_be_declined(script: str) -> None:
+    """-WhatIf and -Confirm work: every change of Azure is inside a ShouldProcess."""
     text = source(script)
     assert "[CmdletBinding(SupportsShouldProcess = $true" in text
     changing = [
@@ -156,7 +156,7 @@ def indent(line: str) -> int:
 
 
 def test_removal_asks_and_refuses() -> None:
-    """Removal asks by default, after it has shown what would go; a group without the tag is refused before that."""
+    """Removal shows what it would remove, then asks; a group without the tag is refused before that."""
     text = source(REMOVE)
     assert "ConfirmImpact = 'High'" in text
     order = ["is not tagged", "Get-AzResource ", "$PSCmdlet.ShouldProcess(", "Remove-AzResourceGroup"]
@@ -167,7 +167,7 @@ def test_removal_asks_and_refuses() -> None:
 
 @pytest.mark.parametrize("script", [CREATE, REMOVE])
 def test_only_a_missing_group_is_no_error(script: str) -> None:
-    """An expired login or throttling must not look like a group that is not there: groups are listed."""
+    """An expired login or throttling must not look like a missing group: groups are listed."""
     text = source(script)
     assert "SilentlyContinue" not in text
     assert "Get-AzResourceGroup | Where-Object { $_.ResourceGroupName -eq $ResourceGroupName }" in text
@@ -175,7 +175,7 @@ def test_only_a_missing_group_is_no_error(script: str) -> None:
 
 
 def test_foreign_group_is_refused_at_creation_too() -> None:
-    """A group that somebody else made is never tagged, or it could be removed with all that is in it."""
+    """A group that was not made by this script is never tagged; otherwise it could be removed with its content."""
     text = source(CREATE)
     assert text.index("is not tagged") < text.index("New-AzResourceGroup -Name")
     assert "-Tag @{ $TagName = $TagValue }" in text
@@ -187,7 +187,7 @@ def test_foreign_group_is_refused_at_creation_too() -> None:
 
 
 def test_script_and_template_fit_together() -> None:
-    """What the script hands over is what the template declares, and all that it demands."""
+    """The script passes exactly the parameters that the template declares and requires."""
     template = json.loads((INFRASTRUCTURE / "azure-sql.json").read_text(encoding="utf-8"))
     handed = set(re.findall(r"^        (\w+) += \$", source(CREATE), re.MULTILINE)) & set(template["parameters"])
     demanded = {name for name, parameter in template["parameters"].items() if "defaultValue" not in parameter}
@@ -206,8 +206,8 @@ def function(name: str) -> str:
     return found
 
 
-def test_what_is_there_is_left_out_of_the_deployment() -> None:
-    """A deployment sets all that it says: of a server or a database that exists it must say nothing."""
+def test_existing_resources_are_left_out_of_the_deployment() -> None:
+    """A deployment sets everything it names, so it must not name an existing server or database."""
     handed = function("Get-TemplateParameter")
     assert re.search(r"\$null -ne \$Server\) \{[^}]*\['serverName'\] = \$Server\.Name\n[^}]*\['location'\]", handed)
     assert re.search(r"\$Database -ne ''\) \{[^}]*\['databaseName'\] = \$Database\n[^}]*\['skuName'\] = ''", handed)
@@ -218,8 +218,8 @@ def test_what_is_there_is_left_out_of_the_deployment() -> None:
     assert "-ResourceType 'Microsoft.Sql/servers/databases'" in function("Find-Database")
 
 
-def test_of_several_one_has_to_be_named() -> None:
-    """Which of two servers, or of two databases, is meant is never guessed."""
+def test_one_of_several_has_to_be_named() -> None:
+    """With two servers or two databases, the script does not guess."""
     assert re.search(r"\.Count -gt 1\) \{\s+throw [^\n]*-ServerName", function("Find-Server"))
     assert re.search(r"\.Count -gt 1\) \{\s+throw [^\n]*-DatabaseName", function("Find-Database"))
 
@@ -231,8 +231,8 @@ def test_of_several_one_has_to_be_named() -> None:
         ("SkuName", "-Sku @{ name = $SkuName }"),
     ],
 )
-def test_what_is_there_changes_only_when_it_was_asked_for(parameter: str, change: str) -> None:
-    """A parameter that was not given has a default; that is for new things, and changes none that is there."""
+def test_existing_resources_change_only_on_request(parameter: str, change: str) -> None:
+    """A default applies to new resources, and changes no existing one."""
     text = source(CREATE)
     (line,) = [one for one in text.splitlines() if "Set-AzResource " in one and change in one]
     assert "-UsePatchSemantics" in line
@@ -242,20 +242,20 @@ def test_what_is_there_changes_only_when_it_was_asked_for(parameter: str, change
 
 
 def test_given_parameters_are_those_of_the_script() -> None:
-    """$PSBoundParameters is another one inside each function: it is kept once, outside of them."""
+    """$PSBoundParameters is different inside each function: the script's is kept once, outside of them."""
     (line,) = [one for one in source(CREATE).splitlines() if "$PSBoundParameters" in one]
     assert line == "$Given = $PSBoundParameters"
 
 
 def test_parameter_with_a_rule_is_not_assigned() -> None:
-    """Assigning to a parameter checks its [Validate…] again: '' for a tier or a database would be refused."""
+    """Assigning to a parameter checks its [Validate…] again, which would refuse '' for a tier or a database."""
     names = "|".join(PARAMETERS[CREATE])
     body = source(CREATE).partition("\n)\n")[2]
     assert not re.search(rf"\$({names})\s*=[^=]", body)
 
 
 def test_administrator_is_found_on_every_kind_of_login() -> None:
-    """In Cloud Shell the account is `MSI@…`, and only -SignedIn knows the person; a pipeline is an application."""
+    """In Cloud Shell the account is `MSI@…`, and only -SignedIn finds the person; a pipeline is an application."""
     text = function("Get-Administrator")
     order = [
         "-ne 'ServicePrincipal'",
@@ -284,5 +284,5 @@ def test_ends_with_what_to_do_next() -> None:
 
 @pytest.mark.parametrize("script", [CREATE, REMOVE])
 def test_no_password_anywhere(script: str) -> None:
-    """Nothing is asked for, made or printed that would have to be kept secret."""
+    """The scripts ask for, create and print nothing secret."""
     assert not re.search(r"SecureString|\$\w*(password|secret)", source(script), re.IGNORECASE)

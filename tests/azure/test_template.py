@@ -1,4 +1,4 @@
-"""The ARM template: its structure, its rules, and the names that were required. Azure itself has not been asked."""
+"""The ARM template: its structure, its rules, and the required names. Azure itself is not used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FUNCTIONS = {
     "uniqueString",
     "variables",
 }
-"""Functions of the template language that this template may use."""
+"""The template functions that this template may use."""
 
 
 def template() -> dict[str, Any]:
@@ -56,7 +56,7 @@ def default(name: str) -> Any:
 
 
 def test_names_and_defaults() -> None:
-    """What the requirements name is the default."""
+    """The names of the requirements are the defaults."""
     assert default("databaseName") == "TaskExecutionDb"
     assert default("skuName") == "Basic"
     assert default("serverName") == "[concat('reltaskexec-', uniqueString(resourceGroup().id))]"
@@ -66,7 +66,7 @@ def test_names_and_defaults() -> None:
 
 
 def test_every_parameter_has_a_default_and_none_is_a_password() -> None:
-    """A new server needs its administrator, one that is there needs nothing; nothing is called a password."""
+    """A new server needs its administrator, an existing one nothing; no parameter is a password."""
     parameters = template()["parameters"]
     assert [name for name in parameters if default(name) is None] == []
     assert default("administratorLogin") == default("administratorObjectId") == ""
@@ -80,7 +80,7 @@ def test_every_parameter_has_a_default_and_none_is_a_password() -> None:
 
 
 def test_server_knows_entra_alone() -> None:
-    """No SQL login can exist on the server; TLS 1.2 is the least."""
+    """No SQL login can exist on the server; TLS 1.2 is the minimum."""
     properties = resource("Microsoft.Sql/servers")["properties"]
     assert properties["administrators"]["azureADOnlyAuthentication"] is True
     assert properties["administrators"]["administratorType"] == "ActiveDirectory"
@@ -93,14 +93,14 @@ def test_server_knows_entra_alone() -> None:
     ("kind", "parameter"),
     [("Microsoft.Sql/servers", "administratorLogin"), ("Microsoft.Sql/servers/databases", "skuName")],
 )
-def test_what_is_there_already_can_be_left_alone(kind: str, parameter: str) -> None:
-    """A deployment would set the tier, the access and the administrator anew: without a value nothing is deployed."""
+def test_existing_resources_can_be_left_alone(kind: str, parameter: str) -> None:
+    """A deployment would reset tier, access and administrator: without a value nothing is deployed."""
     assert resource(kind)["condition"] == f"[not(empty(parameters('{parameter}')))]"
     assert "as it is" in template()["parameters"][parameter]["metadata"]["description"]
 
 
 def test_output_does_not_need_the_server_to_be_deployed() -> None:
-    """`reference` finds what this deployment has not made only if it is told the version of the interface."""
+    """`reference` finds a resource outside this deployment only if it is given the API version."""
     version = resource("Microsoft.Sql/servers")["apiVersion"]
     server = "resourceId('Microsoft.Sql/servers', parameters('serverName'))"
     assert f"reference({server}, '{version}')" in template()["outputs"]["connectionUrl"]["value"]
@@ -117,7 +117,7 @@ def test_firewall_opens_for_one_address_and_only_on_request() -> None:
 
 
 def test_order_and_tags() -> None:
-    """What lives on the server waits for the server, and what can be tagged is."""
+    """Resources on the server depend on it, and every resource that can have tags has them."""
     server = "[resourceId('Microsoft.Sql/servers', parameters('serverName'))]"
     for one in template()["resources"]:
         if one["type"] != "Microsoft.Sql/servers":
@@ -129,14 +129,14 @@ def test_order_and_tags() -> None:
 
 
 def test_every_resource_names_its_api() -> None:
-    """Each resource says which version of Azure's interface it was written for, all the same one."""
+    """Each resource names the version of Azure's API that it was written for."""
     versions = {one["apiVersion"] for one in template()["resources"]}
     assert len(versions) == 1
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", versions.pop())
 
 
 def test_what_is_named_is_declared_and_what_is_declared_is_used() -> None:
-    """A misspelt parameter would be noticed by Azure alone."""
+    """Only Azure would notice a misspelt parameter otherwise."""
     written = " ".join(expressions())
     for section in ("parameters", "variables"):
         assert set(re.findall(rf"{section}\('(\w+)'\)", written)) == set(template()[section])
@@ -144,7 +144,7 @@ def test_what_is_named_is_declared_and_what_is_declared_is_used() -> None:
 
 @pytest.mark.parametrize("expression", expressions())
 def test_expression_is_well_formed(expression: str) -> None:
-    """Brackets and quotes close, and every function is one that the language has."""
+    """Brackets and quotes are closed, and every function exists."""
     bare = re.sub(r"'[^']*'", "", expression)
     assert "'" not in bare
     depth = 0
@@ -156,7 +156,7 @@ def test_expression_is_well_formed(expression: str) -> None:
 
 
 def test_output_is_a_url_without_a_secret() -> None:
-    """It ends in what `RELTASK_DATABASE_URL` wants."""
+    """It ends in the value for `RELTASK_DATABASE_URL`."""
     value = template()["outputs"]["connectionUrl"]["value"]
     assert value.startswith("[concat('mssql://', reference(")
     assert value.endswith(".fullyQualifiedDomainName, '/', parameters('databaseName'))]")

@@ -1,4 +1,4 @@
-"""Tokens, asked for by the real azure-identity at a managed-identity endpoint on loopback."""
+"""Tokens, requested by the real azure-identity from a managed-identity endpoint on loopback."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from reltask.stores.entra import POSTGRES_SCOPE, SQL_SCOPE, Tokens, default_cred
 from tests.azure.conftest import Answer, Endpoint
 
 ALMOST_OVER = Answer(life=200)
-"""azure-identity renews a token that expires within five minutes at every question."""
+"""azure-identity renews a token that expires within five minutes at every request."""
 
 
 @pytest.fixture
 def credential(endpoint: Endpoint) -> Iterator[ManagedIdentityCredential]:
-    """Managed identity alone, without azure-identity's own retries, which take five seconds."""
+    """Managed identity only, without azure-identity's retries, which take five seconds."""
     assert endpoint.asked == []
     with ManagedIdentityCredential(retry_total=0) as found:
         yield found
@@ -39,7 +39,7 @@ def test_token_acquisition(endpoint: Endpoint) -> None:
 
 
 def test_default_credential_is_made_when_the_first_token_is_needed(endpoint: Endpoint) -> None:
-    """Without credential= nothing of azure-identity is touched until a connection is made; then it is the default."""
+    """Without credential=, azure-identity is not used until a connection is made; then it is the default."""
     tokens = Tokens()
     assert endpoint.asked == []
     assert tokens.fetch() == endpoint.token(1)
@@ -60,7 +60,7 @@ def test_user_assigned_identity(endpoint: Endpoint, monkeypatch: pytest.MonkeyPa
 
 
 def test_good_token_is_not_fetched_again(endpoint: Endpoint, credential: ManagedIdentityCredential) -> None:
-    """A token with an hour to live serves every connection of that hour."""
+    """A token that is valid for an hour serves every connection of that hour."""
     tokens = Tokens(credential)
     assert {tokens.fetch() for _ in range(5)} == {endpoint.token(1)}
     assert len(endpoint.asked) == 1
@@ -74,8 +74,8 @@ def test_token_refresh(endpoint: Endpoint, credential: ManagedIdentityCredential
 
 
 @pytest.mark.parametrize("status", [429, 500])
-def test_hiccup_of_the_endpoint_is_survived(endpoint: Endpoint, status: int) -> None:
-    """Too many requests, and an error of the endpoint's own, are tried again."""
+def test_passing_failure_of_the_endpoint_is_retried(endpoint: Endpoint, status: int) -> None:
+    """429 and 500 from the endpoint are retried."""
     endpoint.say(Answer(status=status), Answer())
     with DefaultAzureCredential() as credential:
         assert Tokens(credential).fetch() == endpoint.token(2)
@@ -85,7 +85,7 @@ def test_hiccup_of_the_endpoint_is_survived(endpoint: Endpoint, status: int) -> 
 def test_failing_endpoint_does_not_hurt_a_token_that_is_good(
     endpoint: Endpoint, credential: ManagedIdentityCredential, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    """When no new token can be had, the last one is tried: it may have minutes left, and the server knows."""
+    """If no new token can be had, the last one is tried: it may be valid for minutes, and the server decides."""
     endpoint.say(ALMOST_OVER, Answer(status=status))
     tokens = Tokens(credential)
     with caplog.at_level(logging.DEBUG):
@@ -96,7 +96,7 @@ def test_failing_endpoint_does_not_hurt_a_token_that_is_good(
 
 
 def test_endpoint_that_recovers_is_used_again(endpoint: Endpoint, credential: ManagedIdentityCredential) -> None:
-    """The last token is a stopgap: each connection asks anew. (After 429 or 500 azure-identity holds back a while.)"""
+    """Each connection asks again. (After 429 or 500 azure-identity pauses for a while.)"""
     endpoint.say(ALMOST_OVER, Answer(status=403), Answer())
     tokens = Tokens(credential)
     assert [tokens.fetch() for _ in range(3)] == [endpoint.token(1), endpoint.token(1), endpoint.token(3)]
@@ -104,7 +104,7 @@ def test_endpoint_that_recovers_is_used_again(endpoint: Endpoint, credential: Ma
 
 @pytest.mark.parametrize("status", [429, 500, 400, 403])
 def test_refusal_says_what_to_do(endpoint: Endpoint, credential: ManagedIdentityCredential, status: int) -> None:
-    """Without any token there is no connection; the error names the ways to get one."""
+    """Without a token there is no connection; the error names the ways to get one."""
     endpoint.say(Answer(status=status))
     with pytest.raises(PermanentError, match=r"gave no token.*az login.*AZURE_CLIENT_ID.*credential=") as caught:
         Tokens(credential).fetch()
@@ -112,7 +112,7 @@ def test_refusal_says_what_to_do(endpoint: Endpoint, credential: ManagedIdentity
 
 
 def test_endpoint_that_is_away_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody answers at the endpoint: that may pass."""
+    """An unreachable endpoint is a transient error."""
     monkeypatch.setenv("IDENTITY_ENDPOINT", "http://127.0.0.1:9/msi/token")
     monkeypatch.setenv("IDENTITY_HEADER", "h")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -121,7 +121,7 @@ def test_endpoint_that_is_away_is_transient(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_time_out(endpoint: Endpoint, credential: ManagedIdentityCredential) -> None:
-    """A connection waits for its token only so long. The answer that comes later serves the next connection."""
+    """A connection waits for its token up to a limit. A late answer serves the next connection."""
     endpoint.say(Answer(hangs=True), Answer())
     tokens = Tokens(credential)
     with pytest.raises(TransientError, match=r"no token within 0\.01 s"):
@@ -131,7 +131,10 @@ def test_time_out(endpoint: Endpoint, credential: ManagedIdentityCredential) -> 
 
 
 def test_time_out_does_not_hurt_a_token_that_is_good(endpoint: Endpoint, credential: ManagedIdentityCredential) -> None:
-    """A black hole costs the patience once; while the question is still open nobody else waits for it in vain."""
+    """A black hole costs the timeout once.
+
+    While the request is open, other connections do not wait for it.
+    """
     endpoint.say(ALMOST_OVER, Answer(hangs=True))
     tokens = Tokens(credential)
     first = tokens.fetch()
@@ -143,7 +146,7 @@ def test_time_out_does_not_hurt_a_token_that_is_good(endpoint: Endpoint, credent
 
 
 class Gate:
-    """A credential that answers when it is told to."""
+    """A credential that answers when the test says so."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -157,8 +160,8 @@ class Gate:
         return SimpleNamespace(token=f"{scope} {self.asked}")
 
 
-def test_connections_that_are_made_together_share_a_question() -> None:
-    """A worker that opens all its connections asks once, not once for each."""
+def test_connections_made_together_share_one_request() -> None:
+    """A worker that opens all its connections sends one request, not one each."""
     gate, found = Gate(), []
     tokens = Tokens(gate)
     threads = [threading.Thread(target=lambda: found.append(tokens.fetch())) for _ in range(8)]
@@ -170,8 +173,8 @@ def test_connections_that_are_made_together_share_a_question() -> None:
     assert len(set(found)) <= gate.asked < 8
 
 
-def test_question_that_never_ends_is_asked_again() -> None:
-    """A credential that hangs for ever does not block its successors for ever."""
+def test_request_that_never_ends_is_sent_again() -> None:
+    """A credential that hangs does not block later ones for ever."""
     now = [0.0]
     gate = Gate()
     tokens = Tokens(gate, monotonic=lambda: now[0])
@@ -186,7 +189,7 @@ def test_question_that_never_ends_is_asked_again() -> None:
 
 
 def test_asynchronous_credential_is_refused() -> None:
-    """A credential of azure.identity.aio belongs to one event loop, and connections are made on threads."""
+    """A credential of azure.identity.aio belongs to one event loop; connections are made on threads."""
 
     class Asynchronous:
         async def get_token(self, *_: str) -> Any:
@@ -199,7 +202,7 @@ def test_asynchronous_credential_is_refused() -> None:
 def test_token_is_never_shown(
     endpoint: Endpoint, credential: ManagedIdentityCredential, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither a repr, nor a log line of any level, nor an error holds a token."""
+    """No repr, log line or error contains a token."""
     endpoint.say(ALMOST_OVER, Answer(status=500))
     tokens = Tokens(credential)
     with caplog.at_level(logging.DEBUG):
@@ -210,13 +213,13 @@ def test_token_is_never_shown(
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has no azure-identity hears what to install."""
+    """Without azure-identity the error says what to install."""
     monkeypatch.setitem(sys.modules, "azure.identity", None)
     with pytest.raises(MissingExtra, match=r"reltask\[azure\]"):
         default_credential()
 
 
 async def test_tokens_for_postgres(endpoint: Endpoint, credential: ManagedIdentityCredential) -> None:
-    """Azure Database for PostgreSQL has a scope of its own; an event loop goes on while it waits."""
+    """Azure Database for PostgreSQL has its own scope; the event loop is not blocked."""
     assert await postgres_tokens(credential).fetch_async() == endpoint.token(1)
     assert endpoint.asked[0]["resource"] == POSTGRES_SCOPE.removesuffix("/.default")

@@ -1,10 +1,10 @@
-"""TLS in front of a PostgreSQL that may have been built without it: a client cannot tell it from Azure's own.
+"""TLS in front of a PostgreSQL that may have been built without it, as on Azure.
 
     client ── SSLRequest ──► S ══ TLS, with a certificate for 127.0.0.1 ══► plain, on loopback ──► PostgreSQL
                        └──► N: this server has no TLS
 
-What arrives outside of TLS is kept, so that a test can say that it was nothing but the request for TLS. A client may
-show a certificate, and the server's own will do: whose it was is kept, too.
+What arrives outside TLS is kept, so that a test can check that it was only the request for TLS. A
+client may present a certificate, for example the server's own; its name is kept too.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 
 
 class TlsFront:
-    """Takes connections on a port of its own, and hands what comes over TLS on to a server's port."""
+    """Listens on its own port, and forwards what arrives over TLS to a server's port."""
 
     def __init__(self, target: int, directory: Path) -> None:
         self.authority = directory / "authority.pem"
-        """The file that `sslrootcert` would name."""
+        """The file for `sslrootcert`."""
         self.certificate, self.key = directory / "server.pem", directory / "server.key"
-        """The files that `sslcert` and `sslkey` could name."""
+        """The files for `sslcert` and `sslkey`."""
         self.port = 0
         self.offers_tls = True
         self.in_clear: list[bytes] = []
-        """Everything that came without TLS."""
+        """Everything that arrived without TLS."""
         self.shown: list[str | None] = []
-        """Whose certificate each client showed, if it did."""
+        """The certificate name of each client that presented one."""
         self.protocols: list[str | None] = []
-        """What each client said that it would speak inside of TLS."""
+        """The protocols that each client offered inside TLS."""
         self._target = target
         self._served = 0
         self._unused = threading.Event()
@@ -60,7 +60,7 @@ class TlsFront:
         return server
 
     async def end(self) -> None:
-        """End every connection, also those that are only just being accepted, or that a copy still belongs to."""
+        """End every connection, including those that are just being accepted or copied."""
         await _turns()
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks:
@@ -69,7 +69,7 @@ class TlsFront:
             await _turns()
 
     async def left(self) -> None:
-        """Nobody is connected any more, and a client on the calling loop has noticed: TLS says goodbye both ways."""
+        """Wait until no client is connected, and a client on the calling loop has noticed the end of TLS."""
         await asyncio.to_thread(self._unused.wait)
         await _turns()
 
@@ -108,7 +108,7 @@ def _common_name(certificate: dict[str, Any] | None) -> str | None:
 
 
 async def _turns() -> None:
-    """A transport lets go of its socket a turn after its end was seen, TLS another turn later."""
+    """A transport closes its socket one loop turn after its end, TLS one turn later."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -121,7 +121,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @contextmanager
 def tls_front(target: int, directory: Path) -> Iterator[TlsFront]:
-    """A front that lives in a thread of its own, so that synchronous code can be its client."""
+    """A front in a separate thread, so that synchronous code can be its client."""
     front = TlsFront(target, directory)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -141,7 +141,7 @@ def tls_front(target: int, directory: Path) -> Iterator[TlsFront]:
 
 
 def server_context(directory: Path, authority_file: Path) -> ssl.SSLContext:
-    """A server's side of TLS: its key, and a certificate from an authority that is written beside it."""
+    """A server's side of TLS: its key, and a certificate from an authority stored beside it."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = _certificate("authority", authority_key, "authority", authority_key)
     certificate = _certificate("server", key, "authority", authority_key)
@@ -158,7 +158,7 @@ def server_context(directory: Path, authority_file: Path) -> ssl.SSLContext:
 def _certificate(
     name: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuer_key: ec.EllipticCurvePrivateKey
 ) -> x509.Certificate:
-    """Good for an hour; an authority's own if it issues itself, otherwise a server's on loopback."""
+    """Valid for an hour: a self-signed authority's, otherwise a server's on loopback."""
     now, hour = datetime.now(UTC), timedelta(hours=1)
     is_authority = name == issuer
     builder = (

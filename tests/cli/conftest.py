@@ -1,4 +1,4 @@
-"""Command line tests: a directory and a SQLite file of their own, no settings from outside."""
+"""Command line tests: a separate directory and SQLite file, no settings from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's directory with an app in it, and the ways to call the command line there."""
+"""A user's directory with an app in it, and ways to run the command line there."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ number = 7
 
 
 class Result(NamedTuple):
-    """What a command left behind."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -66,7 +66,10 @@ class Result(NamedTuple):
 
 
 class Project:
-    """A directory with a module of tasks; `name` is the module's, and `app` names the app in it."""
+    """A directory with a module of tasks.
+
+    `name` is the module's name, `app` refers to the app in it.
+    """
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.name = f"project_{next(_numbers)}"  # Python imports a name only once
@@ -83,7 +86,7 @@ class Project:
         return Result(code, *self._capsys.readouterr())
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        """Start a command in a process of its own."""
+        """Start a command in a separate process."""
         process = subprocess.Popen(
             [sys.executable, "-m", "reltask.cli", *arguments],
             cwd=self.folder,
@@ -96,7 +99,7 @@ class Project:
         return process
 
     def close(self) -> None:
-        """End what still runs, and close what was read from."""
+        """Kill running processes, and close their pipes."""
         for process in self._started:
             process.kill()
             process.wait()
@@ -105,7 +108,7 @@ class Project:
                     stream.close()
 
     def call(self, *arguments: str, **variables: str) -> Result:
-        """Run a command in a process of its own."""
+        """Run a command in a separate process."""
         process = self.start(*arguments, **variables)
         out, err = process.communicate(timeout=60)
         return Result(process.returncode, out, err)
@@ -118,12 +121,12 @@ class Project:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """This process's environment, able to import what it imports."""
+    """This process's environment, with the same import path."""
     return {**os.environ, "PYTHONPATH": str(Path(reltask.__file__).parents[1]), **variables}
 
 
 def wait_for(process: subprocess.Popen[str], text: str) -> str:
-    """Read the process's log up to the line that holds this text."""
+    """Read the process's log up to the line that contains this text."""
     assert process.stderr is not None
     for line in process.stderr:
         if text in line:

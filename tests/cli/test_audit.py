@@ -1,4 +1,4 @@
-"""`reltask audit` on real files: silent about what is sound, loud about what is not, and it changes nothing."""
+"""`reltask audit` on real files: it reports violations only, and changes nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_sound_database_has_no_violations(worked: Project) -> None:
 
 
 def test_a_violation_has_an_exit_status(worked: Project) -> None:
-    """1, the job, the finding by its name, and where to read on."""
+    """1, the job, the finding's name, and where to read on."""
     damage("update reltask_jobs set slot_no = 4 where task = 'tick'")
     result = worked.run("audit", worked.app)
     assert result.code == 1
@@ -50,7 +50,7 @@ def test_a_violation_has_an_exit_status(worked: Project) -> None:
 
 
 def test_the_audit_speaks_json(worked: Project) -> None:
-    """The same for machines, with the same exit status."""
+    """The same as JSON, with the same exit status."""
     sound = worked.run("audit", "--database", "sqlite:///jobs.db", "--json").json
     assert (sound["violations"], sound["breaks"], sound["waits"]) == (0, [], [])
     assert [task["task"] for task in sound["tasks"]] == ["fragile", "hello", "tick"]
@@ -61,7 +61,7 @@ def test_the_audit_speaks_json(worked: Project) -> None:
 
 
 def test_an_idle_worker_is_a_violation_and_a_missing_one_a_note(project: Project) -> None:
-    """A job that nobody can run is not lost; one that somebody leaves lying is."""
+    """A job that no worker can run is not lost; one that an idle worker leaves is."""
     project.enqueue("hello", name="Ada")
     damage("update reltask_jobs set created_at = 0, next_run_time = 0")
     missing = project.run("audit", project.app)
@@ -76,8 +76,8 @@ def test_an_idle_worker_is_a_violation_and_a_missing_one_a_note(project: Project
     assert "violation[unclaimed] hello in queue default: 1 job" in idle.out
 
 
-def test_losses_are_told_with_their_reason(worked: Project) -> None:
-    """Which worker, how often, and what was written about it; a loss that was made good is no violation."""
+def test_losses_are_reported_with_their_reason(worked: Project) -> None:
+    """Which worker, how often, and the recorded reason; a loss that was repaired is no violation."""
     damage("update reltask_runs set outcome = 'lost', error = 'no heartbeat since noon' where task = 'fragile'")
     damage("update reltask_workers set heartbeat_at = heartbeat_at + 3600000000")
     result = worked.run("audit", worked.app)
@@ -86,8 +86,8 @@ def test_losses_are_told_with_their_reason(worked: Project) -> None:
     assert "The workers of 1 run came back after the loss." in result.out
 
 
-def test_pruned_history_is_told_and_forgiven(worked: Project) -> None:
-    """A job older than what is kept may have lost its first rows."""
+def test_pruned_history_is_reported_and_no_violation(worked: Project) -> None:
+    """A job older than the retention may have lost its first rows."""
     damage("update reltask_jobs set created_at = 0")
     damage("update reltask_runs set fence = 7, slot_no = 7 where task = 'tick'")
     damage("update reltask_jobs set fence = 7, slot_no = 8 where task = 'tick'")
@@ -97,7 +97,7 @@ def test_pruned_history_is_told_and_forgiven(worked: Project) -> None:
 
 
 def test_the_queries_are_printed_for_a_dba(project: Project) -> None:
-    """All four, in the database's own SQL, and nothing is connected to."""
+    """All four, in the database's own SQL, without a connection."""
     result = project.run("audit", "--database", "postgresql://nowhere/x", "--sql")
     assert result.code == 0
     for verb in ("audit_tasks", "audit_slots", "audit_waiting", "audit_losses"):
@@ -112,7 +112,7 @@ def test_the_queries_are_printed_for_a_dba(project: Project) -> None:
 
 
 def test_an_audit_changes_nothing(worked: Project) -> None:
-    """It reads, and that is all."""
+    """It only reads."""
 
     def dump() -> list[str]:
         with closing(sqlite3.connect("jobs.db")) as connection:
@@ -124,7 +124,7 @@ def test_an_audit_changes_nothing(worked: Project) -> None:
 
 
 def test_an_empty_database_says_so(project: Project) -> None:
-    """Nothing was promised yet."""
+    """An empty database has no violations."""
     project.run("migrate", project.app)
     result = project.run("audit", project.app)
     assert (result.code, result.out) == (

@@ -31,26 +31,26 @@ def worked(project: Project) -> Project:
 
 
 def test_every_command_is_there_and_explains_itself(project: Project) -> None:
-    """The lines in the help are constants; behind each there is a command with a help of its own."""
+    """The lines of the help are constants; each names a command that has its own help."""
     for name in COMMANDS:
         assert project.run(name, "--help").out.startswith(f"Usage: reltask {name}")
 
 
 @pytest.mark.parametrize("name", READING)
 def test_every_reading_command_speaks_json(name: str, project: Project) -> None:
-    """Machines read what people read."""
+    """Every command that reads has `--json`."""
     assert "--json" in project.run(*name.split(), "--help").out
 
 
 def test_an_unknown_command_suggests_one(project: Project) -> None:
-    """A typing mistake costs one look, and has the exit status of wrong usage."""
+    """The exit status is that of wrong usage."""
     result = project.run("wrker")
     assert result.code == 2
     assert "Did you mean worker?" in result.err
 
 
 def test_the_help_page_names_every_command_and_exit_status() -> None:
-    """docs/cli.md and the help text are what people look things up in."""
+    """docs/cli.md and the help text list every command and exit status."""
     page = (Path(__file__).parents[2] / "docs/cli.md").read_text()
     assert [name for name in COMMANDS if f"`reltask {name}" not in page] == []
     assert [code for code in (0, 1, 2, 69, 70, 78, 130) if f"| {code} |" not in page] == []
@@ -61,7 +61,7 @@ def test_the_help_page_names_every_command_and_exit_status() -> None:
 
 
 def test_enqueue_then_once(project: Project) -> None:
-    """The first ten minutes: enqueue, a worker, and the result in the ledger."""
+    """The first ten minutes: enqueue, run a worker, and read the result in the ledger."""
     job = project.enqueue("hello", name="Ada")
     assert project.call("worker", project.app, "--once").code == 0
     (run,) = project.run("runs", project.app, "--job", job, "--json").json
@@ -69,7 +69,7 @@ def test_enqueue_then_once(project: Project) -> None:
 
 
 def test_enqueue_options(project: Project) -> None:
-    """Delay, queue, priority and key end in the row."""
+    """Delay, queue, priority and key are stored in the row."""
     options = ["--delay", "5m", "--queue", "mail", "--priority", "1", "--key", "ada"]
     result = project.run("enqueue", project.app, "hello", '{"name": "Ada"}', *options)
     assert "hello enqueued:" in result.out
@@ -96,7 +96,7 @@ def test_enqueue_options(project: Project) -> None:
     ],
 )
 def test_bad_input_is_refused_in_words(arguments: list[str], code: int, error: str, project: Project) -> None:
-    """Nothing is enqueued, the error says what to do, and does not quote arguments."""
+    """Nothing is enqueued; the error says what to do, and quotes no arguments."""
     result = project.run("enqueue", project.app, *arguments)
     assert result.code == code
     assert error in result.err
@@ -109,7 +109,7 @@ def test_bad_input_is_refused_in_words(arguments: list[str], code: int, error: s
 
 
 def test_status_counts_everything(worked: Project) -> None:
-    """One screen, and the same as JSON; without a worker it says so."""
+    """One screen, and the same as JSON. Without a worker it says so."""
     result = worked.run("status", worked.app)
     lines = dict(line.split(maxsplit=1) for line in result.out.splitlines() if line.startswith(("dead", "due")))
     assert lines == {"dead": "1   see: reltask dead list", "due": "0"}
@@ -119,13 +119,13 @@ def test_status_counts_everything(worked: Project) -> None:
 
 
 def test_status_names_tasks_that_no_worker_knows(project: Project) -> None:
-    """A due job that nobody will ever take must not wait in silence."""
+    """A due job that no worker knows must be reported."""
     project.enqueue("hello", name="Ada")
     assert "No live worker knows hello: 1 due." in project.run("status", project.app).out
 
 
 def test_status_finds_its_database(worked: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By an app, by a URL, by RELTASK_APP, or by the settings; else it says how to name one."""
+    """By an app, a URL, RELTASK_APP, or the settings; otherwise the error says how to name one."""
     nowhere = worked.run("status")
     assert nowhere.code == 78
     assert "RELTASK_APP" in nowhere.err
@@ -138,7 +138,7 @@ def test_status_finds_its_database(worked: Project, monkeypatch: pytest.MonkeyPa
 
 
 def test_looking_makes_no_file(project: Project) -> None:
-    """A mistyped name must not leave an empty database behind."""
+    """A mistyped name must not create an empty database."""
     result = project.run("status", "--database", "sqlite:///typo.db")
     assert result.code == 78
     assert "There is no database sqlite:///typo.db yet." in result.err
@@ -146,7 +146,7 @@ def test_looking_makes_no_file(project: Project) -> None:
 
 
 def test_workers_are_listed(worked: Project) -> None:
-    """Also those that have gone."""
+    """Stopped workers too."""
     (worker,) = worked.run("workers", worked.app, "--json").json
     assert worker["state"] == "stopped"
     assert worker["id"] in worked.run("workers", worked.app).out
@@ -161,13 +161,13 @@ def test_tables_are_aligned(worked: Project) -> None:
 
 @pytest.mark.parametrize("filter_", [["--task", "helo"], ["--job", MISSING]])
 def test_a_filter_that_finds_no_run_says_so(filter_: list[str], worked: Project) -> None:
-    """Runs have ended; it is only that none of them matches."""
+    """Runs exist, but none matches."""
     assert worked.run("runs", worked.app, *filter_).out == "No run that has ended matches.\n"
 
 
 @pytest.mark.parametrize("command", ["jobs list", "dead list", "runs", "stats"])
 def test_a_number_beyond_all_databases(command: str, project: Project) -> None:
-    """The option is named, and what it can be; the largest that it can be is taken."""
+    """The error names the option and its range; the largest value is accepted."""
     project.enqueue("hello", name="Ada")
     option, limit = ("--minutes", 52_596_000) if command == "stats" else ("--limit", 2**31 - 1)
     assert project.run(*command.split(), project.app, option, str(limit)).code == 0
@@ -178,7 +178,7 @@ def test_a_number_beyond_all_databases(command: str, project: Project) -> None:
 
 
 def test_no_run_yet(project: Project) -> None:
-    """Without a filter, nothing means nothing."""
+    """Without a filter, an empty list says that there is no run."""
     project.enqueue("hello", name="Ada")
     assert project.run("runs", project.app).out == "No run has ended yet.\n"
 
@@ -187,7 +187,7 @@ def test_no_run_yet(project: Project) -> None:
 
 
 def test_a_job_is_paused_resumed_run_and_discarded(worked: Project) -> None:
-    """Each by its id; what cannot be done says why and changes nothing."""
+    """Each by its id. An action that is not possible says why, and changes nothing."""
     (job,) = worked.run("jobs", "list", worked.app, "--task", "tick", "--json").json
     for action, state in [("pause", "paused"), ("resume", "ready"), ("run", "ready")]:
         assert worked.run("jobs", action, job["id"], "--app", worked.app).code == 0
@@ -199,7 +199,7 @@ def test_a_job_is_paused_resumed_run_and_discarded(worked: Project) -> None:
 
 
 def test_a_paused_job_that_is_due_is_still_paused(worked: Project) -> None:
-    """To make a job due does not resume it, and whoever did so is told what is missing."""
+    """Making a job due does not resume it, and the command says so."""
     (job,) = worked.run("jobs", "list", worked.app, "--task", "tick", "--json").json
     run = ("jobs", "run", job["id"], "--app", worked.app)
     assert "paused" not in worked.run(*run).out
@@ -208,7 +208,7 @@ def test_a_paused_job_that_is_due_is_still_paused(worked: Project) -> None:
 
 
 def test_running_a_recurring_job_names_the_occurrence_brought_forward(worked: Project) -> None:
-    """Tonight's run has then been done; a one-off has no other occurrence to speak of."""
+    """That occurrence has then run; a one-off has no other occurrence."""
     (job,) = worked.run("jobs", "list", worked.app, "--task", "tick", "--json").json
     nominal = f"{datetime.fromisoformat(job['next_run_time']):%Y-%m-%d %H:%M:%S} UTC"
     answer = worked.run("jobs", "run", job["id"], "--app", worked.app).out
@@ -219,14 +219,14 @@ def test_running_a_recurring_job_names_the_occurrence_brought_forward(worked: Pr
 
 
 def test_a_job_that_is_not_there_cannot_be_paused(worked: Project) -> None:
-    """Saying that it was done would be a lie."""
+    """The command must not report success."""
     result = worked.run("jobs", "pause", MISSING, "--app", worked.app)
     assert result.code == 1
     assert "nothing was changed" in result.err
 
 
 def test_a_dead_letter_is_shown_retried_and_discarded(worked: Project) -> None:
-    """With its traceback; a retry gives it new attempts."""
+    """With its traceback. A retry gives it new attempts."""
     (letter,) = worked.run("dead", "list", worked.app, "--json").json
     assert "ValueError: it broke" in worked.run("dead", "list", worked.app).out
     shown = worked.run("dead", "show", letter["id"], "--app", worked.app)
@@ -239,8 +239,8 @@ def test_a_dead_letter_is_shown_retried_and_discarded(worked: Project) -> None:
 
 
 @pytest.mark.parametrize(("action", "done"), [("discard", "discarded"), ("retry", "will be tried again")])
-def test_only_dead_letters_are_changed_and_each_is_told_of(worked: Project, action: str, done: str) -> None:
-    """A healthy job stays, in words; those behind it are changed all the same, and the exit status is 1."""
+def test_only_dead_letters_are_changed_and_each_is_reported(worked: Project, action: str, done: str) -> None:
+    """A healthy job is left unchanged and named; the others are changed, and the exit status is 1."""
     (letter,) = worked.run("dead", "list", worked.app, "--json").json
     healthy = worked.enqueue("hello", name="Bea")
     result = worked.run("dead", action, healthy, MISSING, letter["id"], "--app", worked.app)
@@ -254,13 +254,13 @@ def test_only_dead_letters_are_changed_and_each_is_told_of(worked: Project, acti
 
 
 def test_dead_letters_are_named_or_all(worked: Project) -> None:
-    """Neither is no answer, and both would be a guess."""
+    """Neither, or both, is an error."""
     assert worked.run("dead", "retry", "--app", worked.app).code == 2
     assert worked.run("dead", "retry", MISSING, "--all", "--app", worked.app).code == 2
 
 
 def test_a_paused_dead_letter_is_retried_but_paused(worked: Project) -> None:
-    """To retry does not resume, and whoever did so is told what is missing; of others nothing of the kind is said."""
+    """A retry does not resume, and the command says so; for other jobs it does not."""
     (letter,) = worked.run("dead", "list", worked.app, "--json").json
     with closing(sqlite3.connect(worked.folder / "jobs.db")) as connection, connection:
         connection.execute("update reltask_jobs set paused_at = dead_at where dead_at is not null")
@@ -272,7 +272,7 @@ def test_a_paused_dead_letter_is_retried_but_paused(worked: Project) -> None:
 
 @pytest.mark.parametrize("action", ["pause", "resume"])
 def test_a_dead_job_is_neither_paused_nor_resumed(action: str, worked: Project) -> None:
-    """The answer counts death among the reasons."""
+    """The error names death as the reason."""
     (letter,) = worked.run("dead", "list", worked.app, "--json").json
     result = worked.run("jobs", action, letter["id"], "--app", worked.app)
     assert result.code == 1
@@ -283,7 +283,7 @@ def test_a_dead_job_is_neither_paused_nor_resumed(action: str, worked: Project) 
 def test_all_dead_letters_are_more_than_one_batch(
     action: str, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All are all; and each is changed once, also while a worker lets it die again."""
+    """All are changed, each once, even if a worker lets one die again meanwhile."""
     monkeypatch.setattr("reltask.cli.dead.ALL_AT_ONCE", 2)
     letters = {project.enqueue("fragile", secret="hush") for _ in range(5)}
     assert project.call("worker", project.app, "--once").code == 0
@@ -301,7 +301,7 @@ def test_all_dead_letters_are_more_than_one_batch(
 
 
 def test_migrate_a_file(project: Project) -> None:
-    """`--check` only looks; the second run has nothing to do."""
+    """`--check` only reads; a second run has nothing to do."""
     url = ("--database", "sqlite:///new.db")
     assert project.run("migrate", *url, "--check").code == 1
     assert not (project.folder / "new.db").exists()
@@ -313,7 +313,7 @@ def test_migrate_a_file(project: Project) -> None:
 
 @pytest.mark.parametrize("command", [["migrate"], ["migrate", "--check"], ["status"]])
 def test_a_newer_schema_is_refused(command: list[str], project: Project) -> None:
-    """An old reltask must not touch what a new one has made."""
+    """An older reltask must not change a newer schema."""
     project.run("migrate", "--database", "sqlite:///new.db")
     with sqlite3.connect("new.db") as connection:
         connection.execute("update reltask_meta set schema_version = 99")
@@ -325,7 +325,7 @@ def test_a_newer_schema_is_refused(command: list[str], project: Project) -> None
 
 @pytest.mark.slow
 def test_postgres_says_what_to_run(empty_postgres_url: str, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missing tables are one command away, and the error names it."""
+    """The error names the command that creates the missing tables."""
     monkeypatch.setenv("RELTASK_DATABASE_URL", empty_postgres_url)
     missing = project.run("status")
     assert missing.code == 78
@@ -337,7 +337,7 @@ def test_postgres_says_what_to_run(empty_postgres_url: str, project: Project, mo
 
 
 def test_sql_is_printed(project: Project) -> None:
-    """The tables by default, a statement by its verb, and nothing is connected to."""
+    """The tables by default, a statement by its verb, without a connection."""
     assert "create table" in project.run("sql", "--dialect", "sqlite").out.lower()
     assert "-- claim_jobs" in project.run("sql", "--database", "postgresql://nowhere/x", "claim_jobs").out
     names = project.run("sql", "--dialect", "postgres", "--list", "--json").json

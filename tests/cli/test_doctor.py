@@ -1,4 +1,4 @@
-"""`reltask doctor` on real databases: it looks, changes nothing, and its exit status says if there is a problem."""
+"""`reltask doctor` on real databases: it only reads, and its exit status says whether there is a problem."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def levels(result: Result) -> dict[str, str]:
 
 
 def remedy(result: Result, check: str) -> str:
-    """What the doctor says about its only finding of this kind."""
+    """The remedy of the only finding of this kind."""
     (found,) = (finding for finding in result.json["findings"] if finding["check"] == check)
     assert found["level"] == "problem"
     return str(found["remedy"])
@@ -42,7 +42,7 @@ def remedy(result: Result, check: str) -> str:
 
 
 def test_a_sound_file(project: Project) -> None:
-    """Each check has its line, nothing is to be done, and the exit status is 0."""
+    """Each check has its line, there is nothing to do, and the exit status is 0."""
     project.enqueue("hello", name="Ada")
     result = project.run("doctor", project.app)
     assert result.code == 0
@@ -52,7 +52,7 @@ def test_a_sound_file(project: Project) -> None:
 
 
 def test_no_file(project: Project) -> None:
-    """A problem, and no file is made by looking for it."""
+    """A missing file is a problem, and looking for it does not create it."""
     result = project.run("doctor", project.app)
     assert result.code == 1
     assert "PROBLEM  server  There is no database" in result.out
@@ -60,7 +60,7 @@ def test_no_file(project: Project) -> None:
 
 
 def test_an_empty_file_stays_empty(doctor: Examined, tmp_path: Path) -> None:
-    """The tables are missing: that is said, not mended."""
+    """Missing tables are reported, not created."""
     file = tmp_path / "empty.db"
     file.touch()
     result = doctor(f"sqlite:///{file}")
@@ -77,7 +77,7 @@ def test_a_file_that_cannot_be_written(doctor: Examined, project: Project, tmp_p
 
 
 def test_a_url_that_means_nothing(doctor: Examined) -> None:
-    """A mistake in the settings is a finding like any other."""
+    """A mistake in the settings is a finding too."""
     result = doctor("oracle://server/database")
     assert (result.code, levels(result)) == (1, {"server": "problem"})
 
@@ -87,7 +87,7 @@ def test_a_url_that_means_nothing(doctor: Examined) -> None:
 
 @pytest.mark.slow
 def test_a_sound_postgres(doctor: Examined, postgres_url: str) -> None:
-    """The test server trades its data for speed, which the doctor does not like; all else is sound."""
+    """The test server trades durability for speed, which is a finding; all else is sound."""
     result = doctor(postgres_url)
     problems = [finding["check"] for finding in result.json["findings"] if finding["level"] == "problem"]
     assert problems in ([], ["durability"])
@@ -96,14 +96,14 @@ def test_a_sound_postgres(doctor: Examined, postgres_url: str) -> None:
 
 @pytest.mark.slow
 def test_postgres_without_tables(doctor: Examined, empty_postgres_url: str) -> None:
-    """Nobody has migrated yet."""
+    """The tables do not exist yet."""
     result = doctor(empty_postgres_url)
     assert (result.code, remedy(result, "schema")) == (1, "Run: reltask migrate")
 
 
 @pytest.mark.slow
-def test_nobody_is_there(doctor: Examined) -> None:
-    """A server that cannot be reached is a finding, with exit status 1."""
+def test_no_server_is_there(doctor: Examined) -> None:
+    """An unreachable server is a finding, with exit status 1."""
     result = doctor("postgresql://127.0.0.1:1/nothing")
     assert (result.code, levels(result)) == (1, {"server": "problem"})
 
@@ -112,7 +112,7 @@ def test_nobody_is_there(doctor: Examined) -> None:
 def test_a_server_that_isolates_too_much(
     doctor: Examined, postgres_server: PostgresServer, empty_postgres_url: str
 ) -> None:
-    """A connection of reltask's own chooses for itself; behind PgBouncer it gets the server's default: that is told."""
+    """Connections of reltask set their isolation; behind PgBouncer the server's default applies: reported."""
     name = empty_postgres_url.rpartition("/")[2]
     postgres_server.execute(f"alter database {name} set default_transaction_isolation = 'repeatable read'")
     assert levels(doctor(empty_postgres_url))["isolation"] == "ok"
@@ -129,7 +129,7 @@ GRANT = "grant reltask_{0} to patient_{0}"
 
 @pytest.mark.slow
 def test_what_a_role_may_do(doctor: Examined, postgres_server: PostgresServer, postgres_url: str) -> None:
-    """A worker's role is ok, a smaller one is a note, none at all is a problem."""
+    """A worker's role is ok, a smaller one is a note, no role is a problem."""
     name = postgres_url.rpartition("/")[2]
     logins = [LOGINS.format(role) for role in ("run", "enqueue", "read", "nobody")]
     grants = [GRANT.format(role) for role in ("run", "enqueue", "read")]
@@ -154,7 +154,7 @@ on_mssql = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=f"{VARIABLE} 
 @on_mssql
 @pytest.mark.slow
 def test_a_sound_mssql(doctor: Examined, mssql_url: str) -> None:
-    """A migrated database is sound, and what this server tells about itself is judged."""
+    """A migrated database is sound, and the server's properties are checked."""
     result = doctor(mssql_url)
     assert result.code == 0
     assert {"server", "primary", "schema", "permissions", "clock", "snapshot"} <= set(levels(result))
@@ -164,7 +164,7 @@ def test_a_sound_mssql(doctor: Examined, mssql_url: str) -> None:
 @on_mssql
 @pytest.mark.slow
 def test_mssql_without_tables(doctor: Examined, tds_server: MssqlServer) -> None:
-    """Nobody has migrated yet."""
+    """The tables do not exist yet."""
     result = doctor(tds_server.create_database())
     assert (result.code, remedy(result, "schema")) == (1, "Run: reltask migrate")
 
@@ -172,7 +172,7 @@ def test_mssql_without_tables(doctor: Examined, tds_server: MssqlServer) -> None
 @on_mssql
 @pytest.mark.slow
 def test_an_mssql_database_that_is_not_there(doctor: Examined, mssql_database: str) -> None:
-    """The server answers, the database does not: the finding says which."""
+    """The server answers, the database does not exist: the finding says which."""
     result = doctor(mssql_database.replace("/reltask_", "/no_reltask_"))
     assert (result.code, levels(result)) == (1, {"server": "problem"})
     assert "Check the name of the database" in remedy(result, "server")

@@ -1,4 +1,4 @@
-"""Errors on the command line: a stable code, a remedy, a page, an exit status, and no traceback."""
+"""Errors on the command line have a stable code, a remedy, a page, an exit status, and no traceback."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PAGE = Path(__file__).parents[2] / "docs/errors.md"
 
 
 def codes(root: type[ReltaskError] = ReltaskError) -> set[str]:
-    """Every code in the tree."""
+    """Every code in the source."""
     return {root.code}.union(*(codes(child) for child in root.__subclasses__()))
 
 
 def test_the_page_explains_every_code_and_no_other() -> None:
-    """The command line links there."""
+    """The command line links to that page."""
     anchors = re.findall(r"^## (\S+)$", PAGE.read_text(), re.MULTILINE)
     assert sorted(anchors) == sorted(codes() | {"bug", "output"})
 
@@ -39,8 +39,8 @@ def test_the_page_explains_every_code_and_no_other() -> None:
         ("needy:app", "Importing 'needy' failed: ModuleNotFoundError: No module named 'not_installed'"),
     ],
 )
-def test_a_wrong_app_is_told_in_words(reference: str, error: str, project: Project) -> None:
-    """Module missing, name missing, no app, a module that fails: each says what to write instead."""
+def test_a_wrong_app_is_explained(reference: str, error: str, project: Project) -> None:
+    """Module missing, name missing, no app, a module that fails: each error says what to write instead."""
     (project.folder / "faulty.py").write_text("1 / 0\n")
     (project.folder / "needy.py").write_text("import not_installed\n")
     result = project.run("worker", reference.format(name=project.name))
@@ -61,8 +61,8 @@ def test_a_wrong_app_is_told_in_words(reference: str, error: str, project: Proje
         ("plain:app", "The app's lifespan failed: TypeError: "),
     ],
 )
-def test_a_failure_of_the_apps_own_code_is_told_as_such(reference: str, error: str, project: Project) -> None:
-    """A module of tasks, a factory, a lifespan: wherever the user's code fails, it is no mistake of reltask's."""
+def test_a_failure_of_the_apps_own_code_is_reported_as_such(reference: str, error: str, project: Project) -> None:
+    """A module of tasks, a factory, a lifespan: an error in the user's code is not reported as reltask's."""
     before = "from contextlib import asynccontextmanager\nfrom reltask import App\n"
     lifespan = "@asynccontextmanager\nasync def lifespan(app):\n    "
     app = "app = App('sqlite:///jobs.db', lifespan=lifespan)\n"
@@ -90,7 +90,7 @@ def test_a_failure_of_the_apps_own_code_is_told_as_such(reference: str, error: s
     ],
 )
 def test_the_lifespan_is_not_blamed_for_others(lifespan: str, error: str, code: int, project: Project) -> None:
-    """What passes through it keeps its name, and so does what reltask told it."""
+    """An error that passes through the lifespan keeps its class, and so does reltask's own."""
     (project.folder / "around.py").write_text(
         "from contextlib import asynccontextmanager\n"
         "from reltask import App\nfrom reltask.errors import TransientError\n"
@@ -104,19 +104,19 @@ def test_the_lifespan_is_not_blamed_for_others(lifespan: str, error: str, code: 
 
 
 def test_a_mistyped_module_suggests_one(project: Project) -> None:
-    """From the files that are here."""
+    """The suggestion comes from the files in the directory."""
     assert f"Did you mean {project.name}?" in project.run("worker", f"{project.name}s:app").err
 
 
 def test_no_app_at_all(project: Project) -> None:
-    """The error names both ways to name one."""
+    """The error names both ways to name an app."""
     result = project.run("worker")
     assert result.code == 78
     assert "RELTASK_APP" in result.err
 
 
 def test_an_app_without_a_database(project: Project) -> None:
-    """Whoever has named an app is told what it lacks, not to name one."""
+    """If an app was named, the error says what it lacks."""
     (project.folder / "homeless.py").write_text("from reltask import App\napp = App()\n")
     result = project.run("status", "homeless:app")
     assert result.code == 78
@@ -130,14 +130,14 @@ def test_a_factory_makes_the_app(project: Project) -> None:
 
 
 def test_a_setting_without_its_unit(project: Project) -> None:
-    """Options are settings: their errors name the key and the place."""
+    """Options are settings: their errors name the key and the source."""
     result = project.run("worker", project.app, "--poll", "5")
     assert result.code == 78
     assert "worker.poll (command line): '5' has no unit" in result.err
 
 
 def test_a_database_that_is_away(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reading command does not wait for it, however patient the settings are; it has its own exit status."""
+    """A command that reads does not wait for the database, whatever the settings; it has its own exit status."""
     monkeypatch.setenv("RELTASK_DATABASE_RETRY_FIRST", "10m")
     result = project.run("status", "--database", "postgresql://127.0.0.1:1/nothing")
     assert result.code == 69
@@ -146,14 +146,14 @@ def test_a_database_that_is_away(project: Project, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_password_on_the_command_line_is_refused_and_not_repeated(project: Project) -> None:
-    """Others can read it there, and would read it in the error, too."""
+    """Other users can read a command line; the error does not repeat the password."""
     result = project.run("status", "--database", "postgresql://me:hush@127.0.0.1/x")
     assert result.code == 78
     assert "hush" not in result.err + result.out
 
 
-def test_tracebacks_are_for_those_who_ask(project: Project) -> None:
-    """An unforeseen error is told in a sentence; with --debug also where it happened."""
+def test_tracebacks_are_shown_on_request(project: Project) -> None:
+    """An unexpected error is one sentence; --debug adds the traceback."""
     (project.folder / "odd.py").write_text(
         "from reltask import App\n"
         "class Odd(App):\n    def status_sync(self):\n        raise RuntimeError('no luck today')\n"
@@ -174,5 +174,5 @@ def test_tracebacks_are_for_those_who_ask(project: Project) -> None:
     [(UnknownTask("x"), 1), (TransientError("x"), 69), (SchemaError("x"), 78), (RuntimeError("x"), 70)],
 )
 def test_exit_status_by_kind(error: Exception, code: int) -> None:
-    """A supervisor decides by it whether to try again."""
+    """A supervisor decides by it whether to restart."""
     assert exit_code(error) == code

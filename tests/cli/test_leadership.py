@@ -1,4 +1,4 @@
-"""`reltask leases`, `workers` and `stats`: who leads, who lives, and how tasks have been doing."""
+"""`reltask leases`, `workers` and `stats`: leaders, living workers, and counts by task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def on(project: Project, work: Callable[[Store], Awaitable[T]], *, ago: timedelta = timedelta(0)) -> T:
-    """Do something to the project's database, now or so long ago by its clock."""
+    """Change the project's database, now or some time ago by its clock."""
 
     async def run() -> T:
         store = SqliteStore(str(Path(project.folder) / "jobs.db"), now=lambda: datetime.now(UTC) - ago)
@@ -36,7 +36,7 @@ def on(project: Project, work: Callable[[Store], Awaitable[T]], *, ago: timedelt
 
 
 def lead(project: Project, name: str, holder: str, *, ago: timedelta = timedelta(0), **published: object) -> Grant:
-    """Acquire a lease for an hour, and publish something."""
+    """Acquire a lease for an hour, and publish metadata."""
 
     async def acquire(store: Store) -> Grant:
         request = LeaseRequest(name=name, holder=holder, acquisition=uuid4(), ttl=timedelta(hours=1))
@@ -54,7 +54,7 @@ def lead(project: Project, name: str, holder: str, *, ago: timedelta = timedelta
 
 
 def test_leases_show_who_leads_what(project: Project) -> None:
-    """Holder, term, last run, items, errors, and how many wait; the same for machines."""
+    """Holder, term, last run, items, errors, and the number of waiters; the same as JSON."""
     run = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     lead(project, MAINTENANCE, "web_host_42_0123456789ab", last_run=run.isoformat(), items=12, errors=1)
     lead(project, "reports", "cron")
@@ -71,13 +71,16 @@ def test_leases_show_who_leads_what(project: Project) -> None:
 
 
 def test_a_database_without_leases_says_so(project: Project) -> None:
-    """An empty table is a sentence."""
+    """An empty table becomes a sentence."""
     project.run("migrate", project.app)
     assert project.run("leases", project.app).out == "Nobody has ever asked for a lease.\n"
 
 
 def test_stuck_are_those_that_hold_and_finish_nothing(project: Project) -> None:
-    """A lease that is renewed for long without finished work; who never tells what it finishes is not judged."""
+    """A lease that is renewed for long without finished work.
+
+    One that publishes no work is not judged.
+    """
     long_ago, now = timedelta(minutes=10), datetime.now(UTC)
     lead(project, "busy", "a", ago=long_ago, last_run=(now - timedelta(seconds=20)).isoformat())
     lead(project, "idle", "b", ago=long_ago, last_run=(now - timedelta(minutes=9)).isoformat())
@@ -92,7 +95,7 @@ def test_stuck_are_those_that_hold_and_finish_nothing(project: Project) -> None:
 
 
 def test_release_ends_the_term_that_was_seen(project: Project) -> None:
-    """It shows, asks, and ends that term; the row stays, so that the next term is another one."""
+    """It shows, asks, and ends that term; the row stays, so that the next term differs."""
     grant = lead(project, "reports", "cron")
     refused = project.call("leases", "release", "reports", "--app", project.app)
     assert refused.code == 130
@@ -106,8 +109,8 @@ def test_release_ends_the_term_that_was_seen(project: Project) -> None:
     assert lead(project, "reports", "other").term.number == 2
 
 
-def test_release_of_what_nobody_holds_says_so(project: Project) -> None:
-    """Nothing is changed, and the error names what is held."""
+def test_release_of_a_lease_that_is_not_held_says_so(project: Project) -> None:
+    """Nothing is changed, and the error names the leases that are held."""
     lead(project, "reports", "cron")
     result = project.run("leases", "release", "report", "--app", project.app, "--yes")
     assert result.code == 2
@@ -118,7 +121,7 @@ def test_release_of_what_nobody_holds_says_so(project: Project) -> None:
 
 
 def test_workers_are_alive_dead_or_stopped(project: Project) -> None:
-    """A silent worker is dead once somebody has noticed; its host, queues and last beat are shown."""
+    """A silent worker is dead once another worker has marked it; host, queues and last heartbeat are shown."""
 
     async def register(store: Store) -> None:
         record = WorkerRecord(
@@ -146,7 +149,7 @@ def test_workers_are_alive_dead_or_stopped(project: Project) -> None:
 
 @pytest.mark.slow
 def test_status_names_the_leader(project: Project) -> None:
-    """A worker that lives for a while leads the maintenance, and gives it back when it stops."""
+    """A running worker leads the maintenance, and resigns when it stops."""
     assert "nobody leads" in project.run("migrate", project.app).out + project.run("status", project.app).out
     worker = project.start("worker", project.app, "--name", "web")
     wait_for(worker, f"Lease {MAINTENANCE} acquired")
@@ -163,7 +166,7 @@ def test_status_names_the_leader(project: Project) -> None:
 
 
 def test_stats_count_by_task(project: Project) -> None:
-    """Runs, failures and their share by task; a time in which nothing was counted says so."""
+    """Runs, failures and their share by task; a period without counts says so."""
     project.enqueue("hello", name="Ada")
     project.enqueue("fragile", secret="hush")
     assert project.call("worker", project.app, "--once").code == 0

@@ -1,4 +1,4 @@
-"""The command line as a process: what it imports, what it logs, how it takes signals, and its exit status."""
+"""The command line as a process: its imports, its log, its signals, and its exit status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AWAY = "postgresql://127.0.0.1:1/nothing"
 
 
 def test_help_imports_next_to_nothing() -> None:
-    """`reltask --help` answers as fast as click itself."""
+    """`reltask --help` is as fast as click itself."""
     code = "import sys; from reltask.cli import run; run(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     bare = subprocess.run(
@@ -32,8 +32,8 @@ def test_help_imports_next_to_nothing() -> None:
     assert {name for name in loaded if name.startswith("reltask")} == {"reltask", "reltask.cli", "reltask.version"}
 
 
-def test_a_reader_who_has_seen_enough(project: Project) -> None:
-    """`reltask sql --all | head -1` ends quietly."""
+def test_a_reader_that_closes_the_pipe(project: Project) -> None:
+    """`reltask sql --all | head -1` ends without an error."""
     process = project.start("sql", "--dialect", "sqlite", "--all")
     assert process.stdout is not None
     assert process.stderr is not None
@@ -46,7 +46,7 @@ def test_a_reader_who_has_seen_enough(project: Project) -> None:
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("command", [["migrate"], ["worker", "--once"], ["status"]])
 def test_closed_streams_do_not_matter(project: Project, command: list[str], closed: str) -> None:
-    """A supervisor may close them all: the work is done, its exit status says so, and no file takes their place."""
+    """A supervisor may close all streams: the work is done, the exit status says so, and no file takes their place."""
     job = project.enqueue("hello", name="Ada")
     called = [sys.executable, "-m", "reltask.cli", command[0], project.app, *command[1:]]
     done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *called], env=environment(), check=False)
@@ -58,7 +58,7 @@ def test_closed_streams_do_not_matter(project: Project, command: list[str], clos
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_on_a_full_disk(project: Project, unbuffered: str) -> None:
-    """The work is done, and all that is told is that its answer is lost: it is no mistake, and not quite done."""
+    """The work is done, and only the lost output is reported, with its own exit status."""
     called = [sys.executable, "-m", "reltask.cli", "enqueue", project.app, "hello", '{"name": "Ada"}']
     variables = environment(PYTHONUNBUFFERED=unbuffered)
     with Path("/dev/full").open("w") as full:
@@ -75,7 +75,7 @@ def test_output_on_a_full_disk(project: Project, unbuffered: str) -> None:
 @pytest.mark.parametrize("command", ["doctor --database sqlite:///none.db", "sql --dialect mssql --all"])
 @pytest.mark.usefixtures("project")
 def test_a_narrow_encoding_does_not_matter(command: str) -> None:
-    """What the terminal's encoding cannot show, such as the arrow before a remedy, is escaped."""
+    """Characters outside the terminal's encoding, such as the arrow before a remedy, are escaped."""
     called = [sys.executable, "-m", "reltask.cli", *command.split()]
     narrow = environment(PYTHONIOENCODING="cp1252")
     done = subprocess.run(called, env=narrow, capture_output=True, encoding="cp1252", check=False)
@@ -84,7 +84,10 @@ def test_a_narrow_encoding_does_not_matter(command: str) -> None:
 
 
 def test_once_logs_json_lines_without_arguments(project: Project) -> None:
-    """Each line is an object that names the worker; arguments and results appear in none, whatever the level."""
+    """Each line is an object that names the worker.
+
+    No line contains arguments or results, at any level.
+    """
     project.enqueue("hello", name="a-secret-name")
     project.enqueue("fragile", secret="a-secret-word")
     result = project.call("worker", project.app, "--once", "--log-level", "debug", "--log-format", "json")
@@ -97,7 +100,7 @@ def test_once_logs_json_lines_without_arguments(project: Project) -> None:
 
 
 def test_the_banner(project: Project) -> None:
-    """Version, database without its password, worker, queues, tasks with their rhythm, next due."""
+    """Version, database without its password, worker, queues, tasks with their schedules, next due time."""
     result = project.call(
         "worker", project.app, "--once", "--log-format", "text", "--name", "web", "--queues", "default"
     )
@@ -107,7 +110,7 @@ def test_the_banner(project: Project) -> None:
 
 
 def test_the_sample(project: Project) -> None:
-    """It says that it begins, how far it is, that it ends, and who does it."""
+    """It logs its start, progress, end and worker."""
     result = project.call(
         "worker",
         "reltask.sample:app",
@@ -120,14 +123,14 @@ def test_the_sample(project: Project) -> None:
         TaskExecution__TaskDurationSeconds="0.02",
     )
     assert result.code == 0
-    told = [line for line in result.err.splitlines() if "SampleTask" in line and "worker=web_" in line]
+    lines = [line for line in result.err.splitlines() if "SampleTask" in line and "worker=web_" in line]
     for part in ("SampleTask begins: slot of", "1 of 4 done", "4 of 4 done", "SampleTask ends after 0.0 s on web_"):
-        assert any(part in line for line in told)
+        assert any(part in line for line in lines)
 
 
 @needs_signals
 def test_a_signal_stops_an_idle_worker(project: Project) -> None:
-    """In good order: exit status 0, and the worker has said goodbye."""
+    """Exit status 0, and the worker is marked as stopped."""
     process = project.start("worker", project.app, "--log-format", "json")
     wait_for(process, "Worker started")
     process.send_signal(signal.SIGINT)
@@ -138,7 +141,7 @@ def test_a_signal_stops_an_idle_worker(project: Project) -> None:
 
 
 def test_status_names_queues_that_no_worker_serves(project: Project) -> None:
-    """A due job in a mistyped queue must not wait in silence beside an idle worker; one that has time may."""
+    """A due job in a mistyped queue must be reported; one that is not due yet may wait."""
     process = project.start("worker", project.app, "--log-format", "json", "--queues", "default")
     wait_for(process, "Worker started")
     project.run("enqueue", project.app, "hello", '{"name": "Ada"}', "--queue", "later", "--delay", "1h")
@@ -150,7 +153,7 @@ def test_status_names_queues_that_no_worker_serves(project: Project) -> None:
 
 @needs_signals
 def test_a_second_signal_stops_at_once(project: Project) -> None:
-    """The first lets the body go on, the second ends it; its slot is given back, and the attempt with it."""
+    """The first lets the body go on, the second stops it; its slot and attempt are released."""
     job = project.enqueue("sleepy")
     options = ["--log-format", "json", "--queues", "slow"]
     process = project.start("worker", project.app, *options, RELTASK_WORKER_SHUTDOWN_GRACE="10m")
@@ -165,8 +168,8 @@ def test_a_second_signal_stops_at_once(project: Project) -> None:
 
 
 @needs_signals
-def test_a_body_that_does_not_stop_is_left_behind_and_told(project: Project) -> None:
-    """The process ends all the same, and its exit status says that a lock was left to expire."""
+def test_a_body_that_does_not_stop_is_left_behind_and_reported(project: Project) -> None:
+    """The process ends, and its exit status says that a lock was left to expire."""
     project.enqueue("stubborn")
     options = ["--log-format", "json", "--queues", "slow"]
     process = project.start("worker", project.app, *options, RELTASK_WORKER_SHUTDOWN_GRACE="0s")
@@ -177,7 +180,7 @@ def test_a_body_that_does_not_stop_is_left_behind_and_told(project: Project) -> 
 
 
 def test_a_worker_gives_up_on_a_database_that_it_never_reached(project: Project) -> None:
-    """It tries as often as the settings say, tells of each, and exits with a status of its own."""
+    """It tries as often as the settings say, logs each try, and exits with its own status."""
     result = project.call(
         "worker",
         "reltask.sample:app",
@@ -192,7 +195,7 @@ def test_a_worker_gives_up_on_a_database_that_it_never_reached(project: Project)
 
 @needs_signals
 def test_a_signal_ends_the_wait_for_a_database(project: Project) -> None:
-    """Whoever notices the wrong URL does not have to wait for the retries."""
+    """SIGTERM during the retries ends the process at once."""
     process = project.start(
         "worker", "reltask.sample:app", RELTASK_DATABASE_URL=AWAY, RELTASK_DATABASE_RETRY_FIRST="10m"
     )

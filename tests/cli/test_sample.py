@@ -1,4 +1,4 @@
-"""The sample job that the seed scripts make by hand, and the sample app: the same job."""
+"""The sample job of the seed scripts is the job of the sample app."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def seed_script(dialect: Dialect) -> str:
 
 @pytest.mark.parametrize("dialect", ["mssql", "postgres", "sqlite"])
 def test_seed_names_the_task_of_the_sample(dialect: Dialect) -> None:
-    """Whoever seeds a database and starts the sample sees the seeded job run: workers claim only names they know."""
+    """A seeded database runs its job on the sample app: workers claim only names they know."""
     assert app.registry.names() == [TASK]
     assert f"'{TASK}'" in seed_script(dialect)
 
 
 @pytest.fixture(params=mssql_server.databases())
 def seeded(request: pytest.FixtureRequest, project: Project) -> str:
-    """The URL of a database with tables in which somebody has run the seed script, twice."""
+    """The URL of a database with tables in which the seed script was run twice."""
     dialect: Dialect = request.param
     url: str = "sqlite:///sample.db" if dialect == "sqlite" else request.getfixturevalue(f"{dialect}_url")
     assert project.call("migrate", RELTASK_DATABASE_URL=url).code == 0
@@ -56,7 +56,7 @@ SEEDS = {"sqlite": seed_sqlite, "postgres": seed_postgres, "mssql": seed_mssql}
 
 
 def test_seeded_job_is_run_and_not_doubled(project: Project, seeded: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A starting worker takes the row that was made by hand over as its declaration: one job, one run per slot."""
+    """A starting worker adopts the seeded row as its declaration: one job, one run per slot."""
     monkeypatch.setenv("RELTASK_DATABASE_URL", seeded)
     (before,) = project.run("jobs", "list", "--json").json
     for _ in range(2):

@@ -1,6 +1,6 @@
-"""Counts what a cluster did, from the ledger, the jobs and the effects. It trusts no constraint: it counts itself.
+"""Counts what a cluster did, from the ledger, the jobs and the effects. It relies on no constraint.
 
-slots     1 … of each job: every one ended exactly once, none passed over
+slots     1 … of each job: every one ended exactly once, none skipped
 fences    1 … of each job: every claim has its row in the ledger, or is running now
 bodies    each run starts its body at most once, and no two bodies of a job overlap in time
 """
@@ -32,31 +32,34 @@ class Hold(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What was counted."""
+    """The counts."""
 
     once: int
     """Slots that ended exactly once."""
     twice: list[Slot]
     """Slots that ended more than once."""
     missing: list[Slot]
-    """Slots that the job has passed without an end."""
+    """Slots that the job has passed and that have no end."""
     vanished: list[UUID]
-    """Jobs that were enqueued, and now have neither a row nor an end."""
+    """Enqueued jobs that have neither a row nor an end."""
     fence_gaps: list[Hold]
-    """Claims that left no row in the ledger, although they are over."""
+    """Ended claims without a row in the ledger."""
     repeated: list[Hold]
     """Runs whose body started more than once."""
     unclaimed: list[Hold]
-    """Bodies that started without a claim that the database knows."""
+    """Bodies that started without a claim in the database."""
     overlapping: list[tuple[Hold, Hold]]
-    """Bodies of one job that ran at the same time. A pause longer than the lock makes some; nothing else may."""
+    """Bodies of one job that ran at the same time.
+
+    Only a pause longer than the lock may cause this.
+    """
     bodies: Counter[Slot]
     """How many bodies started for each slot."""
     outcomes: Counter[Outcome]
 
     @property
     def faults(self) -> dict[str, list[Any]]:
-        """Everything that must never be there; empty when all is well."""
+        """Everything that must not exist; empty if all is well."""
         named: dict[str, list[Any]] = {
             "twice": self.twice,
             "missing": self.missing,
@@ -71,7 +74,7 @@ class Report(NamedTuple):
 def check(
     runs: Sequence[RunView], jobs: Iterable[JobView], effects: Sequence[Effect], *, enqueued: Iterable[UUID] = ()
 ) -> Report:
-    """Count. `jobs` are the rows that still exist; a one-off that is done has none."""
+    """Count. `jobs` are the existing rows; a one-off that is done has none."""
     rows = {job.id: job for job in jobs}
     ends = Counter(Slot(run.job_id, run.slot_no) for run in runs if run.outcome.ends_slot)
     starts = Counter(Hold(effect.job, effect.fence) for effect in effects if effect.what == "start")
@@ -92,7 +95,7 @@ def check(
 
 
 def _missing_slots(runs: Sequence[RunView], rows: dict[UUID, JobView], ends: Counter[Slot]) -> list[Slot]:
-    """Numbers below the current one, or of a job whose row is gone, that have no end."""
+    """Numbers without an end, below the current one or of a job whose row is gone."""
     last = Counter({job: row.slot_no - 1 for job, row in rows.items()})
     for run in runs:
         if run.job_id not in rows:
@@ -110,7 +113,10 @@ def _fence_gaps(runs: Sequence[RunView], rows: dict[UUID, JobView], accounted: s
 
 
 def _overlaps(effects: Sequence[Effect]) -> list[tuple[Hold, Hold]]:
-    """Pairs of bodies of one job where the second began before the first had left; a killed one left at its kill."""
+    """Pairs of bodies of one job where the second began before the first ended.
+
+    A killed body ended at its kill.
+    """
     bodies: dict[UUID, list[Effect]] = defaultdict(list)
     for effect in effects:
         bodies[effect.job].append(effect)

@@ -1,12 +1,13 @@
 """Real worker processes on a real database, to be killed, paused and counted.
 
-    test ──► Cluster ──► reltask worker tests.cluster.workload:app   (as many as wanted, each with its own log)
+    test ──► Cluster ──► reltask worker tests.cluster.workload:app   (any number, each with its own log)
       │         │                 │
-      │         │                 └──► effects.log: one line per start and per end of a body, nothing unique about it
+      │         │                 └──► effects.log: one line per start and per end of a body, without a constraint
       │         └──► App: reads jobs and ledger, enqueues, as any producer would
       └──► gates: files that a body waits for, so that a test decides when a body ends
 
-Nothing here sleeps for a guessed time: `eventually` asks until the answer is yes, or fails with what it saw last.
+Nothing here sleeps for a guessed time: `eventually` asks until the condition holds, or fails with
+what it saw last.
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ from tests.mssql_server import VARIABLE
 T = TypeVar("T")
 
 figures = logging.getLogger("cluster")
-"""What a test has measured: see it with `pytest --log-cli-level=info`."""
+"""Measurements of a test: shown with `pytest --log-cli-level=info`."""
 
 ROOT = Path(__file__).parents[2]
 WORKER = ("reltask.cli", "worker", "tests.cluster.workload:app")
 EVERYTHING = 100_000
 """More rows than any test makes."""
 SLOWNESS = int(os.environ.get("RELTASK_TEST_SLOWNESS", "10"))
-"""How many times longer things may take on a TDS server: it may be an emulator, on a machine that is busy."""
+"""A factor for times on a TDS server: it may be an emulator on a busy machine."""
 PATIENCE = 30.0 * (SLOWNESS if os.environ.get(VARIABLE) else 1)
-"""Seconds that a condition may take on a machine that is busy with other things."""
+"""Seconds that a condition may take on a busy machine."""
 LOCK_TIMEOUT = 2.0
-"""Seconds. Heartbeats follow: every 0.5 s."""
+"""Seconds. Heartbeats are sent every 0.5 s."""
 
 
 def slowness(url: str) -> int:
-    """How many times longer everything takes on this database."""
+    """The factor for times on this database."""
     return SLOWNESS if url.startswith("mssql") else 1
 
 
@@ -63,7 +64,7 @@ def eventually(
     what: str,
     seen: Callable[[], object] | None = None,
 ) -> T:
-    """What the condition answers, as soon as it is neither None nor false nor empty; `seen` explains a failure."""
+    """Return the condition's value as soon as it is true. `seen` explains a failure."""
     until = time.monotonic() + within
     while not (answer := condition()):
         if time.monotonic() > until:
@@ -73,7 +74,7 @@ def eventually(
 
 
 class WorkerProcess:
-    """One worker, and what it has logged."""
+    """One worker process and its log."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
         self._log = log
@@ -88,11 +89,11 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal. To this process only."""
+        """Send a signal, to this process only."""
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait for its end."""
         self.process.kill()
         self.process.wait(PATIENCE)
 
@@ -105,7 +106,7 @@ class WorkerProcess:
         return self._log.read_text(errors="replace")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The log lines of one kind of event."""
+        """The log lines of one event class."""
         found = []
         for line in self.output().splitlines():
             with contextlib.suppress(json.JSONDecodeError):
@@ -113,14 +114,17 @@ class WorkerProcess:
         return [line for line in found if isinstance(line, dict) and line.get("event") == name]
 
     def has_started(self) -> bool:
-        """Whether it claims jobs by now; an early end is shown with its log."""
+        """Whether it claims jobs by now. If it has exited, fail with its log."""
         if not self.alive and not self.events("WorkerStarted"):
             raise AssertionError(f"the worker ended with {self.process.returncode}:\n{self.output()[-3000:]}")
         return bool(self.events("WorkerStarted"))
 
 
 def pause(url: str, process: WorkerProcess) -> None:
-    """SIGSTOP at a moment when the process is not SQLite's writer: that would stop everybody, and is not promised."""
+    """SIGSTOP while the process is not SQLite's writer.
+
+    A paused writer would block all others: not covered.
+    """
 
     def paused() -> bool:
         process.signal(signal.SIGSTOP)
@@ -133,7 +137,7 @@ def pause(url: str, process: WorkerProcess) -> None:
 
 
 def _is_writable(path: str) -> bool:
-    """Whether nobody else is writing to the file for half a second."""
+    """Whether another process can write to the file within half a second."""
     with contextlib.closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as connection:
         try:
             connection.execute("begin immediate")
@@ -164,7 +168,7 @@ class Cluster:
         self.app: App = make_app(url)
 
     def _pace(self) -> dict[str, str]:
-        """How long locks and statements last; where nothing signals that there is work, how often workers look."""
+        """Lock and statement timeouts, and the poll where there are no signals."""
         pace = {"lock_timeout": f"{self.lock_timeout}s"}
         if self.url.startswith("mssql"):
             pace |= {"poll": "500ms", "RELTASK_DATABASE_COMMAND_TIMEOUT": "5m"}
@@ -173,7 +177,7 @@ class Cluster:
 
     @staticmethod
     def _variables(settings: Mapping[str, str]) -> dict[str, str]:
-        """`lock_timeout` is a setting of the worker; a name in capitals is a variable as it stands."""
+        """`lock_timeout` is a worker setting; a name in capitals is an environment variable."""
         return {name if name.isupper() else f"RELTASK_WORKER_{name.upper()}": v for name, v in settings.items()}
 
     # Processes
@@ -186,7 +190,7 @@ class Cluster:
         command: tuple[str, ...] = WORKER,
         wait: bool = True,
     ) -> list[WorkerProcess]:
-        """Start workers; `wait` until each of them claims jobs."""
+        """Start workers, and `wait` until each of them claims jobs."""
         environment = self._environment | self._variables(settings or {})
         numbers = range(len(self.workers), len(self.workers) + count)
         started = [self._process(command, environment, n) for n in numbers]
@@ -203,7 +207,7 @@ class Cluster:
         return next(worker for worker in self.workers if worker.pid == pid)
 
     def stop(self) -> None:
-        """SIGTERM everybody; what does not listen is killed."""
+        """SIGTERM to all workers; those that do not exit are killed."""
         for worker in self.workers:
             if worker.alive:
                 worker.signal(signal.SIGCONT)
@@ -216,7 +220,7 @@ class Cluster:
     # Bodies under the test's control
 
     def gate(self, name: str = "gate") -> Path:
-        """A file that bodies wait for. It is not there yet."""
+        """A file that bodies wait for. It does not exist yet."""
         return self.directory / name
 
     def enqueue(self, task: str, **arguments: Any) -> UUID:
@@ -226,13 +230,13 @@ class Cluster:
         return job.id
 
     def enqueue_later(self, task: str, delay: timedelta, **arguments: Any) -> UUID:
-        """Enqueue a job that becomes due after so long."""
+        """Enqueue a job that is due after a delay."""
         job = self.app.get_task(task).using(delay=delay).enqueue_sync(**arguments)
         self.enqueued.append(job.id)
         return job.id
 
     def enqueue_many(self, task: str, count: int, **arguments: Any) -> list[UUID]:
-        """Enqueue many alike."""
+        """Enqueue many equal jobs."""
         call = self.app.get_task(task).call(**arguments)
         jobs = [job.id for job in self.app.enqueue_many_sync([call] * count)]
         self.enqueued += jobs
@@ -254,12 +258,12 @@ class Cluster:
         return self.app.jobs_sync(state=state, task=task, limit=EVERYTHING)
 
     def runs(self, job: UUID | None = None, *, task: str | None = None) -> list[RunView]:
-        """The ledger in the order of fences."""
+        """The ledger, by fence."""
         found = self.app.runs_sync(job_id=job, task=task, limit=EVERYTHING)
         return sorted(found, key=lambda run: (run.job_id, run.fence))
 
     def finished(self, job: UUID, outcome: str = "succeeded") -> list[RunView]:
-        """Wait until the job's last run ended so; all its runs."""
+        """Wait until the job's last run has this outcome; return all its runs."""
 
         def ended() -> list[RunView] | None:
             runs = self.runs(job)
@@ -268,13 +272,13 @@ class Cluster:
         return eventually(ended, what=f"{job} ends with {outcome}", seen=lambda: self.runs(job))
 
     def report(self) -> checker.Report:
-        """Count slots, gaps and bodies. Best when nobody works any more: it takes three looks."""
+        """Count slots, gaps and bodies. Call it when no worker runs: it takes three reads."""
         return checker.check(self.runs(), self.jobs(), self.effects.read(), enqueued=self.enqueued)
 
 
 @contextlib.contextmanager
 def running(url: str, directory: Path, **settings: str) -> Iterator[Cluster]:
-    """A cluster without workers; whatever the test starts is stopped at the end."""
+    """A cluster without workers. Workers that the test starts are stopped at the end."""
     cluster = Cluster(url, directory, **settings)
     try:
         yield cluster

@@ -1,7 +1,8 @@
-"""What bodies really did, written where no constraint can hide a second time.
+"""What bodies did, recorded where no constraint can hide a duplicate.
 
-Each line is one `write` to a file opened with O_APPEND, so that lines of many processes do not mix, and what a process
-wrote before it was killed stays. Times are monotonic, which on one machine is the same clock for every process.
+Each line is one `write` to a file opened with O_APPEND: lines of several processes do not mix, and
+what a process wrote before it was killed stays. Times are monotonic, which on one machine is one
+clock for all processes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def record(what: str, *, task: str, job: UUID, slot: int, fence: int, attempt: i
 
 
 class Effects:
-    """The file, as a test reads it."""
+    """Reads the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,6 +55,6 @@ class Effects:
         return [Effect(row[0], row[1], UUID(row[2]), *row[3:]) for row in map(json.loads, lines)]
 
     def find(self, *, job: UUID, fence: int, what: str) -> Effect | None:
-        """The first such line."""
+        """The first line with these fields."""
         wanted = (job, fence, what)
         return next((e for e in self.read() if (e.job, e.fence, e.what) == wanted), None)

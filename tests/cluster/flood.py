@@ -1,4 +1,4 @@
-"""A process that enqueues jobs one by one and works on them meanwhile: `python -m tests.cluster.flood COUNT`."""
+"""A process that enqueues jobs one by one while it works on them: `python -m tests.cluster.flood COUNT`."""
 
 from __future__ import annotations
 

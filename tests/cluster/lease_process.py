@@ -1,7 +1,8 @@
-"""A process that leads whenever it can: `python -m tests.cluster.lease_process`, steered by files and signals.
+"""A process that leads when it can: `python -m tests.cluster.lease_process`, controlled by files and signals.
 
-It writes one JSON line per event. As a leader it writes a few rows on a connection of its own, guarded by its term.
-Once the file `RELTASK_TEST_GATE` exists it tries one more write, even if it has been told that its term is over.
+It writes one JSON line per event. As a leader it writes a few rows on a separate connection,
+guarded by its term. Once the file `RELTASK_TEST_GATE` exists it tries one more write, even if its
+lease is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from reltask.producer.transaction import run_here
 NAME = "reports"
 TTL = "RELTASK_TEST_TTL"
 ROWS = 3
-"""Written per term: a process that is stopped while its transaction is open would keep the others out until it ends."""
+"""Rows per term. Few: a process paused inside a transaction would block the others until it ends."""
 INSERT = {"sqlite": "insert into written values ('x', ?, 1)", "postgresql": "insert into written values ('x', %s, 1)"}
 
 
@@ -40,7 +41,7 @@ def connect(url: str) -> Any:
 
 
 def write(connection: Any, url: str, lease: Lease) -> None:
-    """One row, if this term is still the lease's."""
+    """Write one row, if this term is still the lease's."""
     try:
         if isinstance(connection, sqlite3.Connection):
             connection.execute("begin")
@@ -52,7 +53,7 @@ def write(connection: Any, url: str, lease: Lease) -> None:
 
 
 def ask_database(connection: Any, lease: Lease) -> bool:
-    """Whether the database would accept a write of this term, whatever this process knows already."""
+    """Whether the database would accept a write of this term, whatever this process knows."""
     if isinstance(connection, sqlite3.Connection):
         connection.execute("begin")
     try:

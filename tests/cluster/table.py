@@ -1,4 +1,4 @@
-"""A table of the user's own, in the same database, without any constraint: what `ctx.transaction()` writes into."""
+"""A user's table in the same database, without any constraint: `ctx.transaction()` writes to it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ ON_MSSQL = {
     CREATE: "DROP TABLE IF EXISTS written;"
     " CREATE TABLE written (job nvarchar(36) NOT NULL, slot bigint NOT NULL, fence bigint NOT NULL)"
 }
-"""What is said otherwise there; the database is the session's, and has the table of the test before."""
+"""What differs on SQL Server.
+
+The database is shared by the session, and may have the last test's table.
+"""
 
 
 def create(url: str) -> None:
-    """Make the table."""
+    """Create the table."""
     _run(url, CREATE)
 
 

@@ -1,4 +1,4 @@
-"""The checker of the cluster tests must be able to say no: it is shown doctored ledgers."""
+"""The checker of the cluster tests finds each kind of fault in a forged ledger."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ HEALTHY = [run(1, 1), run(2, 2, Outcome.LOST), run(2, 3), run(3, 4)]
 
 
 def test_a_healthy_ledger_has_no_faults() -> None:
-    """A lost run whose slot ended later is no fault; a claim under way needs no row."""
+    """A lost run whose slot ended later is no fault; a running claim needs no ledger row."""
     effects = [*body(1, 1), line("start", 2, 2), *body(2, 3), *body(3, 4), line("start", 4, 5)]
     report = check(HEALTHY, [row(4, 5, locked_by="w")], effects)
     assert report.faults == {}
@@ -82,40 +82,43 @@ def test_a_healthy_ledger_has_no_faults() -> None:
 
 
 def test_a_slot_that_ended_twice_is_named() -> None:
-    """Two ends of one slot, whatever the ends are called."""
+    """Two ends of one slot are a fault, whatever their outcomes."""
     report = check([*HEALTHY, run(3, 5, Outcome.CANCELLED)], [row(4, 5)], [])
     assert report.faults == {"twice": [Slot(JOB, 3)]}
     assert report.once == 2
 
 
-def test_a_slot_that_was_passed_over_is_named() -> None:
-    """The job stands at slot 4, and slot 2 has only a lost run: nobody ended it."""
+def test_a_slot_that_was_skipped_is_named() -> None:
+    """The job is at slot 4, and slot 2 has only a lost run: it has no end."""
     report = check([run(1, 1), run(2, 2, Outcome.LOST), run(3, 3)], [row(4, 3)], [])
     assert report.faults == {"missing": [Slot(JOB, 2)]}
 
 
 def test_a_one_off_that_left_without_an_end_is_named() -> None:
-    """The row is gone, the ledger knows only a failure; or it knows nothing at all."""
+    """The row is gone, and the ledger has only a failure, or nothing."""
     other = uuid4()
     report = check([run(1, 1, Outcome.FAILED)], [], [], enqueued=[JOB, other])
     assert report.faults == {"missing": [Slot(JOB, 1)], "vanished": sorted([JOB, other])}
 
 
 def test_a_claim_without_a_ledger_row_is_named() -> None:
-    """Fence 2 was given out, nobody holds it, and the ledger has never heard of it."""
+    """Fence 2 was given out; the row is not held, and the ledger has no row for it."""
     assert check([run(1, 1), run(2, 3)], [row(3, 3)], []).faults == {"fence_gaps": [Hold(JOB, 2)]}
     assert check([run(1, 1)], [row(2, 2)], []).faults == {"fence_gaps": [Hold(JOB, 2)]}
     assert check([run(1, 1)], [row(2, 2, locked_by="w")], []).faults == {}
 
 
 def test_a_body_that_starts_twice_under_one_claim_is_named() -> None:
-    """One run, one body; and a body has a claim."""
+    """A run has one body, and a body has a claim."""
     report = check([run(1, 1)], [row(2, 1)], [*body(1, 1), *body(1, 1), *body(1, 9)])
     assert report.faults == {"repeated": [Hold(JOB, 1)], "unclaimed": [Hold(JOB, 9)]}
 
 
 def test_bodies_of_one_job_that_overlap_are_named() -> None:
-    """The second began before the first had left; a body that never left was killed, and overlaps with nobody."""
+    """The second began before the first ended.
+
+    A body without an end was killed, and overlaps with none.
+    """
     effects = [line("start", 1, 1), line("start", 1, 2), line("stopped", 1, 1), line("end", 1, 2), *body(2, 3)]
     report = check([run(1, 1, Outcome.LOST), run(1, 2), run(2, 3)], [row(3, 3)], effects)
     assert report.overlapping == [(Hold(JOB, 1), Hold(JOB, 2))]

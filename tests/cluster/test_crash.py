@@ -1,4 +1,4 @@
-"""Workers that die: SIGKILL in the middle of a body, with a child of its own, by a poison job, at random moments."""
+"""Workers that die: SIGKILL during a body, with a child process, by a poison job, at random moments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.cluster.workload import POISONED, SCHEDULES
 pytestmark = pytest.mark.slow
 
 TAKEOVER = timedelta(seconds=1)
-"""A dead worker's slot is claimed again at most so long after its lock has ended, by the database's clock."""
+"""A dead worker's slot is claimed at most this long after its lock ended, by the database's clock."""
 
 
 def killed_holder(cluster: Cluster, job: JobView) -> JobView:
-    """SIGKILL the worker that holds the job; the row as the dead have left it."""
+    """SIGKILL the worker that holds the job; return the row that it left."""
     cluster.worker(holder(job)).kill()
     return cluster.job(job.id)
 
@@ -39,7 +39,7 @@ def holder(job: JobView) -> int:
 
 
 def assert_taken_over_in_time(cluster: Cluster, left: JobView, following: RunView) -> None:
-    """Not before the lock has ended, and soon after."""
+    """Not before the lock has ended, and soon after it."""
     assert left.lock_expires_at is not None
     assert following.claimed_at is not None
     late = following.claimed_at - left.lock_expires_at
@@ -52,7 +52,7 @@ def test_a_killed_worker_s_slot_is_taken_over(cluster: Cluster) -> None:
     gate = cluster.gate()
     schedule = {"task": "hold", "arguments": {"gate": str(gate)}, "every": "1h", "key": "only"}
     cluster.start(3, {SCHEDULES: json.dumps([schedule])})
-    (job,) = eventually(lambda: cluster.jobs(state=State.CLAIMED), what="somebody claims the slot")
+    (job,) = eventually(lambda: cluster.jobs(state=State.CLAIMED), what="a worker claims the slot")
     cluster.begun(job.id)
     assert_operators_are_refused(cluster, job)
     left = killed_holder(cluster, job)
@@ -71,7 +71,7 @@ def test_a_killed_worker_s_slot_is_taken_over(cluster: Cluster) -> None:
 
 
 def assert_operators_are_refused(cluster: Cluster, job: JobView) -> None:
-    """What an operator does to a job respects a living claim."""
+    """Operators cannot change a job that is validly claimed."""
     for action in ("run", "retry", "discard"):
         with pytest.raises(UnknownJob):
             cluster.app.change_sync(action, job.id)
@@ -79,7 +79,7 @@ def assert_operators_are_refused(cluster: Cluster, job: JobView) -> None:
 
 
 def test_a_due_time_survives_the_worker_that_knew_it(cluster: Cluster) -> None:
-    """A worker dies idle after it has moved a recurring job on: with signals, the next slot waits for no poll."""
+    """A worker dies idle after it completed a recurring slot: with signals, the next slot does not wait for a poll."""
     schedule = {"key": "only", "every": "1s", "arguments": {"seconds": 0.2}}
     cluster.start(2, {"lock_timeout": "2m", "poll": "5s", SCHEDULES: json.dumps([schedule])})
     (job,) = eventually(lambda: [job for job in cluster.jobs() if job.slot_no > 2], what="two slots are done")
@@ -95,7 +95,7 @@ def test_a_due_time_survives_the_worker_that_knew_it(cluster: Cluster) -> None:
 
 
 def test_the_child_of_a_killed_worker_ends_itself(cluster: Cluster) -> None:
-    """A body in a child process does not outlive its worker, so it cannot run beside its successor."""
+    """A body in a child process ends with its worker, so it cannot overlap with its next run."""
     gate = cluster.gate()
     cluster.start(2)
     job = cluster.enqueue("hold_child", gate=str(gate))
@@ -112,18 +112,18 @@ def test_the_child_of_a_killed_worker_ends_itself(cluster: Cluster) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process lives; one that only waits to be collected does not."""
+    """Whether a process is alive. A zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_a_poison_job_ends_dead_and_takes_nobody_along(cluster: Cluster) -> None:
-    """A body that kills its worker reaches its limit of three, and everything else is done."""
+def test_a_poison_job_ends_dead_and_harms_no_other(cluster: Cluster) -> None:
+    """A body that kills its worker uses its three attempts; all other jobs are done."""
     settings = {"concurrency": "5"}
     cluster.start(2, settings)
-    short = timedelta(seconds=slowness(cluster.url))  # three deaths are waited for; the others' locks outlast a pause
+    short = timedelta(seconds=slowness(cluster.url))  # three deaths are waited for; other locks outlast a pause
     poison = cluster.app.get_task("poison").using(lock_timeout=short).enqueue_sync().id
     cluster.enqueued.append(poison)
     cluster.enqueue_many("tick", 40, seconds=0.1)
@@ -147,7 +147,7 @@ def test_a_poison_job_ends_dead_and_takes_nobody_along(cluster: Cluster) -> None
 
 
 def test_workers_killed_at_random_lose_and_double_nothing(cluster: Cluster) -> None:
-    """SIGKILL strikes at any moment of claim, body and completion; each effect of a transaction is there once."""
+    """SIGKILL at any moment of claim, body and completion: each transaction's effect exists once."""
     rng = random.Random(20)
     settings = {"concurrency": "4"}
     cluster.start(3, settings)
@@ -155,9 +155,9 @@ def test_workers_killed_at_random_lose_and_double_nothing(cluster: Cluster) -> N
     jobs: list[UUID] = []
     for _ in range(6):
         before = len(cluster.runs())
-        jobs += cluster.enqueue_many("write", 50, seconds=0.03)  # so that there is work, however long this one paused
+        jobs += cluster.enqueue_many("write", 50, seconds=0.03)  # so that there is work, however long this one took
         eventually(lambda seen=before: len(cluster.runs()) > seen, what="work goes on")  # type: ignore[misc]  # bound now
-        time.sleep(rng.uniform(0.0, 0.15))  # the moment of a kill is chance, that is its point
+        time.sleep(rng.uniform(0.0, 0.15))  # a random moment is the purpose
         victim = rng.choice([worker for worker in cluster.workers if worker.alive])
         victim.kill()
         assert victim.process.returncode == -signal.SIGKILL

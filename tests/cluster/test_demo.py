@@ -1,4 +1,4 @@
-"""The demonstration, played for real: its verdict is earned, and it leaves nothing behind."""
+"""The demo runs for real: its verdict is true, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 class Demo:
-    """`reltask demo` with temporary files in a folder of its own, by which its processes are found."""
+    """`reltask demo` with a separate temporary folder, by which its processes are found."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class Demo:
         )
 
     def wait_for(self, text: str) -> None:
-        """Read its lines up to the one that holds this text."""
+        """Read its lines up to the one that contains this text."""
         assert self.process.stderr is not None
         assert any(text in line for line in self.process.stderr)
 
@@ -48,7 +48,7 @@ class Demo:
     def _is_ours(self, pid: int) -> bool:
         try:
             return Path(f"/proc/{pid}/cwd").readlink().is_relative_to(self.folder)
-        except OSError:  # it has ended, or belongs to somebody else
+        except OSError:  # it has ended, or belongs to another user
             return False
 
 
@@ -64,7 +64,7 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
 
 
 def test_no_slot_is_lost_or_doubled(demo: Demo) -> None:
-    """A worker is killed and one is stopped, both while they hold a slot; the ledger shows each slot once."""
+    """One worker is killed and one stopped while they hold slots; the ledger has each slot once."""
     out, err = demo.process.communicate(timeout=60)
     summary = json.loads(out)
     assert demo.process.returncode == 0, err
@@ -78,8 +78,8 @@ def test_no_slot_is_lost_or_doubled(demo: Demo) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demonstration_takes_its_workers_along(demo: Demo, how: signal.Signals) -> None:
-    """Ctrl+C ends the workers, too, and removes the files."""
+def test_an_interrupted_demo_stops_its_workers(demo: Demo, how: signal.Signals) -> None:
+    """Ctrl+C also ends the workers, and removes the files."""
     demo.wait_for("slot 1 completed")
     assert len(demo.workers()) == 3
     demo.process.send_signal(how)
@@ -88,8 +88,8 @@ def test_an_interrupted_demonstration_takes_its_workers_along(demo: Demo, how: s
     assert list(demo.folder.iterdir()) == []
 
 
-def test_workers_notice_that_the_demonstration_was_killed(demo: Demo) -> None:
-    """Even kill -9 leaves no process behind: their standard input ends."""
+def test_workers_notice_that_the_demo_was_killed(demo: Demo) -> None:
+    """Even kill -9 leaves no process behind: the workers' standard input ends."""
     demo.wait_for("slot 1 completed")
     demo.process.kill()
     give_up = time.monotonic() + 30

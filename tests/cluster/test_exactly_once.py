@@ -1,4 +1,4 @@
-"""Workers that live: every slot once, at its time, however many workers there are."""
+"""Healthy workers: every slot once, at its time, with any number of workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG = timedelta(milliseconds=1500)
 
 
 def schedules(times: int) -> str:
-    """One job on a grid, twelve short ones, two whose bodies outlast a heartbeat; all so many times slower."""
+    """One aligned job, twelve short ones, and two whose bodies outlast a heartbeat; times multiplied by the factor."""
     grid, short, long = (format_duration(interval * times) for interval in (GRID, SHORT, LONG))
     shorts = [{"key": f"short-{n}", "every": short, "arguments": {"seconds": 0.05}} for n in range(12)]
     longs = [{"key": f"long-{n}", "every": long, "arguments": {"seconds": 0.8 * times}} for n in range(2)]
@@ -46,7 +46,7 @@ def lateness(run: RunView) -> float:
 
 
 def test_each_slot_runs_once_and_at_its_time(cluster: Cluster) -> None:
-    """Three workers, 200 slots on a grid and as many others: each once, none missing, and no schedule drifts."""
+    """Three workers, 200 aligned slots and as many others: each once, none missing, and no schedule drifts."""
     times = slowness(cluster.url)
     cluster.start(3, {SCHEDULES: schedules(times)})
 
@@ -67,7 +67,7 @@ def test_each_slot_runs_once_and_at_its_time(cluster: Cluster) -> None:
 
 
 def check_rhythm(ledger: dict[str, list[RunView]], times: int) -> None:
-    """`every` counts from the start exactly; a grid's points are exact, and its lateness does not add up."""
+    """`every` counts exactly from the start; aligned times are exact, and lateness does not add up."""
     grid = ledger.pop("grid")
     for key, runs in ledger.items():
         interval = times * (LONG if key.startswith("long") else SHORT)
@@ -85,7 +85,7 @@ def check_rhythm(ledger: dict[str, list[RunView]], times: int) -> None:
 
 
 def test_twenty_workers_start_at_once_on_an_empty_database(cluster: Cluster) -> None:
-    """The tables are made once, each schedule is declared once, its first slot runs once, and nobody stumbles."""
+    """The tables are created once, each schedule is declared once, its first slot runs once, and no worker fails."""
     declared = [{"key": f"hourly-{n}", "every": "1h"} for n in range(5)]
     workers = cluster.start(20, {SCHEDULES: json.dumps(declared), "RELTASK_DATABASE_POOL_SIZE": "2"})
     eventually(lambda: all(job.slot_no == 2 for job in cluster.jobs()), what="each first slot has run")
@@ -101,7 +101,7 @@ def test_twenty_workers_start_at_once_on_an_empty_database(cluster: Cluster) -> 
 
 
 def test_two_versions_side_by_side(cluster: Cluster) -> None:
-    """An old worker leaves a task that it does not know to a newer one, and goes on with what it knows."""
+    """An old worker leaves a task that it does not know to a newer one, and goes on with the others."""
     (old,) = cluster.start(1, {VERSION: "1"})
     unknown = cluster.enqueue("newcomer")
     (done,) = cluster.finished(cluster.enqueue("tick"))
@@ -115,7 +115,7 @@ def test_two_versions_side_by_side(cluster: Cluster) -> None:
 
 
 def test_once_runs_what_is_due_and_ends(cluster: Cluster) -> None:
-    """`worker --once` ends by itself with status 0 when nothing is due any more, and leaves the future alone."""
+    """`worker --once` exits with status 0 when nothing is due, and leaves future jobs alone."""
     now = cluster.enqueue_many("tick", 30, seconds=0.01)
     later = cluster.app.get_task("tick").using(delay="1h").enqueue_sync()
     (worker,) = cluster.start(command=(*WORKER, "--once"), wait=False)
@@ -126,7 +126,7 @@ def test_once_runs_what_is_due_and_ends(cluster: Cluster) -> None:
 
 
 def test_four_processes_share_one_sqlite_file(tmp_path: Path) -> None:
-    """Four processes that enqueue 2,000 jobs and work on them meanwhile: each once, and never "database is locked"."""
+    """Four processes enqueue 2,000 jobs and work on them: each runs once, without "database is locked"."""
     with running(f"sqlite:///{tmp_path / 'shared.db'}", tmp_path, lock_timeout="2m") as cluster:
         workers = cluster.start(4, command=("tests.cluster.flood", "500"), wait=False)
         assert [worker.exit_code(within=60) for worker in workers] == [0] * 4

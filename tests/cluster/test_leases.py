@@ -1,4 +1,4 @@
-"""Leaders that die, leave, freeze or are cut off: real processes, on PostgreSQL and SQLite."""
+"""Leaders that die, stop, freeze or are cut off: real processes, on PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import pytest
 
 from reltask import App
 from tests.cluster.cluster import eventually, figures, pause
-from tests.cluster.lease_crew import Crew, crew
+from tests.cluster.lease_candidates import LeaseCandidates, open_candidates
 from tests.faults.proxy import Proxy
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
 
 TTL = timedelta(seconds=2)
-"""So that a new leader that is paused for a second, before it has written or beaten, is still the leader afterwards."""
+"""A new leader that is paused for a second before its first write or heartbeat is still the leader."""
 TAKEOVER = TTL + timedelta(seconds=1)
 """After a leader was killed, the next term begins within this time."""
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
-def candidates(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Crew]:
-    """Three processes that want to lead; one of them does."""
+def candidates(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseCandidates]:
+    """Three processes that try to lead; one of them does."""
     sqlite = request.param == "sqlite"
     url = f"sqlite:///{tmp_path}/leases.db" if sqlite else request.getfixturevalue("postgres_url")
-    with crew(url, tmp_path, 3, TTL) as found:
+    with open_candidates(url, tmp_path, 3, TTL) as found:
         yield found
 
 
-def test_a_killed_leader_is_followed(candidates: Crew) -> None:
+def test_a_killed_leader_is_followed(candidates: LeaseCandidates) -> None:
     """Within TTL + 1 s, under the next term; rows of an old term never come after rows of a newer one."""
     for _ in range(2):
         lease = candidates.led()
@@ -44,8 +44,8 @@ def test_a_killed_leader_is_followed(candidates: Crew) -> None:
         candidates.has_written(after.term)
 
 
-def test_a_leader_that_is_stopped_hands_over(candidates: Crew) -> None:
-    """SIGTERM leaves the block, which resigns: nobody waits for the end of the lease."""
+def test_a_leader_that_is_stopped_hands_over(candidates: LeaseCandidates) -> None:
+    """SIGTERM leaves the block, which resigns: the next leader does not wait for the end of the lease."""
     lease = candidates.led()
     candidates.has_written(lease.term)
     leaving = candidates.leader(lease)
@@ -55,8 +55,8 @@ def test_a_leader_that_is_stopped_hands_over(candidates: Crew) -> None:
     assert leaving.process.returncode == 0, leaving.output()
 
 
-def test_a_paused_leader_s_late_write_is_refused(candidates: Crew) -> None:
-    """SIGSTOP past the TTL: somebody else leads, and what the old leader writes when it wakes is not accepted."""
+def test_a_paused_leader_s_late_write_is_refused(candidates: LeaseCandidates) -> None:
+    """SIGSTOP past the TTL: another process leads, and the old leader's write on waking is refused."""
     lease = candidates.led()
     candidates.has_written(lease.term)
     paused = candidates.leader(lease)
@@ -71,11 +71,11 @@ def test_a_paused_leader_s_late_write_is_refused(candidates: Crew) -> None:
 
 
 def test_a_leader_in_a_black_hole_stops_trusting_itself(postgres_url: str, postgres_server: PostgresServer) -> None:
-    """Nothing arrives and nobody is told: it announces its loss before the database lets anybody else in."""
+    """Nothing arrives, and no error is reported: it announces its loss before another can acquire the lease."""
     direct = App(postgres_url)
     with Proxy(postgres_server.port) as proxy:
         cut_off = App(proxy.url(postgres_url))
-        with cut_off.lease_sync("reports", ttl="5s") as lease:  # a sixth of it is left to ask the database in
+        with cut_off.lease_sync("reports", ttl="5s") as lease:  # a sixth of the TTL remains to query the database
             direct.leases_sync()  # connected beforehand
             proxy.black_hole()
             assert lease.lost.wait(10) == "it could not be renewed in time"

@@ -1,4 +1,4 @@
-"""A database that goes away under load and comes back: everybody waits and resumes, nothing is lost or doubled."""
+"""A database that stops under load and comes back: workers wait and resume, nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.postgres_server import PostgresServer, run_in_thread
 pytestmark = pytest.mark.slow
 
 BREAKER = {"RELTASK_DATABASE_BREAKER_RESET": "2s"}
-"""The default of 30 s would only make the tests longer."""
+"""The default of 30 s would make the tests longer."""
 WORKERS = 3
 RECURRING = 4
 OUTAGE = 8.0
@@ -28,7 +28,7 @@ OUTAGE = 8.0
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    """A server that the test may take away."""
+    """A server that the test may stop."""
     with PostgresServer() as own:
         yield own
 
@@ -43,14 +43,14 @@ def cluster(server: PostgresServer, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def under_load(cluster: Cluster) -> None:
-    """More one-offs than the workers can finish before the server is gone."""
+    """More one-offs than the workers can finish before the server stops."""
     before = len(cluster.runs(task="write"))
     cluster.enqueue_many("write", 150, seconds=0.2)
     eventually(lambda: len(cluster.runs(task="write")) > before + 15, what="the work is under way")
 
 
-def everybody_resumes(cluster: Cluster) -> None:
-    """All one-offs get done, every recurring job goes on, and every worker takes part."""
+def all_workers_resume(cluster: Cluster) -> None:
+    """All one-offs are done, every recurring job goes on, and every worker takes part."""
     since = cluster.app.status_sync().now
 
     def later() -> list[RunView]:
@@ -65,7 +65,7 @@ def everybody_resumes(cluster: Cluster) -> None:
 
 
 def test_outages_are_survived(server: PostgresServer, cluster: Cluster) -> None:
-    """The server stops for 8 s, four lock timeouts, under load; later it crashes and comes back as fast as it can."""
+    """The server stops for 8 s, four lock timeouts, under load; later it crashes and restarts at once."""
     recurring = [{"key": f"tick-{n}", "every": "300ms", "arguments": {"seconds": 0.05}} for n in range(RECURRING)]
     cluster.start(WORKERS, {"concurrency": "5", SCHEDULES: json.dumps(recurring), **BREAKER})
     table.create(cluster.url)
@@ -73,16 +73,16 @@ def test_outages_are_survived(server: PostgresServer, cluster: Cluster) -> None:
     server.stop()
     time.sleep(OUTAGE)
     server.start()
-    everybody_resumes(cluster)
+    all_workers_resume(cluster)
     under_load(cluster)
     server.stop("immediate")
     server.start()
-    everybody_resumes(cluster)
+    all_workers_resume(cluster)
     cluster.stop()
     assert [worker.process.returncode for worker in cluster.workers] == [0] * WORKERS
     report = cluster.report()
     figures.info("%s slots once; %s", report.once, dict(report.outcomes))
     assert report.faults == {}
     assert sorted(table.read(cluster.url)) == sorted(cluster.enqueued)
-    # The transaction of a body under way met the outage: that is a failure, and was tried again.
+    # The outage hit a body's transaction: that run failed, and was retried.
     assert {run.task for run in cluster.runs() if run.outcome is Outcome.FAILED} <= {"write"}

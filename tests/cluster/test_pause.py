@@ -1,4 +1,4 @@
-"""Workers that fall silent without dying: stopped by SIGSTOP past their lock, or with their event loop blocked."""
+"""Workers that are silent but alive: stopped by SIGSTOP past their lock, or with a blocked event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_worker_that_was_paused_past_its_lock_is_too_late(cluster: Cluster) -> None:
-    """When it goes on, its bodies are stopped, its late writes are refused, and the new owner's state stands."""
+    """When it continues, its bodies are stopped, its late writes are refused, and the new owner's state stays."""
     (paused,) = cluster.start()
     gate, thread_gate = cluster.gate(), cluster.gate("thread")
     job, in_thread = cluster.enqueue("hold", gate=str(gate)), cluster.enqueue("hold_thread", gate=str(thread_gate))
@@ -23,7 +23,7 @@ def test_a_worker_that_was_paused_past_its_lock_is_too_late(cluster: Cluster) ->
     (owner,) = cluster.start()
     cluster.begun(job, fence=2)
     cluster.begun(in_thread, fence=2)
-    cluster.gate("thread.1").touch()  # the paused body will succeed as soon as it can, which is too late
+    cluster.gate("thread.1").touch()  # the paused body succeeds as soon as it runs, which is too late
     paused.signal(signal.SIGCONT)
     eventually(lambda: cluster.effects.find(job=job, fence=1, what="stopped"), what="the body is stopped")
     eventually(lambda: len(paused.events("LateWriteRefused")) == 2, what="both late writes are refused")
@@ -48,7 +48,7 @@ def test_a_worker_that_was_paused_past_its_lock_is_too_late(cluster: Cluster) ->
 
 
 def test_a_task_that_blocks_the_event_loop_keeps_its_lock(cluster: Cluster) -> None:
-    """Heartbeats have a thread of their own: three workers leave a blocked one's slot alone, well past its lock."""
+    """Heartbeats have a separate thread: three workers leave a blocked one's slot alone, well past its lock."""
     cluster.start(3)
     job = cluster.enqueue("block_loop", seconds=1.4 * cluster.lock_timeout)
     (run,) = cluster.finished(job)

@@ -1,4 +1,4 @@
-"""Workers that are asked to stop: what runs may finish, the rest is handed over at once, and the exit status tells."""
+"""Workers that are asked to stop: bodies may finish, the rest is handed over at once; the exit status says which."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from tests.cluster.cluster import Cluster, WorkerProcess, eventually, figures, s
 pytestmark = pytest.mark.slow
 
 AT_ONCE = timedelta(seconds=2)
-"""How long a handover may take on a busy machine; the lock would take 5 minutes, the poll one."""
+"""How long a handover may take on a busy machine. The lock would take 5 minutes, the poll one."""
 
 
 def long_lock(cluster: Cluster, *, grace: str) -> dict[str, str]:
-    """So long that what happens in a test cannot be the end of a lock."""
+    """Long enough that no lock ends during a test."""
     beat = slowness(cluster.url)
     pace = {"lock_timeout": "5m", "heartbeat": f"{beat}s", "beat_timeout": f"{beat / 2}s", "stop_grace": "500ms"}
     return {"shutdown_grace": grace, **pace}
 
 
 def stopping(worker: WorkerProcess, number: signal.Signals = signal.SIGTERM) -> None:
-    """Send the signal, and wait until the worker says that it has understood."""
+    """Send the signal, and wait until the worker has logged it."""
     worker.signal(number)
     eventually(lambda: worker.events("WorkerStopping"), what="the worker stops claiming")
 
 
 def test_a_worker_that_stops_lets_bodies_finish_and_claims_no_more(cluster: Cluster) -> None:
-    """After SIGTERM, and after Ctrl+C, the body goes on under its renewed lock; a new job waits for somebody else."""
+    """After SIGTERM or Ctrl+C the body goes on under its renewed lock; a new job waits for another worker."""
     for number in (signal.SIGTERM, signal.SIGINT):
         gate = cluster.gate(number.name)
         (worker,) = cluster.start(1, long_lock(cluster, grace=f"{30 * slowness(cluster.url)}s"))
         job = cluster.enqueue("hold", gate=str(gate))
         cluster.begun(job)
         stopping(worker, number)
-        # a claim may have been on its way: this one becomes due a little later, and then the lock is renewed once more
+        # a claim may be under way: this job is due a little later, and by then the lock is renewed
+        # once more
         late = cluster.enqueue_later("hold", timedelta(seconds=slowness(cluster.url) / 2), gate=str(gate))
         due = cluster.job(late).due_at
         eventually(lambda job=job, due=due: cluster.job(job).heartbeat_at > due, what="it beats on")  # type: ignore[misc]  # bound now
@@ -52,7 +53,7 @@ def test_a_worker_that_stops_lets_bodies_finish_and_claims_no_more(cluster: Clus
 
 
 def test_a_body_that_outlasts_the_grace_is_handed_over_at_once(cluster: Cluster) -> None:
-    """It is stopped, its claim is released with its attempt, and another worker goes on long before the lock ends."""
+    """Its body is stopped, its claim and attempt are released, and another worker runs it at once."""
     gate = cluster.gate()
     cluster.start(2, long_lock(cluster, grace="200ms"))
     job = cluster.enqueue("hold", gate=str(gate))
@@ -79,7 +80,7 @@ def assert_handed_over(runs: list[RunView], *, by: int, to: int, within: timedel
 
 
 def test_a_second_signal_stops_now(cluster: Cluster) -> None:
-    """The grace of ten minutes is over at once: the body is stopped, its claim released, the exit status 0."""
+    """The grace of ten minutes ends at once: the body is stopped, its claim released, the exit status is 0."""
     gate = cluster.gate()
     (worker,) = cluster.start(1, long_lock(cluster, grace="10m"))
     job = cluster.enqueue("hold", gate=str(gate))
@@ -94,7 +95,7 @@ def test_a_second_signal_stops_now(cluster: Cluster) -> None:
 
 
 def test_a_body_that_cannot_be_stopped_keeps_its_lock_till_it_ends(cluster: Cluster) -> None:
-    """A thread that does not listen is not released beside itself: the exit status is 70, and the lock runs out."""
+    """A thread that ignores the stop keeps its claim until it expires; the exit status is 70."""
     gate = cluster.gate()
     (worker,) = cluster.start(1, {"shutdown_grace": "0s", "lock_timeout": f"{slowness(cluster.url)}s"})
     job = cluster.enqueue("hold_thread", gate=str(gate))

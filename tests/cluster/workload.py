@@ -1,7 +1,8 @@
-"""The tasks that clusters run. Everything that differs between tests comes from the environment.
+"""The tasks of the cluster tests. What differs between tests comes from the environment.
 
-Each body writes a line when it starts, when it ends and when it is stopped. `hold` and its kin wait for a file, the
-gate, so that the test decides how long a body takes; `<gate>.<fence>` opens for one run alone.
+Each body writes a line when it starts, when it ends and when it is stopped. `hold` and its variants
+wait for a file, the gate, so that the test decides how long a body takes; `<gate>.<fence>` opens
+for one run only.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ AnyContext = Context | SyncContext | ProcessContext
 
 @contextlib.contextmanager
 def noted(ctx: AnyContext) -> Iterator[None]:
-    """Write down the start of a body, and how it left."""
+    """Record the start of a body, and how it ended."""
 
     def note(what: str) -> None:
         record(
@@ -66,7 +67,7 @@ async def hold(ctx: Context, gate: str) -> None:
 
 
 def hold_thread(ctx: SyncContext, gate: str) -> None:
-    """Never asks whether it should stop."""
+    """Never checks whether it should stop."""
     with noted(ctx):
         while not is_open(gate, ctx):
             time.sleep(PAUSE)
@@ -85,7 +86,7 @@ async def block_loop(ctx: Context, seconds: float) -> None:
 
 
 async def poison(ctx: Context) -> None:
-    """Takes its whole worker along."""
+    """Kills its worker."""
     with noted(ctx):
         await asyncio.sleep(PAUSE)
         os._exit(POISONED)

@@ -1,4 +1,7 @@
-"""Play the rows: `python -m tests.faults`, or `make faults`. Ends with 1 if anything was doubled or lost."""
+"""Run the rows of the fault matrix: `python -m tests.faults`, or `make faults`.
+
+Exits with 1 if anything was doubled or lost.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,19 @@ from collections.abc import Iterator
 
 from tests.faults import results
 from tests.faults.catalog import DATABASES, QUICK, ROWS, Row
-from tests.faults.stage import Database, NotRunHere, Stage, Verdict
+from tests.faults.environment import Database, Environment, NotRunHere, Verdict
 from tests.mssql_server import VARIABLE, databases
 from tests.postgres_server import PostgresServer
 
 
 def main() -> int:
-    """Read the command line, and do it."""
+    """Read the command line, and run it."""
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no workers and no server behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no worker and no server running
     if options.list:
         _say("\n".join(f"{row.name:26} {row.fault}" for row in ROWS))
         return 0
-    failed = 0 if options.write_docs else _play_all(options)
+    failed = 0 if options.write_docs else _run_all(options)
     if options.record:
         results.write_page()
     return failed
@@ -33,7 +36,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--row", action="append", choices=[row.name for row in ROWS], help="only this row; repeatable")
     parser.add_argument("--database", choices=databases(), help=f"only on this one; mssql where {VARIABLE} names one")
-    parser.add_argument("--trials", type=int, help="how often each row plays")
+    parser.add_argument("--trials", type=int, help="how often each row runs")
     parser.add_argument("--quick", action="store_true", help="a few rows, one trial each; records nothing")
     parser.add_argument("--list", action="store_true", help="name the rows")
     parser.add_argument("--write-docs", action="store_true", help="only write docs/promises.md from the last results")
@@ -45,14 +48,14 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _play_all(options: argparse.Namespace) -> int:
+def _run_all(options: argparse.Namespace) -> int:
     failed = 0
     with _server(options.database) as server:
         for row, database in _chosen(options):
             trials = 1 if options.quick else options.trials or row.trials(database)
-            entry = play(row, database, server, trials)
+            entry = run_row(row, database, server, trials)
             failed += entry.get("duplicates", 0) + entry.get("lost", 0)
-            _say(_told(entry))
+            _say(_line(entry))
             if options.record:
                 results.merge(entry)
     return 1 if failed else 0
@@ -70,7 +73,7 @@ def _chosen(options: argparse.Namespace) -> Iterator[tuple[Row, Database]]:
 
 @contextlib.contextmanager
 def _server(database: Database | None) -> Iterator[PostgresServer | None]:
-    """A server that the rows may crash, unless nobody needs one."""
+    """A server that the rows may crash; None if no chosen row needs one."""
     if database in ("sqlite", "mssql"):
         yield None
         return
@@ -78,14 +81,17 @@ def _server(database: Database | None) -> Iterator[PostgresServer | None]:
         yield server
 
 
-def play(row: Row, database: Database, server: PostgresServer | None, trials: int) -> results.Entry:
-    """Play one row so many times; a trial that fails gets the next one a new stage."""
+def run_row(row: Row, database: Database, server: PostgresServer | None, trials: int) -> results.Entry:
+    """Run `trials` trials of one row.
+
+    After a trial that lost something, the next one gets a new environment.
+    """
     verdicts: list[Verdict] = []
     while len(verdicts) < trials:
         try:
-            with row.stage(database, server) as stage:
+            with row.env(database, server) as env:
                 while len(verdicts) < trials:
-                    verdicts.append(_trial(row, stage))
+                    verdicts.append(_trial(row, env))
                     if verdicts[-1].lost:
                         break
         except NotRunHere as error:
@@ -93,20 +99,20 @@ def play(row: Row, database: Database, server: PostgresServer | None, trials: in
     return results.summary(row, database, verdicts)
 
 
-def _trial(row: Row, stage: Stage) -> Verdict:
+def _trial(row: Row, env: Environment) -> Verdict:
     try:
-        verdict = stage.judge(row.play(stage))
+        verdict = env.judge(row.run(env))
     except NotRunHere:
         raise
     except Exception:  # noqa: BLE001 - whatever it is, the trial did not come to its end
         traceback.print_exc()
         return Verdict(0, 1, None)
     if verdict.duplicates or verdict.lost:
-        _say(f"{row.name} on {stage.database}: {verdict}")
+        _say(f"{row.name} on {env.database}: {verdict}")
     return verdict
 
 
-def _told(entry: results.Entry) -> str:
+def _line(entry: results.Entry) -> str:
     head = f"{entry['row']:26} {entry['database']:9}"
     if "why" in entry:
         return f"{head} {entry['why']}"

@@ -1,4 +1,4 @@
-"""Every row of the matrix: which fault, on which databases, how often, and what its recovery time counts from."""
+"""Every row of the matrix: the fault, its databases, how often it runs, and what recovery counts from."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from tests.faults import rows_database, rows_network, rows_process, rows_tasks
-from tests.faults.stage import Database, Stage, opened
+from tests.faults.environment import Database, Environment, open_environment
 from tests.postgres_server import PostgresServer
 
 OWN: tuple[Database, ...] = ("postgres", "sqlite")
-"""What the suite brings itself."""
+"""The databases that the suite starts itself."""
 DATABASES: tuple[Database, ...] = (*OWN, "mssql")
 TRIALS: dict[Database, int] = {"postgres": 12, "sqlite": 20, "mssql": 2}
-"""How often each row plays unless it is dear; SQLite has fewer rows, and a TDS server may be ten times as slow."""
+"""Trials of each row. SQLite has fewer rows; a TDS server may be ten times as slow."""
 DISK: dict[Database, int] = {"postgres": 32, "sqlite": 24}
-"""Megabytes of a small disk: room for the database and, on SQLite, for a log that is not yet put back into it."""
-DEAR = 3
-"""A dear row plays this many times less often."""
+"""Megabytes of a small disk: room for the database and, on SQLite, for a WAL not yet checkpointed."""
+COSTLY = 3
+"""A costly row runs this many times less often."""
 
 
 class Row(NamedTuple):
@@ -27,37 +27,37 @@ class Row(NamedTuple):
 
     name: str
     fault: str
-    """As the page says it."""
-    play: Callable[[Stage], float]
-    """One trial: prepare, inflict, wait for the end; seconds to recover."""
+    """Its text on the page."""
+    run: Callable[[Environment], float]
+    """One trial: prepare, cause the fault, wait for the end. Returns the seconds to recover."""
     since: Literal["fault", "end"] = "fault"
-    """What recovery is counted from: the fault, or its end."""
+    """Whether recovery counts from the fault, or from its end."""
     proxy: bool = False
-    dear: bool = False
+    costly: bool = False
     without: Mapping[Database, str] = MappingProxyType({})
-    """Why there is no such row on a database."""
+    """Why a database does not have this row."""
     around: Literal["", "few connections", "small disk"] = ""
-    """What the whole row needs around it."""
+    """What must be set up around all trials of the row."""
 
     def missing(self, database: Database) -> str:
-        """Why this database has no such row; empty: it has."""
+        """Why this database does not have this row; empty if it has."""
         return self.without.get(database, "")
 
     def trials(self, database: Database) -> int:
-        """How often it plays."""
-        return max(2, TRIALS[database] // (DEAR if self.dear else 1))
+        """How often it runs."""
+        return max(2, TRIALS[database] // (COSTLY if self.costly else 1))
 
     @contextlib.contextmanager
-    def stage(self, database: Database, server: PostgresServer | None) -> Iterator[Stage]:
-        """Where it plays."""
+    def env(self, database: Database, server: PostgresServer | None) -> Iterator[Environment]:
+        """The environment of all its trials."""
         with contextlib.ExitStack() as stack:
             size = DISK[database] if self.around == "small disk" else 0
             disk = stack.enter_context(rows_database.small_disk(size)) if size else None
             proxy = self.proxy and database != "sqlite"
-            stage = stack.enter_context(opened(database, server, proxy=proxy, disk=disk))
+            env = stack.enter_context(open_environment(database, server, proxy=proxy, disk=disk))
             if self.around == "few connections":
-                stack.enter_context(rows_database.few_connections(stage))
-            yield stage
+                stack.enter_context(rows_database.few_connections(env))
+            yield env
 
 
 NETWORK: Mapping[Database, str] = {"sqlite": "no network between worker and file"}
@@ -82,7 +82,7 @@ ROWS = [
         "SIGSTOP inside an open transaction",
         rows_process.pause_in_transaction,
         without={
-            "sqlite": "not covered: a paused writer keeps everybody from writing until it goes on",
+            "sqlite": "not covered: a paused writer blocks all other writers until it continues",
             "mssql": "not covered: no server setting ends an idle transaction; it keeps its rows until it goes on",
         },
     ),
@@ -112,19 +112,19 @@ ROWS = [
         without={"mssql": SERVER["mssql"]},
         around="small disk",
     ),
-    Row("migration", "two migrations at once under load", rows_database.migration, dear=True),
-    Row("start-together", "20 workers started at once", rows_process.start_together, dear=True),
-    Row("rolling-deploy", "rolling deploy with a renamed and a new task", rows_tasks.rolling_deploy, dear=True),
+    Row("migration", "two migrations at once under load", rows_database.migration, costly=True),
+    Row("start-together", "20 workers started at once", rows_process.start_together, costly=True),
+    Row("rolling-deploy", "rolling deploy with a renamed and a new task", rows_tasks.rolling_deploy, costly=True),
     Row(
         "clock",
         "a worker's wall clock moved by +2 h or −2 h, and SIGKILL",
         rows_process.clock_moved,
         without={"sqlite": "not covered: the database's clock is the host's"},
     ),
-    Row("poison-exit", "poison task: `os._exit`", rows_tasks.poison_exit, dear=True),
+    Row("poison-exit", "poison task: `os._exit`", rows_tasks.poison_exit, costly=True),
     Row("poison-memory", "poison task: out of memory", rows_tasks.poison_memory),
     Row("poison-payload", "poison job: arguments that cannot be decoded", rows_tasks.poison_payload),
-    Row("unknown-name", "a task name that nobody knows", rows_tasks.unknown_name),
+    Row("unknown-name", "a task name that no worker knows", rows_tasks.unknown_name),
 ]
 QUICK: dict[str, tuple[Database, ...]] = {
     "kill-mid-body": ("mssql",),

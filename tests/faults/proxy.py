@@ -1,12 +1,13 @@
-"""A bad network in front of a good database: a TCP proxy on loopback, in a thread of its own.
+"""A bad network in front of a good database: a TCP proxy on loopback, in a separate thread.
 
     worker ──► requests ──► server            pass, latency    everything arrives, perhaps later
-           ◄── answers  ◄──                   black hole       nothing arrives, and nobody is told
+           ◄── answers  ◄──                   black hole       nothing arrives, and no error is reported
                                               half-open        one direction only
-                                              refuse, reset    nobody gets in; who is in is thrown out
+                                              refuse, reset    connections are refused; open ones are reset
 
-What a black hole holds back is not lost but late, as on a real network: it arrives when the hole closes, even if its
-sender has given up meanwhile. Two faults are aimed at one statement, so that its outcome is in doubt:
+What a black hole holds back is not lost but late, as on a real network: it arrives when the hole
+closes, even if its sender has given up. Two faults are aimed at one statement, so that its outcome
+is in doubt:
 
     cut   request ──────────────► applied             late   request ──► ┊ held          ┊ ──► applied, or too late
           answer  ──► ✂ connection reset                   connection reset at once   deliver()
@@ -31,7 +32,10 @@ PATIENCE = 20.0
 
 
 class Aim:
-    """One fault at one statement. `cut` and `late` are drawn above; `keep` withholds the answer and cuts nothing."""
+    """One fault at one statement. `cut` and `late`: see above.
+
+    `keep` withholds the answer and cuts nothing.
+    """
 
     def __init__(self, verb: str, kind: Kind, loop: asyncio.AbstractEventLoop, patience: float) -> None:
         self.verb = verb
@@ -47,11 +51,11 @@ class Aim:
         self._loop.call_soon_threadsafe(self._delivery.set)
 
     def struck(self) -> None:
-        """Wait until the statement has come by."""
+        """Wait until the statement has been seen."""
         self._wait(self._struck, f"{self.verb} is sent")
 
     def landed(self) -> None:
-        """Wait until the server has answered it, or has ended the connection that it was to arrive on."""
+        """Wait until the server has answered it, or has closed the connection it was to arrive on."""
         self._wait(self._landed, f"{self.verb} is answered")
 
     def _wait(self, event: threading.Event, what: str) -> None:
@@ -75,7 +79,7 @@ class Aim:
 
 
 class Proxy:
-    """Stands between workers and one server. Its methods may be called from any thread."""
+    """A proxy between workers and one server. Its methods may be called from any thread."""
 
     def __init__(self, port: int, wire: Wire = POSTGRES, *, patience: float = PATIENCE) -> None:
         self.wire = wire
@@ -106,13 +110,13 @@ class Proxy:
         self._loop.close()
 
     def url(self, url: str) -> str:
-        """The same database, reached through here."""
+        """The URL of the same database through this proxy."""
         return url.replace(f":{self._target}/", f":{self.port}/")
 
     # Faults
 
     def aim(self, verb: str, kind: Kind) -> Aim:
-        """Strike the next statement of this verb: a name as in `sql/`, or COMMIT."""
+        """Aim at the next statement of this verb: a name as in `sql/`, or COMMIT."""
         aim = Aim(verb, kind, self._loop, self.patience)
         self._do(lambda: self.aims.append(aim))
         return aim
@@ -129,16 +133,19 @@ class Proxy:
         self._do(self._set, requests=requests, answers=not requests)
 
     def slow(self, seconds: float) -> None:
-        """Let every packet wait so long, in both directions."""
+        """Delay every packet by `seconds`, in both directions."""
         self._do(self._set, requests=True, answers=True, latency=seconds)
 
     def reset(self) -> None:
-        """Reset everybody now, and whoever comes until it heals."""
+        """Reset all connections now, and every new one until `heal`."""
         self._do(self._set, requests=True, answers=True, throws_out=True)
         self._do(self._throw_out)
 
     def refuse(self) -> None:
-        """As if nobody listened; who is in is thrown out. `listen_again` ends it."""
+        """Refuse connections, as if no server listened, and reset the open ones.
+
+        `listen_again` ends it.
+        """
         self._call(self._stop_listening)
         self._do(self._throw_out)
 
@@ -195,7 +202,7 @@ class Proxy:
             self._links.discard(link)
 
     def _do(self, work: Callable[..., object], **arguments: object) -> None:
-        """Do it on the proxy's thread, and wait."""
+        """Run it on the proxy's thread, and wait."""
 
         async def done() -> None:
             work(**arguments)
@@ -222,7 +229,10 @@ class Link:
         self._held: list[bytes] = []
 
     async def run(self) -> None:
-        """Carry bytes until one side leaves; a struck link carries on until its statement has been answered."""
+        """Carry bytes until one side closes.
+
+        A link that was hit stays until its statement is answered.
+        """
         requests = asyncio.ensure_future(self._carry_requests())
         answers = asyncio.ensure_future(self._carry_answers())
         try:
@@ -237,7 +247,7 @@ class Link:
             self._to_server.close()
 
     def reset(self) -> None:
-        """End it without a goodbye, on both sides."""
+        """Close both sides with RST."""
         _reset(self._to_client)
         _reset(self._to_server)
 
@@ -247,7 +257,7 @@ class Link:
                 await self._travel(self._proxy.requests)
                 for message in self._client_side.feed(data):
                     await self._send(message)
-        await self._travel(self._proxy.requests)  # a goodbye does not cross a black hole either
+        await self._travel(self._proxy.requests)  # the end of a connection does not cross a black hole either
 
     async def _send(self, message: Message) -> None:
         if self._aim is None:
@@ -256,7 +266,7 @@ class Link:
             self._to_server.write(message.raw)
             return
         self._held.append(message.raw)
-        if message.ends_request:  # its sender need not live any longer
+        if message.ends_request:  # its sender may be closed by now
             _reset(self._to_client)
             self._aim.strike()
             await self._aim.delivery()
@@ -286,7 +296,7 @@ class Link:
         await self._travel(self._proxy.answers)
 
     def _land(self, aim: Aim) -> None:
-        """The server has answered, and the client will never know."""
+        """The server has answered; the client does not get the answer."""
         if aim.kind == "cut":
             self.reset()
         aim.land()
@@ -298,7 +308,7 @@ class Link:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with RST instead of FIN, which throws away what is still on its way."""
+    """Close with RST instead of FIN, which discards data in flight."""
     sock = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

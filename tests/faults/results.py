@@ -1,6 +1,7 @@
-"""What the last run showed: results.json, and the table that docs/promises.md makes of it.
+"""The results of the last run: results.json, and the table in docs/promises.md made from it.
 
-A run replaces the entries of the rows that it played and leaves the others, so that one row can be played again alone.
+A run replaces the entries of the rows that it ran and leaves the others, so one row can be repeated
+alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from tests.cluster.cluster import ROOT
 from tests.faults.catalog import DATABASES, OWN, ROWS, Row
-from tests.faults.stage import Database, Verdict
+from tests.faults.environment import Database, Verdict
 
 FILE = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "promises.md"
@@ -26,7 +27,7 @@ Entry = dict[str, Any]
 
 
 def command(row: str, database: Database) -> str:
-    """How to repeat it."""
+    """The command that repeats it."""
     return f"make faults ARGS='--row {row} --database {database}'"
 
 
@@ -47,7 +48,7 @@ def summary(row: Row, database: Database, verdicts: list[Verdict]) -> Entry:
 
 
 def absent(row: Row, database: Database, why: str) -> Entry:
-    """A row that could not be played."""
+    """A row that could not run here."""
     return {"row": row.name, "database": database, "trials": 0, "why": why}
 
 
@@ -104,17 +105,15 @@ worker that comes back while the next one holds the slot:
 
 
 def _totals(entries: list[Entry]) -> list[str]:
-    return [
-        f"- {NAMES[database]}: {_total(played)}." for database in DATABASES if (played := _played(entries, database))
-    ]
+    return [f"- {NAMES[database]}: {_total(ran)}." for database in DATABASES if (ran := _entries_on(entries, database))]
 
 
-def _played(entries: list[Entry], database: Database) -> list[Entry]:
+def _entries_on(entries: list[Entry], database: Database) -> list[Entry]:
     return [entry for entry in entries if entry["database"] == database and entry["trials"]]
 
 
-def _total(played: list[Entry]) -> str:
-    return ", ".join(f"{sum(entry[what] for entry in played)} {what}" for what in ("trials", "duplicates", "lost"))
+def _total(ran: list[Entry]) -> str:
+    return ", ".join(f"{sum(entry[what] for entry in ran)} {what}" for what in ("trials", "duplicates", "lost"))
 
 
 def _line(row: Row, database: Database, entry: Entry | None) -> str:
@@ -130,7 +129,7 @@ def _line(row: Row, database: Database, entry: Entry | None) -> str:
 
 
 def _missing() -> list[str]:
-    """Which rows a database cannot have, by the reason."""
+    """The rows that a database cannot have, by reason."""
     lines = []
     for database in DATABASES:
         reasons: dict[str, list[str]] = {}
@@ -144,7 +143,7 @@ def _missing() -> list[str]:
 
 
 def write_page() -> None:
-    """Put the section into the page, in place of the last one."""
+    """Replace the section in the page."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

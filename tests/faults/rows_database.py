@@ -1,4 +1,4 @@
-"""Rows: the database crashes, is full, has no connection left, or is migrated while everybody works."""
+"""Rows: the database crashes, is full, has no connection left, or is migrated under load."""
 
 from __future__ import annotations
 
@@ -16,54 +16,57 @@ import asyncpg
 
 from tests.cluster import table
 from tests.cluster.cluster import ROOT
-from tests.faults.stage import NotRunHere, Stage
+from tests.faults.environment import Environment, NotRunHere
 
 FEW = 12
-"""Connections of the server that runs out of them."""
+"""The connection limit of a server that runs out of them."""
 
 
-def crash(stage: Stage) -> float:
+def crash(env: Environment) -> float:
     """`pg_ctl stop -m immediate` under load, and a start."""
-    stage.keep(2)
-    jobs = stage.enqueue(12)
-    gate = stage.gate()
-    jobs += stage.enqueue(2, inside=str(gate))
-    stage.some_begun(jobs[-2:])
-    stage.server.stop("immediate")
+    env.keep(2)
+    jobs = env.enqueue(12)
+    gate = env.gate()
+    jobs += env.enqueue(2, inside=str(gate))
+    env.some_begun(jobs[-2:])
+    env.server.stop("immediate")
     gate.touch()
-    stage.server.start()
-    return stage.recovered(jobs, stage.now())
+    env.server.start()
+    return env.recovered(jobs, env.now())
 
 
 @contextlib.contextmanager
-def few_connections(stage: Stage) -> Iterator[None]:
-    """The server accepts few connections while this row plays."""
-    stage.server.execute(f"alter system set max_connections = {FEW}")
-    stage.server.restart()
+def few_connections(env: Environment) -> Iterator[None]:
+    """The server accepts few connections while this row runs."""
+    env.server.execute(f"alter system set max_connections = {FEW}")
+    env.server.restart()
     try:
         yield
     finally:
-        stage.cluster.stop()
-        stage.server.execute("alter system reset max_connections")
-        stage.server.restart()
+        env.cluster.stop()
+        env.server.execute("alter system reset max_connections")
+        env.server.restart()
 
 
-def connections_exhausted(stage: Stage) -> float:
-    """Somebody takes every connection that is left; bodies cannot open their transactions until they are given back."""
-    stage.keep(2)
-    gate = stage.gate()
-    jobs = stage.enqueue(2, before=str(gate))
+def connections_exhausted(env: Environment) -> float:
+    """A client takes every connection that is left.
+
+    Bodies cannot open transactions until it gives them back.
+    """
+    env.keep(2)
+    gate = env.gate()
+    jobs = env.enqueue(2, before=str(gate))
     for job in jobs:
-        stage.begun(job)
-    with _hogged(stage):
+        env.begun(job)
+    with _hogged(env):
         gate.touch()
         time.sleep(0.5)  # the length of the fault
-    since = stage.now()
-    return stage.recovered(jobs, since)
+    since = env.now()
+    return env.recovered(jobs, since)
 
 
 @contextlib.contextmanager
-def _hogged(stage: Stage) -> Iterator[None]:
+def _hogged(env: Environment) -> Iterator[None]:
     """Take connections until the server refuses."""
     taken, released = threading.Event(), threading.Event()
 
@@ -71,7 +74,7 @@ def _hogged(stage: Stage) -> Iterator[None]:
         held: list[asyncpg.Connection] = []
         with contextlib.suppress(asyncpg.TooManyConnectionsError):
             while True:
-                held.append(await asyncpg.connect(stage.cluster.app.url))
+                held.append(await asyncpg.connect(env.cluster.app.url))
         taken.set()
         await asyncio.to_thread(released.wait)
         for connection in held:
@@ -87,14 +90,14 @@ def _hogged(stage: Stage) -> Iterator[None]:
         thread.join()
 
 
-def migration(stage: Stage) -> float:
-    """Two `reltask migrate` at once, with the schema's scripts to run again, while everybody works."""
-    stage.keep(2)
-    jobs = stage.enqueue(80, seconds=0.3)
-    stage.some_begun(jobs)
-    table._run(stage.cluster.app.url, FORGET[stage.database])
-    since = stage.now()
-    environment = stage.cluster._environment | {"RELTASK_DATABASE_URL": stage.cluster.app.url}
+def migration(env: Environment) -> float:
+    """Two `reltask migrate` at once, with all scripts to run again, under load."""
+    env.keep(2)
+    jobs = env.enqueue(80, seconds=0.3)
+    env.some_begun(jobs)
+    table._run(env.cluster.app.url, FORGET[env.database])
+    since = env.now()
+    environment = env.cluster._environment | {"RELTASK_DATABASE_URL": env.cluster.app.url}
     command = [sys.executable, "-m", "reltask.cli", "migrate"]
     migrators = [
         subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -102,7 +105,7 @@ def migration(stage: Stage) -> float:
     ]
     said = [migrator.communicate(timeout=60)[0].decode() for migrator in migrators]
     assert [migrator.returncode for migrator in migrators] == [0, 0], said
-    return stage.recovered(jobs, since)
+    return env.recovered(jobs, since)
 
 
 FORGET = {
@@ -110,12 +113,12 @@ FORGET = {
     "sqlite": "update reltask_meta set schema_version = 0",
     "mssql": "UPDATE reltask.Meta SET SchemaVersion = 0",
 }
-"""Make the next migrator run every script again."""
+"""Make the next migration run every script again."""
 
 
 @contextlib.contextmanager
 def small_disk(megabytes: int) -> Iterator[Path]:
-    """A file system of its own. Needs root."""
+    """A separate file system. Needs root."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         raise NotRunHere("only root can mount a small file system")
     directory = Path("/tmp") / f"reltask-disk-{os.getpid()}"
@@ -134,19 +137,19 @@ def small_disk(megabytes: int) -> Iterator[Path]:
         directory.rmdir()
 
 
-def disk_full(stage: Stage) -> float:
-    """The database's file system is filled to its last byte under load, and freed again; nothing is lost meanwhile."""
-    stage.keep(2)
-    gate = stage.gate()
-    jobs = stage.enqueue(40, before=str(gate))
-    stage.some_begun(jobs)
-    ballast = _fill(stage.disk)
+def disk_full(env: Environment) -> float:
+    """The database's file system is filled completely under load, and freed again. Nothing is lost."""
+    env.keep(2)
+    gate = env.gate()
+    jobs = env.enqueue(40, before=str(gate))
+    env.some_begun(jobs)
+    ballast = _fill(env.disk)
     gate.touch()
     time.sleep(1.0)  # the length of the fault
     ballast.unlink()
-    since = stage.now()
-    recovery = stage.recovered(jobs, since)
-    assert all(worker.alive for worker in stage.cluster.workers), "a worker has died of a full disk"
+    since = env.now()
+    recovery = env.recovered(jobs, since)
+    assert all(worker.alive for worker in env.cluster.workers), "a worker has died of a full disk"
     return recovery
 
 

@@ -1,4 +1,4 @@
-"""Rows: a worker is killed, or falls silent."""
+"""Rows: a worker is killed or paused."""
 
 from __future__ import annotations
 
@@ -15,134 +15,142 @@ from uuid import UUID
 
 from tests.cluster.cluster import eventually, pause
 from tests.cluster.test_crash import is_running
-from tests.faults.stage import NotRunHere, Stage
+from tests.faults.environment import Environment, NotRunHere
 
 _turns = count()
 _rng = random.Random(3)
-"""For moments that are chance; their spread is the point, not their repetition."""
+"""For random moments: trials should differ."""
 
 
-def kill_before_claim_answer(stage: Stage) -> float:
-    """The claim is committed, and its sender dies before it knows. On SQLite no network stands between the two."""
-    jobs = stage.enqueue(4)
-    if stage.database != "sqlite":
-        aim = stage.proxy.aim("claim_jobs", "keep")
-        (victim,) = stage.start(wait=False)
+def kill_before_claim_answer(env: Environment) -> float:
+    """The worker is killed after its claim's commit, before the answer.
+
+    On SQLite there is no network between.
+    """
+    jobs = env.enqueue(4)
+    if env.database != "sqlite":
+        aim = env.proxy.aim("claim_jobs", "keep")
+        (victim,) = env.start(wait=False)
         aim.landed()
     else:
-        (victim,) = stage.start()
-        time.sleep(_rng.uniform(0, 0.03))  # the moment is chance
+        (victim,) = env.start()
+        time.sleep(_rng.uniform(0, 0.03))  # a random moment
     victim.kill()
-    since = stage.now()
-    (helper,) = stage.start(1, stage.direct())
-    recovery = stage.recovered(jobs, since)
+    since = env.now()
+    (helper,) = env.start(1, env.direct())
+    recovery = env.recovered(jobs, since)
     helper.kill()
     return recovery
 
 
-def kill_after_claim(stage: Stage) -> float:
-    """The body has begun, at some moment of its first 30 ms."""
-    stage.keep(2)
-    (job,) = stage.enqueue(before=str(gate := stage.gate()))
-    stage.begun(job)
-    time.sleep(_rng.uniform(0, 0.03))  # the moment is chance
-    return _killed(stage, job, gate)
+def kill_after_claim(env: Environment) -> float:
+    """The body began at most 30 ms ago."""
+    env.keep(2)
+    (job,) = env.enqueue(before=str(gate := env.gate()))
+    env.begun(job)
+    time.sleep(_rng.uniform(0, 0.03))  # a random moment
+    return _killed(env, job, gate)
 
 
-def kill_mid_body(stage: Stage) -> float:
-    """The body waits in its middle; others of the same worker die with it."""
-    stage.keep(2)
-    jobs = stage.enqueue(4, before=str(gate := stage.gate()))
+def kill_mid_body(env: Environment) -> float:
+    """The body waits in the middle; other bodies of the same worker die with it."""
+    env.keep(2)
+    jobs = env.enqueue(4, before=str(gate := env.gate()))
     for job in jobs:
-        stage.begun(job)
-    return _killed(stage, jobs[0], gate)
+        env.begun(job)
+    return _killed(env, jobs[0], gate)
 
 
-def kill_before_completion(stage: Stage) -> float:
-    """The effect is written, the transaction is open: neither effect nor completion may stay."""
-    stage.keep(2)
-    (job,) = stage.enqueue(inside=str(gate := stage.gate()))
-    stage.written(job, gate)
-    return _killed(stage, job, gate)
+def kill_before_completion(env: Environment) -> float:
+    """The effect is written and the transaction is open: neither effect nor completion may stay."""
+    env.keep(2)
+    (job,) = env.enqueue(inside=str(gate := env.gate()))
+    env.written(job, gate)
+    return _killed(env, job, gate)
 
 
-def kill_with_child(stage: Stage) -> float:
-    """The body runs in a child process: it dies with its worker, and does not run beside its successor."""
-    stage.keep(2)
-    (job,) = stage.enqueue(task="hold_child", gate=str(gate := stage.gate()))
-    child = stage.cluster.begun(job).pid
-    stage.holder(job).kill()
-    since = stage.now()
+def kill_with_child(env: Environment) -> float:
+    """The body runs in a child process: the child dies with its worker, before the job runs again."""
+    env.keep(2)
+    (job,) = env.enqueue(task="hold_child", gate=str(gate := env.gate()))
+    child = env.cluster.begun(job).pid
+    env.holder(job).kill()
+    since = env.now()
     eventually(lambda: not is_running(child), what="the child ends")
     gate.touch()
-    return stage.recovered([job], since)
+    return env.recovered([job], since)
 
 
-def _killed(stage: Stage, job: UUID, gate: Path) -> float:
-    stage.holder(job).kill()
-    since = stage.now()
+def _killed(env: Environment, job: UUID, gate: Path) -> float:
+    env.holder(job).kill()
+    since = env.now()
     gate.touch()
-    jobs = [one.id for one in stage.cluster.jobs()]
-    stage.start(1, wait=False)  # for the next trial; it comes in time for this one, or not
-    return stage.recovered([job, *jobs], since)
+    jobs = [one.id for one in env.cluster.jobs()]
+    env.start(1, wait=False)  # for the next trial; it may or may not be in time for this one
+    return env.recovered([job, *jobs], since)
 
 
-def pause_past_timeout(stage: Stage) -> float:
-    """SIGSTOP until another worker holds the job, or has done it, by turns; then SIGCONT: the late write is refused."""
-    stage.keep(2)
-    (job,) = stage.enqueue(before=str(gate := stage.gate()))
-    stage.begun(job)
-    paused = stage.holder(job)
-    pause(stage.cluster.url, paused)
-    since = stage.now()
+def pause_past_timeout(env: Environment) -> float:
+    """SIGSTOP until another worker holds the job, or has done it (alternating), then SIGCONT.
+
+    The late write is refused.
+    """
+    env.keep(2)
+    (job,) = env.enqueue(before=str(gate := env.gate()))
+    env.begun(job)
+    paused = env.holder(job)
+    pause(env.cluster.url, paused)
+    since = env.now()
     if next(_turns) % 2:
         gate.touch()
-        stage.done()
-    stage.begun(job, fence=2)
-    Path(f"{gate}.1").touch()  # the paused body would write at once
+        env.done()
+    env.begun(job, fence=2)
+    Path(f"{gate}.1").touch()  # so that the paused body writes at once
     paused.signal(signal.SIGCONT)
-    _refused(stage, job)
+    _refused(env, job)
     gate.touch()
-    stage.done()
-    (end,) = stage.ends([job])
+    env.done()
+    (end,) = env.ends([job])
     assert end.claimed_at is not None
     return (end.claimed_at - since).total_seconds()
 
 
-def pause_in_transaction(stage: Stage) -> float:
-    """SIGSTOP with the effect written and the transaction open: the server ends it, and another worker writes."""
-    stage.keep(2)
-    (job,) = stage.enqueue(inside=str(gate := stage.gate()))
-    stage.written(job, gate)
-    paused = stage.holder(job)
+def pause_in_transaction(env: Environment) -> float:
+    """SIGSTOP with the effect written and the transaction open: the server ends it, another worker writes."""
+    env.keep(2)
+    (job,) = env.enqueue(inside=str(gate := env.gate()))
+    env.written(job, gate)
+    paused = env.holder(job)
     paused.signal(signal.SIGSTOP)
-    since = stage.now()
+    since = env.now()
     gate.touch()
-    recovery = stage.recovered([job], since)
+    recovery = env.recovered([job], since)
     paused.signal(signal.SIGCONT)
-    _refused(stage, job)
+    _refused(env, job)
     return recovery
 
 
-def _refused(stage: Stage, job: UUID) -> None:
-    """The first run's late words are in the log as refused."""
+def _refused(env: Environment, job: UUID) -> None:
+    """The log says that the first run's late write was refused."""
 
-    def told() -> bool:
+    def is_refused() -> bool:
         return any(
             line.get("job") == str(job) and line.get("fence") == 1
-            for worker in stage.cluster.workers
+            for worker in env.cluster.workers
             for line in worker.events("LateWriteRefused") + worker.events("RunAbandoned")
         )
 
-    eventually(told, what="the paused worker learns that it is too late")
+    eventually(is_refused, what="the paused worker logs that its write is refused")
 
 
-def start_together(stage: Stage) -> float:
-    """20 workers start at the same moment, with work waiting for them."""
-    jobs = stage.enqueue(40)
-    since = stage.now()
-    workers = stage.start(20, {"poll": "5s"}, wait=False)  # the default where nothing signals; more would be a load
-    recovery = stage.recovered(jobs, since)
+def start_together(env: Environment) -> float:
+    """20 workers start at the same moment, with work waiting."""
+    jobs = env.enqueue(40)
+    since = env.now()
+    workers = env.start(
+        20, {"poll": "5s"}, wait=False
+    )  # the default where there are no signals; more often would be a load
+    recovery = env.recovered(jobs, since)
     for worker in workers:
         worker.kill()
     return recovery
@@ -153,26 +161,29 @@ WALL_CLOCK_ONLY = {
     "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     "FAKETIME_FORCE_MONOTONIC_FIX": "0",
 }
-"""Monotonic time stays as it is. The last one too: with its fix the library lets threads oversleep by seconds."""
+"""Monotonic time is unchanged.
+
+The last variable too: with its fix, the library makes threads oversleep by seconds.
+"""
 
 
-def clock_moved(stage: Stage) -> float:
-    """One worker's wall clock is two hours ahead, another's two hours behind; the one that holds a job is killed."""
+def clock_moved(env: Environment) -> float:
+    """One worker's wall clock is two hours ahead, another's two hours behind; the job's holder is killed."""
     library = _faketime()
-    while sum(worker.alive for worker in stage.cluster.workers) < 2:
-        offset = "+2h" if len(stage.cluster.workers) % 2 else "-2h"
-        (moved,) = stage.start(1, {"FAKETIME": offset, "LD_PRELOAD": library, **WALL_CLOCK_ONLY})
+    while sum(worker.alive for worker in env.cluster.workers) < 2:
+        offset = "+2h" if len(env.cluster.workers) % 2 else "-2h"
+        (moved,) = env.start(1, {"FAKETIME": offset, "LD_PRELOAD": library, **WALL_CLOCK_ONLY})
         shown = datetime.fromisoformat(moved.events("WorkerStarted")[0]["time"])
-        assert abs(shown - stage.now()) > timedelta(hours=1), "the worker's wall clock was not moved"
-    delayed = [stage.cluster.app.get_task("only_new").using(delay="700ms").enqueue_sync().id for _ in range(3)]
-    stage.cluster.enqueued += delayed
-    (job,) = stage.enqueue(before=str(gate := stage.gate()))
-    stage.begun(job)
-    stage.holder(job).kill()
-    since = stage.now()
+        assert abs(shown - env.now()) > timedelta(hours=1), "the worker's wall clock was not moved"
+    delayed = [env.cluster.app.get_task("only_new").using(delay="700ms").enqueue_sync().id for _ in range(3)]
+    env.cluster.enqueued += delayed
+    (job,) = env.enqueue(before=str(gate := env.gate()))
+    env.begun(job)
+    env.holder(job).kill()
+    since = env.now()
     gate.touch()
-    recovery = stage.recovered([job], since)
-    early = [run for run in stage.ends(delayed) if run.claimed_at is None or run.claimed_at < run.due_at]
+    recovery = env.recovered([job], since)
+    early = [run for run in env.ends(delayed) if run.claimed_at is None or run.claimed_at < run.due_at]
     assert not early, f"claimed before their time: {early}"
     return recovery
 

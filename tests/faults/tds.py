@@ -1,11 +1,12 @@
-"""As much of SQL Server's protocol, TDS, as it takes to say which statement a client is sending.
+"""The part of SQL Server's protocol, TDS, that shows which statement a client sends.
 
     ▏type▕ status▕ length▕ session▕ number▕ window▕ …        8 bytes before each packet; a message is one or more,
                                                              and the last has bit 0 of its status set
 
-A batch brings its text in UTF-16, and so does a call of sp_prepexec or sp_executesql, among its arguments. Our
-statements begin with a comment that says their purpose, and no two say the same. Only what is not encrypted can be
-read: `encrypt=no`. A server that has a certificate wants the login encrypted even then: that packet has TLS's own head.
+A batch carries its text in UTF-16; so does a call of sp_prepexec or sp_executesql, in its
+arguments. Our statements begin with a comment that states their purpose, each a different one. Only
+unencrypted traffic can be read: `encrypt=no`. A server with a certificate wants the login encrypted
+even then; that packet has TLS's own header.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ class TdsMessage(NamedTuple):
         return self.kind in (BATCH, CALL)
 
     def runs(self, verb: str) -> bool:
-        """Whether it says the purpose of this verb; a commit is a verb of its own here."""
+        """Whether it contains this verb's purpose. A commit counts as a verb here."""
         return self.ends_request and purpose("commit_transaction" if verb == "COMMIT" else verb) in self.body
 
 
 @cache
 def purpose(verb: str) -> bytes:
-    """The first line of a verb's file, as it travels."""
+    """The first line of a verb's file, as sent."""
     return read_sql("mssql", verb).partition("\n")[0].encode("utf-16-le")
 
 
 class Packets:
-    """Cuts bytes into packets."""
+    """Splits bytes into packets."""
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The packets that are complete by now."""
+        """The packets that are complete so far."""
         self._buffer += data
         found = []
         while len(self._buffer) >= HEAD and len(self._buffer) >= (length := self._length()):
@@ -74,7 +75,7 @@ class ClientSide:
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> list[TdsMessage]:
-        """The messages that are complete by now."""
+        """The messages that are complete so far."""
         found = []
         for packet in self._packets.feed(data):
             self._parts.append(packet)
@@ -91,7 +92,7 @@ class ServerSide:
         self._packets = Packets()
 
     def is_ready(self, data: bytes) -> bool:
-        """Whether these bytes bring a last packet."""
+        """Whether these bytes contain a last packet."""
         return bool([packet for packet in self._packets.feed(data) if packet[1] & LAST])
 
 

@@ -1,7 +1,8 @@
-"""The answer to a statement is lost, or the statement arrives late: each verb is settled as the design says.
+"""The answer to a statement is lost, or the statement arrives late: each verb still has one outcome.
 
-A worker's connections lead through a proxy that strikes one statement. `cut`: the database has applied it, and the
-worker is not told. `late`: the worker's connection breaks first, and the statement arrives when everybody has moved on.
+A worker's connections go through a proxy that hits one statement. `cut`: the database has applied
+it, and the worker gets no answer. `late`: the worker's connection breaks first, and the statement
+arrives after the worker has moved on.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from reltask.stores.postgres.values import WORTH_COPYING
 from reltask.worker import poller
 from tests.cluster import table
 from tests.cluster.cluster import slowness
-from tests.engine.stage import Recorder
+from tests.faults.environment import proxy_before
 from tests.faults.proxy import Aim, Kind, Proxy
-from tests.faults.stage import proxy_before
 from tests.mssql_server import databases
+from tests.worker.worker_harness import Recorder
 
 pytestmark = pytest.mark.slow
 
 
 def settings(url: str) -> dict[str, object]:
-    """Short lengths; on a database that is slow, as many times longer."""
+    """Short times, multiplied on a slow database."""
     slow = slowness(url)
     return {
         "worker.lock_timeout": f"{4 * slow}s",
@@ -48,8 +49,8 @@ def settings(url: str) -> dict[str, object]:
     }
 
 
-class Scene:
-    """An app behind the proxy, and a second look at its database past it."""
+class ProxySetup:
+    """An app behind the proxy, and a second one with a direct connection to its database."""
 
     def __init__(self, url: str, proxy: Proxy, directory: Path) -> None:
         self.url = url
@@ -95,11 +96,11 @@ class Scene:
             yield
 
     async def enqueue(self, task: str) -> UUID:
-        """As a producer on the good side."""
+        """Enqueue over the direct connection."""
         return (await self.outside.get_task(task).enqueue()).id
 
     async def strike(self, aim: Aim) -> None:
-        """Wait for the blow; what was held back arrives at once."""
+        """Wait until the statement is hit; a late request is delivered at once."""
         await asyncio.to_thread(aim.struck)
         aim.deliver()
         await asyncio.to_thread(aim.landed)
@@ -110,261 +111,275 @@ class Scene:
         return sorted((str(run.outcome), run.fence, run.attempt) for run in found)
 
     async def succeeded(self, job: UUID, fence: int) -> None:
-        """Wait until the worker says so; it says so once."""
+        """Wait until the worker reports success, exactly once."""
         await self.events.wait(events.RunSucceeded, job_id=job, fence=fence)
 
     def reports(self, job: UUID) -> list[tuple[str, int]]:
-        """What the worker reported about runs of this job, besides their start."""
+        """What the worker reported about runs of this job, without their starts."""
         kinds = (events.RunSucceeded, events.RunFailed, events.RunEnded, events.LateWriteRefused, events.RunAbandoned)
         return [(type(e).__name__, e.fence) for kind in kinds for e in self.events.of(kind, job_id=job)]
 
 
 @contextmanager
-def played(url: str, directory: Path) -> Iterator[Scene]:
+def open_setup(url: str, directory: Path) -> Iterator[ProxySetup]:
     table.create(url)
     with proxy_before(url) as proxy:
-        scene = Scene(url, proxy, directory)
-        yield scene
-        scene.app.close()
-        scene.outside.close()
+        setup = ProxySetup(url, proxy, directory)
+        yield setup
+        setup.app.close()
+        setup.outside.close()
 
 
 @pytest.fixture(params=[database for database in databases() if database != "sqlite"])
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    """On every database that is asked over a network."""
-    with played(request.getfixturevalue(f"{request.param}_url"), tmp_path) as made:
+def setup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ProxySetup]:
+    """On every database reached over a network."""
+    with open_setup(request.getfixturevalue(f"{request.param}_url"), tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-def postgres_scene(postgres_url: str, tmp_path: Path) -> Iterator[Scene]:
-    """Where the server tells who waits for a lock, and ends a transaction that idles."""
-    with played(postgres_url, tmp_path) as made:
+def postgres_setup(postgres_url: str, tmp_path: Path) -> Iterator[ProxySetup]:
+    """On PostgreSQL, which shows lock waits and ends idle transactions."""
+    with open_setup(postgres_url, tmp_path) as made:
         yield made
 
 
 @pytest.mark.parametrize("kind", ["cut", "late"])
-async def test_claim_is_released_with_its_attempt(scene: Scene, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that a worker owns without knowing are found by its next beat and given back; no attempt is counted."""
-    # the claim lands before the worker looks again by itself
-    monkeypatch.setattr(poller, "OUTAGE_PAUSES", (2.0 * slowness(scene.url),))
-    scene.gate.touch()
-    job = await scene.enqueue("hold")
-    aim = scene.proxy.aim("claim_jobs", kind)
-    async with scene.working():
-        await scene.strike(aim)
-        await scene.events.wait(events.StrayReleased, job_id=job, fence=1)
-        await scene.succeeded(job, fence=2)
-    assert await scene.runs(job) == [("released", 1, 1), ("succeeded", 2, 1)]
-    assert scene.starts == [2]
+async def test_claim_is_released_with_its_attempt(
+    setup: ProxySetup, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that a worker owns without knowing are found by its next heartbeat and released.
+
+    No attempt counts.
+    """
+    # the claim arrives before the worker polls again
+    monkeypatch.setattr(poller, "OUTAGE_PAUSES", (2.0 * slowness(setup.url),))
+    setup.gate.touch()
+    job = await setup.enqueue("hold")
+    aim = setup.proxy.aim("claim_jobs", kind)
+    async with setup.working():
+        await setup.strike(aim)
+        await setup.events.wait(events.StrayReleased, job_id=job, fence=1)
+        await setup.succeeded(job, fence=2)
+    assert await setup.runs(job) == [("released", 1, 1), ("succeeded", 2, 1)]
+    assert setup.starts == [2]
 
 
-async def test_beat_whose_answer_is_lost_is_sent_again(scene: Scene) -> None:
-    """One lost answer is no lost lock: the body goes on under its fence."""
-    async with scene.working():
-        aim = scene.proxy.aim("heartbeat_jobs", "cut")
-        job = await scene.enqueue("hold")
-        await scene.strike(aim)
-        before = (await scene.outside.job(job)).heartbeat_at
-        await until_beaten(scene, job, before)
-        scene.gate.touch()
-        await scene.succeeded(job, fence=1)
-    assert (await scene.runs(job), scene.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
+async def test_beat_whose_answer_is_lost_is_sent_again(setup: ProxySetup) -> None:
+    """One lost answer is not a lost lock: the body continues under its fence."""
+    async with setup.working():
+        aim = setup.proxy.aim("heartbeat_jobs", "cut")
+        job = await setup.enqueue("hold")
+        await setup.strike(aim)
+        before = (await setup.outside.job(job)).heartbeat_at
+        await until_beaten(setup, job, before)
+        setup.gate.touch()
+        await setup.succeeded(job, fence=1)
+    assert (await setup.runs(job), setup.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
 
 
-async def test_beat_that_arrives_late_renews_nothing(scene: Scene) -> None:
-    """It names owner and fence: the next run's lock is not touched by it."""
-    async with scene.working():
-        aim = scene.proxy.aim("heartbeat_jobs", "late")
-        job = await scene.enqueue("hold")
+async def test_beat_that_arrives_late_renews_nothing(setup: ProxySetup) -> None:
+    """It carries owner and fence, so it does not touch the next run's lock."""
+    async with setup.working():
+        aim = setup.proxy.aim("heartbeat_jobs", "late")
+        job = await setup.enqueue("hold")
         await asyncio.to_thread(aim.struck)
-    # The worker has left and given the job back; now somebody else holds it.
-    async with scene.working():
-        held = await claimed(scene, job, fence=2)
-        scene.gate.touch()
+    # The worker has stopped and released the job; now another worker holds it.
+    async with setup.working():
+        held = await claimed(setup, job, fence=2)
+        setup.gate.touch()
         aim.deliver()
         await asyncio.to_thread(aim.landed)
-        await scene.succeeded(job, fence=2)
+        await setup.succeeded(job, fence=2)
     assert held.fence == 2
-    assert await scene.runs(job) == [("released", 1, 1), ("succeeded", 2, 1)]
+    assert await setup.runs(job) == [("released", 1, 1), ("succeeded", 2, 1)]
 
 
 @pytest.mark.parametrize("kind", ["cut", "late"])
-async def test_completion_is_recorded_and_reported_once(scene: Scene, kind: Kind) -> None:
-    """The same fenced statement is sent again; what it no longer matches, the ledger settles."""
-    scene.gate.touch()
-    async with scene.working():
-        aim = scene.proxy.aim("complete_one_offs" if scene.url.startswith("postgresql") else "complete_jobs", kind)
-        job = await scene.enqueue("hold")
-        await settled_before_late(scene, aim, job, fence=1)
-    assert (await scene.runs(job), scene.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
-    assert scene.starts == [1]
+async def test_completion_is_recorded_and_reported_once(setup: ProxySetup, kind: Kind) -> None:
+    """The same fenced statement is sent again; if it no longer matches, the ledger is read."""
+    setup.gate.touch()
+    async with setup.working():
+        aim = setup.proxy.aim("complete_one_offs" if setup.url.startswith("postgresql") else "complete_jobs", kind)
+        job = await setup.enqueue("hold")
+        await settled_before_late(setup, aim, job, fence=1)
+    assert (await setup.runs(job), setup.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
+    assert setup.starts == [1]
 
 
 @pytest.mark.parametrize("kind", ["cut", "late"])
-async def test_failure_is_recorded_and_reported_once(scene: Scene, kind: Kind) -> None:
-    """One attempt is counted, one failure told, and the retry comes."""
-    async with scene.working():
-        aim = scene.proxy.aim("fail_jobs", kind)
-        job = await scene.enqueue("fail_once")
-        await settled_before_late(scene, aim, job, fence=2)
-    assert await scene.runs(job) == [("failed", 1, 1), ("succeeded", 2, 2)]
-    assert scene.reports(job) == [("RunSucceeded", 2), ("RunFailed", 1)]
+async def test_failure_is_recorded_and_reported_once(setup: ProxySetup, kind: Kind) -> None:
+    """One attempt is counted, one failure is reported, and the retry runs."""
+    async with setup.working():
+        aim = setup.proxy.aim("fail_jobs", kind)
+        job = await setup.enqueue("fail_once")
+        await settled_before_late(setup, aim, job, fence=2)
+    assert await setup.runs(job) == [("failed", 1, 1), ("succeeded", 2, 2)]
+    assert setup.reports(job) == [("RunSucceeded", 2), ("RunFailed", 1)]
 
 
 @pytest.mark.parametrize("kind", ["cut", "late"])
-async def test_release_is_recorded_and_reported_once(scene: Scene, kind: Kind) -> None:
+async def test_release_is_recorded_and_reported_once(setup: ProxySetup, kind: Kind) -> None:
     """The attempt is given back once, however often the statement arrives."""
-    async with scene.working():
-        aim = scene.proxy.aim("release_jobs", kind)
-        job = await scene.enqueue("snooze_once")
-        await settled_before_late(scene, aim, job, fence=2)
-    assert await scene.runs(job) == [("snoozed", 1, 1), ("succeeded", 2, 1)]
-    assert scene.reports(job) == [("RunSucceeded", 2), ("RunEnded", 1)]
+    async with setup.working():
+        aim = setup.proxy.aim("release_jobs", kind)
+        job = await setup.enqueue("snooze_once")
+        await settled_before_late(setup, aim, job, fence=2)
+    assert await setup.runs(job) == [("snoozed", 1, 1), ("succeeded", 2, 1)]
+    assert setup.reports(job) == [("RunSucceeded", 2), ("RunEnded", 1)]
 
 
 @pytest.mark.parametrize("kind", ["cut", "late"])
-async def test_enqueue_makes_one_row(scene: Scene, kind: Kind) -> None:
-    """The retry brings the same id: inserted once, even when the first sending arrives after the job is done."""
-    scene.gate.touch()
-    async with scene.working():
-        aim = scene.proxy.aim("enqueue_job" if scene.url.startswith("postgresql") else "enqueue_jobs", kind)
-        job = (await scene.app.get_task("hold").enqueue()).id
-        await settled_before_late(scene, aim, job, fence=1)
-        assert await scene.outside.jobs() == []
-    assert (await scene.runs(job), scene.starts) == ([("succeeded", 1, 1)], [1])
+async def test_enqueue_makes_one_row(setup: ProxySetup, kind: Kind) -> None:
+    """The retry has the same id: it is inserted once, even if the first request arrives after the job is done."""
+    setup.gate.touch()
+    async with setup.working():
+        aim = setup.proxy.aim("enqueue_job" if setup.url.startswith("postgresql") else "enqueue_jobs", kind)
+        job = (await setup.app.get_task("hold").enqueue()).id
+        await settled_before_late(setup, aim, job, fence=1)
+        assert await setup.outside.jobs() == []
+    assert (await setup.runs(job), setup.starts) == ([("succeeded", 1, 1)], [1])
 
 
 @pytest.mark.parametrize("verb", ["read_ended", "COMMIT"])
-async def test_bulk_makes_one_row_each(postgres_scene: Scene, verb: str) -> None:
-    """The connection breaks between copy and commit, or before the commit's answer: each job is there and runs once."""
-    scene = postgres_scene
-    scene.gate.touch()
-    async with scene.working():
-        aim = scene.proxy.aim(verb, "cut")
-        jobs = await bulk(scene)
-        await scene.strike(aim)
-        await all_done(scene, jobs)
-    assert scene.starts == [1] * len(jobs)
+async def test_bulk_makes_one_row_each(postgres_setup: ProxySetup, verb: str) -> None:
+    """The connection breaks between COPY and COMMIT, or before COMMIT's answer: each job exists and runs once."""
+    setup = postgres_setup
+    setup.gate.touch()
+    async with setup.working():
+        aim = setup.proxy.aim(verb, "cut")
+        jobs = await bulk(setup)
+        await setup.strike(aim)
+        await all_done(setup, jobs)
+    assert setup.starts == [1] * len(jobs)
 
 
 @pytest.mark.parametrize("verb", ["read_ended", "COMMIT"])
-async def test_bulk_that_ends_late_makes_one_row_each(postgres_scene: Scene, verb: str) -> None:
-    """The second sending waits for the first one's rows: until they are undone, or there when their commit arrives."""
-    scene = postgres_scene
-    scene.gate.touch()
-    async with scene.working():
-        aim = scene.proxy.aim(verb, "late")
-        sending = asyncio.create_task(bulk(scene))
+async def test_bulk_that_ends_late_makes_one_row_each(postgres_setup: ProxySetup, verb: str) -> None:
+    """The second request waits for the first one's rows until they are rolled back or committed."""
+    setup = postgres_setup
+    setup.gate.touch()
+    async with setup.working():
+        aim = setup.proxy.aim(verb, "late")
+        sending = asyncio.create_task(bulk(setup))
         await asyncio.to_thread(aim.struck)
-        await waiting_for_a_row(scene)
+        await waiting_for_a_row(setup)
         aim.deliver()
         jobs = await sending
-        await all_done(scene, jobs)
-    assert scene.starts == [1] * len(jobs)
+        await all_done(setup, jobs)
+    assert setup.starts == [1] * len(jobs)
 
 
-async def test_large_bulk_ends_with_its_network(postgres_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The network goes silent in the middle of megabytes: the call ends by its time limit, and keeps no connection."""
-    scene, records = postgres_scene, values.records
+async def test_large_bulk_ends_with_its_network(postgres_setup: ProxySetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network stops in the middle of megabytes: the call ends by its timeout, and keeps no connection."""
+    setup, records = postgres_setup, values.records
 
     class Silencing(list[values.Row]):
-        """Rows that the driver comes for when the server is ready to take them."""
+        """Rows that the driver fetches when the server is ready for them."""
 
         def __iter__(self) -> Iterator[values.Row]:
-            scene.proxy.black_hole()
+            setup.proxy.black_hole()
             return super().__iter__()
 
     monkeypatch.setattr(values, "records", lambda jobs, now: map(Silencing, records(jobs, now)))
     options = PostgresOptions(connect_timeout=1.0, command_timeout=1.0, pool_size=1)
-    store = PostgresStore(scene.proxy.url(scene.url), options=options)
+    store = PostgresStore(setup.proxy.url(setup.url), options=options)
     jobs = [NewJob(id=uuid4(), task="t", args=json.dumps({"x": "y" * 100_000})) for _ in range(WORTH_COPYING)]
     with pytest.raises(TransientError):
         await asyncio.wait_for(store.enqueue_jobs(jobs), 20)
-    scene.proxy.heal()
+    setup.proxy.heal()
     monkeypatch.undo()
     assert await store.enqueue_jobs(jobs) == {job.id for job in jobs}
     await store.close()
 
 
-async def test_commit_whose_answer_is_lost_is_found_in_the_ledger(scene: Scene) -> None:
-    """The effect is there, the slot is done, and the body does not run again."""
-    async with scene.working():
-        aim = scene.proxy.aim("COMMIT", "cut")
-        job = await scene.enqueue("write")
-        await scene.strike(aim)
-        await scene.succeeded(job, fence=1)
-    assert (await scene.runs(job), scene.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
-    assert (table.read(scene.url), scene.starts) == ([job], [1])
+async def test_commit_whose_answer_is_lost_is_found_in_the_ledger(setup: ProxySetup) -> None:
+    """The effect and the end of the slot are recorded, and the body does not run again."""
+    async with setup.working():
+        aim = setup.proxy.aim("COMMIT", "cut")
+        job = await setup.enqueue("write")
+        await setup.strike(aim)
+        await setup.succeeded(job, fence=1)
+    assert (await setup.runs(job), setup.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
+    assert (table.read(setup.url), setup.starts) == ([job], [1])
 
 
-async def test_commit_that_arrives_late_still_counts_once(postgres_scene: Scene) -> None:
-    """The ledger knows nothing yet; the run's own settlement waits for the row, finds it gone, and asks again."""
-    scene = postgres_scene
-    async with scene.working():
-        aim = scene.proxy.aim("COMMIT", "late")
-        job = await scene.enqueue("write")
+async def test_commit_that_arrives_late_still_counts_once(postgres_setup: ProxySetup) -> None:
+    """The ledger has no row yet.
+
+    The settlement waits for the job's row, finds it gone, and reads the ledger again.
+    """
+    setup = postgres_setup
+    async with setup.working():
+        aim = setup.proxy.aim("COMMIT", "late")
+        job = await setup.enqueue("write")
         await asyncio.to_thread(aim.struck)
-        await waiting_for_a_row(scene)
+        await waiting_for_a_row(setup)
         aim.deliver()
-        await scene.succeeded(job, fence=1)
-    assert (await scene.runs(job), scene.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
-    assert (table.read(scene.url), scene.starts) == ([job], [1])
+        await setup.succeeded(job, fence=1)
+    assert (await setup.runs(job), setup.reports(job)) == ([("succeeded", 1, 1)], [("RunSucceeded", 1)])
+    assert (table.read(setup.url), setup.starts) == ([job], [1])
 
 
-async def test_commit_that_never_arrives_is_rolled_back_by_the_server(postgres_scene: Scene) -> None:
-    """The server ends the idle transaction after the lock timeout: the effect is written by the next attempt, once."""
-    scene = postgres_scene
-    async with scene.working():
-        aim = scene.proxy.aim("COMMIT", "late")
-        job = await scene.enqueue("write")
+async def test_commit_that_never_arrives_is_rolled_back_by_the_server(postgres_setup: ProxySetup) -> None:
+    """The server ends the idle transaction after the lock timeout.
+
+    The next attempt writes the effect, once.
+    """
+    setup = postgres_setup
+    async with setup.working():
+        aim = setup.proxy.aim("COMMIT", "late")
+        job = await setup.enqueue("write")
         await asyncio.to_thread(aim.struck)
-        await scene.succeeded(job, fence=2)
-    assert [outcome for outcome, *_ in await scene.runs(job)] == ["failed", "succeeded"]
-    assert table.read(scene.url) == [job]
+        await setup.succeeded(job, fence=2)
+    assert [outcome for outcome, *_ in await setup.runs(job)] == ["failed", "succeeded"]
+    assert table.read(setup.url) == [job]
 
 
 # In bulk
 
 
-async def bulk(scene: Scene) -> list[Job]:
+async def bulk(setup: ProxySetup) -> list[Job]:
     """Enough jobs at once for COPY."""
-    return await scene.app.enqueue_many(scene.app.get_task("hold").call() for _ in range(WORTH_COPYING))
+    return await setup.app.enqueue_many(setup.app.get_task("hold").call() for _ in range(WORTH_COPYING))
 
 
-async def all_done(scene: Scene, jobs: list[Job]) -> None:
-    """Wait until each has ended once, and nothing is left. Each is this producer's own, however often it was sent."""
+async def all_done(setup: ProxySetup, jobs: list[Job]) -> None:
+    """Wait until each job has ended once, and none is left.
+
+    Each is this producer's own, however often sent.
+    """
     assert all(job.created for job in jobs)
     for job in jobs:
-        await scene.succeeded(job.id, fence=1)
-        assert await scene.runs(job.id) == [("succeeded", 1, 1)]
-    assert await scene.outside.jobs() == []
+        await setup.succeeded(job.id, fence=1)
+        assert await setup.runs(job.id) == [("succeeded", 1, 1)]
+    assert await setup.outside.jobs() == []
 
 
 # Waiting
 
 
-async def settled_before_late(scene: Scene, aim: Aim, job: UUID, fence: int) -> None:
-    """A cut has landed before the worker knows; what is late arrives after everything is over."""
+async def settled_before_late(setup: ProxySetup, aim: Aim, job: UUID, fence: int) -> None:
+    """A cut is applied before the worker knows; a late request arrives after everything is done."""
     await asyncio.to_thread(aim.struck)
-    await scene.succeeded(job, fence)
+    await setup.succeeded(job, fence)
     aim.deliver()
     await asyncio.to_thread(aim.landed)
 
 
-async def until_beaten(scene: Scene, job: UUID, before: object) -> None:
-    while (await scene.outside.job(job)).heartbeat_at == before:  # noqa: ASYNC110 - the database knows, not this loop
+async def until_beaten(setup: ProxySetup, job: UUID, before: object) -> None:
+    while (await setup.outside.job(job)).heartbeat_at == before:  # noqa: ASYNC110 - the database knows, not this loop
         await asyncio.sleep(0.02)
 
 
-async def claimed(scene: Scene, job: UUID, fence: int) -> JobView:
-    while (view := await scene.outside.job(job)).fence != fence:  # noqa: ASYNC110 - the database knows, not this loop
+async def claimed(setup: ProxySetup, job: UUID, fence: int) -> JobView:
+    while (view := await setup.outside.job(job)).fence != fence:  # noqa: ASYNC110 - the database knows, not this loop
         await asyncio.sleep(0.02)
     return view
 
 
-async def waiting_for_a_row(scene: Scene) -> None:
+async def waiting_for_a_row(setup: ProxySetup) -> None:
     """Wait until a statement waits for a lock."""
     query = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-    while not table._run(scene.url, query)[0][0]:  # noqa: ASYNC110 - the database knows, not this loop
+    while not table._run(setup.url, query)[0][0]:  # noqa: ASYNC110 - the database knows, not this loop
         await asyncio.sleep(0.02)

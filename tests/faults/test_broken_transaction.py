@@ -1,4 +1,4 @@
-"""A connection that breaks in the middle of a task's transaction: one kind of error, whatever the driver says."""
+"""A connection that breaks in a task's transaction raises one kind of error with every driver."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ async def broken(store: PostgresStore, proxy: Proxy, query: str) -> None:
 async def test_broken_connection_is_transient_and_leaves_nothing(
     store: tuple[PostgresStore, Proxy], postgres_url: str
 ) -> None:
-    """The user's statement says so as reltask's own would: nothing was applied, and the next transaction works."""
-    opened, proxy = store
+    """A user's statement raises TransientError: nothing was applied, and the next transaction works."""
+    open_environment, proxy = store
     for query in ("execute", "fetch"):
         with pytest.raises(TransientError):
-            await broken(opened, proxy, query)
+            await broken(open_environment, proxy, query)
         proxy.heal()
-    async with opened.transaction(timeout=MINUTE) as tx:
+    async with open_environment.transaction(timeout=MINUTE) as tx:
         await tx.execute(INSERT)
     assert len(table._run(postgres_url, "select 1 from written")) == 1
 
@@ -52,20 +52,20 @@ async def test_broken_connection_is_transient_and_leaves_nothing(
 async def test_connection_that_breaks_before_the_transaction_begins_is_transient(
     store: tuple[PostgresStore, Proxy],
 ) -> None:
-    """A kept connection that has died meanwhile is no mistake of the task's."""
-    opened, proxy = store
-    async with opened.transaction(timeout=MINUTE) as tx:
+    """A pooled connection that has died is not the task's error."""
+    open_environment, proxy = store
+    async with open_environment.transaction(timeout=MINUTE) as tx:
         await tx.execute(INSERT)
     aim = proxy.aim("BEGIN", "cut")
     with pytest.raises(TransientError):
-        async with opened.transaction(timeout=MINUTE):
+        async with open_environment.transaction(timeout=MINUTE):
             pass
     assert aim.has_struck
 
 
 async def test_mistake_in_the_user_s_own_sql_stays_the_driver_s_error(store: tuple[PostgresStore, Proxy]) -> None:
-    """Only a broken connection is translated: what the server answered is for the user to handle."""
-    opened, _ = store
+    """Only a broken connection is translated. The server's answers are for the user to handle."""
+    open_environment, _ = store
     with pytest.raises(asyncpg.UndefinedTableError):
-        async with opened.transaction(timeout=MINUTE) as tx:
+        async with open_environment.transaction(timeout=MINUTE) as tx:
             await tx.execute("select * from nowhere")

@@ -1,4 +1,4 @@
-"""The proxy does to a connection what its modes say: a fault that is none would prove nothing."""
+"""The proxy does what its modes say: a fault without effect would prove nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.faults.wire import ClientSide, text_of
 from tests.postgres_server import PostgresServer
 
 NOT_YET = 0.2
-"""Seconds after which an answer that is held back has surely not come."""
+"""Seconds after which a withheld answer has surely not arrived."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def connected(proxy: Proxy, server: PostgresServer) -> asyncpg.Connection:
 
 
 async def test_refused_and_reset_connections_end_at_once(proxy: Proxy, postgres_server: PostgresServer) -> None:
-    """Who is in is thrown out, nobody gets in, and afterwards everybody does."""
+    """Open connections are closed and new ones refused; afterwards both work."""
     for inflict, lift in ((proxy.refuse, proxy.listen_again), (proxy.reset, proxy.heal)):
         connection = await connected(proxy, postgres_server)
         inflict()
@@ -46,7 +46,7 @@ async def test_refused_and_reset_connections_end_at_once(proxy: Proxy, postgres_
 
 @pytest.mark.slow
 async def test_what_a_black_hole_holds_arrives_when_it_closes(proxy: Proxy, postgres_server: PostgresServer) -> None:
-    """Nobody is told meanwhile: neither direction, or one of them."""
+    """No error is reported meanwhile, in one direction or in both."""
     connection = await connected(proxy, postgres_server)
     for inflict in (
         proxy.black_hole,
@@ -64,7 +64,7 @@ async def test_what_a_black_hole_holds_arrives_when_it_closes(proxy: Proxy, post
 
 
 async def test_half_open_lets_requests_through(proxy: Proxy, postgres_server: PostgresServer) -> None:
-    """The server has done what was asked, although nobody hears of it."""
+    """The server has run the request, although the answer does not arrive."""
     connection = await connected(proxy, postgres_server)
     outside = await asyncpg.connect(postgres_server.url())
     await outside.execute("create table if not exists heard (n int); truncate heard")
@@ -81,7 +81,7 @@ async def test_half_open_lets_requests_through(proxy: Proxy, postgres_server: Po
 
 @pytest.mark.parametrize("piece", [1, 7, 10_000])
 def test_statements_are_recognised_however_their_bytes_arrive(piece: int) -> None:
-    """A Bind is known by the text that its statement was prepared with; a simple Query by its own."""
+    """A Bind is recognised by the text of its prepared statement; a simple Query by its own."""
     text = text_of("read_now")
     sent = (
         struct.pack(">ii", 8, 80877103)
@@ -103,7 +103,7 @@ def message(kind: bytes, body: bytes) -> bytes:
 
 @pytest.mark.parametrize("piece", [1, 7, 10_000])
 def test_statements_of_sql_server_are_recognised(piece: int) -> None:
-    """Batches and calls are known by the comment that they begin with, though a long one comes in several packets."""
+    """Batches and calls are recognised by the comment at their start, even over several packets."""
     claim, commit = (read_sql("mssql", verb).encode("utf-16-le") for verb in ("claim_jobs", "commit_transaction"))
     halves = packet(0x03, b"head" + claim[:501], last=False) + packet(0x03, claim[501:])
     sent = packet(0x12, b"hello") + bytes([0x17, 3, 3, 0, 4]) + b"tls!" + halves + packet(0x01, b"head" + commit)
@@ -116,7 +116,7 @@ def test_statements_of_sql_server_are_recognised(piece: int) -> None:
 
 
 def test_answers_of_sql_server_end_with_their_last_packet() -> None:
-    """Until then the statement is not over."""
+    """Until then the statement has not ended."""
     server = tds.ServerSide()
     first, last = packet(0x04, b"rows", last=False), packet(0x04, b"more")
     assert not server.is_ready(first + last[:-1])

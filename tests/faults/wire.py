@@ -1,10 +1,10 @@
-"""As much of PostgreSQL's protocol as it takes to say which statement a client is sending.
+"""The part of PostgreSQL's protocol that shows which statement a client sends.
 
     startup   ▏length▕ …                    no type; the first bytes of a connection, perhaps twice (TLS is asked first)
     later     ▏type▕ length▕ …              Parse names a statement and brings its text; Bind uses it by its name;
                                             Query brings the text itself (BEGIN, COMMIT)
 
-A Bind is followed by Execute and Sync, and those are answered by ReadyForQuery: then the statement is over.
+A Bind is followed by Execute and Sync. ReadyForQuery answers those, and ends the statement.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _STARTUP_REQUESTS = (80877103, 80877104)
 
 
 class Message(Protocol):
-    """One whole message of a client's."""
+    """One whole message of a client."""
 
     @property
     def raw(self) -> bytes:
-        """As it came."""
+        """The bytes as received."""
         ...
 
     @property
@@ -33,15 +33,15 @@ class Message(Protocol):
         ...
 
     def runs(self, verb: str) -> bool:
-        """Whether it runs this verb of reltask's, or is a COMMIT."""
+        """Whether it runs this verb, or is a COMMIT."""
         ...
 
 
 class Client(Protocol):
-    """Cuts a client's bytes into messages."""
+    """Splits a client's bytes into messages."""
 
     def feed(self, data: bytes) -> Sequence[Message]:
-        """The messages that are complete by now."""
+        """The messages that are complete so far."""
         ...
 
 
@@ -54,7 +54,7 @@ class Server(Protocol):
 
 
 class Wire(NamedTuple):
-    """A protocol, as far as the proxy understands it: one of each for every connection."""
+    """What the proxy knows of a protocol: one of each for every connection."""
 
     client: Callable[[], Client]
     server: Callable[[], Server]
@@ -74,14 +74,14 @@ class PostgresMessage(NamedTuple):
         return self.kind in (b"S", b"Q")
 
     def runs(self, verb: str) -> bool:
-        """A verb by its whole text, anything else by its beginning."""
+        """A verb by its whole text, anything else by its first words."""
         if self.statement is None:
             return False
         return self.statement == text_of(verb) if verb.islower() else self.statement.startswith(verb)
 
 
 def text_of(verb: str) -> str:
-    """The text under which the store sends a verb."""
+    """The text that the store sends for a verb."""
     (statement,) = load("postgres", verb, "numbered")
     return statement.text
 
@@ -95,7 +95,7 @@ class ClientSide:
         self._prepared: dict[bytes, str] = {}
 
     def feed(self, data: bytes) -> list[PostgresMessage]:
-        """The messages that are complete by now."""
+        """The messages that are complete so far."""
         self._buffer += data
         found = []
         while (message := self._next()) is not None:
@@ -137,7 +137,7 @@ class ServerSide:
         self._buffer = b""
 
     def is_ready(self, data: bytes) -> bool:
-        """Whether these bytes bring a ReadyForQuery."""
+        """Whether these bytes contain a ReadyForQuery."""
         self._buffer += data
         ready = False
         while len(self._buffer) >= 5:

@@ -1,8 +1,9 @@
-"""The tasks that fault rows run. `effect` is the one that counts: it writes one row in its own transaction.
+"""The tasks that fault rows run. The effect that is counted is one row, written in the task's transaction.
 
     start noted ─► gate `before` ─► BEGIN, insert ─► touch <inside>.reached.<fence> ─► gate `inside` ─► COMMIT
 
-Version 1 knows `effect` by its old name only; version 2 has renamed it, takes old jobs by an alias, and knows one more.
+Version 1 knows `effect` by its old name only. Version 2 has renamed it, accepts old jobs by an
+alias, and has one more task.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ OLD, NEW = "effect", "effect_renamed"
 
 
 async def effect(ctx: Context, before: str = "", inside: str = "", seconds: float = 0.0) -> None:
-    """Write one row, exactly once. A gate that is not named is open."""
+    """Write one row, exactly once. A gate that is not given is open."""
     with noted(ctx):
         await _passed(before, ctx)
         await asyncio.sleep(seconds)
@@ -31,7 +32,7 @@ async def effect(ctx: Context, before: str = "", inside: str = "", seconds: floa
 
 
 def reached(inside: str, fence: int) -> Path:
-    """The file that says: this run has written, and has not committed."""
+    """The file that exists once this run has written and not yet committed."""
     return Path(f"{inside}.reached.{fence}")
 
 
@@ -41,7 +42,7 @@ async def _passed(gate: str, ctx: Context) -> None:
 
 
 def hungry(ctx: ProcessContext) -> None:
-    """Wants more memory than it may have."""
+    """Needs more memory than its limit."""
     import resource  # noqa: PLC0415 - not on Windows
 
     with noted(ctx):

@@ -1,10 +1,12 @@
 """What must hold after every interleaving.
 
-Some serial order explains it: both answers and every column of every row are those of one operation after the other.
-Two explicit exceptions. A verb that never waits (claim, heartbeat, reclaim) may have skipped the rows that the other
-transaction held, or changed after its snapshot; then it did nothing to them. And a transaction that was rolled back
-leaves the other as if alone.
-Operations that did not overlap have only the one order in which they happened.
+A serial order must explain the result: both answers, and every column of every row, are those of
+one operation run after the other. There are two exceptions. A verb that never waits (claim,
+heartbeat, reclaim) may have skipped rows that the other transaction held or had changed after its
+snapshot; then it did nothing to them. And a transaction that was rolled back leaves the other as if
+it had run alone.
+
+Operations that did not overlap have one order only: the one in which they ran.
 """
 
 from __future__ import annotations
@@ -18,24 +20,24 @@ from uuid import UUID
 
 from reltask.model.job import TRANSITIONS, Outcome, Verb
 from tests.interleaving.driver import Driver, Row, Snapshot, Violation
-from tests.interleaving.operations import LATER, Operation, T, said, won
+from tests.interleaving.operations import LATER, Operation, T, comparable, won
 from tests.interleaving.orders import Plan, Result
-from tests.interleaving.scenes import Pair
+from tests.interleaving.setups import Pair
 
 Explained = tuple[Any, Any, Snapshot]
-"""What the first said, what the second said, and what is in the tables."""
+"""The first answer, the second answer, and the rows."""
 Held = tuple[list[UUID], list[str], list[str]]
 """Rows of jobs, of workers and of leases."""
 ENDINGS = {outcome.value for outcome in Outcome if outcome.ends_slot}
 
 
 async def alone(driver: Driver, index: int, operation: Operation) -> Any:
-    """One operation, begun and ended with nobody else about; what it said."""
+    """Run one operation with no other transaction open; return its answer."""
     session = (driver.first, driver.second)[index]
     session.now = T + index * LATER
     await session.begin()
     for statement in operation.statements:
-        answer = said(await statement(session))
+        answer = comparable(await statement(session))
     if operation.fenced_end and not answer:
         await session.rollback()
     else:
@@ -44,7 +46,7 @@ async def alone(driver: Driver, index: int, operation: Operation) -> Any:
 
 
 async def skipping(driver: Driver, index: int, operation: Operation, held: Held) -> Any:
-    """The operation while somebody holds these rows."""
+    """Run the operation while a third session holds these rows."""
     await driver.gate.begin()
     await driver.gate.hold_rows(*held)
     answer = await alone(driver, index, operation)
@@ -63,29 +65,29 @@ def holdable(other: Operation) -> Iterator[Held]:
 
 @dataclass
 class Oracle:
-    """What a pair may come to in a scene, found out one after the other on a database of its own."""
+    """The results that a pair may have in a setup, found by running it serially on a separate database."""
 
     driver: Driver
-    scene: str
+    setup: str
     pair: Pair
     before: Snapshot
     serial: tuple[Explained, Explained]
-    """The first before the second, and the other way round."""
+    """The first before the second, and the second before the first."""
     solo: tuple[tuple[Any, Snapshot], tuple[Any, Snapshot]]
     _found: dict[Any, Any] = field(default_factory=dict)
-    """Outcomes with skipped rows, each found out when it is first asked for."""
+    """Results with skipped rows, each computed when it is first needed."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def both_act(self) -> bool:
-        """Whether there is an order in which each of them changes something."""
+        """Whether there is an order in which both change something."""
         return any(
             alone_after != self.before and serial[2] != alone_after
             for (_, alone_after), serial in zip(self.solo, self.serial, strict=True)
         )
 
     async def explained_by_skipping(self, came_to: Explained, opposed: list[bool]) -> bool:
-        """Whether one that never waits did nothing to rows of the other, and all else is as in a serial order."""
+        """Whether a verb that never waits skipped rows of the other, and all else fits a serial order."""
         for index in (index for index in (0, 1) if opposed[index]):
             for held in self._rows_skipped_by(index):
                 for first in (True, False):
@@ -94,7 +96,7 @@ class Oracle:
         return False
 
     async def explained_by_skipping_alone(self, index: int, came_to: tuple[Any, Snapshot]) -> bool:
-        """The same where the other transaction came to nothing."""
+        """The same where the other transaction was rolled back."""
         for held in self._rows_skipped_by(index):
             if came_to == await self._once(self._skip_alone, index, held):
                 return True
@@ -102,7 +104,7 @@ class Oracle:
 
     def _rows_skipped_by(self, index: int) -> Iterator[Held]:
         operation = self.pair[index]
-        # A try for a lease is kept from waiting by the lease's guard, where a server knows no hints.
+        # Where a server ignores lock hints, the lease's guard still keeps a try from waiting.
         skips = operation.never_waits and (self.driver.first.skips or bool(operation.leases))
         return holdable(self.pair[1 - index]) if skips else iter(())
 
@@ -110,7 +112,7 @@ class Oracle:
         key = (find.__name__, repr(arguments))
         async with self._lock:
             if key not in self._found:
-                await self.driver.restore(self.scene)
+                await self.driver.restore(self.setup)
                 self._found[key] = await find(*arguments)
         return self._found[key]
 
@@ -128,39 +130,39 @@ class Oracle:
         return await skipping(self.driver, index, self.pair[index], held), await self.driver.snapshot()
 
 
-async def consult(driver: Driver, scene: str, pair: Pair) -> Oracle:
-    """Both serial orders, and each operation alone."""
-    await driver.restore(scene)
+async def make_oracle(driver: Driver, setup: str, pair: Pair) -> Oracle:
+    """Run both serial orders, and each operation alone."""
+    await driver.restore(setup)
     before = await driver.snapshot()
     solo, serial = [], []
     for index in (0, 1):
         answers: dict[int, Any] = {}
-        await driver.restore(scene)
+        await driver.restore(setup)
         answers[index] = await alone(driver, index, pair[index])
         between = await driver.snapshot()
         answers[1 - index] = await alone(driver, 1 - index, pair[1 - index])
         after = await driver.snapshot()
-        honest(pair[index], answers[index], before, between)
-        honest(pair[1 - index], answers[1 - index], between, after)
+        check_answer(pair[index], answers[index], before, between)
+        check_answer(pair[1 - index], answers[1 - index], between, after)
         solo.append((answers[index], between))
         serial.append((answers[0], answers[1], after))
-    return Oracle(driver, scene, pair, before, (serial[0], serial[1]), (solo[0], solo[1]))
+    return Oracle(driver, setup, pair, before, (serial[0], serial[1]), (solo[0], solo[1]))
 
 
-def honest(operation: Operation, answer: Any, before: Snapshot, after: Snapshot) -> None:
-    """Who says that it did nothing has changed nothing."""
+def check_answer(operation: Operation, answer: Any, before: Snapshot, after: Snapshot) -> None:
+    """An operation that reports that it did nothing must have changed nothing."""
     unchanged = before._replace(workers=[]) == after._replace(workers=[])
     if not won(operation, answer) and not unchanged:
         raise Violation(f"{operation} says {answer} and has changed a job")
 
 
 async def check(oracle: Oracle, plans: tuple[Plan, Plan], result: Result, *, first_ended: int) -> None:
-    """Raise unless the result is one that may be."""
+    """Raise a Violation unless this result is allowed."""
     complaints = [*_unexplained(await _explains(oracle, plans, result, first_ended)), *broken(result.after)]
     if all(plan.commits for plan in plans):
         complaints += counters(oracle, result)
     if complaints:
-        raise Violation("; ".join(complaints) + "\n  " + "\n  ".join(result.story) + f"\n  {result.after}")
+        raise Violation("; ".join(complaints) + "\n  " + "\n  ".join(result.log) + f"\n  {result.after}")
 
 
 def _unexplained(explained: bool) -> Iterator[str]:
@@ -185,11 +187,11 @@ async def _as_if_alone(oracle: Oracle, index: int, result: Result) -> bool:
     return result.opposed[index] and await oracle.explained_by_skipping_alone(index, came_to)
 
 
-# Invariants, read from the rows alone
+# Invariants of the rows
 
 
 def broken(after: Snapshot) -> Iterator[str]:
-    """What no sequence of verbs may leave behind."""
+    """What is inconsistent in the rows."""
     ledger = {job_id: list(runs) for job_id, runs in groupby(after.runs, key=lambda run: run["job_id"])}
     rows = {row["id"]: row for row in after.jobs}
     for job_id in {*ledger, *rows}:
@@ -198,7 +200,7 @@ def broken(after: Snapshot) -> Iterator[str]:
 
 
 def _job(row: Row | None, runs: list[Row]) -> Iterator[str]:
-    """Each fence that has ended has its ledger row, and each slot before the current one has its end."""
+    """Each ended fence has its ledger row, and each slot before the current one has an end."""
     ended = [run["fence"] for run in runs]
     slots = sorted(run["slot_no"] for run in runs if run["outcome"] in ENDINGS)
     last_fence = max(ended, default=0) if row is None else row["fence"] - (row["locked_by"] is not None)
@@ -210,7 +212,7 @@ def _job(row: Row | None, runs: list[Row]) -> Iterator[str]:
 
 
 def _effects(after: Snapshot) -> Iterator[str]:
-    """What a task wrote together with its completion is there once, and only with the completion."""
+    """A row that a task wrote together with its completion exists once, and only with the completion."""
     written = [effect["job_id"] for effect in after.effects if effect["kind"] == "completion"]
     succeeded = [run["job_id"] for run in after.runs if run["outcome"] == Outcome.SUCCEEDED]
     if len(written) != len(set(written)) or not set(written) <= set(succeeded):
@@ -218,7 +220,10 @@ def _effects(after: Snapshot) -> Iterator[str]:
 
 
 def counters(oracle: Oracle, result: Result) -> Iterator[str]:
-    """Fences grow only by claims and discards, each as the table of transitions says. Maintenance may forget them."""
+    """Fences grow by claims and discards only, as the transition table says.
+
+    Maintenance may prune them.
+    """
     if not any(operation.verb for operation in oracle.pair):
         return
     expected = sum(
@@ -236,7 +241,7 @@ def _fence_step(verb: Verb) -> int:
 
 
 def _fences(snapshot: Snapshot) -> int:
-    """The highest fence of each job, from its row or from the ledger where the row is gone, summed."""
+    """The sum of each job's highest fence, taken from its row, or from the ledger if the row is gone."""
     highest: dict[str, int] = {}
     for job_id, fence in [
         *((row["id"], row["fence"]) for row in snapshot.jobs),

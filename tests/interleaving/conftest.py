@@ -1,4 +1,4 @@
-"""A few databases with their sessions for the whole suite; the number of interleavings is printed at the end."""
+"""The databases and sessions of the whole suite. The number of interleavings is printed at the end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.interleaving.postgres import postgres_driver
 from tests.mssql_server import MssqlServer, databases
 from tests.postgres_server import PostgresServer
 
-STAGES = 5
-MSSQL_STAGES = 1
+DATABASES = 5
+MSSQL_DATABASES = 1
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=databases()[1:])
@@ -32,26 +32,26 @@ async def suite(request: pytest.FixtureRequest) -> AsyncIterator[Suite]:
 
 @asynccontextmanager
 async def on_mssql(server: MssqlServer) -> AsyncIterator[Suite]:
-    """Few databases, and a few orders of each kind where the server is an emulator: it takes its time."""
+    """One database. An emulator is slow: there only a few orders of each kind are run."""
     from reltask.stores.mssql.schema import migrate_mssql  # noqa: PLC0415 - the driver is an extra
     from tests.interleaving.mssql import mssql_driver  # noqa: PLC0415
 
-    urls = [server.create_database() for _ in range(1 + MSSQL_STAGES)]
+    urls = [server.create_database() for _ in range(1 + MSSQL_DATABASES)]
     async with AsyncExitStack() as stack:
         for url in urls:
             await migrate_mssql(url)
-        oracle, *stages = [await stack.enter_async_context(mssql_driver(url)) for url in urls]
-        yield Suite(oracle, list(stages), brief=not oracle.first.skips)
+        oracle, *drivers = [await stack.enter_async_context(mssql_driver(url)) for url in urls]
+        yield Suite(oracle, list(drivers), brief=not oracle.first.skips)
 
 
 @asynccontextmanager
 async def on_postgres(postgres_server: PostgresServer, postgres_template: str) -> AsyncIterator[Suite]:
-    """Its databases go with the server: dropping them one by one would cost seconds."""
-    names = [f"interleaving_{number}" for number in range(1 + STAGES)]
+    """The databases end with the server: dropping them one by one would take seconds."""
+    names = [f"interleaving_{number}" for number in range(1 + DATABASES)]
     urls = [postgres_server.create_database(name, template=postgres_template) for name in names]
     async with AsyncExitStack() as stack:
-        oracle, *stages = [await stack.enter_async_context(postgres_driver(url)) for url in urls]
-        yield Suite(oracle, list(stages))
+        oracle, *drivers = [await stack.enter_async_context(postgres_driver(url)) for url in urls]
+        yield Suite(oracle, list(drivers))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,13 +1,14 @@
-"""What the interleaving suite asks of a database. The scenarios know no dialect; a new store joins with one `Driver`.
+"""What the interleaving suite needs of a database.
 
     session 0   BEGIN ── statement ─────────────────────── COMMIT
     session 1          BEGIN ── statement · · waits · · · · · · · ── COMMIT
                                               │
-                                              └─ seen in the database's own list of locks, never guessed from time
+                                              └─ read from the database's list of locks, never guessed from time
 
-A session is one connection with at most one open transaction. Its verbs are the store's own: the same statements, the
-same parameters, the same reading of rows, only inside a transaction that stays open until the scenario ends it. A
-statement can also be stopped between its snapshot and its first lock, which is where stale reads are born.
+The cases use no SQL dialect; a new store joins the suite with one `Driver`. A session is one
+connection with at most one open transaction. Its verbs are the store's own: the same statements,
+parameters and row parsing, inside a transaction that stays open until the test ends it. A statement
+can also be stopped between its snapshot and its first lock: there a read becomes stale.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Row = dict[str, Any]
 
 
 class Violation(AssertionError):
-    """An interleaving did what no interleaving may."""
+    """A result that no interleaving may have."""
 
 
 class StatementRefused(Violation):
@@ -33,13 +34,13 @@ class StatementRefused(Violation):
 
 
 class Waiting(Enum):
-    """What a statement under way is waiting for."""
+    """What a running statement is waiting for."""
 
     NOTHING = "nothing"
     LOCK = "a lock"
-    """Somebody else's transaction."""
+    """Another transaction."""
     PAUSE = "the scenario"
-    """Its snapshot is taken, its locks are not."""
+    """The statement has its snapshot and no lock yet."""
 
 
 class Snapshot(NamedTuple):
@@ -60,11 +61,14 @@ class Session(Protocol):
     now: datetime
     """The database's time, for the statements of this session."""
     skips: bool
-    """Whether rows that somebody holds are skipped by what never waits; otherwise it waits for them after all."""
+    """Whether verbs that never wait skip locked rows.
+
+    False: the server ignores the hint, and they wait.
+    """
 
     @property
     def worker(self) -> str:
-        """Who claims on this session."""
+        """The worker that claims in this session."""
         ...
 
     @property
@@ -74,7 +78,7 @@ class Session(Protocol):
 
     @property
     def transaction(self) -> Transaction:
-        """The same for the verbs that only a task's transaction has."""
+        """The verbs that exist only in a task's transaction."""
         ...
 
     async def begin(self) -> None:
@@ -86,15 +90,15 @@ class Session(Protocol):
     async def rollback(self) -> None: ...
 
     async def write_effect(self, job_id: UUID, kind: str) -> None:
-        """A write of the task's own, in a chunk or together with its completion."""
+        """Write a row as the task, in a chunk or together with its completion."""
         ...
 
     async def hold_rows(self, jobs: Collection[UUID], workers: Collection[str], leases: Collection[str] = ()) -> None:
-        """Lock these rows without changing them; a lease without a row is kept from getting one."""
+        """Lock these rows without changing them. A lease without a row is kept from being created."""
         ...
 
     async def pause_next(self) -> None:
-        """The next statement stops when it has its snapshot and no lock yet."""
+        """Stop the next statement when it has its snapshot and no lock yet."""
         ...
 
     async def go_on(self) -> None:
@@ -117,7 +121,7 @@ class Driver(Protocol):
 
     @property
     def gate(self) -> Session:
-        """A third party, for scenarios that need one."""
+        """A third session, for tests that hold a row while two others wait."""
         ...
 
     async def clear(self) -> None:
@@ -129,13 +133,13 @@ class Driver(Protocol):
         ...
 
     async def restore(self, name: str) -> None:
-        """Bring the copy back."""
+        """Restore that copy."""
         ...
 
     async def snapshot(self) -> Snapshot:
-        """What is committed."""
+        """The committed rows."""
         ...
 
     def changed(self, verb: str, *changes: tuple[str, str]) -> AbstractContextManager[None]:
-        """While the block is open, the verb's statement has other text: how mutants are made."""
+        """Change the text of the verb's statement while the block is open. This makes a mutant."""
         ...

@@ -1,4 +1,4 @@
-"""All interleavings of one pair in one scene, each checked."""
+"""All interleavings of one pair in one setup, each of them checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from tests.interleaving.checks import Oracle, check, consult
+from tests.interleaving.checks import Oracle, check, make_oracle
 from tests.interleaving.driver import Driver
 from tests.interleaving.orders import (
     FIRST_LEADS,
@@ -21,64 +21,70 @@ from tests.interleaving.orders import (
     orders,
     split_orders,
 )
-from tests.interleaving.scenes import Pair, Scene
+from tests.interleaving.setups import Pair, Setup
 
 Run = tuple[tuple[Plan, Plan], Order]
 
 ran: Counter[str] = Counter()
-"""How many interleavings of the statements as shipped this process has carried out, by kind."""
+"""How many interleavings of the shipped statements this process has run, by kind."""
 
 
 class Suite:
-    """Databases that take turns with the interleavings, and one that knows the serial orders."""
+    """The drivers that run interleavings, and one more that finds the serial results."""
 
-    def __init__(self, oracle: Driver, stages: list[Driver], *, brief: bool = False) -> None:
-        """The oracle's statements are always as shipped; mutants go on the stages. `brief`: a few orders of each."""
+    def __init__(self, oracle: Driver, drivers: list[Driver], *, brief: bool = False) -> None:
+        """The oracle always runs the shipped statements; mutants change the drivers'.
+
+        `brief`: few orders.
+        """
         self._brief = brief
-        self.stages = stages
+        self.drivers = drivers
         self._oracle = oracle
         self._saved: set[str] = set()
         self._oracles: dict[tuple[str, Pair], Oracle] = {}
 
-    async def explore(self, scene: Scene, pair: Pair) -> Counter[str]:
-        """Every order; where only one of the two ever acts, a few of each kind. How many of which kind were run."""
-        oracle = await self._consult(scene, pair)
+    async def explore(self, setup: Setup, pair: Pair) -> Counter[str]:
+        """Run every order, or a few of each kind if only one of the two can act.
+
+        Returns counts by kind.
+        """
+        oracle = await self._oracle_for(setup, pair)
         planned = list(runs(pair, thorough=oracle.both_act and not self._brief))
         todo = deque(planned)
-        ends = await asyncio.gather(*(_work(stage, oracle, todo) for stage in self.stages), return_exceptions=True)
+        ends = await asyncio.gather(*(_work(driver, oracle, todo) for driver in self.drivers), return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException):
                 raise end
         return Counter(_kind(plans) for plans, _ in planned)
 
-    async def prepare(self, scene: Scene) -> None:
-        """Bring the scene about, unless that has been done."""
-        if scene.name not in self._saved:
-            for driver in (self._oracle, *self.stages):
-                await scene.save(driver)
-            self._saved.add(scene.name)
+    async def prepare(self, setup: Setup) -> None:
+        """Create the setup's rows on every database, once."""
+        if setup.name not in self._saved:
+            for driver in (self._oracle, *self.drivers):
+                await setup.save(driver)
+            self._saved.add(setup.name)
 
-    async def _consult(self, scene: Scene, pair: Pair) -> Oracle:
-        await self.prepare(scene)
-        if (scene.name, pair) not in self._oracles:
-            self._oracles[scene.name, pair] = await consult(self._oracle, scene.name, pair)
-        return self._oracles[scene.name, pair]
+    async def _oracle_for(self, setup: Setup, pair: Pair) -> Oracle:
+        await self.prepare(setup)
+        if (setup.name, pair) not in self._oracles:
+            self._oracles[setup.name, pair] = await make_oracle(self._oracle, setup.name, pair)
+        return self._oracles[setup.name, pair]
 
     @contextmanager
     def mutated(self, verb: str, *changes: tuple[str, str]) -> Iterator[None]:
-        """A statement with other text on every stage."""
+        """Change the text of a statement on every driver."""
         with ExitStack() as stack:
-            for stage in self.stages:
-                stack.enter_context(stage.changed(verb, *changes))
+            for driver in self.drivers:
+                stack.enter_context(driver.changed(verb, *changes))
             yield
 
 
-async def _work(stage: Driver, oracle: Oracle, todo: deque[Run]) -> None:
-    """Take runs until none is left; a violation ends it for everybody."""
+async def _work(driver: Driver, oracle: Oracle, todo: deque[Run]) -> None:
+    """Take runs until none is left. A violation stops all drivers."""
     while todo:
         plans, order = todo.popleft()
         try:
-            result = await interleave(stage, oracle.scene, plans, order)
+            result = await interleave(driver, oracle.setup, plans, order)
             await check(oracle, plans, result, first_ended=_first_to_end(order))
         except BaseException:
             todo.clear()
@@ -86,7 +92,11 @@ async def _work(stage: Driver, oracle: Oracle, todo: deque[Run]) -> None:
 
 
 def runs(pair: Pair, *, thorough: bool) -> Iterator[Run]:
-    """Committed in every order, stopped after the snapshot in every order, and with the one that led rolled back."""
+    """The plans and orders of a pair.
+
+    Both committed, in every order; both stopped after the snapshot, in every order; and the leading
+    one rolled back.
+    """
     first, second = pair
     both = Plan(first), Plan(second)
     stopped = Plan(first, pauses=True), Plan(second, pauses=True)
@@ -104,7 +114,7 @@ def runs(pair: Pair, *, thorough: bool) -> Iterator[Run]:
 
 
 def padded(order: Order, plans: tuple[Plan, Plan]) -> Order:
-    """An order of three steps each, for operations of more: the statements of one are taken together."""
+    """Stretch an order of three steps each to longer operations: the statements of one stay together."""
     longer: list[int] = []
     for place, who in enumerate(order):
         is_statement = order[:place].count(who) == 1
@@ -113,7 +123,7 @@ def padded(order: Order, plans: tuple[Plan, Plan]) -> Order:
 
 
 def _first_to_end(order: Order) -> int:
-    """Who has taken all of their steps first."""
+    """Which session has taken all its steps first."""
     return 1 - order[-1]
 
 

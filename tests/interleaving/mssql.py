@@ -1,13 +1,14 @@
 """The interleaving suite's driver for SQL Server.
 
-The store under test is the shipped adapter, bound to one connection whose transaction the scenario owns: the batches'
-own transactions are inside it, and end with it. The server says whether a statement waits for a lock. A batch is
-stopped where it goes from looking to writing: there it wants a row that the scenario has locked.
+The store under test is the shipped adapter, bound to one connection whose transaction the test
+owns. The transactions of the batches are nested in it, and end with it. The server reports whether
+a statement waits for a lock. A batch is stopped between its reads and its writes: there it needs a
+row that the test has locked.
 
-    read · read · wants the gate's row ─ waits ─ UPDATE · INSERT · answer          what it has read may be stale by then
+    read · read · needs the gate's row ─ waits ─ UPDATE · INSERT · answer          what it has read may be stale by then
 
-Babelfish takes no lock hints: what should skip a locked row waits for it there, and must come to the same as in some
-serial order.
+Babelfish ignores lock hints: a verb that should skip a locked row waits for it there, and must give
+the result of some serial order.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ CREATE TABLE dbo.Gates (Id int NOT NULL PRIMARY KEY, Passed int NOT NULL);
 """
 PAUSE = "UPDATE dbo.Gates SET Passed = Passed + 1 WHERE Id = {};\n"
 LOOK = {"claim_jobs": "    IF @room > 0 AND", "enqueue_jobs": "    SET XACT_ABORT OFF;"}
-"""What a batch does when it has read; the others read where they write."""
+"""The first statement after the reads of a batch. Other batches read where they write."""
 FIRST = "BEGIN TRY\n"
 HOLD = """
 UPDATE reltask.Jobs SET Progress = Progress WHERE Id IN (SELECT value FROM OPENJSON(?));
@@ -54,7 +55,7 @@ UPDATE reltask.Workers SET Host = Host WHERE Id IN (SELECT value FROM OPENJSON(?
 UPDATE reltask.Leases SET Metadata = Metadata WHERE Name IN (SELECT value FROM OPENJSON(?));
 """
 GUARD = "EXEC sp_getapplock @Resource = ?, @LockMode = N'Exclusive', @LockOwner = N'Transaction', @LockTimeout = 0"
-"""What whoever changes a lease holds beside its row, or before there is one: see guard_lease.sql."""
+"""The lock that a change of a lease takes beside its row, or before there is one: see guard_lease.sql."""
 WAITS = "SELECT COUNT(*) FROM sys.dm_exec_requests WHERE session_id = ? AND wait_type LIKE N'LCK%'"
 WAITS_ON_BABELFISH = "SELECT COUNT(*) FROM pg_catalog.pg_locks WHERE pid = ? AND CAST(granted AS varchar(5)) = 'f'"
 
@@ -65,7 +66,7 @@ def snake(column: str) -> str:
 
 
 class Statements:
-    """The shipped batches, unless a mutant is on."""
+    """The shipped batches, or those of a mutant."""
 
     def __init__(self) -> None:
         self._changes: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -95,7 +96,7 @@ def _replaced(text: str, old: str, new: str) -> str:
 
 
 class MssqlSession:
-    """One connection whose transaction the scenario owns."""
+    """One connection whose transaction the test owns."""
 
     def __init__(
         self,
@@ -162,10 +163,10 @@ class MssqlSession:
         try:
             return await self._line.call(lambda connection: fetch(connection, statement, given), PATIENCE)
         except Exception as error:
-            raise StatementRefused(f"{self.worker}: {verb}: {_told(error, verb)}") from error
+            raise StatementRefused(f"{self.worker}: {verb}: {_refusal(error, verb)}") from error
 
 
-def _told(error: Exception, verb: str) -> ReltaskError:
+def _refusal(error: Exception, verb: str) -> ReltaskError:
     return failed(error, verb=verb, writes=True)
 
 

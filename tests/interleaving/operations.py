@@ -1,7 +1,7 @@
-"""The verbs as operations that a scenario can interleave: which statements, on which rows, by whom.
+"""The store's verbs as operations: which statements, on which rows, by which worker.
 
-Most are one statement. A task's transaction is two: the check and its own write, then the fenced end; where the end is
-refused, the transaction is rolled back, as the engine does it.
+Most operations are one statement. A task's transaction is two: the check with the task's own write,
+then the fenced end. If the end is refused, the transaction is rolled back, as the worker does it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from reltask.model.job import (
 )
 from reltask.model.lease import LeaseAnswer
 from tests.interleaving.driver import Session
-from tests.store.bench import seen
+from tests.store.store_harness import seen
 
 T = datetime(2025, 3, 30, 0, 59, 59, 123456, tzinfo=UTC)
-"""When the first of two operations happens; the second has a later time, so that it shows who wrote last."""
+"""The time of the first operation. The second is later, so the rows show which one wrote last."""
 BEFORE = T - timedelta(minutes=10)
-"""When jobs were due."""
+"""The time at which jobs were due."""
 LATER = timedelta(seconds=1)
 LOCK = timedelta(minutes=2)
 ALIVE = timedelta(seconds=90)
@@ -42,28 +42,28 @@ TOKEN = UUID(int=7)
 
 A, B, C = (UUID(int=number) for number in (0xA, 0xB, 0xC))
 OTHER = UUID(int=0xF)
-"""The id of a second job that wants the first one's key."""
+"""The id of a second job with the first one's key."""
 HOLD = Hold(A, 1)
-"""What "alice" holds on job A, and perhaps no longer."""
+"""The claim of "alice" on job A. In some setups it has been lost."""
 
 Statement = Callable[[Session], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One transaction of somebody."""
+    """One transaction."""
 
     name: str
     statements: tuple[Statement, ...]
     verb: Verb | None = None
-    """What the table of transitions calls it."""
+    """Its name in the transition table."""
     jobs: tuple[UUID, ...] = (A,)
     """The rows that it may lock."""
     workers: tuple[str, ...] = ()
     leases: tuple[str, ...] = ()
     never_waits: bool = False
     fenced_end: bool = False
-    """Refused means rolled back, together with what the task wrote."""
+    """If the end is refused, the transaction is rolled back with the task's own write."""
 
     def __str__(self) -> str:
         return self.name
@@ -72,8 +72,8 @@ class Operation:
         return replace(self, name=name)
 
 
-def said(answer: Any) -> Any:
-    """An answer as a value that compares: without hints about when to ask again, in the order of ids."""
+def comparable(answer: Any) -> Any:
+    """The answer as a comparable value: sorted by id, without hints about when to ask again."""
     match answer:
         case ClaimAnswer(claims=claims):
             return sorted(claims, key=lambda claim: claim.job_id)
@@ -89,7 +89,7 @@ def said(answer: Any) -> Any:
 
 
 def won(operation: Operation, answer: Any) -> bool:
-    """Whether the operation says that it did something to a job."""
+    """Whether the answer says that the operation changed a job."""
     return bool(answer[0]) if operation.verb is Verb.HEARTBEAT else bool(answer)
 
 
@@ -108,7 +108,7 @@ def recurring(job_id: UUID = A, **fields: Any) -> NewJob:
 
 
 def claim(limit: int = 1, jobs: tuple[UUID, ...] = (A,), worker: str | None = None) -> Operation:
-    """Whoever owns the session claims, unless somebody is named."""
+    """The session's worker claims, unless another one is named."""
 
     async def statement(session: Session) -> Any:
         request = ClaimRequest(
@@ -146,7 +146,7 @@ def completion(hold: Hold, *, again: bool) -> Completion:
 
 
 def complete(*holds: Hold, again: bool) -> Operation:
-    """Slots that come again, or do not: a statement each, where a store has two."""
+    """Complete slots that recur, or those that do not: some stores have a statement for each."""
     given = holds or (HOLD,)
 
     async def statement(session: Session) -> Any:
@@ -194,7 +194,7 @@ def progress(hold: Hold = HOLD) -> Operation:
 
 def _own_write(hold: Hold, kind: str) -> Statement:
     async def statement(session: Session) -> Any:
-        """Where the claim is no longer ours, the body does not get as far as writing."""
+        """If the claim is lost, the body raises before it writes."""
         if await session.transaction.holds_job("alice", hold):
             await session.write_effect(hold.job_id, kind)
 

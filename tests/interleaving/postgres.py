@@ -1,8 +1,9 @@
 """The interleaving suite's driver for PostgreSQL.
 
-The store under test is the shipped adapter, bound to one connection whose transaction the scenario owns. The server's
-`pg_locks` says whether a statement waits, and for whom. To stop a statement between its snapshot and its first lock, a
-call that waits for an advisory lock is put where the statement first looks at its input; nothing else in it changes.
+The store under test is the shipped adapter, bound to one connection whose transaction the test
+owns. `pg_locks` says whether a statement waits, and for which transaction. To stop a statement
+between its snapshot and its first lock, a call that waits for an advisory lock is inserted where
+the statement first reads its input. Nothing else in it changes.
 """
 
 from __future__ import annotations
@@ -84,23 +85,23 @@ FIRST_LOOK = {
     "register_worker": ("as parameters\n", "as parameters\nwhere {pause}\n"),
     "stop_worker": ("where id = :worker::text", "where {pause} and id = :worker::text"),
     **dict.fromkeys(["guard_job", "record_progress", "pause_job", "resume_job", "run_job_now", "retry_job"], _ROW),
-    # where there is no lease yet, whether a plan looks at it at all is up to the planner
+    # without a lease row, the planner decides whether the table is read at all
     "acquire_lease": ("as ttl\n)", "as ttl\n    where {pause}\n)"),
     **dict.fromkeys(["heartbeat_lease", "resign_lease", "release_lease", "guard_lease"], _LEASE),
     **dict.fromkeys(["mark_dead_workers", "prune_runs", "prune_records", "roll_up_runs"], _LEASE),
 }
-"""Where each statement first looks at its input: after its snapshot, before its first lock."""
+"""Where each statement first reads its input: after its snapshot, before its first lock."""
 
 
 def replaced(text: str, old: str, new: str) -> str:
-    """A text that is not there is a mistake in the test."""
+    """Replace a text. If the statement does not contain it, the test is wrong."""
     if old not in text:
         raise LookupError(f"the statement has no {old!r}")
     return text.replace(old, new)
 
 
 class Statements:
-    """The shipped statements, unless a mutant is on."""
+    """The shipped statements, or those of a mutant."""
 
     def __init__(self) -> None:
         self._changes: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -131,7 +132,7 @@ class Statements:
 
 
 class PostgresSession:
-    """One connection with the settings that the adapter's own have."""
+    """One connection with the settings of the adapter's own connections."""
 
     def __init__(
         self, connection: asyncpg.Connection, monitor: asyncpg.Connection, statements: Statements, worker: str

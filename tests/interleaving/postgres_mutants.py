@@ -1,6 +1,7 @@
-"""PostgreSQL's statements, deliberately broken. Each must make the check beside it fail.
+"""PostgreSQL's statements, deliberately broken. Each mutant must make the check beside it fail.
 
-A mutant is a change of the text; its check is a story's name, or a scene with the names of two operations.
+A mutant is a change of a statement's text. Its check is the name of a case, or a setup with the
+names of two operations.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ Check = str | tuple[str, str, str]
 
 
 class Mutant(NamedTuple):
-    """One way to be wrong, and who notices."""
+    """One broken statement, and the check that catches it."""
 
     name: str
     verb: str
@@ -51,7 +52,7 @@ BEATS = [
         ("taken again", "heartbeat", "release"),
         ("and fence = pair.fence ", ""),
     ),
-    _mutant("a beat renews what nobody holds", "heartbeat_jobs", ("expired", "heartbeat", "reclaim"), NO_OWNER),
+    _mutant("a beat renews what is not held", "heartbeat_jobs", ("expired", "heartbeat", "reclaim"), NO_OWNER),
     _mutant(
         "a beat believes its snapshot",
         "heartbeat_jobs",

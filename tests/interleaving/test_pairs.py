@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.interleaving.explore import Suite, ran
-from tests.interleaving.lease_scenes import LEASE_SCENES
-from tests.interleaving.scenes import SCENES, Pair, Scene
+from tests.interleaving.lease_setups import LEASE_SETUPS
+from tests.interleaving.setups import SETUPS, Pair, Setup
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-CASES = [
-    pytest.param(scene, pair, id=f"{scene.name}: {pair[0]} × {pair[1]}")
-    for scene in [*SCENES, *LEASE_SCENES]
-    for pair in scene.pairs
+PAIRS = [
+    pytest.param(setup, pair, id=f"{setup.name}: {pair[0]} × {pair[1]}")
+    for setup in [*SETUPS, *LEASE_SETUPS]
+    for pair in setup.pairs
 ]
 
 
-@pytest.mark.parametrize(("scene", "pair"), CASES)
-async def test_pair(suite: Suite, scene: Scene, pair: Pair) -> None:
-    """Some serial order explains the answers and the rows; nothing waits that must not; no deadlock."""
-    ran.update(await suite.explore(scene, pair))
+@pytest.mark.parametrize(("setup", "pair"), PAIRS)
+async def test_pair(suite: Suite, setup: Setup, pair: Pair) -> None:
+    """A serial order explains answers and rows; no verb waits that must not; there is no deadlock."""
+    ran.update(await suite.explore(setup, pair))

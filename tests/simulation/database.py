@@ -1,10 +1,11 @@
-"""The database of the simulation: a real SQLite file, used by one history after the other.
+"""The database of the simulation: one real SQLite file, used by one history after the other.
 
-Between two histories it is emptied, not made anew, so that connections stay open and statements prepared: opening and
-preparing would cost more than most histories do. What one history leaves behind, the next one cannot see.
+Between two histories it is emptied, not created again. Connections stay open and statements
+prepared; opening and preparing would take longer than most histories. A history cannot see what an
+earlier one left.
 
     session   one connection for all verbs: a verb is one transaction without an await inside
-    lend()    a connection for a task's own transaction, which spans awaits and conflicts with everybody else's
+    lend()    a connection for a task's own transaction, which spans awaits and conflicts with all others
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ OPTIONS = SqliteOptions(command_timeout=timedelta(0), synchronous="normal", watc
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EFFECTS = "create table effects (job_id text, slot_no integer, fence integer, kind text)"
 SMALL_PAGES = "pragma page_size = 1024"
-"""The rows are few, so a commit writes less."""
+"""The tables are small: with small pages a commit writes less."""
 CARELESS = ("pragma synchronous = off", "pragma secure_delete = off")
-"""Nobody cuts the power of this file, or looks for what was deleted from it."""
+"""This file survives no power failure, and deleted content is not overwritten."""
 EMPTY = """
 begin immediate;
 delete from reltask_jobs;
@@ -42,7 +43,7 @@ class Database:
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / "simulation.db")
         self.now: Callable[[], datetime] = lambda: START
-        """The database's clock; each history brings its own."""
+        """The database's clock. Each history sets its own."""
         self._make_file()
         self.session = Session(self.path, OPTIONS, self.read_clock)
         ensure_schema(self.session)
@@ -60,30 +61,30 @@ class Database:
             connection.execute("vacuum")
 
     def prepare(self) -> None:
-        """The tables as the schema makes them; mutants take constraints away here."""
+        """Create the tables. Mutants remove constraints here."""
 
     def read_clock(self) -> datetime:
         return self.now()
 
     def query(self, sql: str) -> list[sqlite3.Row]:
-        """The committed rows: asked between two verbs, never inside one."""
+        """The committed rows. Called between two verbs, never inside one."""
         return self.session.connection().execute(sql).fetchall()
 
     def lend(self) -> Lent:
-        """A connection of one's own, until it is closed."""
+        """A separate connection, until it is closed."""
         lent = self._free.pop() if self._free else Lent(self)
         self._lent.append(lent)
         return lent
 
     def take_back(self, lent: Lent) -> None:
-        """Keep it for the next one, unless it was cut off in the middle, or belongs to a history that has ended."""
+        """Keep a connection for reuse, unless it was cut off or belongs to a history that has ended."""
         if lent in self._lent:
             self._lent.remove(lent)
             if lent.is_usable():
                 self._free.append(lent)
 
     def empty(self) -> None:
-        """End a history: cut its connections, forget its rows, and now and then what it left in memory."""
+        """End a history: close its connections, delete its rows, and sometimes collect garbage."""
         for lent in self._lent:
             lent.connection().close()
         self._lent.clear()
@@ -100,7 +101,7 @@ class Database:
 
 
 class Lent(Session):
-    """A session that goes back where it came from."""
+    """A session that returns its connection when it is closed."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database.path, OPTIONS, database.read_clock)

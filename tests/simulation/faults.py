@@ -1,4 +1,4 @@
-"""What goes wrong in a history, and what people do meanwhile: picked by the seed."""
+"""The faults of a history, and the actions of its operators, chosen by the seed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.simulation.invariants import Disturbance
 from tests.simulation.network import Line, Trouble
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World  # the world makes its faults: only their types go the other way
+    from tests.simulation.world import World  # for types only: the world creates its faults
 
 
 class Faults:
-    """One history's misfortunes."""
+    """The faults of one history."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = world.rng
 
     async def strike(self) -> None:
-        """One thing that goes wrong, or one thing that people do."""
+        """Cause one fault, or one operator's action."""
         kinds = {
             self.crash: 2,
             self.pause: 4,
@@ -55,10 +55,10 @@ class Faults:
         line.trouble = self.rng.choice([t for t in Trouble if t is not Trouble.NONE])
         line.share = self.rng.choice([0.3, 1.0, 1.0])
         self.world.faults[line.trouble] += 1
-        self.world.loop.spawn("world", self.mend_later([line], self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])))
+        self.world.loop.spawn("world", self.repair_later([line], self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])))
 
     async def outage(self) -> None:
-        """The database restarts: every open transaction is gone, and nobody gets through for a while."""
+        """The database restarts: open transactions are lost, and connections are refused for a while."""
         self.world.faults["outage"] += 1
         lines = [node.line for node in self.world.living()]
         for node in self.world.living():
@@ -66,15 +66,18 @@ class Faults:
                 transaction.connection.close()
         for line in lines:
             line.trouble, line.share = Trouble.REFUSED, 1.0
-        self.world.loop.spawn("world", self.mend_later(lines, self.rng.uniform(0.5, 12)))
+        self.world.loop.spawn("world", self.repair_later(lines, self.rng.uniform(0.5, 12)))
 
-    async def mend_later(self, lines: list[Line], seconds: float) -> None:
+    async def repair_later(self, lines: list[Line], seconds: float) -> None:
         await asyncio.sleep(seconds)
         for line in lines:
             line.trouble = Trouble.NONE
 
     async def clock(self) -> None:
-        """The database's clock jumps: locks may end early, so bodies may overlap; nothing else may happen."""
+        """The database's clock jumps.
+
+        Locks may end early, so bodies may overlap; nothing else may happen.
+        """
         if self.rng.random() < 0.5:
             return
         self.world.faults["database clock"] += 1

@@ -1,7 +1,8 @@
-"""What must hold, while a simulation runs and when it has ended.
+"""What must hold while a simulation runs, and when it has ended.
 
-The inspector looks at the rows before and after every statement that reaches the database, also those whose answer is
-lost on the way back. The auditor looks at ledger, rows, effects, reports and bodies when all is over.
+The inspector compares the rows before and after every statement that reaches the database,
+including those whose answer is lost. At the end the auditor checks the ledger, rows, effects,
+reports and bodies.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MICROS = 1_000_000
 
 
 class Violation(AssertionError):
-    """A promise that was broken, under a name."""
+    """An invariant that was broken, with its name."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(f"{invariant}: {detail}")
@@ -29,7 +30,7 @@ class Violation(AssertionError):
 
 
 class Body(NamedTuple):
-    """A task body as it really ran."""
+    """One execution of a task body."""
 
     task: str
     job_id: UUID
@@ -40,7 +41,10 @@ class Body(NamedTuple):
 
 
 class Disturbance(NamedTuple):
-    """A time in which a process could not act; `*`: all of them, because the database's clock jumped."""
+    """A time in which a process could not act.
+
+    `*`: all of them, because the database's clock jumped.
+    """
 
     process: str
     started: float
@@ -48,7 +52,7 @@ class Disturbance(NamedTuple):
 
 
 class JobRow(NamedTuple):
-    """What the invariants need of a job's row."""
+    """The columns of a job's row that the invariants need."""
 
     id: str
     task: str
@@ -80,13 +84,13 @@ class Inspector:
         self._rows: dict[str, JobRow] | None = None
 
     def rows(self) -> dict[str, JobRow]:
-        """The committed rows; read again only when a statement or a commit has changed them since."""
+        """The committed rows, read again only after a statement or a commit has changed them."""
         if self._rows is None:
             self._rows = {row[0]: JobRow._make(row) for row in self.query(JOB_ROWS)}
         return self._rows
 
     def __call__(self, verb: str, args: tuple[Any, ...]) -> Callable[[Any], None]:
-        """Look at the rows before; the result looks at what the statement did to them."""
+        """Read the rows before a statement; the function returned checks them after it."""
         check = {
             "claim_jobs": self._claimed,
             "reclaim_jobs": self._reclaimed,
@@ -97,7 +101,7 @@ class Inspector:
             "guard_job": self._settled,
         }.get(verb)
         before = self.rows()
-        self._rows = None  # unknown, until the statement has said what it did; an error says nothing
+        self._rows = None  # unknown until the statement has answered; an error does not say what changed
 
         def after(answer: Any) -> None:
             self.counts[verb] += 1
@@ -145,7 +149,7 @@ class Inspector:
                 raise Violation("only the holder writes", f"{verb} by {worker} with {hold.fence}, held by {holder}")
 
     def is_not_held(self, worker: str, event: events.RunAbandoned) -> None:
-        """A worker says that its claim has passed on: then it must not be there any more."""
+        """A worker reports that its claim is lost: then the row must not be held by it."""
         row = self.rows().get(str(event.job_id))
         if row is not None and row.locked_by == worker and row.fence == event.fence:
             raise Violation("a lock is lost only when it is lost", f"{event.task} {event.fence}")
@@ -172,7 +176,7 @@ def _changed_nothing(verb: str, answer: Any) -> bool:
 
 
 class Reports:
-    """What the workers said happened."""
+    """What the workers reported."""
 
     def __init__(self) -> None:
         self.outcomes: dict[Hold, Outcome] = {}
@@ -197,7 +201,7 @@ class Reports:
 
 
 class Auditor:
-    """Looks at everything when all is over."""
+    """Checks the whole history at its end."""
 
     def __init__(
         self, inspector: Inspector, reports: Reports, bodies: list[Body], disturbances: list[Disturbance]
@@ -235,7 +239,7 @@ class Auditor:
                 raise Violation("each slot ends exactly once", f"{runs[0]['task']}: {ends}, expected {expected}")
 
     def nothing_lost(self, enqueued: dict[UUID, str]) -> None:
-        """Every job that was enqueued has come to its end, is dead, or recurs."""
+        """Every enqueued job has ended, is dead, or recurs."""
         for job_id, task in enqueued.items():
             ended = any(Outcome(run["outcome"]) in SLOT_ENDINGS for run in self._runs.get(str(job_id), []))
             row = self._jobs.get(str(job_id))
@@ -244,10 +248,10 @@ class Auditor:
         recurring = {job_id for job_id, row in self._jobs.items() if row.schedule is not None}
         doubled = {*self._jobs, *self._runs} - recurring - {str(job_id) for job_id in enqueued}
         if doubled:
-            raise Violation("no job is doubled", f"{len(doubled)} that nobody asked for")
+            raise Violation("no job is doubled", f"{len(doubled)} that were never enqueued")
 
     def effects(self) -> None:
-        """What a completing transaction wrote is there exactly once per success, with the fence of that success."""
+        """Each success of a transactional task has its effect exactly once, with that success's fence."""
         rows = self._inspector.query("select job_id, slot_no, fence from effects where kind = 'transfer'")
         written = Counter((row["job_id"], row["slot_no"], row["fence"]) for row in rows)
         succeeded = Counter(
@@ -260,7 +264,7 @@ class Auditor:
             raise Violation("effects exactly once", f"{written - succeeded} too many, {succeeded - written} missing")
 
     def reports_agree(self) -> None:
-        """What a worker reported is what the ledger says."""
+        """What a worker reported equals the ledger."""
         ledger = {
             Hold(UUID(job_id), run["fence"]): Outcome(run["outcome"])
             for job_id, runs in self._runs.items()
@@ -274,7 +278,7 @@ class Auditor:
                 raise Violation("reports agree with the ledger", f"{hold.fence}: refused, but {refused} is recorded")
 
     def bodies_overlap_only_with_cause(self) -> None:
-        """Two bodies of one job run at once only if the older one's process was paused, or would not stop."""
+        """Bodies of one job overlap only if the older one's process was paused, or the body did not stop."""
         by_job: dict[UUID, list[Body]] = defaultdict(list)
         for body in self._bodies:
             by_job[body.job_id].append(body)
@@ -295,14 +299,14 @@ class Auditor:
         )
 
     def _completed_by_transaction(self, body: Body) -> bool:
-        """Its transaction had ended the slot; the body was still on its way out."""
+        """Its transaction had completed the slot; the body had not returned yet."""
         runs = self._runs[str(body.job_id)]
         return body.task in TRANSACTIONAL and any(
             run["fence"] == body.fence and run["outcome"] == "succeeded" for run in runs
         )
 
     def poison_dies_alone(self, enqueued: dict[UUID, str], discarded: set[UUID]) -> None:
-        """A job that kills its worker is dead after its limit; what merely stood by is not."""
+        """A job that kills its worker is dead after its attempts; jobs beside it are not."""
         for job_id, task in enqueued.items():
             row = self._jobs.get(str(job_id))
             if task == "poison" and job_id not in discarded and (row is None or row.dead_at is None):
@@ -312,7 +316,7 @@ class Auditor:
                 raise Violation("bystanders survive", f"{task}: {outcomes}")
 
     def intervals(self) -> None:
-        """The next nominal time is exactly one interval after the first start of the slot before."""
+        """The next nominal time is exactly one interval after the first start of the previous slot."""
         for job_id, row in self._jobs.items():
             interval = INTERVALS.get(row.task)
             if interval is None:

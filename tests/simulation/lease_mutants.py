@@ -16,7 +16,7 @@ from tests.simulation.mutants import Catch, Mutant, method, sql, table
 from tests.simulation.run_leases import run_seeds
 
 CHUNK = 5
-"""So many seeds share one database."""
+"""Seeds that share one database."""
 Candidacy_answered = Candidacy.answered
 Candidacy_lose = Candidacy._lose
 
@@ -77,7 +77,7 @@ MUTANTS = [
 
 
 def hunt(mutant: Mutant, limit: int) -> Catch:
-    """Run seeds against one mutant until one breaks a promise."""
+    """Run seeds against one mutant until one breaks an invariant."""
     for first in range(0, limit, CHUNK):
         with mutant.broken():
             verdicts = run_seeds(list(range(first, first + CHUNK)))

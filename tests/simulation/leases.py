@@ -1,10 +1,11 @@
 """Candidates for one lease, over one SQLite file: one seed, one history.
 
     candidates ─► the real Leader, the real SQL ─► a line with faults ─► every statement checked at once
-        └─ whoever leads writes into a table, guarded by its term, whether or not it still believes in itself
+        └─ the leader writes into a table, guarded by its term, whether or not it still trusts itself
 
-Crashes, pauses, lost and late messages, jumps of the database's clock, and an operator who takes the lease away. Bodies
-are careless on purpose: they go on writing after their term is over, and some keep their transaction open over a pause.
+Crashes, pauses, lost and late messages, jumps of the database's clock, and an operator who releases
+the lease. Bodies are careless on purpose: they go on writing after their term has ended, and some
+keep their transaction open during a pause.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WRITTEN = "create table written (term integer, writer text)"
 EMPTY = "delete from reltask_leases; delete from reltask_lease_waiters; delete from written;"
 LEASE = "select * from reltask_leases"
-SOMEBODY_LEADS_WITHIN = 60.0
-"""Seconds after all faults have ended: more than the longest pause after a failure, and a TTL."""
+LED_WITHIN = 60.0
+"""Seconds after the last fault: more than the longest pause after a failure, plus a TTL."""
 
 
 class LeaseDatabase(Database):
-    """The tables of leases, and one of the leaders' own."""
+    """The tables of leases, and one that leaders write to."""
 
     def prepare(self) -> None:
         self.session.connection().execute(WRITTEN)
@@ -52,7 +53,7 @@ class LeaseDatabase(Database):
 
 
 class LeaseLine(SimStore):
-    """A way to the database on which answers can be slow, too, and resignations are heard or not."""
+    """A connection on which answers can be slow too, and signals of resignations can be lost."""
 
     def __init__(self, *args: Any, world: LeaseWorld, candidate: Candidate, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -60,7 +61,7 @@ class LeaseLine(SimStore):
 
     async def signal_lease(self, name: str) -> None:
         await self._travel()
-        self._world.tell_of_resignation(name)
+        self._world.signal_resignation(name)
 
     async def _call(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if verb == "heartbeat_lease":
@@ -70,7 +71,7 @@ class LeaseLine(SimStore):
         return await self._execute_slowly(verb, args, options)
 
     async def _execute_slowly(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """On a line that is about to break, it is the answer that takes its time."""
+        """On a line that is about to break, the answer is slow."""
         await self._travel()
         self._line.bites += 1
         answer = await self._execute(verb, args, options)
@@ -94,24 +95,24 @@ class LeaseClock:
 
 
 class Candidate:
-    """One process that wants to lead."""
+    """One process that tries to lead."""
 
     def __init__(self, name: str, rng: random.Random) -> None:
         self.name = name
         self.rng = rng
         self.line = Line(rng)
         self.alive = True
-        """Whether it still wants to lead. One that was asked to leave may still believe in itself."""
+        """Whether it still tries to lead. One that was asked to stop may still trust itself."""
         self.crashed = False
         self.leader: Leader
         self.store: LeaseLine
         self.announced: set[Term] = set()
-        """Terms whose loss this process was told of."""
+        """Terms whose loss was announced to this process."""
         self.held: Term | None = None
 
 
 class Errors(logging.Handler):
-    """An error in the log is one that nobody foresaw: a finding."""
+    """An error in the log is a finding: none is expected."""
 
     def __init__(self, world: LeaseWorld) -> None:
         super().__init__(logging.ERROR)
@@ -125,7 +126,7 @@ class Errors(logging.Handler):
 
 
 class LeaseWorld:
-    """Everything that one seed brings about."""
+    """The whole history of one seed."""
 
     def __init__(self, seed: int, database: LeaseDatabase) -> None:
         self.rng = random.Random(seed)
@@ -152,20 +153,20 @@ class LeaseWorld:
         self.notes.append((round(self.loop.time(), 9), *what))
 
     def trace(self) -> str:
-        """The hash of all that happened."""
+        """The hash of everything that happened."""
         return hashlib.sha256(repr(self.notes).encode()).hexdigest()
 
     # Running
 
     def run(self) -> None:
-        """The whole history of this seed, or a Violation."""
+        """Run the whole history of this seed, or raise a Violation."""
         logger, errors = logging.getLogger("reltask"), Errors(self)
         logger.propagate = False
         logger.addHandler(errors)
         try:
             self.loop.run_until_complete(self.loop.create_task(self.history()))
             self.audit()
-        except RuntimeError as error:  # the loop was stopped in the middle: by a violation, or it is one itself
+        except RuntimeError as error:  # the loop was stopped by a violation, or by an error that is one
             raise self.violation or error from None
         finally:
             logger.removeHandler(errors)
@@ -174,7 +175,7 @@ class LeaseWorld:
             self.database.empty()
 
     def throw_away(self) -> None:
-        """Close what has not ended while no loop runs: `finally` blocks must not reach into the next history."""
+        """Close open coroutines while no loop runs, so that `finally` blocks do not run in the next history."""
         self.loop.close()
         for task in self.loop.tasks:
             work: Any = task.get_coro()
@@ -191,27 +192,27 @@ class LeaseWorld:
         await self.heal()
 
     async def heal(self) -> None:
-        """All faults end: soon somebody leads, and is believed."""
+        """All faults end: within LED_WITHIN a candidate leads, and trusts itself."""
         self.note("heal")
         for candidate in self.candidates:
             candidate.line.trouble = Trouble.NONE
             self.loop.resume(candidate.name)
         self.start()
-        limit = self.loop.time() + SOMEBODY_LEADS_WITHIN
+        limit = self.loop.time() + LED_WITHIN
         while not self.trusting():
             if self.loop.time() > limit:
-                raise Violation("somebody leads", f"nobody for {SOMEBODY_LEADS_WITHIN} s: {self.row()}")
+                raise Violation("a candidate leads", f"none for {LED_WITHIN} s: {self.row()}")
             await asyncio.sleep(0.1)
 
     def audit(self) -> None:
-        """Terms in the order of the writes never go back."""
+        """In the order of the writes, terms never decrease."""
         terms = [row["term"] for row in self.database.query("select term from written order by rowid")]
         self.counts["terms"] += (self.row() or {"term": 0})["term"]
         if terms != sorted(terms):
             raise Violation("no write from an old term", f"written in this order: {terms}")
 
     def break_off(self, violation: Violation) -> None:
-        """What breaks inside a candidate must not vanish with the task that noticed it: it ends the history."""
+        """An error inside a candidate must not be lost with its task: it ends the history."""
         self.violation = self.violation or violation
         self.loop.stop()
         raise violation
@@ -222,7 +223,7 @@ class LeaseWorld:
         self._numbers += 1
         candidate = Candidate(f"c{self._numbers}", random.Random(self.rng.getrandbits(64)))
         candidate.line.trouble = self.rng.choice([Trouble.NONE, Trouble.NONE, Trouble.SLOW])
-        self.loop.spawn("world", self.misfortunes.mend_later(candidate.line))
+        self.loop.spawn("world", self.misfortunes.repair_later(candidate.line))
         candidate.store = self.store(candidate)
         candidate.leader = self.make_leader(candidate)
         self.candidates.append(candidate)
@@ -243,7 +244,7 @@ class LeaseWorld:
         )
 
     def operator(self) -> LeaseLine:
-        """Somebody with a connection of their own."""
+        """An operator, with a separate connection."""
         return self.store(Candidate("operator", self.rng))
 
     def make_leader(self, candidate: Candidate) -> Leader:
@@ -276,7 +277,7 @@ class LeaseWorld:
         self.check_trust()
 
     async def lead(self, candidate: Candidate, term: Term) -> None:
-        """A careless body: it writes on for a while, whatever it is told."""
+        """A careless body: it goes on writing after its lease is lost."""
         for _ in range(candidate.rng.randint(3, 40)):
             await asyncio.sleep(candidate.rng.uniform(0.05, 0.6))
             with suppress(TransientError, AmbiguousError):
@@ -293,7 +294,7 @@ class LeaseWorld:
                 await asyncio.sleep(candidate.rng.uniform(0, 0.4))
             await tx.execute("insert into written values (:term, :writer)", term=term.number, writer=candidate.name)
 
-    def tell_of_resignation(self, name: str) -> None:
+    def signal_resignation(self, name: str) -> None:
         """Signals can get lost."""
         for candidate in self.living():
             if self.rng.random() < 0.7:
@@ -349,7 +350,7 @@ class LeaseWorld:
             raise Violation("one holder per term", f"term {row['term']}: {self.winners[row['term']]}, then {winner}")
 
     def check_writes(self) -> None:
-        """What was committed just now, if anything was: a transaction that was refused has written nothing."""
+        """Check what was just committed. A refused transaction has written nothing."""
         rows = self.database.query("select rowid, term from written order by rowid desc limit 1")
         current = (self.row() or {"term": 0})["term"]
         if not rows or rows[0]["rowid"] == self.counts["writes"]:
@@ -359,7 +360,7 @@ class LeaseWorld:
             raise Violation("no write from an old term", f"{tuple(rows[0])} was committed in term {current}")
 
     def check_trust(self) -> None:
-        """While the database's clock behaves, and no operator interferes, one process at most believes in itself."""
+        """Without clock jumps and operators, at most one process trusts itself."""
         held = [(candidate.leader.term, candidate.name) for candidate in self.candidates if not candidate.crashed]
         terms = {term.number: name for term, name in held if term is not None}
         fair = [number for number in terms if number not in self.taken_away]
@@ -367,7 +368,7 @@ class LeaseWorld:
             self.break_off(Violation("one trusts itself at a time", f"{terms}"))
 
     def renews(self, candidate: Candidate, grant: Grant) -> None:
-        """A beat is about to be sent."""
+        """A heartbeat is about to be sent."""
         if grant.term in candidate.announced:
             self.break_off(Violation("what was announced as lost is never renewed", f"{candidate.name}: {grant}"))
 

@@ -27,11 +27,11 @@ class Stuck(Exception):
 
 
 class Spinning(Exception):
-    """So many steps in one history that something must be going round in circles."""
+    """More than MOST_STEPS steps in one history: an endless loop."""
 
 
 MOST_STEPS = 200_000
-"""A history takes three thousand or so."""
+"""A history takes about three thousand steps."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -48,18 +48,21 @@ class SimLoop(asyncio.BaseEventLoop):
         self._paused: set[str] = set()
         self._dead: set[str] = set()
         self.tasks: list[asyncio.Task[Any]] = []
-        """Every task ever made. Kept, so that no garbage collection closes a dead process's coroutines midway."""
+        """Every task ever made.
+
+        Kept, so that the garbage collector does not close a dead process's coroutines.
+        """
         self.steps = 0
         self.set_task_factory(self._make_task)
 
     # Processes
 
     def pause(self, process: str) -> None:
-        """Take no step of this process, while time goes on."""
+        """Take no step of this process; time goes on."""
         self._paused.add(process)
 
     def resume(self, process: str) -> None:
-        """Go on where it stood."""
+        """Continue a paused process."""
         self._paused.discard(process)
 
     def kill(self, process: str) -> None:
@@ -71,7 +74,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return process in self._paused
 
     def spawn(self, process: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something as a part of this process."""
+        """Run a coroutine as part of this process."""
         context = contextvars.copy_context()
         context.run(PROCESS.set, process)
         return self.create_task(work, context=context)
@@ -99,10 +102,10 @@ class SimLoop(asyncio.BaseEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer is passed over when its time comes."""
+        """A cancelled timer is skipped when its time comes."""
 
     def _run_once(self) -> None:
-        """One step: of everything in a simulation this is done most often, so it is written for speed."""
+        """One step. Nothing in a simulation runs more often, so it is written for speed."""
         runnable = [process for process in self._ready_of if process not in self._paused]
         if not runnable:
             self._jump()
@@ -126,7 +129,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._ready_of[process] = deque((handle,))
 
     def _jump(self) -> None:
-        """Nothing is ready: it is the time of the next timer now, and of those that wait for the same moment."""
+        """Nothing is ready: set the clock to the next timer, and run all timers of that moment."""
         while self._timers and self._timers[0][2]._cancelled:
             heapq.heappop(self._timers)
         if not self._timers:
@@ -144,7 +147,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return task
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """An exception in a callback is a finding; one that waits for a dead process to look at it is not."""
+        """An exception in a callback is a finding, unless it belongs to a dead process."""
         error = context.get("exception")
         if "never retrieved" in context["message"]:
             return

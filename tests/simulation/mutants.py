@@ -1,7 +1,7 @@
-"""The same engine, deliberately broken: the simulation must catch each of these. `make simulate-mutants`.
+"""The same worker, deliberately broken: the simulation must catch each mutant. `make simulate-mutants`.
 
-A mutant changes the text of a statement, or one method of the engine, for as long as its block is open. The table that
-this prints names the invariant that caught each one, and how many seeds it took.
+A mutant changes the text of a statement, or one method of the worker, while its block is open. The
+printed table names the invariant that caught each one, and how many seeds it took.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.simulation.run import run_each
 from tests.simulation.world import Node, World
 
 Broken = Callable[[], Any]
-"""Makes the block in which the engine is broken."""
+"""Opens the block in which the worker is broken."""
 
 
 class Mutant(NamedTuple):
-    """One way to be wrong."""
+    """One deliberate mistake."""
 
     name: str
     broken: Broken
@@ -44,7 +44,7 @@ class Mutant(NamedTuple):
 
 @contextmanager
 def sql(verb: str, *changes: tuple[str, str]) -> Iterator[None]:
-    """The verb's file with some text replaced; a text that is not there is a mistake in the mutant."""
+    """The verb's file with some text replaced. If the text is not there, the mutant is wrong."""
     original = statement.read_sql
 
     def read(store: str, asked: str) -> str:
@@ -96,7 +96,7 @@ def fail_without_owner() -> Iterator[None]:
 
 
 def without_ledger_keys() -> Any:
-    """The ledger's key alone refuses a second end of a run, whoever writes it: take it away to see the statement."""
+    """Remove the ledger's key, which refuses a second end of a run by itself, to test the statement."""
     return mock.patch.object(Database, "prepare", remove_ledger_keys)
 
 
@@ -140,7 +140,7 @@ def heartbeat_by_id_alone() -> Any:
     return sql("heartbeat_jobs", *NO_FENCE[:1], *NO_OWNER[:1])
 
 
-# The engine
+# The worker
 
 
 def no_deadline(_watch: Watch) -> float:
@@ -148,7 +148,7 @@ def no_deadline(_watch: Watch) -> float:
 
 
 def wall_clock(self: World, node: Node) -> Any:
-    """Each process has a session of its own, that asks its own wall clock."""
+    """Each process has a separate session, which uses the process's wall clock."""
     shared, self.database = self.database, copy.copy(self.database)
     self.database.session = Session(shared.path, OPTIONS, lambda: self.now() + node.wall_offset)
     try:
@@ -193,7 +193,7 @@ async def ledger_not_asked(_self: Settler[Any], _settlements: Any, _answer: Any)
 
 @contextmanager
 def commit_anyway() -> Iterator[None]:
-    """On SQLite an open transaction keeps everybody else from writing, so both looks at the fence must go."""
+    """On SQLite an open transaction blocks all other writers, so both checks of the fence must go."""
 
     async def seal(self: Transactions, run: Any, inner: Any, completion: Any) -> None:
         self._beater.settling([run.hold])
@@ -227,7 +227,7 @@ MUTANTS = [
 
 
 class Catch(NamedTuple):
-    """How a mutant was caught, or that it was not."""
+    """The invariant that caught a mutant, or None."""
 
     name: str
     invariant: str | None
@@ -235,7 +235,7 @@ class Catch(NamedTuple):
 
 
 def hunt(index: int, limit: int) -> Catch:
-    """Run seeds against one mutant until one breaks a promise."""
+    """Run seeds against one mutant until one breaks an invariant."""
     mutant = MUTANTS[index]
     with mutant.broken(), closing(run_each(range(limit))) as verdicts:
         for number, verdict in enumerate(verdicts, start=1):
@@ -245,7 +245,7 @@ def hunt(index: int, limit: int) -> Catch:
 
 
 def table(catches: list[Catch]) -> str:
-    """The result, for people."""
+    """The result as a Markdown table."""
     rows = ["| mutant | caught by | after seeds |", "|---|---|---|"]
     rows += [f"| {c.name} | {c.invariant or '**not caught**'} | {c.seeds} |" for c in catches]
     return "\n".join(rows)

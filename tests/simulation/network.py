@@ -2,11 +2,11 @@
 
     call ─► latency ─► [request lost?] ─► the statement, really executed ─► [answer lost?] ─► latency ─► answer
                               │                       ▲                            │
-                              │        [request late: it lands after the caller gave up]
+                              │        [request late: it arrives after the caller gave up]
                               └──────────── Transient or Ambiguous ◄───────────────┘
 
-The statement itself is the real SQL on a real SQLite file. The inspector sees every execution, with the rows as they
-were before it: also those whose answer never arrives.
+The statement is the real SQL on a real SQLite file. The inspector sees every execution, with the
+rows before it, including those whose answer is lost.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from reltask.stores.store import Wake
 from tests.simulation.database import OPTIONS, Database
 
 Inspect = Callable[[str, tuple[Any, ...]], Callable[[Any], None]]
-"""Looks at the rows before a statement; what it returns looks at what the statement did to them."""
+"""Reads the rows before a statement; the function it returns checks them after it."""
 LATENCY = 0.004
 LATEST = 25.0
-"""How many seconds late a request may land: longer than a lock lives."""
+"""How many seconds late a request may arrive: longer than a lock timeout."""
 READS = frozenset(
     {"read_declared", "read_keys", "read_holds", "read_outcomes", "read_status", "read_job", "list_jobs", "read_now"}
 )
 
 
 class Trouble(StrEnum):
-    """How the way to the database is broken, for a while."""
+    """How the connection to the database is broken, for a while."""
 
     NONE = "none"
     REFUSED = "refused"
-    """Connections are refused: certainly not applied."""
+    """Connections are refused: the statement was not applied."""
     BUSY = "busy"
-    """The database answers that it is busy: certainly not applied."""
+    """The database answers that it is busy: the statement was not applied."""
     REQUEST_LOST = "request lost"
     ANSWER_LOST = "answer lost"
     REQUEST_LATE = "request late"
-    """The caller gives up; the request lands afterwards."""
+    """The caller gives up; the request arrives afterwards."""
     SLOW = "slow"
     ROWS_HELD = "rows held"
-    """Somebody's transaction holds some rows: a heartbeat, which never waits, passes over them."""
+    """Another transaction holds some rows: a heartbeat, which never waits, skips them."""
 
 
 class Line:
-    """One process's way to the database; the world sets its trouble."""
+    """One process's connection to the database. The world sets its trouble."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.trouble = Trouble.NONE
         self.share = 1.0
-        """Of the calls that the trouble hits."""
+        """The share of calls that the trouble hits."""
         self.bites = 0
         self.open_transactions: list[Any] = []
 
@@ -73,7 +73,7 @@ class Line:
 
 
 class SimStore:
-    """A `Store` whose calls travel over a line."""
+    """A `Store` whose calls go over a line."""
 
     bulk = SqliteStore.bulk
 
@@ -102,7 +102,7 @@ class SimStore:
         await self.inner.open()
 
     async def close(self) -> None:
-        """The connection is everybody's."""
+        """The connection is shared."""
 
     def dedicated(self, *, timeout: timedelta) -> SimStore:
         return SimStore(
@@ -115,7 +115,7 @@ class SimStore:
         )
 
     async def signal(self, _due_at: object = None) -> None:
-        """SQLite sends none."""
+        """SQLite sends no signals."""
 
     @asynccontextmanager
     async def listen(self, wake: Wake, lease: object = None) -> AsyncIterator[bool]:  # noqa: ARG002 - nothing to hear
@@ -123,7 +123,7 @@ class SimStore:
 
     @asynccontextmanager
     async def transaction(self, **_options: object) -> AsyncIterator[Any]:
-        """The task's own transaction: it can break when it begins, and at its commit."""
+        """The task's own transaction: it can fail at its start and at its commit."""
         await self._travel()
         if self._line.strikes() in (Trouble.REFUSED, Trouble.BUSY, Trouble.REQUEST_LOST, Trouble.REQUEST_LATE):
             raise TransientError("begin: refused")
@@ -187,7 +187,7 @@ class SimStore:
 
 
 class SimTransaction:
-    """An open transaction whose writes to jobs are inspected like any others."""
+    """An open transaction. Its writes to jobs are inspected like all others."""
 
     def __init__(self, inner: Any, inspect: Inspect) -> None:
         self._inner, self._inspect = inner, inspect

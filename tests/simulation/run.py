@@ -25,15 +25,15 @@ from tests.simulation.invariants import Violation
 from tests.simulation.world import World
 
 CHUNK = 25
-"""Seeds that a process is given at once."""
+"""Seeds given to a process at a time."""
 PROGRESS = 1000
-"""Seeds between two signs of life."""
+"""Seeds between two progress lines."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """From glibc's malloc.h."""
 
 
 class Verdict(NamedTuple):
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     broken: str | None
@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
 
 
 def scratch() -> str | None:
-    """Memory, where the machine offers it as a file system: simulations write a great deal."""
+    """A file system in memory, if there is one: simulations write a lot."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
@@ -64,7 +64,7 @@ def run_seed(seed: int, database: Database) -> Verdict:
 
 
 def run_each(seeds: Iterable[int]) -> Generator[Verdict, None, None]:
-    """One seed after the other in this process; one does not influence the next."""
+    """One seed after the other in this process. A seed does not influence the next one."""
     with tempfile.TemporaryDirectory(dir=scratch()) as name, closing(Database(Path(name))) as database, tidy():
         for seed in seeds:
             yield run_seed(seed, database)
@@ -76,10 +76,10 @@ def run_seeds(seeds: list[int]) -> list[Verdict]:
 
 
 def keep_memory() -> None:
-    """Keep what SQLite gives back.
+    """Keep the memory that SQLite frees.
 
-    It asks for a hundred kilobytes with every query that needs a table of its own. glibc would hand them to the kernel
-    afterwards, and fetch them again, for a quarter of all the time that a history takes.
+    SQLite allocates a hundred kilobytes for every query that needs a temporary table. glibc would
+    return them to the kernel and fetch them again, which takes a quarter of a history's time.
     """
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -89,9 +89,11 @@ def keep_memory() -> None:
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """Nothing is thrown away in the middle of a history: coroutines of killed processes run their last steps then.
+    """Collect garbage between histories only, never inside one.
 
-    They also complain; nobody needs to hear that. What was there before is not looked through again and again.
+    Otherwise coroutines of killed processes would run their last steps in the middle of a history.
+    Their warnings are suppressed. Objects from before are frozen, so that they are not scanned
+    again.
     """
     keep_memory()
     gc.freeze()
@@ -107,7 +109,7 @@ def tidy() -> Iterator[None]:
 
 
 def run_parallel(seeds: list[int], jobs: int) -> Iterator[Verdict]:
-    """Seeds over several processes, in chunks; verdicts come in the order of their seeds, as soon as they are known."""
+    """Seeds over several processes, in chunks. Verdicts come in the order of their seeds."""
     if jobs == 1:
         yield from run_each(seeds)
         return
@@ -129,7 +131,7 @@ def chunks(seeds: list[int]) -> list[list[int]]:
 
 
 class Tally:
-    """What came of many seeds: coverage, and what was broken."""
+    """The results of many seeds: coverage, and broken invariants."""
 
     def __init__(self) -> None:
         self.seeds = 0

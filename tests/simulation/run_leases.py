@@ -35,7 +35,7 @@ def run_seed(seed: int, database: LeaseDatabase) -> Verdict:
 
 
 def run_seeds(seeds: list[int]) -> list[Verdict]:
-    """Several seeds in this process; one does not influence the next."""
+    """Several seeds in this process. A seed does not influence the next one."""
     with tempfile.TemporaryDirectory(dir=scratch()) as name, closing(LeaseDatabase(Path(name))) as database, tidy():
         return [run_seed(seed, database) for seed in seeds]
 
@@ -50,7 +50,7 @@ def run_parallel(seeds: list[int], jobs: int) -> list[Verdict]:
 
 
 def report(verdicts: list[Verdict], seconds: float) -> str:
-    """Coverage, and what was broken."""
+    """Coverage, and broken invariants."""
     counts: Counter[str] = sum((verdict.counts for verdict in verdicts), Counter())
     faults: Counter[str] = sum((verdict.faults for verdict in verdicts), Counter())
     number = len(verdicts)

@@ -1,4 +1,4 @@
-"""Seeded histories of leases: no promise is broken, a seed replays exactly, and a broken lease is caught."""
+"""Seeded histories of leases: no promise is broken, a seed replays exactly, a broken lease is caught."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.timeout(300)
 def test_no_seed_breaks_a_promise(record_property: Callable[[str, object], None]) -> None:
-    """One holder per term, terms that grow by one, no write from an old term, one who trusts itself at a time."""
+    """One holder per term, terms grow by one, no write from an old term, at most one trusts itself."""
     verdicts = run_seeds(list(range(SEEDS)))
     broken = [verdict for verdict in verdicts if verdict.broken is not None]
     record_property("coverage", report(verdicts, 1.0))
@@ -38,5 +38,5 @@ def test_a_seed_replays_exactly() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_lease_is_caught(mutant: Mutant) -> None:
-    """The simulation can fail, for each rule of the protocol."""
+    """For each rule of the protocol there is a mutant, and the simulation catches it."""
     assert hunt(mutant, 200).invariant is not None

@@ -1,7 +1,7 @@
-"""Seeded histories: no promise is broken, a seed replays exactly, and a broken engine is caught.
+"""Seeded histories: no promise is broken, a seed replays exactly, and a broken worker is caught.
 
-The histories are split over two classes, because that is what two pytest workers can share out between them, and over
-two tests each, because a worker that has only one more test to run is given another class as well.
+The histories are split over two classes, so that two pytest workers can share them, and over two
+tests each, because xdist gives a worker with one test left another class.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TestOddSeeds:
 
 @pytest.mark.timeout(300)
 def test_a_seed_replays_exactly() -> None:
-    """The same seed gives the same history, alone or in a batch: a failure can be looked at again."""
+    """The same seed gives the same history, alone or in a batch, so a failure can be repeated."""
     batch = run_seeds(list(range(REPLAYED)))
     again = [run_seeds([seed])[0] for seed in reversed(range(REPLAYED))]
     assert [verdict.trace for verdict in batch] == [verdict.trace for verdict in reversed(again)]
@@ -60,7 +60,10 @@ def test_a_seed_replays_exactly() -> None:
 @pytest.mark.parametrize(
     "name", ["reclaim without re-check", "suspect treated as lost", "lost answer taken for a lost lock"]
 )
-def test_a_broken_engine_is_caught(name: str) -> None:
-    """The simulation can fail. `make simulate-mutants` hunts all the mutants; these three are the quick ones."""
+def test_a_broken_worker_is_caught(name: str) -> None:
+    """The simulation can fail.
+
+    These three mutants are quick; `make simulate-mutants` runs all of them.
+    """
     index = next(index for index, mutant in enumerate(MUTANTS) if mutant.name == name)
     assert hunt(index, 100).invariant is not None

@@ -1,4 +1,4 @@
-"""Task bodies for the simulation: each kind is trouble of its own sort."""
+"""Task bodies for the simulation: each kind causes a different sort of trouble."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ONE_OFFS = (
     "poison",
 )
 INTERVALS = {"recurring": 13.0, "recurring_transfer": 17.0, "recurring_failing": 14.0}
-"""Tasks that recur counted from the start of each slot."""
+"""Recurring tasks, counted from the start of each slot: seconds."""
 EFFECT = "insert into effects (job_id, slot_no, fence, kind) values (:job, :slot, :fence, :kind)"
 
 Act = Callable[[Context, random.Random], Awaitable[None]]
 
 
-class Stage(Protocol):
-    """What bodies need of the world."""
+class WorldForBodies(Protocol):
+    """What task bodies need of the world."""
 
     def started(self, ctx: Context) -> None: ...
     def ended(self, ctx: Context) -> None: ...
@@ -50,8 +50,8 @@ class Stage(Protocol):
     async def crash_here(self) -> None: ...
 
 
-STAGE: ContextVar[Stage] = ContextVar("stage")
-"""The history that a body runs in: the tasks are the same for all of them."""
+CURRENT_WORLD: ContextVar[WorldForBodies] = ContextVar("world")
+"""The world that a body runs in. The tasks are the same for all worlds."""
 
 
 class Workload:
@@ -74,19 +74,19 @@ class Workload:
 
     @cached_property
     def declared(self) -> list[NewJob]:
-        """What every worker declares when it starts, but for the ids."""
+        """What every worker declares at its start, without the ids."""
         return self.app.declarations()
 
     def body(self, act: Act) -> Any:
-        """A task body that the stage can see, with random numbers that depend on the run alone."""
+        """A task body that reports to the world, with random numbers that depend on the run only."""
 
         async def body(ctx: Context) -> None:
-            stage = STAGE.get()
-            stage.started(ctx)
+            world = CURRENT_WORLD.get()
+            world.started(ctx)
             try:
                 await act(ctx, random.Random(f"{ctx.task}:{ctx.job_id}:{ctx.fence}"))
             finally:
-                stage.ended(ctx)
+                world.ended(ctx)
 
         body.__name__ = act.__name__
         return body
@@ -95,7 +95,7 @@ class Workload:
         await asyncio.sleep(rng.uniform(0, 1))
 
     async def long(self, _ctx: Context, rng: random.Random) -> None:
-        """Longer than its lock, and with something to put away before it stops."""
+        """Runs longer than its lock, and cleans up before it stops."""
         try:
             await asyncio.sleep(rng.uniform(0, 2.5 * LOCK_TIMEOUT))
         except asyncio.CancelledError:
@@ -138,11 +138,11 @@ class Workload:
 
     async def blocks(self, _ctx: Context, rng: random.Random) -> None:
         """Blocks the whole event loop, as `time.sleep` in an `async def` does."""
-        STAGE.get().block_loop(rng.uniform(0, 2 * LOCK_TIMEOUT))
+        CURRENT_WORLD.get().block_loop(rng.uniform(0, 2 * LOCK_TIMEOUT))
         await asyncio.sleep(0)
 
     async def stubborn(self, _ctx: Context, rng: random.Random) -> None:
-        """Does not stop when it is cancelled, and may fail long after its lock has passed to somebody else."""
+        """Does not stop when it is cancelled, and may fail long after another worker has its lock."""
         loop = asyncio.get_running_loop()
         until = loop.time() + rng.uniform(0, 2 * LOCK_TIMEOUT)
         while (left := until - loop.time()) > 0:
@@ -156,7 +156,7 @@ class Workload:
     async def poison(self, _ctx: Context, rng: random.Random) -> None:
         """Kills its worker."""
         await asyncio.sleep(rng.uniform(0, 2))
-        await STAGE.get().crash_here()
+        await CURRENT_WORLD.get().crash_here()
 
 
 WORKLOAD = Workload()

@@ -29,11 +29,11 @@ from tests.simulation.faults import Faults
 from tests.simulation.invariants import Auditor, Body, Disturbance, Inspector, Reports, Violation
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.simulation.network import Line, SimStore, Trouble
-from tests.simulation.workload import LOCK_TIMEOUT, ONE_OFFS, STAGE, WORKLOAD
+from tests.simulation.workload import CURRENT_WORLD, LOCK_TIMEOUT, ONE_OFFS, WORKLOAD
 
 QUIET_LIMIT = 3600.0
 QUIET_LOOK = 2.0
-"""When all faults have ended, it is seen so many seconds apart whether everything due has come to its end."""
+"""Seconds between two checks, after the last fault, whether every due slot has ended."""
 SETTINGS = WorkerSettings(
     concurrency=4,
     poll=timedelta(seconds=20),
@@ -56,7 +56,7 @@ class SimClock:
 
 
 class SimHost(Host):
-    """Runs the beater as a process of its own: it can be paused apart from its worker's loop."""
+    """Runs the heartbeats as a separate process, which can be paused apart from the worker's loop."""
 
     def __init__(self, service: Service, loop: SimLoop, process: str) -> None:
         super().__init__(service)
@@ -87,7 +87,7 @@ class Node:
 
 
 class Errors(logging.Handler):
-    """An error in the log that no task's body raised is one that nobody foresaw: a finding."""
+    """An error in the log that no task body raised is a finding."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.ERROR)
@@ -100,7 +100,7 @@ class Errors(logging.Handler):
 
 
 class World:
-    """Everything that one seed brings about."""
+    """The whole history of one seed."""
 
     def __init__(self, seed: int, database: Database) -> None:
         self.seed = seed
@@ -137,7 +137,7 @@ class World:
     def micros(self) -> int:
         return micros(self.now())
 
-    # What bodies do (workload.Stage)
+    # What bodies do (workload.WorldForBodies)
 
     def started(self, ctx: Context) -> None:
         process = PROCESS.get()
@@ -164,15 +164,15 @@ class World:
     # Running
 
     def run(self) -> None:
-        """The whole history of this seed, or a Violation."""
+        """Run the whole history of this seed, or raise a Violation."""
         logger = logging.getLogger("reltask")
         logger.propagate = False
         logger.addHandler(self.errors)
-        on_stage = STAGE.set(self)
+        token = CURRENT_WORLD.set(self)
         try:
             self.loop.run_until_complete(self.loop.create_task(self.history()))
             self.audit()
-        except RuntimeError as error:  # the loop was stopped in the middle: by a violation, or it is one itself
+        except RuntimeError as error:  # the loop was stopped by a violation, or by an error that is one
             raise self.violation or error from None
         finally:
             logger.removeHandler(self.errors)
@@ -181,7 +181,7 @@ class World:
                 self.close_connections(node)
             self.loop.close()
             self.database.empty()
-            STAGE.reset(on_stage)
+            CURRENT_WORLD.reset(token)
 
     async def history(self) -> None:
         await self.enqueue(self.rng.randint(6, 12))
@@ -200,15 +200,15 @@ class World:
         auditor.audit(enqueued=self.enqueued, discarded=self.discarded, clock_jumped=self.clock_jumped)
 
     def note(self, *what: object) -> None:
-        """Everything that happened goes into the hash, so that two runs of a seed can be compared."""
+        """Add an event to the hash, so that two runs of a seed can be compared."""
         self.notes.append((self.loop.time(), *what))
 
     def trace(self) -> str:
-        """The hash of all that happened."""
+        """The hash of everything that happened."""
         return hashlib.sha256(repr(self.notes).encode()).hexdigest()
 
     def remember(self, violation: Violation) -> None:
-        """What breaks inside a worker must not vanish with the task that noticed it: it ends the history."""
+        """An error inside a worker must not be lost with its task: it ends the history."""
         self.violation = self.violation or violation
         self.loop.stop()
 
@@ -262,7 +262,7 @@ class World:
         ]
 
     async def live(self, node: Node) -> None:
-        """Start, as a supervisor would have it: again and again until it works."""
+        """Start, and try again until it works, as a supervisor would."""
         while True:
             try:
                 await node.worker.start()
@@ -295,7 +295,10 @@ class World:
             raise
 
     async def crash(self, node: Node) -> None:
-        """SIGKILL: no step more, connections gone, open transactions rolled back. Its requests may still land."""
+        """SIGKILL: no further step, connections closed, transactions rolled back.
+
+        Its requests may still arrive.
+        """
         if not node.alive:
             return
         node.alive = False
@@ -315,7 +318,7 @@ class World:
         for transaction in node.line.open_transactions:
             transaction.connection.close()
 
-    # Processes in trouble
+    # Paused processes and operators
 
     async def leave(self, node: Node) -> None:
         node.alive = False
@@ -341,7 +344,7 @@ class World:
             self.loop.resume(process)
 
     async def as_operator(self, work: Any) -> Any:
-        """Somebody with a connection of their own; a busy database makes them come back later."""
+        """An operator with a separate connection, who tries again while the database is busy."""
         node = Node("operator", self.rng)
         store = self.store(node)
         try:
@@ -358,7 +361,7 @@ class World:
             await self.enqueue_one(self.rng.choice(ONE_OFFS))
 
     async def enqueue_one(self, task: str) -> None:
-        """A client whose line may lose the answer: it sends the same job, with the same id, until it is answered."""
+        """A client whose answer may be lost: it sends the same job, with the same id, until it gets one."""
         options = JobOptions(priority=self.rng.randrange(10), delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])))
         call = Call(self.app.registry.get(task), "{}", options)
         job = call.job(UUID(int=self.rng.getrandbits(128), version=4))
@@ -378,13 +381,13 @@ class World:
         return self.store(node)
 
     def again(self, job: NewJob) -> NewJob:
-        """What a client sends when it does not know whether its job arrived: the very same."""
+        """What a client sends if it does not know whether its job arrived: the same job again."""
         return job
 
     # The end
 
     async def heal(self) -> None:
-        """All faults end; healthy workers know every task; whatever is due must come to its recorded end."""
+        """All faults end; healthy workers know every task; every due slot must reach a recorded end."""
         self.quiet = True
         self.note("heal")
         for node in self.nodes:
@@ -411,7 +414,7 @@ class World:
             await store.resume_job(UUID(job_id))
 
     def unfinished(self) -> list[str]:
-        """Jobs that should be over, or under way, and are not."""
+        """Jobs that should have ended or be running, and are not."""
         now = self.micros()
         return [
             f"{row.task} {row.id}"

@@ -1,4 +1,4 @@
-"""The same tests on every database. What a store may do is said here once, and each store must do it."""
+"""The same tests on every database. They define what a store does, and each store must pass them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from reltask.stores.store import Store
 from tests.mssql_server import databases
 from tests.postgres_server import PostgresServer
-from tests.store.bench import Backend, Bench, MssqlBackend, Now, PostgresBackend, SqliteBackend
+from tests.store.store_harness import Backend, MssqlBackend, Now, PostgresBackend, SqliteBackend, StoreHarness
 
 
 @pytest.fixture(scope="session")
 def postgres_conformance(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """One database for the whole suite, emptied before each test: a new one for each would cost ten times as much."""
+    """One database for the whole suite, emptied before each test: a new one each time would be ten times slower."""
     yield postgres_server.create_database("conformance", template=postgres_template)
     postgres_server.drop_database("conformance")
 
@@ -28,7 +28,7 @@ def mssql_conformance(mssql_database: str) -> MssqlBackend:
 
 @pytest.fixture(params=databases())
 def unclean(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    """A database that may hold what the last test left."""
+    """A database that may hold rows of the last test."""
     if request.param == "sqlite":
         return SqliteBackend(str(tmp_path / "reltask.db"))
     if request.param == "mssql":
@@ -46,7 +46,7 @@ async def backend(unclean: Backend) -> Backend:
 
 @pytest.fixture
 def now() -> Now:
-    """The database's time: stands still until a test moves it."""
+    """The database's time. It stands still until a test moves it."""
     return Now()
 
 
@@ -61,7 +61,7 @@ async def store(backend: Backend, now: Now) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def rival(backend: Backend, now: Now) -> AsyncIterator[Store]:
-    """Another store on the same database, with connections of its own, as another process would have."""
+    """Another store on the same database, with its own connections, as in another process."""
     store = backend.store(now)
     await store.open()
     yield store
@@ -69,14 +69,14 @@ async def rival(backend: Backend, now: Now) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def bench(store: Store, now: Now, backend: Backend) -> Bench:
-    """The store, its clock and its database in one hand."""
-    return Bench(store, now, backend)
+def harness(store: Store, now: Now, backend: Backend) -> StoreHarness:
+    """The store, its clock and its database."""
+    return StoreHarness(store, now, backend)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without certificates, and an environment that names none."""
+    """A home directory without certificates, and an environment that names none."""
     for name in ("SSLMODE", "SSLROOTCERT", "SSLCRL", "SSLCERT", "SSLKEY"):
         monkeypatch.delenv(f"PG{name}", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What each role of permissions.sql is for: the verbs that must work for its users, on every server that has roles."""
+"""What each role of permissions.sql may do: the verbs that must work for its users, on every server with roles."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from reltask.stores.store import Store
 
 LEASE = LeaseRequest(name="m", holder="w", acquisition=uuid4(), ttl=timedelta(seconds=10))
 MANY = 100
-"""So many that a server which has another way for many takes it."""
+"""Enough for a server that has another statement for many."""
 
 
 @asynccontextmanager
 async def opened(store: Store) -> AsyncIterator[Store]:
-    """A store as one role's user has it."""
+    """A store with the login of one role."""
     try:
         await store.open()
         yield store
@@ -31,7 +31,7 @@ async def opened(store: Store) -> AsyncIterator[Store]:
 
 
 def request(worker: str = "w") -> ClaimRequest:
-    """A claim of a few."""
+    """A claim of a few jobs."""
     return ClaimRequest(
         worker=worker,
         token=uuid4(),
@@ -93,7 +93,7 @@ async def lead(store: Store) -> None:
 
 
 async def enqueue(store: Store) -> None:
-    """Enqueueing, the check of the schema and the signal work; reading a job back and claiming it do not."""
+    """Enqueueing, the schema check and the signal work; reading a job and claiming it do not."""
     job = NewJob(id=uuid4(), task="t", key="once", args='{"secret": 1}')
     assert await store.enqueue_jobs([job]) == {job.id}
     assert await store.enqueue_jobs([job]) == set()
@@ -110,7 +110,7 @@ async def enqueue(store: Store) -> None:
 
 
 async def read(store: Store, job: NewJob) -> None:
-    """All reading verbs work, in a database with this job alone; enqueueing does not."""
+    """All reading verbs work, in a database with only this job; enqueueing does not."""
     assert await store.read_job(job.id) is not None
     assert len(await store.list_jobs()) == 1
     assert await store.list_runs() == []

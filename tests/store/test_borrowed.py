@@ -29,112 +29,112 @@ from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.store import Store
 from tests.postgres_server import PostgresServer
-from tests.store.lenders import ON_MSSQL, ON_POSTGRES, ON_SQLITE, Lender, Sqlite3, Undo, declare_in_django
-from tests.store.shop import Shop, sqlite_url
+from tests.store.connections import ON_MSSQL, ON_POSTGRES, ON_SQLITE, ConnectionKind, Sqlite3, Undo, declare_in_django
+from tests.store.user_database import UserDatabase, sqlite_url
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def shared_postgres(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """One database for this module: every test empties it."""
+    """One database for this module. Every test empties it."""
     yield postgres_server.create_database("borrowed", template=postgres_template)
     postgres_server.drop_database("borrowed")
 
 
 @pytest.fixture(params=[*ON_SQLITE, *ON_POSTGRES, *ON_MSSQL], ids=repr)
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    lender: Lender = request.param
-    shared = "mssql_url" if lender in ON_MSSQL else "shared_postgres"
-    url = sqlite_url(tmp_path) if lender in ON_SQLITE else request.getfixturevalue(shared)
-    shop = Shop(url, lender)
-    shop.clear()
-    yield shop
-    shop.app.close()
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UserDatabase]:
+    kind: ConnectionKind = request.param
+    shared = "mssql_url" if kind in ON_MSSQL else "shared_postgres"
+    url = sqlite_url(tmp_path) if kind in ON_SQLITE else request.getfixturevalue(shared)
+    database = UserDatabase(url, kind)
+    database.clear()
+    yield database
+    database.app.close()
 
 
-def test_committed_means_enqueued(shop: Shop) -> None:
-    """Nobody sees job or row before the commit; afterwards both are there, and the job runs."""
-    lender = shop.lender
+def test_committed_means_enqueued(database: UserDatabase) -> None:
+    """Before the commit neither job nor row is visible; afterwards both are, and the job runs."""
+    kind = database.kind
 
     async def scenario() -> Job:
-        async with lender.connect(shop.url) as connection:
-            async with lender.transaction(connection):
-                await lender.write(connection, "order")
-                job = await lender.enqueue(connection, shop.task, 1)
-                seen.append((shop.notes(), shop.jobs()))
+        async with kind.connect(database.url) as connection:
+            async with kind.transaction(connection):
+                await kind.write(connection, "order")
+                job = await kind.enqueue(connection, database.task, 1)
+                seen.append((database.notes(), database.jobs()))
             return job
 
     seen: list[Any] = []
-    job = lender.play(scenario())
+    job = kind.run(scenario())
     assert seen == [([], set())]
-    assert (shop.notes(), shop.jobs()) == (["order"], {job.id})
-    shop.work()
-    assert (shop.done, [run.outcome for run in job.runs_sync()]) == ([1], [Outcome.SUCCEEDED])
+    assert (database.notes(), database.jobs()) == (["order"], {job.id})
+    database.work()
+    assert (database.done, [run.outcome for run in job.runs_sync()]) == ([1], [Outcome.SUCCEEDED])
 
 
-def test_rolled_back_means_never_enqueued(shop: Shop) -> None:
-    """Neither job nor row is there, and the connection can be used again."""
-    lender = shop.lender
+def test_rolled_back_means_never_enqueued(database: UserDatabase) -> None:
+    """Neither job nor row exists, and the connection can be used again."""
+    kind = database.kind
 
     async def scenario() -> None:
-        async with lender.connect(shop.url) as connection:
+        async with kind.connect(database.url) as connection:
             with suppress(Undo):
-                async with lender.transaction(connection):
-                    await lender.write(connection, "gone")
-                    await lender.enqueue(connection, shop.task, 1)
+                async with kind.transaction(connection):
+                    await kind.write(connection, "gone")
+                    await kind.enqueue(connection, database.task, 1)
                     raise Undo
             with suppress(Undo):
-                async with lender.transaction(connection):
-                    await lender.enqueue(connection, shop.task, 2)  # the first statement of its transaction
+                async with kind.transaction(connection):
+                    await kind.enqueue(connection, database.task, 2)  # the first statement of its transaction
                     raise Undo
-            async with lender.transaction(connection):
-                await lender.enqueue(connection, shop.task, 3)
+            async with kind.transaction(connection):
+                await kind.enqueue(connection, database.task, 3)
 
-    lender.play(scenario())
-    shop.work()
-    assert (shop.notes(), shop.done) == ([], [3])
+    kind.run(scenario())
+    database.work()
+    assert (database.notes(), database.done) == ([], [3])
 
 
-def test_several_in_one_transaction(shop: Shop) -> None:
+def test_several_in_one_transaction(database: UserDatabase) -> None:
     """Jobs one by one and in a batch, with keys, delays and schedules, are one transaction with the rest."""
-    lender = shop.lender
+    kind = database.kind
 
     async def scenario() -> list[Job]:
-        async with lender.connect(shop.url) as connection, lender.transaction(connection):
-            jobs = [await lender.enqueue(connection, shop.task, 1)]
+        async with kind.connect(database.url) as connection, kind.transaction(connection):
+            jobs = [await kind.enqueue(connection, database.task, 1)]
             calls = [
-                shop.task.call(2),
-                shop.task.using(key="once", delay="1h").call(3),
-                shop.task.using(key="tenant", cron="0 9 * * *", timezone="Europe/Berlin").call(4),
+                database.task.call(2),
+                database.task.using(key="once", delay="1h").call(3),
+                database.task.using(key="tenant", cron="0 9 * * *", timezone="Europe/Berlin").call(4),
             ]
-            jobs += await lender.enqueue_many(connection, shop.app, calls)
-            return jobs + await lender.enqueue_many(connection, shop.app, [shop.task.using(key="once").call(5)])
+            jobs += await kind.enqueue_many(connection, database.app, calls)
+            return jobs + await kind.enqueue_many(connection, database.app, [database.task.using(key="once").call(5)])
 
-    *jobs, taken = lender.play(scenario())
+    *jobs, taken = kind.run(scenario())
     assert [job.created for job in jobs] == [True] * 4
     assert (taken.created, taken.id) == (False, jobs[2].id)
-    assert shop.jobs() == {job.id for job in jobs}
-    shop.work()
-    assert sorted(shop.done) == [1, 2]
+    assert database.jobs() == {job.id for job in jobs}
+    database.work()
+    assert sorted(database.done) == [1, 2]
     scheduled = jobs[-1].view_sync()
     assert scheduled is not None
     assert scheduled.next_run_time.minute == 0
 
 
-def test_no_signal_before_the_commit(shop: Shop) -> None:
-    """A worker that hears of a job looks for it at once: so nobody is told before it is there. `notify` tells."""
+def test_no_signal_before_the_commit(database: UserDatabase) -> None:
+    """A notified worker claims at once, so the signal must follow the commit: `notify` sends it."""
     woken: list[str] = []
-    shop.app._enqueuer.wakes.add(Sleeper(woken).wake)  # as much of a worker as is woken
-    lender = shop.lender
+    database.app._enqueuer.wakes.add(Sleeper(woken).wake)  # only the part of a worker that is woken
+    kind = database.kind
 
     async def scenario() -> None:
-        async with lender.connect(shop.url) as connection, lender.transaction(connection):
-            await lender.enqueue(connection, shop.task, 1)
+        async with kind.connect(database.url) as connection, kind.transaction(connection):
+            await kind.enqueue(connection, database.task, 1)
 
-    lender.play(scenario())
+    kind.run(scenario())
     assert woken == []
-    shop.app.notify_sync()
+    database.app.notify_sync()
     assert woken == ["woken"]
 
 
@@ -149,53 +149,53 @@ class Sleeper:
 # A leader's own transaction
 
 
-def test_a_leader_guards_its_own_transaction(shop: Shop) -> None:
-    """Until its commit nobody takes the lease over; afterwards somebody does, and the old term is told."""
-    lender, name = shop.lender, str(uuid4())
-    store = _store(shop, START)
-    assert _try(shop, name, START) == 1
+def test_a_leader_guards_its_own_transaction(database: UserDatabase) -> None:
+    """Until its commit the lease cannot be acquired; then it can, and the old term is refused."""
+    kind, name = database.kind, str(uuid4())
+    store = _store(database, START)
+    assert _try(database, name, START) == 1
 
     async def scenario() -> None:
-        async with lender.connect(shop.url) as connection:
-            async with lender.transaction(connection):
+        async with kind.connect(database.url) as connection:
+            async with kind.transaction(connection):
                 leader = await store.borrow(connection).join()
                 answers.append(await leader.guard_lease(Term(name, 1)))
-                await lender.write(connection, "led")
-                answers.append(_try(shop, name, LATER))
-            answers.append(_try(shop, name, LATER))
+                await kind.write(connection, "led")
+                answers.append(_try(database, name, LATER))
+            answers.append(_try(database, name, LATER))
             with suppress(Undo):
-                async with lender.transaction(connection):
-                    await lender.write(connection, "too late")
+                async with kind.transaction(connection):
+                    await kind.write(connection, "too late")
                     late = await store.borrow(connection).join()
                     answers.append(await late.guard_lease(Term(name, 1)))
                     raise Undo
 
     answers: list[Any] = []
-    lender.play(scenario())
+    kind.run(scenario())
     assert answers == [True, None, 2, False]
-    assert shop.notes() == ["led"]
+    assert database.notes() == ["led"]
 
 
 START = datetime.fromisoformat("2025-03-30T00:00:00Z")
 LATER = START + timedelta(hours=1)
 
 
-def _store(shop: Shop, now: datetime) -> Store:
-    if shop.is_sqlite:
+def _store(database: UserDatabase, now: datetime) -> Store:
+    if database.is_sqlite:
         options = SqliteOptions(command_timeout=timedelta(milliseconds=50))
-        return SqliteStore(shop.url, options=options, now=lambda: now, inline=True)
-    if shop.lender in ON_MSSQL:
+        return SqliteStore(database.url, options=options, now=lambda: now, inline=True)
+    if database.kind in ON_MSSQL:
         from reltask.stores.mssql.store import MssqlStore  # noqa: PLC0415 - the driver is an extra
 
-        return MssqlStore(shop.url, now=lambda: now)
-    return PostgresStore(shop.url, now=lambda: now)
+        return MssqlStore(database.url, now=lambda: now)
+    return PostgresStore(database.url, now=lambda: now)
 
 
-def _try(shop: Shop, name: str, now: datetime) -> int | None:
-    """A rival's try for a lease, on a connection and in a thread of its own; SQLite's has no patience with writers."""
+def _try(database: UserDatabase, name: str, now: datetime) -> int | None:
+    """Another worker's try for a lease, on its own connection and thread; on SQLite without a busy timeout."""
 
     async def acquire() -> int | None:
-        store = _store(shop, now)
+        store = _store(database, now)
         request = LeaseRequest(name=name, holder="rival", acquisition=uuid4(), ttl=timedelta(seconds=10))
         try:
             return (await store.acquire_lease(request)).term
@@ -227,13 +227,13 @@ def greet(app: App, connection: Any) -> None:
 
 
 def test_unknown_connection(app: App) -> None:
-    """What is no connection is refused, with the list of what is one; nothing is imported to find out."""
+    """Another object is refused, with the list of supported ones; nothing is imported to find out."""
     with pytest.raises(UsageError, match=r"a builtins\.int, which.*asyncpg, psycopg \(3\), sqlite3, pyodbc"):
         greet(app, 42)
 
 
 def test_a_subclass_is_recognised() -> None:
-    """Users wrap their drivers."""
+    """Users subclass their drivers' connections."""
 
     class Mine(sqlite3.Connection):
         pass
@@ -243,7 +243,7 @@ def test_a_subclass_is_recognised() -> None:
 
 
 def test_another_kind_of_database(postgres_url: str) -> None:
-    """A job that lands in a database without workers would never run."""
+    """A job in a database without workers would never run."""
     app = App(postgres_url)
 
     @app.task
@@ -277,7 +277,7 @@ def test_sqlite3_autocommit(app: App, tmp_path: Path) -> None:
 
 
 def test_alchemy_autocommit(app: App, tmp_path: Path) -> None:
-    """SQLAlchemy's AUTOCOMMIT level is the same in other words."""
+    """SQLAlchemy's AUTOCOMMIT level means the same."""
     app.status_sync()
     engine = sa.create_engine(f"sqlite:///{tmp_path}/app.db", isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, pytest.raises(UsageError, match="Open a transaction on it"):
@@ -319,7 +319,7 @@ async def test_postgres_autocommit(postgres_url: str) -> None:
 
 
 async def test_the_other_enqueue_is_named(app: App, postgres_url: str) -> None:
-    """Each kind of connection has its call; the wrong one names the right one, at once."""
+    """Each kind of connection has its call; the wrong one names the right one."""
     greet = app.get_task("greet")
     with closing(sqlite3.connect(":memory:")) as connection:
         with pytest.raises(UsageError, match=r"call enqueue_sync\(\)"):
@@ -338,7 +338,7 @@ async def test_the_other_enqueue_is_named(app: App, postgres_url: str) -> None:
 
 
 async def test_a_synchronous_connection_in_asynchronous_code(app: App, tmp_path: Path) -> None:
-    """Who blocks the loop with a connection of their own may enqueue on it, too."""
+    """A synchronous connection may be used in asynchronous code, though it blocks the loop."""
     await app.status()
     async with Sqlite3().connect(f"sqlite:///{tmp_path}/app.db") as connection:
         with connection:
@@ -347,7 +347,7 @@ async def test_a_synchronous_connection_in_asynchronous_code(app: App, tmp_path:
 
 
 def test_a_call_keeps_no_connection(app: App) -> None:
-    """A connection given to `using` cannot get lost on the way through `enqueue_many`."""
+    """`enqueue_many` refuses a call that was bound to a connection by `using`."""
     with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(UsageError, match="enqueue_many"):
         app.get_task("greet").using(connection=connection).call("Ada")
 
@@ -378,5 +378,5 @@ def test_errors_do_not_quote_arguments(app: App, tmp_path: Path) -> None:
     ],
 )
 def test_which_commits_are_in_doubt(error: Exception, doubtful: bool) -> None:
-    """An answer of the server says that nothing was applied, unless it says that the server is going away."""
+    """A server's answer means that nothing was applied, unless it says that the server is shutting down."""
     assert is_ambiguous(error) is doubtful

@@ -1,4 +1,4 @@
-"""Many at once, each with connections of its own: nothing twice, nothing lost."""
+"""Many workers at once, each with its own connections: nothing twice, nothing lost."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 from reltask.errors import TransientError
 from reltask.model.job import Claim, Completion, Hold, Outcome
 from reltask.stores.store import BATCH, Store
-from tests.store.bench import LOCK, Backend, Bench, new_job, recurring, request
+from tests.store.store_harness import LOCK, Backend, StoreHarness, new_job, recurring, request
 
 T = TypeVar("T")
 WORKERS = 20
 
 
 @asynccontextmanager
-async def many_stores(bench: Bench, count: int = WORKERS) -> AsyncIterator[list[Store]]:
-    stores = [bench.backend.store(bench.now) for _ in range(count)]
+async def many_stores(harness: StoreHarness, count: int = WORKERS) -> AsyncIterator[list[Store]]:
+    stores = [harness.backend.store(harness.now) for _ in range(count)]
     await asyncio.gather(*(store.open() for store in stores))
     try:
         yield stores
@@ -32,10 +32,10 @@ async def many_stores(bench: Bench, count: int = WORKERS) -> AsyncIterator[list[
 
 
 @pytest.mark.slow
-async def test_claimers_get_disjoint_jobs(bench: Bench) -> None:
+async def test_claimers_get_disjoint_jobs(harness: StoreHarness) -> None:
     """Twenty workers claim at once until nothing is left: every job goes to exactly one of them."""
     jobs = [new_job(task="ab"[n % 2]) for n in range(200)]
-    await bench.add(*jobs)
+    await harness.add(*jobs)
 
     async def drain(store: Store, worker: str) -> list[Claim]:
         got: list[Claim] = []
@@ -43,21 +43,21 @@ async def test_claimers_get_disjoint_jobs(bench: Bench) -> None:
             got += answer
         return got
 
-    async with many_stores(bench) as stores:
+    async with many_stores(harness) as stores:
         claims = await asyncio.gather(*(drain(store, f"w{n}") for n, store in enumerate(stores)))
     taken = Counter(claim.job_id for got in claims for claim in got)
-    left = {claim.job_id for claim in (await bench.claim("last", tasks=["a", "b"], limit=1000)).claims}
+    left = {claim.job_id for claim in (await harness.claim("last", tasks=["a", "b"], limit=1000)).claims}
     assert set(taken) | left == {job.id for job in jobs}
     assert set(taken.values()) == {1}
     assert not set(taken) & left
 
 
 @pytest.mark.slow
-async def test_fifty_workers_share_ten_thousand_jobs(bench: Bench) -> None:
-    """They claim and complete until nothing is left: each job ends once, and who loses a deadlock just asks again."""
+async def test_fifty_workers_share_ten_thousand_jobs(harness: StoreHarness) -> None:
+    """They claim and complete until nothing is left: each job ends once; a deadlock victim retries."""
     jobs = [new_job() for _ in range(10_000)]
     for start in range(0, len(jobs), BATCH):
-        await bench.add(*jobs[start : start + BATCH])
+        await harness.add(*jobs[start : start + BATCH])
     ended: Counter[UUID] = Counter()
 
     async def work(store: Store, worker: str) -> None:
@@ -66,43 +66,43 @@ async def test_fifty_workers_share_ten_thousand_jobs(bench: Bench) -> None:
             settled = await again(lambda: store.complete_jobs(worker, completions))  # noqa: B023 - called at once
             ended.update(one.hold.job_id for one in settled)
 
-    async with many_stores(bench, 50) as stores:
+    async with many_stores(harness, 50) as stores:
         await asyncio.gather(*(work(store, f"w{n}") for n, store in enumerate(stores)))
-        await work(stores[0], "last")  # what a rival held while the others looked
+        await work(stores[0], "last")  # rows that another worker held during the last claims
     assert ended == Counter(job.id for job in jobs)
-    assert await bench.store.list_jobs() == []
-    runs = await bench.store.list_runs(limit=len(jobs) + 1)
+    assert await harness.store.list_jobs() == []
+    runs = await harness.store.list_runs(limit=len(jobs) + 1)
     assert Counter((run.job_id, run.outcome) for run in runs) == Counter((job.id, "succeeded") for job in jobs)
 
 
 async def again(ask: Callable[[], Awaitable[T]]) -> T:
-    """As the engine does: what the database has refused for the moment, it is asked again."""
+    """Repeat a call that was refused for the moment, as the worker does."""
     while True:
         with suppress(TransientError):
             return await ask()
 
 
 @pytest.mark.slow
-async def test_one_slot_is_completed_once_however_many_try(bench: Bench) -> None:
-    """The same completion from ten connections at once: one is accepted, one ledger row, one step forward."""
-    claim = await bench.claimed(recurring())
+async def test_one_slot_is_completed_once_however_many_try(harness: StoreHarness) -> None:
+    """The same completion from ten connections at once: one is accepted, with one ledger row and one next slot."""
+    claim = await harness.claimed(recurring())
     completion = Completion(hold=claim.hold, next_run_time=claim.nominal + timedelta(minutes=10))
-    async with many_stores(bench, 10) as stores:
+    async with many_stores(harness, 10) as stores:
         answers = await asyncio.gather(*(store.complete_jobs("alice", [completion]) for store in stores))
     assert sum(map(len, answers)) == 1
-    assert [run.outcome for run in await bench.runs(claim.job_id)] == [Outcome.SUCCEEDED]
-    assert (await bench.job(claim.job_id)).slot_no == 2
+    assert [run.outcome for run in await harness.runs(claim.job_id)] == [Outcome.SUCCEEDED]
+    assert (await harness.job(claim.job_id)).slot_no == 2
 
 
 @pytest.mark.slow
-async def test_reclaim_against_completion(bench: Bench) -> None:
-    """At the moment a lock expires its owner completes and others reclaim: each run ends in one way only."""
-    await bench.add(*[recurring(key=str(n)) for n in range(30)])
-    claims = (await bench.claim(limit=30)).claims
-    bench.now.value += LOCK + timedelta(seconds=1)
-    async with many_stores(bench, 6) as (one, two, *owners):
+async def test_reclaim_against_completion(harness: StoreHarness) -> None:
+    """When a lock expires its owner completes and others reclaim: each run ends in one way only."""
+    await harness.add(*[recurring(key=str(n)) for n in range(30)])
+    claims = (await harness.claim(limit=30)).claims
+    harness.now.value += LOCK + timedelta(seconds=1)
+    async with many_stores(harness, 6) as (one, two, *owners):
         parts = [claims[n :: len(owners)] for n in range(len(owners))]
-        following = bench.now() + timedelta(minutes=10)
+        following = harness.now() + timedelta(minutes=10)
         completing = [
             store.complete_jobs("alice", [Completion(hold=claim.hold, next_run_time=following) for claim in part])
             for store, part in zip(owners, parts, strict=True)
@@ -112,29 +112,29 @@ async def test_reclaim_against_completion(bench: Bench) -> None:
         )
     ended = [Hold(lost.job_id, lost.fence) for lost in [*lost_one, *lost_two]]
     ended += [settled.hold for part in completed for settled in part]
-    await bench.store.reclaim_jobs()
+    await harness.store.reclaim_jobs()
     assert max(Counter(ended).values()) == 1
-    assert len(await bench.store.list_runs(limit=1000)) == 30
+    assert len(await harness.store.list_runs(limit=1000)) == 30
 
 
 @pytest.mark.slow
-async def test_enqueue_the_same_key_at_once(bench: Bench) -> None:
+async def test_enqueue_the_same_key_at_once(harness: StoreHarness) -> None:
     """Twenty processes declare the same recurring job at their start: one row."""
-    async with many_stores(bench) as stores:
+    async with many_stores(harness) as stores:
         answers = await asyncio.gather(*(store.enqueue_jobs([recurring(key="k")]) for store in stores))
     assert sum(map(len, answers)) == 1
-    assert len(await bench.store.list_jobs()) == 1
+    assert len(await harness.store.list_jobs()) == 1
 
 
 @pytest.mark.slow
-async def test_ledger_adds_up_after_a_storm(bench: Bench) -> None:
-    """Claims, failures, releases, completions and late writes of many workers: fences without gap, slots ended once."""
-    jobs = await bench.add(*[recurring(key=str(n)) for n in range(5)])
+async def test_ledger_adds_up_after_a_storm(harness: StoreHarness) -> None:
+    """Claims, failures, releases, completions and late writes of many workers: no gaps in fences, slots ended once."""
+    jobs = await harness.add(*[recurring(key=str(n)) for n in range(5)])
 
     async def work(store: Store, worker: str) -> None:
         for turn in range(12):
             for claim in (await store.claim_jobs(request(worker, limit=2))).claims:
-                hands = Bench(store, bench.now, bench.backend)
+                hands = StoreHarness(store, harness.now, harness.backend)
                 if turn % 3 == 0:
                     await hands.fail(claim, worker)
                 elif turn % 3 == 1:
@@ -143,20 +143,20 @@ async def test_ledger_adds_up_after_a_storm(bench: Bench) -> None:
                     await hands.complete(claim, worker, next_run_time=claim.nominal)
                 assert not await hands.complete(claim, worker, next_run_time=claim.nominal + LOCK)
 
-    async with many_stores(bench, 8) as stores:
+    async with many_stores(harness, 8) as stores:
         await asyncio.gather(*(work(store, f"w{n}") for n, store in enumerate(stores)))
     for job_id in jobs:
-        runs, view = await bench.runs(job_id), await bench.job(job_id)
+        runs, view = await harness.runs(job_id), await harness.job(job_id)
         assert [run.fence for run in runs] == list(range(1, view.fence + 1))
         assert [run.slot_no for run in runs if run.outcome.ends_slot] == list(range(1, view.slot_no))
 
 
 @pytest.mark.slow
-async def test_fresh_store_opens_while_others_work(backend: Backend, bench: Bench) -> None:
-    """Starting up disturbs nobody and is disturbed by nobody."""
+async def test_fresh_store_opens_while_others_run(backend: Backend, harness: StoreHarness) -> None:
+    """Opening a store disturbs no other, and is not disturbed."""
 
     async def open_and_claim(number: int) -> int:
-        store = backend.store(bench.now)
+        store = backend.store(harness.now)
         try:
             await store.open()
             return len((await store.claim_jobs(request(f"w{number}"))).claims)
@@ -165,5 +165,5 @@ async def test_fresh_store_opens_while_others_work(backend: Backend, bench: Benc
         finally:
             await store.close()
 
-    await bench.add(*[new_job() for _ in range(20)])
+    await harness.add(*[new_job() for _ in range(20)])
     assert sum(await asyncio.gather(*(open_and_claim(number) for number in range(20)))) == 20

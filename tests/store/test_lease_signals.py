@@ -1,4 +1,4 @@
-"""Hearing that a lease was given back, and locks that end with their connection."""
+"""Signals of released leases, and locks that end with their connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from reltask.errors import UsageError
 from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.store import Store
-from tests.store.bench import Backend, Bench, MssqlBackend, Now, SqliteBackend
+from tests.store.store_harness import Backend, MssqlBackend, Now, SqliteBackend, StoreHarness
 from tests.store.test_leases import won
 
 END = """
@@ -22,8 +22,8 @@ where application_name = 'reltask' and datname = current_database()
 COUNT = END.replace("pg_terminate_backend(pid)", "count(*)")
 
 
-class Ears:
-    """Collects what a listener hears."""
+class SignalRecorder:
+    """Records what a listener receives."""
 
     def __init__(self) -> None:
         self.woken: asyncio.Queue[datetime | None] = asyncio.Queue()
@@ -36,48 +36,48 @@ class Ears:
 
 
 @pytest.fixture
-def vocal(bench: Bench) -> Bench:
-    """A database with signals of some kind; SQL Server has none."""
-    if isinstance(bench.backend, MssqlBackend):
+def signalling(harness: StoreHarness) -> StoreHarness:
+    """A database with signals; SQL Server has none."""
+    if isinstance(harness.backend, MssqlBackend):
         pytest.skip("SQL Server has no signals")
-    return bench
+    return harness
 
 
-async def test_without_signals_nobody_is_called(bench: Bench, rival: Store) -> None:
-    """A database that cannot signal says so, so that its workers poll; signalling is no error."""
-    if not isinstance(bench.backend, MssqlBackend):
+async def test_without_signals_no_listener_is_called(harness: StoreHarness, rival: Store) -> None:
+    """A database without signals says so, so that its workers poll; signalling is no error."""
+    if not isinstance(harness.backend, MssqlBackend):
         pytest.skip("this database has signals")
-    ears = Ears()
-    async with bench.store.listen(ears.woken.put_nowait, ears.leases.put_nowait) as listening:
+    received = SignalRecorder()
+    async with harness.store.listen(received.woken.put_nowait, received.leases.put_nowait) as listening:
         assert not listening
         await rival.signal()
         await rival.signal_lease("reports")
-    assert ears.woken.empty()
-    assert ears.leases.empty()
+    assert received.woken.empty()
+    assert received.leases.empty()
 
 
-async def test_those_that_wait_hear_of_a_resignation(vocal: Bench, rival: Store) -> None:
-    """By its name where the database can say it, and otherwise that something has changed."""
-    bench, ears = vocal, Ears()
+async def test_waiters_are_notified_of_a_resignation(signalling: StoreHarness, rival: Store) -> None:
+    """By its name if the database can send it, otherwise that something has changed."""
+    harness, received = signalling, SignalRecorder()
     grant = await won(rival)
-    async with bench.store.listen(ears.woken.put_nowait, ears.leases.put_nowait) as listening:
+    async with harness.store.listen(received.woken.put_nowait, received.leases.put_nowait) as listening:
         assert listening
-        ears.forget()
+        received.forget()
         await rival.resign_lease(grant)
         await rival.signal_lease("reports")
-        heard = await asyncio.wait_for(ears.leases.get(), 10)
-    assert heard == (None if isinstance(bench.backend, SqliteBackend) else "reports")
+        heard = await asyncio.wait_for(received.leases.get(), 10)
+    assert heard == (None if isinstance(harness.backend, SqliteBackend) else "reports")
 
 
-async def test_who_listens_for_jobs_alone_hears_of_no_leases(vocal: Bench, rival: Store) -> None:
-    """Without `lease` nobody is called, and nothing breaks."""
-    ears = Ears()
-    async with vocal.store.listen(ears.woken.put_nowait):
+async def test_a_listener_for_jobs_gets_no_lease_signals(signalling: StoreHarness, rival: Store) -> None:
+    """Without `lease` no listener is called, and nothing fails."""
+    received = SignalRecorder()
+    async with signalling.store.listen(received.woken.put_nowait):
         await rival.signal_lease("reports")
-        await rival.stop_worker("nobody")
+        await rival.stop_worker("unknown")
         await won(rival)
         await rival.signal()
-        await asyncio.wait_for(ears.woken.get(), 10)
+        await asyncio.wait_for(received.woken.get(), 10)
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ async def operator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def test_several_listen_on_one_connection(store_on_postgres: PostgresStore, operator: asyncpg.Connection) -> None:
-    """A worker and somebody who waits for a lease share a store; each hears its own, until it stops listening."""
-    one, other = Ears(), Ears()
+    """A worker and a waiter for a lease share a store; each gets its own signals, until it stops listening."""
+    one, other = SignalRecorder(), SignalRecorder()
     async with store_on_postgres.listen(one.woken.put_nowait, one.leases.put_nowait):
         async with store_on_postgres.listen(other.woken.put_nowait, other.leases.put_nowait):
             await store_on_postgres.signal_lease("first")
@@ -109,15 +109,15 @@ async def test_several_listen_on_one_connection(store_on_postgres: PostgresStore
     assert await operator.fetchval(COUNT) == 1
 
 
-async def test_a_listener_that_lost_its_connection_looks_at_all_leases(
+async def test_a_listener_that_lost_its_connection_checks_all_leases(
     store_on_postgres: PostgresStore, operator: asyncpg.Connection
 ) -> None:
-    """What was given back meanwhile is anybody's guess."""
-    ears = Ears()
-    async with store_on_postgres.listen(ears.woken.put_nowait, ears.leases.put_nowait):
-        ears.forget()
+    """Any lease may have been released meanwhile."""
+    received = SignalRecorder()
+    async with store_on_postgres.listen(received.woken.put_nowait, received.leases.put_nowait):
+        received.forget()
         await operator.execute(END)
-        assert await asyncio.wait_for(ears.leases.get(), 10) is None
+        assert await asyncio.wait_for(received.leases.get(), 10) is None
 
 
 # Advisory locks
@@ -139,7 +139,7 @@ async def test_an_advisory_lock_has_one_holder(store_on_postgres: PostgresStore,
 async def test_an_advisory_lock_notices_the_death_of_its_connection(
     store_on_postgres: PostgresStore, operator: asyncpg.Connection
 ) -> None:
-    """The server has given the lock away by then: whoever asks is told, and leaving the block is no error."""
+    """The server has released the lock by then: a check says so, and leaving the block is no error."""
     async with store_on_postgres.advisory_lock("maintenance") as is_alive:
         assert is_alive is not None
         await operator.execute(END)
@@ -149,7 +149,7 @@ async def test_an_advisory_lock_notices_the_death_of_its_connection(
 
 
 async def test_advisory_locks_are_refused_where_they_cannot_hold(postgres_url: str, backend: Backend, now: Now) -> None:
-    """Behind PgBouncer, and on SQLite, which says what it offers instead."""
+    """Behind PgBouncer, and on SQLite, where the error names the alternatives."""
     with pytest.raises(UsageError, match="PgBouncer"):
         async with PostgresStore(f"{postgres_url}?pgbouncer=true").advisory_lock("maintenance"):
             pass

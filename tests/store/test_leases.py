@@ -1,4 +1,4 @@
-"""Leases on every database: one holder at a time, and a term that tells its writes from those before it."""
+"""Leases on every database: one holder at a time, and a term that distinguishes its writes from earlier ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
 from reltask.model.views import LeaseView
 from reltask.stores.store import Store
-from tests.store.bench import START, Backend, Bench, Now, new_job
+from tests.store.store_harness import START, Backend, Now, StoreHarness, new_job
 
 TTL = timedelta(seconds=10)
 WAITS = timedelta(seconds=20)
@@ -25,7 +25,7 @@ def asked(holder: str = "alice", **fields: Any) -> LeaseRequest:
 
 
 async def won(store: Store, holder: str = "alice", **fields: Any) -> Grant:
-    """A lease that must be free."""
+    """Acquire a lease that must be free."""
     request = asked(holder, **fields)
     answer = await store.acquire_lease(request)
     assert answer.term is not None
@@ -44,61 +44,61 @@ async def seen(store: Store) -> LeaseView:
 # Acquiring
 
 
-async def test_a_lease_has_one_holder(bench: Bench, rival: Store) -> None:
-    """Who comes second is refused, hears when the lease ends, and changes nothing."""
-    await won(bench.store)
-    before = await bench.snapshot()
+async def test_a_lease_has_one_holder(harness: StoreHarness, rival: Store) -> None:
+    """The second try is refused, gets the end of the lease, and changes nothing."""
+    await won(harness.store)
+    before = await harness.snapshot()
     answer = await rival.acquire_lease(asked("bob"))
     assert (answer.term, answer.now, answer.expires_at) == (None, START, START + TTL)
-    assert await bench.snapshot() == before
+    assert await harness.snapshot() == before
 
 
-async def test_the_term_grows_at_every_acquisition(bench: Bench, rival: Store) -> None:
-    """After a resignation, after an end, and for the same holder: each leadership has a number of its own."""
-    first = await won(bench.store)
-    await bench.store.resign_lease(first)
+async def test_the_term_grows_at_every_acquisition(harness: StoreHarness, rival: Store) -> None:
+    """After a resignation, after an end, and for the same holder: each leadership has its own number."""
+    first = await won(harness.store)
+    await harness.store.resign_lease(first)
     second = await won(rival, "bob")
-    bench.now.value += TTL
+    harness.now.value += TTL
     third = await won(rival, "bob")
     assert [grant.term.number for grant in (first, second, third)] == [1, 2, 3]
 
 
-async def test_a_try_sent_again_finds_what_it_has_won(bench: Bench) -> None:
+async def test_a_try_sent_again_finds_what_it_has_won(harness: StoreHarness) -> None:
     """The answer was lost: the same acquisition gets the same term, counted from now."""
     request = asked()
-    first = await bench.store.acquire_lease(request)
-    bench.now.advance(seconds=1)
-    again = await bench.store.acquire_lease(request)
-    assert (again.term, again.expires_at) == (first.term, bench.now() + TTL)
-    assert (await seen(bench.store)).acquired_at == START
+    first = await harness.store.acquire_lease(request)
+    harness.now.advance(seconds=1)
+    again = await harness.store.acquire_lease(request)
+    assert (again.term, again.expires_at) == (first.term, harness.now() + TTL)
+    assert (await seen(harness.store)).acquired_at == START
 
 
-async def test_a_try_sent_again_after_the_end_is_a_new_leadership(bench: Bench) -> None:
-    """A lease that has ended never revives, not even for the one who had it."""
+async def test_a_try_sent_again_after_the_end_is_a_new_leadership(harness: StoreHarness) -> None:
+    """An ended lease never continues, not even for its last holder."""
     request = asked()
-    await bench.store.acquire_lease(request)
-    bench.now.value += TTL
-    assert (await bench.store.acquire_lease(request)).term == 2
+    await harness.store.acquire_lease(request)
+    harness.now.value += TTL
+    assert (await harness.store.acquire_lease(request)).term == 2
 
 
-async def test_an_ended_lease_can_be_taken_and_not_a_moment_before(bench: Bench, rival: Store) -> None:
-    """By the database's clock, when nobody renewed it for its TTL."""
-    await won(bench.store)
-    bench.now.value = START + TTL - MOMENT
+async def test_an_ended_lease_can_be_acquired_and_not_before(harness: StoreHarness, rival: Store) -> None:
+    """By the database's clock, after a TTL without a renewal."""
+    await won(harness.store)
+    harness.now.value = START + TTL - MOMENT
     assert (await rival.acquire_lease(asked("bob"))).term is None
-    bench.now.value += MOMENT
+    harness.now.value += MOMENT
     assert (await won(rival, "bob")).term == Term("reports", 2)
 
 
 async def test_leases_of_other_names_are_free(store: Store) -> None:
-    """A name is a role of its own, with terms of its own."""
+    """Each name has its own terms."""
     await won(store)
     assert (await won(store, name="cleanup")).term == Term("cleanup", 1)
     assert [view.name for view in await store.list_leases()] == ["cleanup", "reports"]
 
 
 async def test_of_many_tries_at_once_one_wins(backend: Backend, now: Now) -> None:
-    """Whoever comes: one term, one holder; also for a lease that nobody has held before."""
+    """One term, one holder, also for a lease that was never held."""
     stores = [backend.store(now) for _ in range(6)]
     await asyncio.gather(*(store.open() for store in stores))
     answers = await asyncio.gather(
@@ -111,147 +111,147 @@ async def test_of_many_tries_at_once_one_wins(backend: Backend, now: Now) -> Non
 # Waiting
 
 
-async def test_those_that_wait_hear_their_rank(bench: Bench) -> None:
-    """All see the same order, whoever came first; who holds the lease is not among them."""
-    await won(bench.store)
+async def test_waiters_get_their_rank(harness: StoreHarness) -> None:
+    """All get the same order, in whatever order they tried; the holder is not among them."""
+    await won(harness.store)
     for holder in ("dora", "bob", "carl"):
-        await waits(bench.store, holder)
-    answers = [await waits(bench.store, holder) for holder in ("bob", "carl", "dora")]
+        await waits(harness.store, holder)
+    answers = [await waits(harness.store, holder) for holder in ("bob", "carl", "dora")]
     assert [(answer.rank, answer.waiting) for answer in answers] == [(0, 3), (1, 3), (2, 3)]
-    assert (await seen(bench.store)).waiting == 3
+    assert (await seen(harness.store)).waiting == 3
 
 
-async def test_a_worker_that_stops_no_longer_waits(bench: Bench) -> None:
-    """Its turn would pass unused, and those behind it would come later than they need."""
-    await won(bench.store)
+async def test_a_worker_that_stops_no_longer_waits(harness: StoreHarness) -> None:
+    """Its turn would pass unused, and later ones would wait longer than needed."""
+    await won(harness.store)
     for holder in ("bob", "carl"):
-        await waits(bench.store, holder)
-    await bench.store.stop_worker("bob")
-    answer = await waits(bench.store, "carl")
+        await waits(harness.store, holder)
+    await harness.store.stop_worker("bob")
+    answer = await waits(harness.store, "carl")
     assert (answer.rank, answer.waiting) == (0, 1)
 
 
-async def test_who_gives_up_is_no_longer_counted(bench: Bench) -> None:
-    """A wait that is not renewed is over when it said; one that is goes on."""
-    await won(bench.store, ttl=LONG)
-    await waits(bench.store, "bob")
-    bench.now.value += WAITS * 0.75
-    assert (await waits(bench.store, "carl")).waiting == 2
-    bench.now.value += WAITS * 0.25
-    answer = await waits(bench.store, "carl")
+async def test_a_wait_that_is_not_renewed_ends(harness: StoreHarness) -> None:
+    """A wait ends at its time, unless it is renewed."""
+    await won(harness.store, ttl=LONG)
+    await waits(harness.store, "bob")
+    harness.now.value += WAITS * 0.75
+    assert (await waits(harness.store, "carl")).waiting == 2
+    harness.now.value += WAITS * 0.25
+    answer = await waits(harness.store, "carl")
     assert (answer.rank, answer.waiting) == (0, 1)
 
 
-async def test_who_does_not_wait_writes_nothing(bench: Bench) -> None:
-    """A refused try without `waits` leaves no trace, and still hears how many wait."""
-    await won(bench.store)
-    await waits(bench.store, "bob")
-    before = await bench.snapshot()
-    answer = await bench.store.acquire_lease(asked("carl"))
+async def test_a_try_without_waits_writes_nothing(harness: StoreHarness) -> None:
+    """A refused try without `waits` writes nothing, and still gets the number of waiters."""
+    await won(harness.store)
+    await waits(harness.store, "bob")
+    before = await harness.snapshot()
+    answer = await harness.store.acquire_lease(asked("carl"))
     assert (answer.term, answer.rank, answer.waiting) == (None, 1, 2)
-    assert await bench.snapshot() == before
+    assert await harness.snapshot() == before
 
 
-async def test_a_wait_that_lasts_is_not_written_again(bench: Bench) -> None:
-    """Each write would wake everybody who watches an SQLite file; half of the wait may pass before the next."""
-    await won(bench.store, ttl=LONG)
-    await waits(bench.store, "bob")
-    before = await bench.snapshot()
-    bench.now.value += WAITS / 2
-    await waits(bench.store, "bob")
-    assert await bench.snapshot() == before
-    bench.now.value += MOMENT
-    await waits(bench.store, "bob")
-    assert await bench.snapshot() != before
+async def test_a_wait_is_not_rewritten_at_every_try(harness: StoreHarness) -> None:
+    """Each write would wake every process that watches an SQLite file; it is rewritten after half of the wait."""
+    await won(harness.store, ttl=LONG)
+    await waits(harness.store, "bob")
+    before = await harness.snapshot()
+    harness.now.value += WAITS / 2
+    await waits(harness.store, "bob")
+    assert await harness.snapshot() == before
+    harness.now.value += MOMENT
+    await waits(harness.store, "bob")
+    assert await harness.snapshot() != before
 
 
-async def test_an_acquisition_ends_the_waiting(bench: Bench) -> None:
-    """The winner waits no more, those that gave up are forgotten, and the others go on."""
-    await won(bench.store, ttl=WAITS)
-    await waits(bench.store, "bob")
-    bench.now.advance(seconds=5)
+async def test_an_acquisition_ends_the_waiting(harness: StoreHarness) -> None:
+    """The winner waits no more, expired waits are removed, and the others stay."""
+    await won(harness.store, ttl=WAITS)
+    await waits(harness.store, "bob")
+    harness.now.advance(seconds=5)
     for holder in ("carl", "dora"):
-        await waits(bench.store, holder)
-    bench.now.advance(seconds=15)
-    await won(bench.store, "dora", waits=WAITS)
-    assert [row[1] for row in (await bench.snapshot())["lease_waiters"]] == ["carl"]
+        await waits(harness.store, holder)
+    harness.now.advance(seconds=15)
+    await won(harness.store, "dora", waits=WAITS)
+    assert [row[1] for row in (await harness.snapshot())["lease_waiters"]] == ["carl"]
 
 
 # Keeping
 
 
-async def test_a_beat_renews_and_publishes(bench: Bench) -> None:
-    """The lease goes on for its TTL from the beat; metadata stays until something else is published."""
-    grant = await won(bench.store)
-    bench.now.advance(seconds=2)
-    assert await bench.store.heartbeat_lease(grant, metadata='{"items": 3}')
-    bench.now.advance(seconds=2)
-    assert await bench.store.heartbeat_lease(grant)
-    view = await seen(bench.store)
-    assert (view.acquired_at, view.heartbeat_at) == (START, bench.now())
-    assert (view.expires_at, view.ttl) == (bench.now() + TTL, TTL)
-    assert (view.holder, view.held, view.metadata, view.now) == ("alice", True, '{"items": 3}', bench.now())
+async def test_a_beat_renews_and_publishes(harness: StoreHarness) -> None:
+    """The lease is extended by its TTL from the heartbeat; metadata stays until other metadata is published."""
+    grant = await won(harness.store)
+    harness.now.advance(seconds=2)
+    assert await harness.store.heartbeat_lease(grant, metadata='{"items": 3}')
+    harness.now.advance(seconds=2)
+    assert await harness.store.heartbeat_lease(grant)
+    view = await seen(harness.store)
+    assert (view.acquired_at, view.heartbeat_at) == (START, harness.now())
+    assert (view.expires_at, view.ttl) == (harness.now() + TTL, TTL)
+    assert (view.holder, view.held, view.metadata, view.now) == ("alice", True, '{"items": 3}', harness.now())
 
 
-async def test_an_ended_lease_is_not_renewed(bench: Bench) -> None:
-    """Even if nobody has taken it: its holder has been told that it was lost, and must not be right by chance."""
-    grant = await won(bench.store)
-    bench.now.value = START + TTL
-    before = await bench.snapshot()
-    assert not await bench.store.heartbeat_lease(grant)
-    assert await bench.snapshot() == before
-    assert not (await seen(bench.store)).held
+async def test_an_ended_lease_is_not_renewed(harness: StoreHarness) -> None:
+    """Even if it is still free: its loss was announced to the holder."""
+    grant = await won(harness.store)
+    harness.now.value = START + TTL
+    before = await harness.snapshot()
+    assert not await harness.store.heartbeat_lease(grant)
+    assert await harness.snapshot() == before
+    assert not (await seen(harness.store)).held
 
 
-async def test_an_old_term_can_neither_beat_nor_resign(bench: Bench, rival: Store) -> None:
-    """What belongs to the next leader is not touched by the one before."""
-    old = await won(bench.store)
-    bench.now.value += TTL
+async def test_an_old_term_can_neither_renew_nor_resign(harness: StoreHarness, rival: Store) -> None:
+    """The next leader's lease is not changed by the previous one."""
+    old = await won(harness.store)
+    harness.now.value += TTL
     await won(rival, "bob")
-    before = await bench.snapshot()
-    assert not await bench.store.heartbeat_lease(old, metadata='{"old": true}')
-    assert not await bench.store.resign_lease(old)
-    assert await bench.snapshot() == before
+    before = await harness.snapshot()
+    assert not await harness.store.heartbeat_lease(old, metadata='{"old": true}')
+    assert not await harness.store.resign_lease(old)
+    assert await harness.snapshot() == before
 
 
-async def test_another_acquisition_of_the_same_term_is_refused(bench: Bench) -> None:
-    """Term and acquisition belong together: who guesses the one does not have the other."""
-    grant = await won(bench.store)
+async def test_another_acquisition_of_the_same_term_is_refused(harness: StoreHarness) -> None:
+    """Term and acquisition must both match."""
+    grant = await won(harness.store)
     stranger = Grant(term=grant.term, acquisition=uuid4())
-    assert not await bench.store.heartbeat_lease(stranger)
-    assert not await bench.store.resign_lease(stranger)
+    assert not await harness.store.heartbeat_lease(stranger)
+    assert not await harness.store.resign_lease(stranger)
 
 
-async def test_the_next_holder_does_not_inherit_what_was_published(bench: Bench) -> None:
-    """What a lease says about its work is its holder's own."""
-    grant = await won(bench.store)
-    await bench.store.heartbeat_lease(grant, metadata='{"items": 3}')
-    await bench.store.resign_lease(grant)
-    await won(bench.store, "bob")
-    assert (await seen(bench.store)).metadata == "{}"
+async def test_the_next_holder_does_not_inherit_what_was_published(harness: StoreHarness) -> None:
+    """Published metadata belongs to one holder."""
+    grant = await won(harness.store)
+    await harness.store.heartbeat_lease(grant, metadata='{"items": 3}')
+    await harness.store.resign_lease(grant)
+    await won(harness.store, "bob")
+    assert (await seen(harness.store)).metadata == "{}"
 
 
-# Giving back
+# Releasing
 
 
-async def test_a_resigned_lease_is_free_at_once(bench: Bench, rival: Store) -> None:
-    """The next one need not wait for its end, and the one that resigned is out."""
-    grant = await won(bench.store)
-    assert await bench.store.resign_lease(grant)
-    view = await seen(bench.store)
+async def test_a_resigned_lease_is_free_at_once(harness: StoreHarness, rival: Store) -> None:
+    """The next candidate need not wait for its end, and the resigned holder is refused."""
+    grant = await won(harness.store)
+    assert await harness.store.resign_lease(grant)
+    view = await seen(harness.store)
     assert (view.holder, view.held, view.expires_at) == (None, False, START)
-    assert not await bench.store.resign_lease(grant)
-    assert not await bench.store.heartbeat_lease(grant)
+    assert not await harness.store.resign_lease(grant)
+    assert not await harness.store.heartbeat_lease(grant)
     assert (await won(rival, "bob")).term.number == 2
 
 
-async def test_a_person_releases_the_term_that_was_seen(bench: Bench, rival: Store) -> None:
-    """A lease that has changed hands in between is left alone; a second order finds nothing."""
-    grant = await won(bench.store)
+async def test_an_operator_releases_the_term_that_was_shown(harness: StoreHarness, rival: Store) -> None:
+    """A lease with another term by now is left alone; a second release finds nothing."""
+    grant = await won(harness.store)
     assert not await rival.release_lease(Term("reports", 2))
     assert await rival.release_lease(grant.term)
     assert not await rival.release_lease(grant.term)
-    assert not await bench.store.heartbeat_lease(grant)
+    assert not await harness.store.heartbeat_lease(grant)
     await won(rival, "bob")
     assert not await rival.release_lease(grant.term)
     assert (await seen(rival)).holder == "bob"
@@ -265,30 +265,30 @@ async def guards(store: Store, term: Term) -> bool:
         return await transaction.guard_lease(term)
 
 
-async def test_a_guard_knows_the_term(bench: Bench, rival: Store) -> None:
-    """True for the leader; false for an old term, a term to come, a lease given back, and one that never was."""
-    grant = await won(bench.store)
-    assert await guards(bench.store, grant.term)
-    assert not await guards(bench.store, Term("reports", 2))
-    assert not await guards(bench.store, Term("nothing", 1))
-    bench.now.value += TTL
+async def test_a_guard_checks_the_term(harness: StoreHarness, rival: Store) -> None:
+    """True for the leader; false for an old term, a later term, a released lease, and one that never existed."""
+    grant = await won(harness.store)
+    assert await guards(harness.store, grant.term)
+    assert not await guards(harness.store, Term("reports", 2))
+    assert not await guards(harness.store, Term("nothing", 1))
+    harness.now.value += TTL
     await won(rival, "bob")
-    assert not await guards(bench.store, grant.term)
+    assert not await guards(harness.store, grant.term)
     await rival.release_lease(Term("reports", 2))
     assert not await guards(rival, Term("reports", 2))
 
 
-async def test_what_follows_a_failed_guard_can_be_rolled_back(bench: Bench) -> None:
-    """The transaction is still the caller's: what it has written is undone with it."""
-    await won(bench.store)
-    before = await bench.snapshot()
+async def test_what_follows_a_failed_guard_can_be_rolled_back(harness: StoreHarness) -> None:
+    """The transaction is still the caller's: its writes can be rolled back."""
+    await won(harness.store)
+    before = await harness.snapshot()
 
     async def write_as_leader() -> None:
-        async with bench.store.transaction(timeout=TTL) as transaction:
+        async with harness.store.transaction(timeout=TTL) as transaction:
             await transaction.enqueue_jobs([new_job()])
             if not await transaction.guard_lease(Term("reports", 7)):
                 raise PermissionError
 
     with pytest.raises(PermissionError):
         await write_as_leader()
-    assert await bench.snapshot() == before
+    assert await harness.snapshot() == before

@@ -1,4 +1,4 @@
-"""Maintenance on every database: workers that died, history that is pruned, metrics that are counted."""
+"""Maintenance on every database: dead workers, pruned history, counted metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from reltask.model.job import Outcome
 from reltask.model.lease import Term
 from reltask.model.views import MetricView
 from reltask.stores.store import Store
-from tests.store.bench import ALIVE, START, Bench, new_job, recurring, worker_record
+from tests.store.store_harness import ALIVE, START, StoreHarness, new_job, recurring, worker_record
 from tests.store.test_leases import TTL, waits, won
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 MOMENT = timedelta(microseconds=1)
 MINUTE = datetime.fromisoformat("2025-03-30T00:59:00Z")
-"""In which START lies."""
+"""The minute of START."""
 MANY = 1_000_000
 
 
@@ -28,293 +28,298 @@ async def prune(store: Store, *, older_than: timedelta = DAY, most: int = MANY, 
     return await store.prune_runs(older_than=older_than, most=most, leader=None, limit=limit)
 
 
-async def ran(bench: Bench, count: int = 1, *, every: timedelta = timedelta(seconds=1)) -> list[UUID]:
-    """So many one-offs, one after the other, each of which succeeded."""
+async def ran(harness: StoreHarness, count: int = 1, *, every: timedelta = timedelta(seconds=1)) -> list[UUID]:
+    """`count` one-offs, one after the other, each of which succeeded."""
     done = []
     for _ in range(count):
-        claim = await bench.claimed()
-        bench.now.value += every
-        assert await bench.complete(claim)
+        claim = await harness.claimed()
+        harness.now.value += every
+        assert await harness.complete(claim)
         done.append(claim.job_id)
     return done
 
 
-async def left(bench: Bench) -> set[UUID]:
-    return {run.job_id for run in await bench.store.list_runs(limit=MANY)}
+async def left(harness: StoreHarness) -> set[UUID]:
+    return {run.job_id for run in await harness.store.list_runs(limit=MANY)}
 
 
 # Dead workers
 
 
-async def test_a_worker_past_its_promise_is_marked_dead_once(bench: Bench) -> None:
-    """Neither one that is alive, nor one that has stopped, nor one that is marked already."""
+async def test_a_worker_past_its_alive_time_is_marked_dead_once(harness: StoreHarness) -> None:
+    """Not one that is alive, has stopped, or is already marked."""
     for name in ("late", "gone"):
-        await bench.store.register_worker(worker_record(name))
-    await bench.store.stop_worker("gone")
-    bench.now.value = START + ALIVE
-    await bench.store.register_worker(worker_record("new"))
-    assert await bench.store.mark_dead_workers(leader=None) == []
-    bench.now.value += MOMENT
-    assert await bench.store.mark_dead_workers(leader=None) == ["late"]
-    assert await bench.store.mark_dead_workers(leader=None) == []
-    states = {view.id: view.state for view in await bench.store.list_workers()}
+        await harness.store.register_worker(worker_record(name))
+    await harness.store.stop_worker("gone")
+    harness.now.value = START + ALIVE
+    await harness.store.register_worker(worker_record("new"))
+    assert await harness.store.mark_dead_workers(leader=None) == []
+    harness.now.value += MOMENT
+    assert await harness.store.mark_dead_workers(leader=None) == ["late"]
+    assert await harness.store.mark_dead_workers(leader=None) == []
+    states = {view.id: view.state for view in await harness.store.list_workers()}
     assert states == {"late": "dead", "new": "alive", "gone": "stopped"}
 
 
-async def _beat(bench: Bench) -> None:
-    await bench.store.heartbeat_jobs("alice", [], alive_for=ALIVE)
+async def _beat(harness: StoreHarness) -> None:
+    await harness.store.heartbeat_jobs("alice", [], alive_for=ALIVE)
 
 
-async def _claim(bench: Bench) -> None:
-    await bench.claim("alice")
+async def _claim(harness: StoreHarness) -> None:
+    await harness.claim("alice")
 
 
-async def _register(bench: Bench) -> None:
-    await bench.store.register_worker(worker_record())
+async def _register(harness: StoreHarness) -> None:
+    await harness.store.register_worker(worker_record())
 
 
 @pytest.mark.parametrize("sign", [_beat, _claim, _register])
-async def test_a_sign_of_life_revives_a_worker(bench: Bench, sign: Callable[[Bench], Awaitable[None]]) -> None:
-    """Dead was a guess: whoever beats, claims or introduces itself again is alive."""
-    await bench.store.register_worker(worker_record(alive_for=timedelta(seconds=1)))
-    bench.now.advance(seconds=2)
-    assert await bench.store.mark_dead_workers(leader=None) == ["alice"]
-    await sign(bench)
-    assert [view.state for view in await bench.store.list_workers()] == ["alive"]
+async def test_a_sign_of_life_revives_a_worker(
+    harness: StoreHarness, sign: Callable[[StoreHarness], Awaitable[None]]
+) -> None:
+    """A worker marked dead that beats, claims or registers again is alive."""
+    await harness.store.register_worker(worker_record(alive_for=timedelta(seconds=1)))
+    harness.now.advance(seconds=2)
+    assert await harness.store.mark_dead_workers(leader=None) == ["alice"]
+    await sign(harness)
+    assert [view.state for view in await harness.store.list_workers()] == ["alive"]
 
 
 # Pruning the ledger
 
 
-async def test_history_past_its_age_is_pruned_oldest_first(bench: Bench) -> None:
-    """In batches; what is younger stays, to the moment."""
-    first, second, third = await ran(bench, 3)
-    bench.now.value = START + DAY + timedelta(seconds=2) + MOMENT
-    assert await prune(bench.store, limit=1) == 1
-    assert await left(bench) == {second, third}
-    assert await prune(bench.store) == 1
-    assert await left(bench) == {third}
-    assert await prune(bench.store) == 0
-    assert first not in await left(bench)
+async def test_history_past_its_age_is_pruned_oldest_first(harness: StoreHarness) -> None:
+    """In batches; younger rows stay, to the microsecond."""
+    first, second, third = await ran(harness, 3)
+    harness.now.value = START + DAY + timedelta(seconds=2) + MOMENT
+    assert await prune(harness.store, limit=1) == 1
+    assert await left(harness) == {second, third}
+    assert await prune(harness.store) == 1
+    assert await left(harness) == {third}
+    assert await prune(harness.store) == 0
+    assert first not in await left(harness)
 
 
-async def test_history_beyond_the_number_is_pruned(bench: Bench) -> None:
+async def test_history_beyond_the_number_is_pruned(harness: StoreHarness) -> None:
     """The newest stay, whatever their age."""
-    runs = await ran(bench, 5)
-    bench.now.value += 2 * HOUR
-    assert await prune(bench.store, older_than=365 * DAY, most=5) == 0
-    assert await prune(bench.store, older_than=365 * DAY, most=3) == 2
-    assert await left(bench) == set(runs[2:])
+    runs = await ran(harness, 5)
+    harness.now.value += 2 * HOUR
+    assert await prune(harness.store, older_than=365 * DAY, most=5) == 0
+    assert await prune(harness.store, older_than=365 * DAY, most=3) == 2
+    assert await left(harness) == set(runs[2:])
 
 
-async def test_rows_of_one_moment_stay_together(bench: Bench) -> None:
-    """A batch ends at one time. Where the number to keep falls into it, more are kept, never fewer."""
-    await ran(bench, 1)
-    await ran(bench, 4, every=timedelta(0))
-    bench.now.value += 2 * HOUR
-    assert await prune(bench.store, older_than=365 * DAY, most=2) == 0
+async def test_rows_of_one_moment_stay_together(harness: StoreHarness) -> None:
+    """A batch ends at one time.
+
+    If the number to keep falls into it, more rows are kept, never fewer.
+    """
+    await ran(harness, 1)
+    await ran(harness, 4, every=timedelta(0))
+    harness.now.value += 2 * HOUR
+    assert await prune(harness.store, older_than=365 * DAY, most=2) == 0
 
 
-async def test_nothing_younger_than_an_hour_is_pruned(bench: Bench) -> None:
-    """Whatever was asked for: lost answers are settled by these rows, and the audit relies on them."""
-    await ran(bench, 3)
-    bench.now.value = START + timedelta(seconds=1) + HOUR
-    assert await prune(bench.store, older_than=timedelta(0), most=1) == 0
-    bench.now.value += MOMENT
-    assert await prune(bench.store, older_than=timedelta(0), most=1) == 1
+async def test_nothing_younger_than_an_hour_is_pruned(harness: StoreHarness) -> None:
+    """Whatever the settings: these rows settle lost answers, and the audit relies on them."""
+    await ran(harness, 3)
+    harness.now.value = START + timedelta(seconds=1) + HOUR
+    assert await prune(harness.store, older_than=timedelta(0), most=1) == 0
+    harness.now.value += MOMENT
+    assert await prune(harness.store, older_than=timedelta(0), most=1) == 1
 
 
-async def test_the_number_is_counted_seldom(bench: Bench, rival: Store) -> None:
-    """Counting a million rows costs a tenth of a second; the answer is used for a while, and errs towards keeping."""
-    await ran(bench, 2)
-    bench.now.value += 2 * HOUR
-    assert await prune(bench.store, older_than=365 * DAY, most=2) == 0
-    await ran(bench, 2)
-    bench.now.value += 2 * HOUR
-    assert await prune(bench.store, older_than=365 * DAY, most=2) == 0
+async def test_rows_are_counted_rarely(harness: StoreHarness, rival: Store) -> None:
+    """Counting a million rows takes a tenth of a second; the answer is used for a while, and errs towards keeping."""
+    await ran(harness, 2)
+    harness.now.value += 2 * HOUR
+    assert await prune(harness.store, older_than=365 * DAY, most=2) == 0
+    await ran(harness, 2)
+    harness.now.value += 2 * HOUR
+    assert await prune(harness.store, older_than=365 * DAY, most=2) == 0
     assert await prune(rival, older_than=365 * DAY, most=2) == 2
 
 
-async def test_an_audit_after_pruning_finds_nothing(bench: Bench) -> None:
-    """History may start anywhere, once it is old enough to have been pruned."""
+async def test_an_audit_after_pruning_finds_nothing(harness: StoreHarness) -> None:
+    """A history may start anywhere, once it is old enough to have been pruned."""
     job = recurring()
-    await bench.add(job)
-    await ran(bench, 2)
+    await harness.add(job)
+    await ran(harness, 2)
     for _ in range(4):
-        claim = await bench.claim_one()
-        await bench.fail(claim)
-        again = await bench.claim_one()
-        bench.now.advance(minutes=20)
-        assert await bench.complete(again, next_run_time=bench.now())
-    lost = await bench.claim_one()
-    await bench.lose(lost)
+        claim = await harness.claim_one()
+        await harness.fail(claim)
+        again = await harness.claim_one()
+        harness.now.advance(minutes=20)
+        assert await harness.complete(again, next_run_time=harness.now())
+    lost = await harness.claim_one()
+    await harness.lose(lost)
     for _ in range(12):
-        await prune(bench.store, older_than=timedelta(0), limit=1)
-        assert await bench.store.audit_slots(kept_for=KEPT_FOR) == []
-        bench.now.advance(minutes=10)
-    assert await left(bench) == set()
+        await prune(harness.store, older_than=timedelta(0), limit=1)
+        assert await harness.store.audit_slots(kept_for=KEPT_FOR) == []
+        harness.now.advance(minutes=10)
+    assert await left(harness) == set()
 
 
-async def test_a_pruned_job_is_not_forgotten_while_it_lives(bench: Bench) -> None:
-    """A job's own row keeps its slot and fence: what is next follows from there, not from the ledger."""
-    claim = await bench.claimed(recurring())
-    await bench.complete(claim, next_run_time=START + DAY)
-    bench.now.value = START + 2 * DAY
-    assert await prune(bench.store) == 1
-    again = await bench.claim_one()
+async def test_a_pruned_job_is_not_forgotten_while_it_lives(harness: StoreHarness) -> None:
+    """A job's row keeps its slot and fence: the next ones follow from it, not from the ledger."""
+    claim = await harness.claimed(recurring())
+    await harness.complete(claim, next_run_time=START + DAY)
+    harness.now.value = START + 2 * DAY
+    assert await prune(harness.store) == 1
+    again = await harness.claim_one()
     assert (again.slot_no, again.fence) == (2, 2)
 
 
 # Pruning records
 
 
-async def test_workers_that_ended_long_ago_are_removed(bench: Bench) -> None:
-    """Stopped and dead ones; the living and the lately ended stay."""
+async def test_workers_that_ended_long_ago_are_removed(harness: StoreHarness) -> None:
+    """Stopped and dead ones; living and recently ended ones stay."""
     for name in ("stopped", "dead"):
-        await bench.store.register_worker(worker_record(name, alive_for=timedelta(0)))
-    await bench.store.stop_worker("stopped")
-    bench.now.value += MOMENT
-    await bench.store.mark_dead_workers(leader=None)
-    bench.now.value = START + DAY + MOMENT
-    await bench.store.register_worker(worker_record("new"))
-    assert await bench.store.prune_records(workers=DAY, metrics=DAY, leader=None) == 1
-    bench.now.value += MOMENT
-    assert await bench.store.prune_records(workers=DAY, metrics=DAY, leader=None) == 1
-    assert [view.id for view in await bench.store.list_workers()] == ["new"]
+        await harness.store.register_worker(worker_record(name, alive_for=timedelta(0)))
+    await harness.store.stop_worker("stopped")
+    harness.now.value += MOMENT
+    await harness.store.mark_dead_workers(leader=None)
+    harness.now.value = START + DAY + MOMENT
+    await harness.store.register_worker(worker_record("new"))
+    assert await harness.store.prune_records(workers=DAY, metrics=DAY, leader=None) == 1
+    harness.now.value += MOMENT
+    assert await harness.store.prune_records(workers=DAY, metrics=DAY, leader=None) == 1
+    assert [view.id for view in await harness.store.list_workers()] == ["new"]
 
 
-async def test_old_metrics_and_waits_that_are_over_are_removed(bench: Bench) -> None:
-    """They are kept for as long as was asked, not for ever."""
-    await ran(bench, every=timedelta(0))
-    await bench.store.roll_up_runs(leader=None)
-    await won(bench.store)
-    await waits(bench.store, "bob")
-    assert await bench.store.prune_records(workers=DAY, metrics=DAY, leader=None) == 0
-    bench.now.value = MINUTE + DAY
-    assert await bench.store.prune_records(workers=DAY, metrics=DAY, leader=None) == 1
-    assert (await bench.snapshot())["lease_waiters"] == []
-    bench.now.value += MOMENT
-    assert await bench.store.prune_records(workers=DAY, metrics=DAY, leader=None) == 1
-    assert await metrics(bench) == []
+async def test_old_metrics_and_waits_that_are_over_are_removed(harness: StoreHarness) -> None:
+    """They are kept as long as requested."""
+    await ran(harness, every=timedelta(0))
+    await harness.store.roll_up_runs(leader=None)
+    await won(harness.store)
+    await waits(harness.store, "bob")
+    assert await harness.store.prune_records(workers=DAY, metrics=DAY, leader=None) == 0
+    harness.now.value = MINUTE + DAY
+    assert await harness.store.prune_records(workers=DAY, metrics=DAY, leader=None) == 1
+    assert (await harness.snapshot())["lease_waiters"] == []
+    harness.now.value += MOMENT
+    assert await harness.store.prune_records(workers=DAY, metrics=DAY, leader=None) == 1
+    assert await metrics(harness) == []
 
 
 # Metrics
 
 
-async def metrics(bench: Bench) -> list[MetricView]:
-    return await bench.store.list_metrics(since=30 * DAY)
+async def metrics(harness: StoreHarness) -> list[MetricView]:
+    return await harness.store.list_metrics(since=30 * DAY)
 
 
-async def test_runs_are_counted_by_minute_and_task(bench: Bench) -> None:
-    """How many ended well and how many otherwise, how long they took, and how late they began."""
-    await bench.add(new_job(), new_job())
-    bench.now.value = MINUTE + timedelta(minutes=2)
-    first = await bench.claim_one()
-    second = await bench.claim_one()
-    bench.now.advance(seconds=5)
-    await bench.complete(first)
-    bench.now.advance(seconds=5)
-    await bench.fail(second)
-    assert await bench.store.roll_up_runs(leader=None) == 1
+async def test_runs_are_counted_by_minute_and_task(harness: StoreHarness) -> None:
+    """How many succeeded and how many did not, their durations, and their lateness."""
+    await harness.add(new_job(), new_job())
+    harness.now.value = MINUTE + timedelta(minutes=2)
+    first = await harness.claim_one()
+    second = await harness.claim_one()
+    harness.now.advance(seconds=5)
+    await harness.complete(first)
+    harness.now.advance(seconds=5)
+    await harness.fail(second)
+    assert await harness.store.roll_up_runs(leader=None) == 1
     late = (MINUTE + timedelta(minutes=2) - START).total_seconds()
-    (metric,) = await metrics(bench)
+    (metric,) = await metrics(harness)
     assert (metric.minute, metric.task) == (MINUTE + timedelta(minutes=2), "greet")
     assert (metric.succeeded, metric.failed) == (1, 1)
     assert (metric.seconds, metric.seconds_most) == (15.0, 10.0)
     assert [metric.late, metric.late_most] == pytest.approx([2 * late, late])
 
 
-async def test_runs_that_were_given_back_are_not_counted(bench: Bench) -> None:
-    """Released and snoozed runs ended neither well nor badly; lost ones did not end well."""
-    await bench.release(await bench.claimed(), outcome=Outcome.RELEASED)
-    await bench.claim_one()
-    await bench.release(await bench.claimed(new_job(task="other")), outcome=Outcome.ABANDONED)
-    bench.now.advance(minutes=3)
-    assert len(await bench.store.reclaim_jobs()) == 1
-    await bench.store.roll_up_runs(leader=None)
-    assert [(view.task, view.succeeded, view.failed) for view in await metrics(bench)] == [
+async def test_released_runs_are_not_counted(harness: StoreHarness) -> None:
+    """Released and snoozed runs count as neither; lost ones count as failed."""
+    await harness.release(await harness.claimed(), outcome=Outcome.RELEASED)
+    await harness.claim_one()
+    await harness.release(await harness.claimed(new_job(task="other")), outcome=Outcome.ABANDONED)
+    harness.now.advance(minutes=3)
+    assert len(await harness.store.reclaim_jobs()) == 1
+    await harness.store.roll_up_runs(leader=None)
+    assert [(view.task, view.succeeded, view.failed) for view in await metrics(harness)] == [
         ("greet", 0, 1),
         ("other", 0, 1),
     ]
 
 
-async def test_counting_again_changes_nothing_until_something_happens(bench: Bench) -> None:
-    """The same rows give the same numbers; a row more, even a late one, is counted the next time."""
-    await ran(bench)
-    assert await bench.store.roll_up_runs(leader=None) == 1
-    before = await bench.snapshot()
-    assert await bench.store.roll_up_runs(leader=None) == 0
-    assert await bench.snapshot() == before
-    bench.now.advance(minutes=2)
-    await ran(bench)
-    await bench.store.roll_up_runs(leader=None)
-    bench.now.advance(minutes=-2)
-    await ran(bench)
-    bench.now.advance(minutes=2)
-    assert await bench.store.roll_up_runs(leader=None) == 1
-    assert [view.succeeded for view in await metrics(bench)] == [1, 2]
+async def test_counting_again_changes_nothing_until_something_happens(harness: StoreHarness) -> None:
+    """The same rows give the same numbers; an additional row, even a late one, is counted the next time."""
+    await ran(harness)
+    assert await harness.store.roll_up_runs(leader=None) == 1
+    before = await harness.snapshot()
+    assert await harness.store.roll_up_runs(leader=None) == 0
+    assert await harness.snapshot() == before
+    harness.now.advance(minutes=2)
+    await ran(harness)
+    await harness.store.roll_up_runs(leader=None)
+    harness.now.advance(minutes=-2)
+    await ran(harness)
+    harness.now.advance(minutes=2)
+    assert await harness.store.roll_up_runs(leader=None) == 1
+    assert [view.succeeded for view in await metrics(harness)] == [1, 2]
 
 
-async def test_a_gap_is_caught_up_in_parts(bench: Bench) -> None:
-    """Of the last hour, some minutes at a time; nothing in between is left out."""
+async def test_a_gap_is_counted_in_parts(harness: StoreHarness) -> None:
+    """Of the last hour, some minutes at a time, without a gap."""
     for _ in range(30):
-        await ran(bench)
-        bench.now.advance(seconds=59)
-    written = [await bench.store.roll_up_runs(leader=None) for _ in range(5)]
+        await ran(harness)
+        harness.now.advance(seconds=59)
+    written = [await harness.store.roll_up_runs(leader=None) for _ in range(5)]
     assert sum(written) == 30
     assert max(written) <= 13
-    assert [view.succeeded for view in await metrics(bench)] == [1] * 30
+    assert [view.succeeded for view in await metrics(harness)] == [1] * 30
 
 
-async def test_a_quiet_time_does_not_stop_the_counting(bench: Bench) -> None:
+async def test_a_quiet_time_does_not_stop_the_counting(harness: StoreHarness) -> None:
     """The first run after a long pause is counted at once."""
-    await ran(bench)
-    await bench.store.roll_up_runs(leader=None)
-    bench.now.advance(minutes=50)
-    await ran(bench)
-    assert await bench.store.roll_up_runs(leader=None) == 1
-    bench.now.advance(hours=5)
-    await ran(bench)
-    assert await bench.store.roll_up_runs(leader=None) == 1
-    assert len(await metrics(bench)) == 3
+    await ran(harness)
+    await harness.store.roll_up_runs(leader=None)
+    harness.now.advance(minutes=50)
+    await ran(harness)
+    assert await harness.store.roll_up_runs(leader=None) == 1
+    harness.now.advance(hours=5)
+    await ran(harness)
+    assert await harness.store.roll_up_runs(leader=None) == 1
+    assert len(await metrics(harness)) == 3
 
 
-async def test_what_is_not_counted_does_not_hold_the_counting_up(bench: Bench) -> None:
+async def test_rows_that_are_not_counted_do_not_delay_the_counting(harness: StoreHarness) -> None:
     """A task that snoozes every minute leaves rows that are never counted; a run behind them is counted at once."""
-    await ran(bench)
-    await bench.store.roll_up_runs(leader=None)
+    await ran(harness)
+    await harness.store.roll_up_runs(leader=None)
     for _ in range(20):
-        bench.now.advance(minutes=1)
-        await bench.release(await bench.claimed(new_job(task="poller")), outcome=Outcome.SNOOZED)
-    await ran(bench)
-    assert await bench.store.roll_up_runs(leader=None) == 1
-    assert [view.succeeded for view in await metrics(bench)] == [1, 1]
+        harness.now.advance(minutes=1)
+        await harness.release(await harness.claimed(new_job(task="poller")), outcome=Outcome.SNOOZED)
+    await ran(harness)
+    assert await harness.store.roll_up_runs(leader=None) == 1
+    assert [view.succeeded for view in await metrics(harness)] == [1, 1]
 
 
-async def test_counting_again_after_pruning_takes_nothing_away(bench: Bench) -> None:
+async def test_counting_again_after_pruning_takes_nothing_away(harness: StoreHarness) -> None:
     """Where rows may be gone, nothing is counted again: metrics outlive the ledger."""
-    await ran(bench, 3)
-    await bench.store.roll_up_runs(leader=None)
-    before = await metrics(bench)
+    await ran(harness, 3)
+    await harness.store.roll_up_runs(leader=None)
+    before = await metrics(harness)
     for _ in range(65):
-        bench.now.advance(minutes=1)
-        await prune(bench.store, older_than=timedelta(0), limit=1)
-        await bench.store.roll_up_runs(leader=None)
-        assert await metrics(bench) == before
-    assert await left(bench) == set()
+        harness.now.advance(minutes=1)
+        await prune(harness.store, older_than=timedelta(0), limit=1)
+        await harness.store.roll_up_runs(leader=None)
+        assert await metrics(harness) == before
+    assert await left(harness) == set()
 
 
-async def test_metrics_are_listed_newest_first_by_time_and_task(bench: Bench) -> None:
-    """As far back as was asked, and of one task if one is named."""
+async def test_metrics_are_listed_newest_first_by_time_and_task(harness: StoreHarness) -> None:
+    """As far back as requested, and of one task if it is named."""
     for task in ("b", "a"):
-        await bench.complete(await bench.claimed(new_job(task=task)))
-    bench.now.advance(minutes=5)
-    await ran(bench, every=timedelta(0))
-    await bench.store.roll_up_runs(leader=None)
-    listed = [(view.minute - MINUTE, view.task) for view in await metrics(bench)]
+        await harness.complete(await harness.claimed(new_job(task=task)))
+    harness.now.advance(minutes=5)
+    await ran(harness, every=timedelta(0))
+    await harness.store.roll_up_runs(leader=None)
+    listed = [(view.minute - MINUTE, view.task) for view in await metrics(harness)]
     assert listed == [(timedelta(minutes=5), "greet"), (timedelta(0), "a"), (timedelta(0), "b")]
-    assert [view.task for view in await bench.store.list_metrics(since=timedelta(minutes=1))] == ["greet"]
-    assert [view.task for view in await bench.store.list_metrics(since=HOUR, task="b")] == ["b"]
+    assert [view.task for view in await harness.store.list_metrics(since=timedelta(minutes=1))] == ["greet"]
+    assert [view.task for view in await harness.store.list_metrics(since=HOUR, task="b")] == ["b"]
 
 
 # Terms
@@ -328,25 +333,25 @@ VERBS: dict[str, Callable[[Store, Term], Awaitable[list[str] | int]]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_leader_writes_under_its_term_alone(bench: Bench, verb: str) -> None:
-    """Nothing of an old term, of one to come, or of a lease given back is written; the leader's own is."""
+async def test_a_leader_writes_under_its_term_alone(harness: StoreHarness, verb: str) -> None:
+    """Nothing is written under an old term, a later one, or a released lease; under the leader's own it is."""
     act = VERBS[verb]
-    await bench.store.register_worker(worker_record("stopped"))
-    await bench.store.stop_worker("stopped")
-    await ran(bench, 2)
-    bench.now.value += 2 * HOUR
-    await bench.store.register_worker(worker_record("late", alive_for=timedelta(0)))
-    await ran(bench, 2)
-    old = await won(bench.store)
-    bench.now.value += TTL
-    leader = await won(bench.store, "bob")
-    before = await bench.snapshot()
+    await harness.store.register_worker(worker_record("stopped"))
+    await harness.store.stop_worker("stopped")
+    await ran(harness, 2)
+    harness.now.value += 2 * HOUR
+    await harness.store.register_worker(worker_record("late", alive_for=timedelta(0)))
+    await ran(harness, 2)
+    old = await won(harness.store)
+    harness.now.value += TTL
+    leader = await won(harness.store, "bob")
+    before = await harness.snapshot()
     for term in (old.term, Term("reports", 3), Term("nothing", 2)):
-        assert not await act(bench.store, term)
-    assert await bench.snapshot() == before
-    assert await act(bench.store, leader.term)
-    await bench.store.resign_lease(leader)
-    await ran(bench, 1)
-    before = await bench.snapshot()
-    assert not await act(bench.store, leader.term)
-    assert await bench.snapshot() == before
+        assert not await act(harness.store, term)
+    assert await harness.snapshot() == before
+    assert await act(harness.store, leader.term)
+    await harness.store.resign_lease(leader)
+    await ran(harness, 1)
+    before = await harness.snapshot()
+    assert not await act(harness.store, leader.term)
+    assert await harness.snapshot() == before

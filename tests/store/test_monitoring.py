@@ -1,4 +1,4 @@
-"""The questions of monitoring.sql, as shipped, on every database. They ask the database's own clock."""
+"""The queries of monitoring.sql, as shipped, on every database. They use the database's own clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reltask.model.lease import Grant, Term
 from reltask.stores.migration import Dialect, schema_scripts
 from reltask.stores.statement import split
 from reltask.stores.store import Store
-from tests.store.bench import (
+from tests.store.store_harness import (
     Backend,
     MssqlBackend,
     PostgresBackend,
@@ -28,12 +28,12 @@ from tests.store.bench import (
 from tests.store.test_leases import asked
 
 LEADERS, STUCK, ORPHANED, DEAD, TASKS = range(5)
-"""The questions, in their order."""
+"""The queries, in their order."""
 
 
 @pytest.fixture
 async def at(backend: Backend) -> AsyncIterator[Callable[[timedelta], Store]]:
-    """A store whose time is that of the database, or so long ago."""
+    """A store whose time is the database's, or some time before it."""
     stores = []
 
     def store(ago: timedelta = timedelta(0)) -> Store:
@@ -52,7 +52,7 @@ MINUTES = timedelta(minutes=10)
 
 
 async def ask(backend: Backend, question: int) -> list[dict[str, Any]]:
-    """The rows that one of the questions answers."""
+    """The rows of one query."""
     dialects: dict[type[Backend], Dialect] = {SqliteBackend: "sqlite", MssqlBackend: "mssql"}
     dialect = dialects.get(type(backend), "postgres")
     text = split(dict(schema_scripts(dialect))["monitoring.sql"])[question]
@@ -75,7 +75,7 @@ async def ask(backend: Backend, question: int) -> list[dict[str, Any]]:
 
 
 async def lead(at: At, name: str, *, since: timedelta, metadata: str = "{}") -> Grant:
-    """A lease that was taken so long ago, and whose holder beats now."""
+    """A lease acquired some time ago, whose holder is alive."""
     wanted = asked(f"leader of {name}", name=name, ttl=timedelta(hours=1))
     answer = await at(since).acquire_lease(wanted)
     assert answer.term is not None
@@ -89,7 +89,7 @@ def ended(ago: timedelta) -> str:
 
 
 async def test_who_leads_what(backend: Backend, at: At) -> None:
-    """Each lease with its holder, if it has one, and what it publishes."""
+    """Each lease with its holder, if it has one, and its metadata."""
     await lead(at, "a", since=MINUTES, metadata=ended(NOW))
     await at(NOW).resign_lease(await lead(at, "b", since=MINUTES))
     await at(NOW).acquire_lease(asked("carl", name="a", waits=MINUTES))
@@ -100,7 +100,7 @@ async def test_who_leads_what(backend: Backend, at: At) -> None:
 
 
 async def test_which_leader_is_stuck(backend: Backend, at: At) -> None:
-    """It beats, and has finished nothing for long; not one that works, nor a new one, nor one that never tells."""
+    """It sends heartbeats and has finished nothing for long. New ones, and those without metadata, are not."""
     await lead(at, "works", since=MINUTES, metadata=ended(NOW))
     await lead(at, "new", since=NOW, metadata=ended(MINUTES))
     await lead(at, "quiet", since=MINUTES)
@@ -110,16 +110,16 @@ async def test_which_leader_is_stuck(backend: Backend, at: At) -> None:
     assert [row["name"] for row in await ask(backend, STUCK)] == ["reltask:maintenance", "stuck"]
 
 
-async def test_which_lease_nobody_takes(backend: Backend, at: At) -> None:
-    """Ended for a while, though somebody waits for it."""
+async def test_which_lease_is_not_acquired(backend: Backend, at: At) -> None:
+    """Ended for a while, though a candidate waits for it."""
     await at(MINUTES).acquire_lease(asked("alice"))
     assert await ask(backend, ORPHANED) == []
     await at(MINUTES).acquire_lease(asked("bob", waits=2 * MINUTES))
     assert [row["name"] for row in await ask(backend, ORPHANED)] == ["reports"]
 
 
-async def test_who_died(backend: Backend, at: At) -> None:
-    """Without a sign of life past its promise, marked or not; not the stopped and not the living."""
+async def test_which_workers_died(backend: Backend, at: At) -> None:
+    """Without a heartbeat past its alive time, marked or not; not stopped or living ones."""
     for name in ("dead", "stopped"):
         await at(MINUTES).register_worker(worker_record(name))
     await at(MINUTES).stop_worker("stopped")

@@ -31,7 +31,7 @@ asyncio.run(main())
 """
 
 
-def test_a_process_ends_in_good_order_while_an_answer_is_overdue(mssql_url: str) -> None:
+def test_a_process_exits_cleanly_while_an_answer_is_overdue(mssql_url: str) -> None:
     """The driver would close the connection under the thread that uses it, and crash the process."""
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, mssql_url],

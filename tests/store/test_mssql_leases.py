@@ -1,4 +1,4 @@
-"""The guard of a lease on SQL Server: an application lock, which keeps takeovers out and lets the leader's beats in."""
+"""The guard of a lease on SQL Server: an application lock, which blocks takeovers but not heartbeats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from reltask.model.lease import Grant, LeaseRequest, Term
 from reltask.stores.store import Store
 from tests.mssql_server import VARIABLE, open_connection, run
-from tests.store.bench import MssqlBackend, Now
+from tests.store.store_harness import MssqlBackend, Now
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,7 +32,7 @@ UPDATE reltask.Leases SET Term = Term + 1 WHERE Name = N'reports';
 
 @pytest.fixture
 async def stores(mssql_url: str) -> AsyncIterator[tuple[Store, Store, Now]]:
-    """A leader's store, another's, and the time that both see."""
+    """A leader's store, another one, and the time of both."""
     now, backend = Now(), MssqlBackend(mssql_url)
     one, other = backend.store(now), backend.store(now)
     yield one, other, now
@@ -41,14 +41,14 @@ async def stores(mssql_url: str) -> AsyncIterator[tuple[Store, Store, Now]]:
 
 
 async def tried(store: Store, holder: str, **fields: Any) -> tuple[int | None, Grant]:
-    """A try for the lease: the term that it won, and the grant that it would be."""
+    """Try to acquire the lease; return the term and the grant."""
     request = LeaseRequest(**{"name": "reports", "holder": holder, "acquisition": uuid4(), "ttl": TTL, **fields})
     term = (await store.acquire_lease(request)).term
     return term, Grant(term=Term("reports", term or 0), acquisition=request.acquisition)
 
 
-async def test_a_guard_keeps_takeovers_out_and_lets_beats_in(stores: tuple[Store, Store, Now]) -> None:
-    """While the leader's transaction is open its own beats pass, and a try is refused although the lease has ended."""
+async def test_a_guard_blocks_takeovers_and_allows_heartbeats(stores: tuple[Store, Store, Now]) -> None:
+    """During the leader's transaction its heartbeats pass, and a try is refused although the lease has ended."""
     leader, rival, now = stores
     _, grant = await tried(leader, "alice")
     async with leader.transaction(timeout=PATIENCE) as transaction:
@@ -59,8 +59,8 @@ async def test_a_guard_keeps_takeovers_out_and_lets_beats_in(stores: tuple[Store
     assert (await tried(rival, "bob"))[0] == 2
 
 
-async def test_a_lease_given_back_under_a_guard_is_free_after_it(stores: tuple[Store, Store, Now]) -> None:
-    """A person can take it away at once; the next holder has to wait for what the last one is committing."""
+async def test_a_lease_released_under_a_guard_is_free_after_it(stores: tuple[Store, Store, Now]) -> None:
+    """An operator can release it at once; the next holder waits for the last one's commit."""
     leader, rival, _ = stores
     _, grant = await tried(leader, "alice")
     async with leader.transaction(timeout=PATIENCE) as transaction:
@@ -80,20 +80,20 @@ async def test_two_guards_of_one_leader_do_not_wait_for_each_other(stores: tuple
 
 
 async def test_a_takeover_under_way_is_waited_for(stores: tuple[Store, Store, Now], mssql_url: str) -> None:
-    """The guard looks at the term after it has the lock: it never sees the term from before a takeover's commit."""
+    """The guard reads the term after it has the lock: it never sees the term from before a takeover's commit."""
     leader, _, _ = stores
     _, grant = await tried(leader, "alice")
     with closing(open_connection(mssql_url)) as rival:
         run(rival, TAKEOVER)
         async with leader.transaction(timeout=PATIENCE) as transaction:
             guard = asyncio.create_task(transaction.guard_lease(grant.term))
-            await asyncio.wait([guard], timeout=1)  # time to be asked; whether it has answered does not matter
+            await asyncio.wait([guard], timeout=1)  # time to be sent; whether it has answered does not matter
             run(rival, "COMMIT TRANSACTION")
             assert not await guard
 
 
 async def test_writes_of_an_old_term(stores: tuple[Store, Store, Now]) -> None:
-    """Maintenance in the name of a term that is over writes nothing; in the name of the next it does."""
+    """Maintenance under an old term writes nothing; under the current one it does."""
     leader, rival, now = stores
     _, old = await tried(leader, "alice")
     now.value += TTL

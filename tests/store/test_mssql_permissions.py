@@ -1,4 +1,7 @@
-"""The roles of SQL Server's permissions.sql: each can do its work, and nothing beyond. Only where there is a server."""
+"""The roles of SQL Server's permissions.sql: each can do its work, and no more.
+
+Only where there is a server.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ Url = Callable[[str], str]
 
 @pytest.fixture
 def url_mssql(mssql_url: str) -> Iterator[Url]:
-    """The database with its roles, permissions run twice; call it with a role to get that user's URL."""
+    """The database with its roles, the script run twice.
+
+    Call it with a role to get that user's URL.
+    """
     names = {role: f"reltask_{role}_{uuid4().hex[:8]}" for role in ROLES}
     password = f"aA1-{secrets.token_hex(16)}"
     with closing(open_connection(mssql_url)) as connection:
@@ -62,7 +68,7 @@ def url_mssql(mssql_url: str) -> Iterator[Url]:
         where = parts.netloc.rpartition("@")[2]
         yield lambda role: urlunsplit(parts._replace(netloc=f"{names[role]}:{password}@{where}"))
         for name in names.values():
-            with suppress(Exception):  # a server that still holds a session of theirs keeps them
+            with suppress(Exception):  # a server that still has their session keeps them
                 run(connection, f"DROP USER {name}")
                 run(connection, f"DROP LOGIN {name}")
 

@@ -1,4 +1,4 @@
-"""What only SQL Server does to a transaction: it may end one in the middle, and take what follows one by one."""
+"""What only SQL Server does: it may end a transaction in the middle, and commit later statements one by one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from reltask.errors import PermanentError, TransientError
 from reltask.model.job import NewJob
 from tests.mssql_server import VARIABLE
-from tests.store.bench import MssqlBackend, new_job
+from tests.store.store_harness import MssqlBackend, new_job
 
 if TYPE_CHECKING:
     from reltask.stores.mssql.store import MssqlStore
@@ -39,7 +39,7 @@ async def names(store: MssqlStore) -> list[str]:
 
 
 async def test_values_by_position_or_by_name(store: MssqlStore) -> None:
-    """In the driver's own style, or in that of every other database."""
+    """In the driver's own style, or in that of the other databases."""
     async with store.transaction(timeout=PATIENCE) as writing:
         await writing.execute(ADD, name="a")
         await writing.execute(ADD.replace(":name", "?"), "b")
@@ -48,8 +48,8 @@ async def test_values_by_position_or_by_name(store: MssqlStore) -> None:
     assert await names(store) == ["a", "b"]
 
 
-async def test_after_an_error_that_leaves_it_open_a_transaction_goes_on(store: MssqlStore) -> None:
-    """A duplicate is the driver's own error, and the user may have expected it."""
+async def test_a_transaction_continues_after_an_error_that_leaves_it_open(store: MssqlStore) -> None:
+    """A duplicate raises the driver's own error, which the user may expect."""
     async with store.transaction(timeout=PATIENCE) as writing:
         await writing.execute(ADD, name="a")
         with pytest.raises(Exception, match=r"(?i)duplicate"):
@@ -59,7 +59,7 @@ async def test_after_an_error_that_leaves_it_open_a_transaction_goes_on(store: M
 
 
 async def deadlocked(store: MssqlStore, after: NewJob | str | None = None) -> None:
-    """A transaction that the server ends in the middle; the user swallows the error, and perhaps goes on."""
+    """A transaction that the server ends in the middle; the user swallows the error, and may continue."""
     async with store.transaction(timeout=PATIENCE) as writing:
         await writing.execute(ADD, name="a")
         with pytest.raises(Exception, match="as by a deadlock"):
@@ -88,8 +88,8 @@ async def begin_inside(store: MssqlStore) -> None:
         await writing.execute("BEGIN TRANSACTION")
 
 
-async def test_a_transaction_that_is_begun_inside_and_left_open_is_an_error(store: MssqlStore) -> None:
-    """COMMIT would only end the inner one: what looks committed would be gone with the connection."""
+async def test_a_nested_transaction_left_open_is_an_error(store: MssqlStore) -> None:
+    """COMMIT would only end the inner one: the writes would be lost with the connection."""
     with pytest.raises(PermanentError, match="begun inside the task's own"):
         await begin_inside(store)
     assert await names(store) == []

@@ -1,4 +1,4 @@
-"""The four roles of permissions.sql: each can do its work, and nothing beyond it."""
+"""The four roles of permissions.sql: each can do its work, and no more."""
 
 from __future__ import annotations
 
@@ -119,7 +119,10 @@ Url = Callable[[str], str]
 
 @pytest.fixture
 async def url(postgres_server: PostgresServer, postgres_url: str) -> Url:
-    """The database with its roles, permissions run twice; call it with a role to get that user's URL."""
+    """The database with its roles, the script run twice.
+
+    Call it with a role to get that user's URL.
+    """
     name = postgres_url.rpartition("/")[2]
     secrets = "create schema elsewhere; create table elsewhere.secrets ()"
     logins = [LOGINS.format(role) for role in ROLES]
@@ -129,7 +132,7 @@ async def url(postgres_server: PostgresServer, postgres_url: str) -> Url:
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_role_cannot_do_more_than_its_work(url: Url, role: str) -> None:
-    """Each forbidden statement is refused for lack of privilege, not for some other reason."""
+    """Each forbidden statement is refused for lack of privilege, not for another reason."""
     connection = await asyncpg.connect(url(role))
     try:
         for statement in FORBIDDEN[role]:
@@ -151,8 +154,11 @@ async def test_worker_role_leads(url: Url) -> None:
         await role_work.lead(store)
 
 
-async def test_worker_role_erases_no_fresh_ledger_rows(url: Url, postgres_url: str) -> None:
-    """Whatever a worker's user sends: a row younger than an hour stays. Older ones can be pruned, by reltask's verb."""
+async def test_worker_role_deletes_no_recent_ledger_rows(url: Url, postgres_url: str) -> None:
+    """Whatever a worker's user sends: a row younger than an hour stays.
+
+    Older ones can be pruned, by reltask's verb.
+    """
     owner, worker = await asyncpg.connect(postgres_url), await asyncpg.connect(url("run"))
     try:
         await owner.execute(ADD_RUN)
@@ -169,7 +175,7 @@ async def test_worker_role_erases_no_fresh_ledger_rows(url: Url, postgres_url: s
         await worker.close()
 
 
-async def test_enqueue_role_adds_jobs_and_knows_a_repeated_one(url: Url) -> None:
+async def test_enqueue_role_adds_jobs_and_recognises_a_repeated_one(url: Url) -> None:
     """Enqueueing works under reltask_enqueue, alone and in bulk; nothing else does."""
     assert role_work.MANY >= WORTH_COPYING
     async with role_work.opened(PostgresStore(url("enqueue"))) as store:
@@ -186,7 +192,7 @@ async def test_read_role_sees_everything(url: Url) -> None:
 
 
 async def test_migrate_role_can_migrate(url: Url) -> None:
-    """Under reltask_migrate a schema that looks old is brought up to date, and a table can be altered."""
+    """Under reltask_migrate an outdated schema is migrated, and a table can be altered."""
     connection = await asyncpg.connect(url("migrate"))
     try:
         await connection.execute("update reltask.meta set schema_version = 0")
@@ -197,8 +203,8 @@ async def test_migrate_role_can_migrate(url: Url) -> None:
     assert await pending_postgres(url("migrate")) == []
 
 
-async def test_running_it_again_takes_nothing_away(url: Url, postgres_url: str) -> None:
-    """Between any two statements of the script others see the same grants and policies: workers can run beside it."""
+async def test_running_the_script_again_removes_nothing(url: Url, postgres_url: str) -> None:
+    """Between any two statements of the script other sessions see the same grants and policies: workers can run."""
     assert url("run")
     administrator, observer = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
     try:
@@ -214,8 +220,8 @@ async def test_running_it_again_takes_nothing_away(url: Url, postgres_url: str) 
 
 @pytest.mark.slow
 async def test_an_administrator_need_not_be_a_superuser() -> None:
-    """Whoever owns the database and may create roles can run it, again too, and migrates afterwards as before."""
-    with PostgresServer() as server:  # roles belong to a whole server, and here nobody has made them yet
+    """The owner of the database who may create roles can run it, repeatedly, and migrates as before."""
+    with PostgresServer() as server:  # roles belong to a whole server, and do not exist here yet
         server.execute("create role administrator login createrole", "create database mine owner administrator")
         url = server.url("mine", user="administrator")
         assert await migrate_postgres(url)

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own: connections that break, answers that are lost, signals, and clear words about all of it."""
+"""What is specific to PostgreSQL: broken connections, lost answers, signals, and clear errors for all of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
 
 @pytest.fixture
 async def operator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Somebody else's connection: holds locks, ends sessions, looks."""
+    """Another connection: holds locks, ends sessions, reads."""
     connection = await asyncpg.connect(postgres_url)
     yield connection
     await connection.close()
@@ -83,7 +83,7 @@ END = f"select pg_terminate_backend(pid) {OURS}"
 
 
 async def until(connection: asyncpg.Connection, query: str, count: int) -> None:
-    """Wait until the server shows that many sessions; the test's own time limit ends a wait in vain."""
+    """Wait until the server shows that many sessions. The test's timeout ends the wait."""
     while await connection.fetchval(query) != count:
         await connection.execute("select pg_stat_clear_snapshot()")
 
@@ -94,7 +94,7 @@ async def until(connection: asyncpg.Connection, query: str, count: int) -> None:
 async def test_write_whose_connection_ends_is_ambiguous_and_read_is_transient(
     store: PostgresStore, operator: asyncpg.Connection
 ) -> None:
-    """Nobody knows whether a write was applied when its connection ends before the answer; a read did no harm."""
+    """A write may or may not have been applied when its connection ends before the answer; a read changes nothing."""
     for verb, kind in ((store.reclaim_jobs(), AmbiguousError), (store.read_status(), TransientError)):
         transaction = operator.transaction()
         await transaction.start()
@@ -108,13 +108,11 @@ async def test_write_whose_connection_ends_is_ambiguous_and_read_is_transient(
         await transaction.rollback()
 
 
-async def test_connection_that_died_while_idle_is_replaced_unnoticed(
-    store: PostgresStore, operator: asyncpg.Connection
-) -> None:
+async def test_connection_that_died_while_idle_is_replaced(store: PostgresStore, operator: asyncpg.Connection) -> None:
     """A connection that is known to be closed is not used: no error, no retry."""
     await operator.execute(END)
     async with asyncio.timeout(30):
-        # until the loop has read that the other side has hung up
+        # until the loop has read that the other side has closed
         while not all(connection.is_closed() for connection in store._connections._idle):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert (await store.read_status()).due == 0
@@ -122,7 +120,7 @@ async def test_connection_that_died_while_idle_is_replaced_unnoticed(
 
 @pytest.mark.slow
 async def test_store_survives_a_restart_of_the_server(postgres_server: PostgresServer, store: PostgresStore) -> None:
-    """Once the server is known to be away errors are transient; afterwards the same store goes on."""
+    """Once the server is known to be away errors are transient; afterwards the same store works."""
     job = NewJob(id=uuid4(), task="t")
     await store.enqueue_jobs([job])
     postgres_server.stop("immediate")
@@ -138,13 +136,13 @@ async def test_store_survives_a_restart_of_the_server(postgres_server: PostgresS
 
 
 @pytest.mark.slow
-async def test_server_gives_up_before_the_client(
+async def test_server_times_out_before_the_client(
     postgres_url: str, operator: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A statement that takes too long is ended by the server, so that it is certain that it was not applied."""
+    """A statement that takes too long is ended by the server, so that it was certainly not applied."""
     options = PostgresOptions(command_timeout=10.0)
     assert connections._session(options)["statement_timeout"] == "8000"
-    monkeypatch.setattr(connections, "SERVER_SHARE", 0.05)  # so soon that no pause makes the client the first
+    monkeypatch.setattr(connections, "SERVER_SHARE", 0.05)  # so short that no pause makes the client the first
     async with opened(postgres_url, options) as store, operator.transaction():
         await operator.execute("lock table reltask.jobs in access exclusive mode")
         with pytest.raises(TransientError, match="57014"):
@@ -152,10 +150,10 @@ async def test_server_gives_up_before_the_client(
 
 
 @pytest.mark.parametrize("refused", [False, True])
-async def test_connection_in_use_is_closed_when_its_store_has_been_closed(
+async def test_connection_in_use_closes_after_its_store_was_closed(
     postgres_url: str, operator: asyncpg.Connection, refused: bool
 ) -> None:
-    """A statement under way goes on to its end, and its connection ends with it, however that answers."""
+    """A running statement finishes, and its connection closes with it, whatever the answer."""
     store = PostgresStore(postgres_url)
     await store.open()
     transaction = operator.transaction()
@@ -174,7 +172,7 @@ async def test_connection_in_use_is_closed_when_its_store_has_been_closed(
 async def test_cancelled_statement_costs_one_connection_and_no_place(
     postgres_url: str, operator: asyncpg.Connection
 ) -> None:
-    """Cancelling a call in flight leaves the store usable, even with room for one connection only."""
+    """Cancelling a running call leaves the store usable, even with room for one connection only."""
     async with opened(postgres_url, PostgresOptions(pool_size=1)) as store:
         async with operator.transaction():
             await operator.execute("lock table reltask.jobs in access exclusive mode")
@@ -187,10 +185,10 @@ async def test_cancelled_statement_costs_one_connection_and_no_place(
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-async def test_server_that_isolates_more_by_default_changes_nothing(
+async def test_stricter_default_isolation_changes_nothing(
     postgres_server: PostgresServer, postgres_url: str, operator: asyncpg.Connection, level: str
 ) -> None:
-    """A statement that has waited for a row goes on with what it finds then, whatever the database's default says."""
+    """A statement that has waited for a row continues with its current state, whatever the database's default."""
     name = await operator.fetchval("select current_database()")
     postgres_server.execute(f"alter database {name} set default_transaction_isolation = '{level}'")
     async with opened(postgres_url) as store:
@@ -204,7 +202,7 @@ async def test_server_that_isolates_more_by_default_changes_nothing(
 
 
 class Cutter:
-    """A TCP proxy that can swallow the server's next answer and end the connection instead."""
+    """A TCP proxy that can drop the server's next answer and close the connection."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -278,7 +276,7 @@ async def test_claim_and_completion_are_not_sent_again_after_a_lost_answer(
 
 
 async def test_idle_worker_needs_one_connection(store: PostgresStore, operator: asyncpg.Connection) -> None:
-    """Polls, beats and LISTEN share one connection as long as nothing runs at the same time."""
+    """Polls, heartbeats and LISTEN share one connection while nothing runs at the same time."""
     async with store.listen(lambda _: None):
         for _ in range(3):
             await store.claim_jobs(request())
@@ -310,7 +308,7 @@ async def test_signal_wakes_and_a_broken_listener_listens_again(
 
 
 def recorded() -> tuple[Signals, list[datetime | None]]:
-    """Signals, and what they have sent."""
+    """Signals, and what they sent."""
     sent: list[datetime | None] = []
 
     async def send(due_at: datetime | None) -> None:
@@ -320,13 +318,13 @@ def recorded() -> tuple[Signals, list[datetime | None]]:
 
 
 def play(scenario: Coroutine[Any, Any, None]) -> None:
-    """Play a scenario in virtual time: a pause of the machine is not taken for one between signals."""
+    """Run a scenario in virtual time, where a pause of the machine does not count."""
     with virtual_time() as time:
         time.run(scenario)
 
 
 def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
-    """The first signal of a burst goes out at once, all others become one more: the earliest of them."""
+    """The first signal of a burst is sent at once; all others become one more, with the earliest time."""
     signals, sent = recorded()
     start = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -340,8 +338,8 @@ def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
     assert sent == [start + timedelta(minutes=9), start + timedelta(minutes=2)]
 
 
-def test_a_signal_for_now_outdoes_one_for_later() -> None:
-    """Whoever waits for the throttle together is spoken for together, and "now" is the earliest."""
+def test_a_signal_for_now_replaces_one_for_later() -> None:
+    """Signals that wait for the throttle are merged, and "now" is the earliest."""
     signals, sent = recorded()
     later = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -354,8 +352,8 @@ def test_a_signal_for_now_outdoes_one_for_later() -> None:
     assert sent == [None, None]
 
 
-def test_whoever_is_cancelled_while_closing_leaves_the_planned_signal() -> None:
-    """It is somebody else's news: it is sent all the same, and closing again waits for it."""
+def test_cancelling_a_close_leaves_the_planned_signal() -> None:
+    """Another caller's signal is still sent, and closing again waits for it."""
     signals, sent = recorded()
 
     async def scenario() -> None:
@@ -373,7 +371,7 @@ def test_whoever_is_cancelled_while_closing_leaves_the_planned_signal() -> None:
 
 
 def test_closing_waits_for_the_signal_that_is_being_sent() -> None:
-    """It has a connection in use, which could not be closed: its loop would end under it."""
+    """It uses a connection that could not be closed: its loop would end under it."""
     sent: list[str] = []
 
     async def send(_: datetime | None) -> None:
@@ -394,8 +392,8 @@ def test_closing_waits_for_the_signal_that_is_being_sent() -> None:
     assert sent == ["begun", "begun", "ended", "ended"]
 
 
-def test_a_planned_signal_that_is_cancelled_makes_room_for_the_next() -> None:
-    """Somebody cancels every task of the loop: whoever closes does not hear of it, and later signals are sent."""
+def test_a_cancelled_planned_signal_makes_room_for_the_next() -> None:
+    """If every task of the loop is cancelled, closing does not raise, and later signals are sent."""
     signals, sent = recorded()
 
     async def scenario() -> None:
@@ -411,11 +409,9 @@ def test_a_planned_signal_that_is_cancelled_makes_room_for_the_next() -> None:
     assert sent == [None, None]
 
 
-@pytest.mark.parametrize("verb", ["signal", "read_status"], ids=["while a signal is planned", "in a goodbye"])
-async def test_store_whose_closing_is_cut_off_leaves_no_connection(
-    postgres_url: str, operator: asyncpg.Connection, verb: str
-) -> None:
-    """Whoever closes a store and is cancelled closes its connections all the same."""
+@pytest.mark.parametrize("verb", ["signal", "read_status"], ids=["while a signal is planned", "while closing"])
+async def test_cancelled_close_leaves_no_connection(postgres_url: str, operator: asyncpg.Connection, verb: str) -> None:
+    """Cancelling a store's close still closes its connections."""
     store = PostgresStore(postgres_url)
     await store.open()
     async with store.transaction(timeout=MINUTE):
@@ -426,19 +422,19 @@ async def test_store_whose_closing_is_cut_off_leaves_no_connection(
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert [*store._connections._idle, *store._tasks_connections._idle] == []
-    await store.close()  # the signal may have been on its way: it takes a connection of its own
+    await store.close()  # a running signal may use a separate connection
     await until(operator, SESSIONS, 0)
 
 
 @pytest.mark.parametrize("due_at", [None, datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)])
 def test_a_signal_carries_its_time(due_at: datetime | None) -> None:
-    """A time arrives as it was sent; what cannot be read means now."""
+    """A time arrives as it was sent; an unreadable one means now."""
     assert from_payload(to_payload(due_at)) == due_at
     assert from_payload("yesterday") is None
 
 
 async def test_pgbouncer_gets_no_session_state(postgres_url: str, operator: asyncpg.Connection) -> None:
-    """Behind a transaction pooler nothing may live in the session."""
+    """Behind a transaction pooler no state may live in the session."""
     async with opened(f"{postgres_url}?pgbouncer=true") as store:
         await store.enqueue_jobs([NewJob(id=uuid4(), task="t") for _ in range(WORTH_COPYING)])
         assert (await store.claim_jobs(request())).claims
@@ -447,7 +443,7 @@ async def test_pgbouncer_gets_no_session_state(postgres_url: str, operator: asyn
             assert not listening
 
 
-# Clear words
+# Clear errors
 
 
 @pytest.mark.parametrize(
@@ -487,13 +483,20 @@ ENVIRONMENT = ("PGHOST", "PGSERVICE", "PGSSLMODE")
         ("postgresql://localhost/d", {"PGHOST": "db.example.com", "PGSERVICE": "mine"}, False),
         ("postgresql:///d", {"PGSERVICE": "mine"}, True),
         ("postgresql:///d", {"PGHOST": "db.example.com", "PGSSLMODE": "prefer"}, True),
-        ("postgresql:///d", {"PGHOST": "db.example.com", "PGSSLMODE": "verify-full"}, False),  # the driver's, and more
+        (
+            "postgresql:///d",
+            {"PGHOST": "db.example.com", "PGSSLMODE": "verify-full"},
+            False,
+        ),  # the driver's option, and more
     ],
 )
 def test_host_from_the_environment_counts_like_one_in_the_url(
     monkeypatch: pytest.MonkeyPatch, url: str, environment: dict[str, str], *, tls: bool
 ) -> None:
-    """Where the URL names no host, the environment may. Its word on TLS counts if it asks for more than reltask."""
+    """If the URL names no host, the environment may.
+
+    Its TLS settings count if they are stricter than reltask's.
+    """
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -501,8 +504,8 @@ def test_host_from_the_environment_counts_like_one_in_the_url(
     assert ("sslmode=require" in read_url(url).dsn) is tls
 
 
-def test_service_has_to_come_with_a_word_about_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service file can lead anywhere, and may ask for more TLS than reltask would. A token is never sent there."""
+def test_service_needs_an_sslmode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service file can lead anywhere, and may ask for stricter TLS. A token is never sent there."""
     monkeypatch.setenv("PGHOST", "db.example.com")
     with pytest.raises(SettingsError, match="names a service"):
         read_url("postgresql:///d?service=mine")
@@ -515,7 +518,7 @@ async def test_server_named_by_the_environment_gets_no_password_in_clear_text(
     postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Off this machine, a server without TLS is refused before anything is sent to it."""
-    monkeypatch.setenv("PGHOST", "0.0.0.0")  # it leads here, but does not look so
+    monkeypatch.setenv("PGHOST", "0.0.0.0")  # it leads here, but does not look local
     monkeypatch.setenv("PGPORT", str(postgres_server.port))
     with pytest.raises(PermanentError, match="does not offer TLS"):
         async with opened("postgresql://postgres@/postgres"):
@@ -523,7 +526,7 @@ async def test_server_named_by_the_environment_gets_no_password_in_clear_text(
 
 
 async def test_server_without_tls_is_a_clear_error(postgres_url: str) -> None:
-    """Where TLS is required and not offered, the message says what to change."""
+    """If TLS is required and not offered, the message says what to change."""
     with pytest.raises(PermanentError, match="does not offer TLS"):
         async with opened(f"{postgres_url}?sslmode=require"):
             pass
@@ -543,7 +546,7 @@ async def test_server_without_tls_is_a_clear_error(postgres_url: str) -> None:
     ],
 )
 async def test_tls_option_that_cannot_be_used_is_named(home: Path, options: str, reason: str) -> None:
-    """Nothing was sent and trying again would not help: a setting is wrong, and the message says which and why."""
+    """Nothing was sent and a retry would not help: a setting is wrong, and the message says which and why."""
     (home / "empty.pem").touch()
     with pytest.raises(SettingsError, match=reason.format(home=home)) as caught:
         async with opened(f"postgresql://me@127.0.0.1:1/d?{options.format(home=home)}"):
@@ -552,7 +555,7 @@ async def test_tls_option_that_cannot_be_used_is_named(home: Path, options: str,
 
 
 async def test_tls_option_of_the_environment_counts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver reads PostgreSQL's own variables where the URL is silent, so they can be what is wrong."""
+    """The driver reads PostgreSQL's variables if the URL is silent, so they can be wrong too."""
     monkeypatch.setenv("PGSSLMODE", "bogus")
     with pytest.raises(SettingsError, match="PGSSLMODE"):
         async with opened("postgresql://me@127.0.0.1:1/d"):
@@ -567,7 +570,7 @@ async def test_tls_option_of_the_environment_counts(home: Path, monkeypatch: pyt
 @pytest.mark.parametrize("options", ["sslmode=disable&sslcert=/nope", "sslmode=prefer&sslrootcert=/nope", "host=/nope"])
 @pytest.mark.usefixtures("home")
 async def test_server_that_is_away_is_not_blamed_on_files(options: str) -> None:
-    """A file that this sslmode does not need is no reason; nor is a socket file that is not there yet."""
+    """A file that this sslmode does not need is not the cause; nor is a socket file that does not exist yet."""
     with pytest.raises(TransientError):
         async with opened(f"postgresql://{'' if 'host' in options else '127.0.0.1:1'}/d?{options}"):
             pass
@@ -587,7 +590,7 @@ async def test_server_that_is_away_is_not_blamed_on_files(options: str) -> None:
     ],
 )
 async def test_no_error_shows_the_password(url: str) -> None:
-    """An address that cannot be reached or read is reported without its secret, in the whole chain of causes."""
+    """An unreachable or malformed address is reported without its secret, in the whole chain of causes."""
     with pytest.raises((TransientError, PermanentError, SettingsError)) as caught:
         async with opened(url):
             pass
@@ -595,7 +598,7 @@ async def test_no_error_shows_the_password(url: str) -> None:
 
 
 async def test_no_error_shows_an_argument(store: PostgresStore) -> None:
-    """PostgreSQL and the driver quote a value that they refuse; reltask's error does not, nor does its cause."""
+    """PostgreSQL and the driver quote a value that they refuse; reltask's error and its cause do not."""
     for job in (NewJob(id=uuid4(), task="t", args="{s3cret"), NewJob(id=uuid4(), task="t", priority="s3cret")):  # type: ignore[arg-type] # what the test is about
         with pytest.raises(PermanentError) as caught:
             await store.enqueue_jobs([job])
@@ -619,7 +622,7 @@ async def test_missing_database_and_user_say_so(postgres_server: PostgresServer)
 async def test_read_only_database_is_refused_at_start(
     postgres_server: PostgresServer, postgres_url: str, operator: asyncpg.Connection
 ) -> None:
-    """A database that takes no writes is found out before work begins; so is a replica."""
+    """A database that accepts no writes is refused at the start; so is a replica."""
     name = await operator.fetchval("select current_database()")
     postgres_server.execute(f"alter database {name} set default_transaction_read_only = on")
     with pytest.raises(PermanentError, match="read-only"):
@@ -632,7 +635,7 @@ async def test_read_only_database_is_refused_at_start(
 async def test_failover_without_a_writable_server_is_transient(
     postgres_server: PostgresServer, postgres_url: str, operator: asyncpg.Connection
 ) -> None:
-    """Where `target_session_attrs` finds no server, nothing was sent: no doubt about a write, and no driver's error."""
+    """If `target_session_attrs` finds no server, nothing was sent: the error is transient, and reltask's own."""
     name = await operator.fetchval("select current_database()")
     postgres_server.execute(f"alter database {name} set default_transaction_read_only = on")
     url = f"{postgres_url}?target_session_attrs=read-write"
@@ -654,13 +657,13 @@ async def test_failover_without_a_writable_server_is_transient(
 
 
 def test_missing_driver_names_the_extra() -> None:
-    """Without asyncpg the first word is what to install."""
+    """Without asyncpg the error says what to install."""
     code = "import sys; sys.modules['asyncpg'] = None; import reltask.stores.postgres.store"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert 'pip install "reltask[postgres]"' in done.stderr
 
 
-async def test_dedicated_store_has_one_connection_and_its_own_patience(
+async def test_dedicated_store_has_one_connection_and_its_own_timeout(
     postgres_url: str, operator: asyncpg.Connection
 ) -> None:
     """A heartbeat's store gives up within its timeout, without a retry, and does not use the worker's connections."""
@@ -671,7 +674,8 @@ async def test_dedicated_store_has_one_connection_and_its_own_patience(
             assert await operator.fetchval(SESSIONS) == 2
             async with operator.transaction():
                 await operator.execute("lock table reltask.jobs in access exclusive mode")
-                # whoever is quicker: the server's own limit (certainly not applied), or the client's patience
+                # whichever is first: the server's limit (certainly not applied), or the client's
+                # timeout
                 with pytest.raises((TransientError, AmbiguousError)):
                     await dedicated.heartbeat_jobs("w", [], alive_for=MINUTE)
         finally:

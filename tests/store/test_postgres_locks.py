@@ -1,6 +1,6 @@
-"""Row locks on PostgreSQL: who skips a locked row, who waits for it, and what is checked again afterwards.
+"""Row locks on PostgreSQL: which verb skips a locked row, which waits for it, and what is checked afterwards.
 
-An operator's open transaction holds a row, as another worker's statement or a person's psql would.
+An operator's open transaction holds a row, as another worker's statement or a psql session would.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TAKE_AWAY = "update reltask.jobs set locked_by = 'rival', fence = fence + 1 wher
 
 @pytest.fixture
 async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    """A store that soon gives up, so that a statement that waits where it must not is found out."""
+    """A store with a short timeout, so that a statement that waits where it must not fails."""
     store = PostgresStore(postgres_url, options=PostgresOptions(command_timeout=2.0))
     await store.open()
     yield store
@@ -46,7 +46,7 @@ async def operator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 @asynccontextmanager
 async def locked(operator: asyncpg.Connection, job_id: UUID) -> AsyncIterator[None]:
-    """The row is held while the block lasts; what the operator did to it is committed at the end."""
+    """The row is held during the block; the operator's change is committed at the end."""
     async with operator.transaction():
         await operator.execute("select from reltask.jobs where id = $1 for update", job_id)
         yield
@@ -77,16 +77,16 @@ async def until_waiting(operator: asyncpg.Connection) -> None:
         await operator.execute("select pg_stat_clear_snapshot()")
 
 
-async def test_claim_skips_a_row_that_somebody_holds(store: PostgresStore, operator: asyncpg.Connection) -> None:
-    """A claim takes what is free and does not wait for the rest."""
+async def test_claim_skips_a_locked_row(store: PostgresStore, operator: asyncpg.Connection) -> None:
+    """A claim takes free rows and does not wait for the others."""
     held, *free = await add(store, 3)
     async with locked(operator, held):
         assert {one.job_id for one in await claim(store)} == set(free)
     assert [one.job_id for one in await claim(store)] == [held]
 
 
-async def test_heartbeat_skips_a_row_that_somebody_holds(store: PostgresStore, operator: asyncpg.Connection) -> None:
-    """A beat never waits: the held row is missing from the answer, the others are renewed, and it is no stray."""
+async def test_heartbeat_skips_a_locked_row(store: PostgresStore, operator: asyncpg.Connection) -> None:
+    """A heartbeat never waits: the locked row is missing from the answer, and is no stray."""
     await add(store, 3)
     held, *free = (one.hold for one in await claim(store))
     async with locked(operator, held.job_id):
@@ -96,8 +96,8 @@ async def test_heartbeat_skips_a_row_that_somebody_holds(store: PostgresStore, o
     assert answer.strays == []
 
 
-async def test_reclaim_skips_a_row_that_somebody_holds(store: PostgresStore, operator: asyncpg.Connection) -> None:
-    """An expired claim that is being written just now is left for the next sweep."""
+async def test_reclaim_skips_a_locked_row(store: PostgresStore, operator: asyncpg.Connection) -> None:
+    """An expired claim that is being written is left for the next reclaim."""
     await add(store, 2)
     held, free = (one.hold for one in await claim(store, lock_timeout=timedelta(milliseconds=1)))
     async with locked(operator, held.job_id):
@@ -107,7 +107,7 @@ async def test_reclaim_skips_a_row_that_somebody_holds(store: PostgresStore, ope
 async def test_heartbeat_and_claim_do_not_wait_for_the_workers_own_row(
     store: PostgresStore, operator: asyncpg.Connection
 ) -> None:
-    """The sign of life is a courtesy: it must not hold up a beat."""
+    """Showing life is optional: it must not delay a heartbeat."""
     await operator.execute("""
         insert into reltask.workers
         values ('w', 'h', 1, '1', null, '[]', '[]', 1, now(), now() - interval '1 hour', now())
@@ -123,7 +123,7 @@ async def test_heartbeat_and_claim_do_not_wait_for_the_workers_own_row(
 async def test_settlement_waits_and_checks_the_fence_again(
     store: PostgresStore, operator: asyncpg.Connection, verb: str
 ) -> None:
-    """A claim lost while its settlement waits for the row is refused: no ledger row, the new owner's state stands."""
+    """A claim lost while its settlement waits for the row is refused: no ledger row, the new owner's state stays."""
     await add(store, 2)
     lost, kept = (one.hold for one in await claim(store))
     async with locked(operator, lost.job_id):
@@ -152,7 +152,7 @@ async def settle(store: PostgresStore, verb: str, holds: list[Hold]) -> list[Hol
 
 @pytest.mark.slow
 async def test_batches_in_any_order_do_not_deadlock(store: PostgresStore) -> None:
-    """Settlements and beats over the same rows, shuffled and at once: each run ends once, and nothing deadlocks."""
+    """Settlements and heartbeats over the same rows, shuffled and at once: each run ends once, without a deadlock."""
     rng = random.Random(7)
     for _ in range(15):
         ids = await add(store, 60)

@@ -1,4 +1,4 @@
-"""An enqueue that is sent again, on PostgreSQL, at the worst moment."""
+"""An enqueue that is sent again on PostgreSQL, at the worst moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reltask.producer.enqueue import insert_surely
 from reltask.resilience import Policy
 from reltask.stores.postgres.connections import PostgresOptions
 from reltask.stores.postgres.store import PostgresStore
-from tests.store.bench import new_job, request
+from tests.store.store_harness import new_job, request
 
 GATE = 42
 SET_UP = """
@@ -33,7 +33,7 @@ WAITS = "select count(*) from pg_locks where locktype = 'advisory' and not grant
 
 
 class LossyStore(PostgresStore):
-    """Loses its first sending on the way: it may arrive later."""
+    """Loses its first request, which may arrive later."""
 
     lost = False
 
@@ -46,7 +46,7 @@ class LossyStore(PostgresStore):
 
 @pytest.fixture
 async def operator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Holds the gate through which the resend must pass between its snapshot and its insert."""
+    """Holds the lock that the resend waits for between its snapshot and its insert."""
     connection = await asyncpg.connect(postgres_url)
     await connection.execute(SET_UP)
     await connection.execute("select pg_advisory_lock($1)", GATE)
@@ -55,7 +55,7 @@ async def operator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def test_a_resend_brings_no_ended_job_back(postgres_url: str, operator: asyncpg.Connection) -> None:
-    """The first sending arrives, its job is claimed and done, all between the resend's snapshot and its insert."""
+    """The first request arrives, its job is claimed and done, all between the resend's snapshot and its insert."""
     policy = Policy(clock=SystemClock(), rng=random.Random(1))
     resender = LossyStore(postgres_url, options=PostgresOptions(application_name="resender"), policy=policy)
     late = PostgresStore(postgres_url)

@@ -1,4 +1,4 @@
-"""Delays, on a server whose clocks are put forward that night."""
+"""Delays on a server where daylight saving time begins that night."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from reltask.model.job import Failure, NewJob, Outcome, Release
 from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.postgres.values import WORTH_COPYING
-from tests.store.bench import new_job, recurring, request, seen
+from tests.store.store_harness import new_job, recurring, request, seen
 
 EVENING = datetime(2025, 3, 29, 20, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -38,14 +38,14 @@ async def due(store: PostgresStore, job: NewJob) -> datetime:
 
 @pytest.mark.parametrize("count", [1, 2, WORTH_COPYING])
 async def test_delayed_by_a_day(store: PostgresStore, count: int) -> None:
-    """A day is 24 hours, however many jobs are enqueued at once, and whatever the clocks on the wall show."""
+    """A day is 24 hours, however many jobs are enqueued at once, and whatever the local time."""
     jobs = [new_job(delay=DAY) for _ in range(count)]
     await store.enqueue_jobs(jobs)
     assert await due(store, jobs[-1]) == EVENING + DAY
 
 
-async def test_declared_anew(store: PostgresStore) -> None:
-    """So it is for a schedule that is changed."""
+async def test_declared_again(store: PostgresStore) -> None:
+    """The same for a changed schedule."""
     job = recurring(declaration="old")
     await store.enqueue_jobs([job])
     changed = recurring(declaration="new", delay=DAY)
@@ -54,7 +54,7 @@ async def test_declared_anew(store: PostgresStore) -> None:
 
 
 async def test_tried_again_and_snoozed_after_a_day(store: PostgresStore) -> None:
-    """And for a failed run's next attempt, and for a snooze."""
+    """The same for a failed run's next attempt, and for a snooze."""
     failed, snoozed = new_job(), new_job()
     for job in (failed, snoozed):
         await store.enqueue_jobs([job])

@@ -1,6 +1,7 @@
-"""What PostgreSQL's TLS options come to, at a real PostgreSQL behind TLS: the same as in psql, and never clear text.
+"""PostgreSQL's TLS options at a real PostgreSQL behind TLS: the same as in psql, and never clear text.
 
-The server is reached as 127.0.0.1, which its certificate names; or as 0.0.0.0, which leads here but does not look so.
+The server is reached as 127.0.0.1, which its certificate names; or as 0.0.0.0, which leads here but
+does not look local.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.azure.tls import SSL_REQUEST, TlsFront, server_context, tls_front
 from tests.postgres_server import PostgresServer
 
 ELSEWHERE = "0.0.0.0"
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def front(postgres_server: PostgresServer, home: Path) -> Iterator[TlsFront]:
 
 @pytest.fixture
 def usual(home: Path) -> Path:
-    """The folder in which PostgreSQL's clients look for files that nothing names."""
+    """The folder in which PostgreSQL's clients look for default files."""
     (home / ".postgresql").mkdir()
     return home / ".postgresql"
 
@@ -49,14 +50,14 @@ async def attempt(url: str) -> None:
 
 
 async def test_certificate_named_in_the_url_is_shown(front: TlsFront) -> None:
-    """Off this machine, where reltask demands TLS, `sslcert` and `sslkey` mean what they mean elsewhere."""
+    """Off this machine, where reltask requires TLS, `sslcert` and `sslkey` mean the same as elsewhere."""
     await attempt(at(front, ELSEWHERE, "sslcert={certificate}&sslkey={key}"))
     await attempt(at(front, ELSEWHERE))
     assert front.shown == ["server", None]
 
 
 async def test_certificate_named_by_the_environment_is_shown(front: TlsFront, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PGSSLCERT and PGSSLKEY count where the URL is silent."""
+    """PGSSLCERT and PGSSLKEY count if the URL is silent."""
     monkeypatch.setenv("PGSSLCERT", str(front.certificate))
     monkeypatch.setenv("PGSSLKEY", str(front.key))
     await attempt(at(front, ELSEWHERE))
@@ -64,7 +65,7 @@ async def test_certificate_named_by_the_environment_is_shown(front: TlsFront, mo
 
 
 async def test_certificate_in_its_usual_place_is_shown(front: TlsFront, usual: Path) -> None:
-    """Where nothing names one, those in ~/.postgresql count."""
+    """If none is named, those in ~/.postgresql count."""
     front.certificate.rename(usual / "postgresql.crt")
     front.key.rename(usual / "postgresql.key")
     await attempt(at(front, ELSEWHERE))
@@ -72,7 +73,7 @@ async def test_certificate_in_its_usual_place_is_shown(front: TlsFront, usual: P
 
 
 async def test_authorities_in_their_usual_place_count(front: TlsFront, usual: Path) -> None:
-    """As with `sslmode=require` in psql: with a root.crt the certificate is checked, without one any will do."""
+    """As with `sslmode=require` in psql: with a root.crt the certificate is checked, without one any is accepted."""
     root = usual / "root.crt"
     root.write_bytes(front.authority.read_bytes())
     await attempt(at(front, ELSEWHERE))
@@ -83,10 +84,8 @@ async def test_authorities_in_their_usual_place_count(front: TlsFront, usual: Pa
     await attempt(at(front, ELSEWHERE))
 
 
-async def test_server_has_to_prove_itself_to_whoever_names_an_authority(
-    front: TlsFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`sslrootcert` says by whom, and not only for show: certificate and name are checked, also without `sslmode`."""
+async def test_named_authority_is_checked(front: TlsFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `sslrootcert`, certificate and name are checked, also without `sslmode`."""
     with pytest.raises(AccessRefused, match=r"not valid for '0\.0\.0\.0'"):
         await attempt(at(front, ELSEWHERE, "sslrootcert={authority}"))
     monkeypatch.setenv("PGSSLROOTCERT", str(front.authority))
@@ -97,7 +96,7 @@ async def test_server_has_to_prove_itself_to_whoever_names_an_authority(
 
 @pytest.mark.parametrize("host", [ELSEWHERE, "localhost"])
 async def test_certificate_for_another_name_says_what_helps(front: TlsFront, host: str) -> None:
-    """Nothing is wrong with the authorities: what helps is the right name, or not to ask for it."""
+    """The authority is right: the right host name helps, or a mode that does not check it."""
     with pytest.raises(
         AccessRefused, match=r"not valid for '[\w.]+'\. Connect by a name .* sslmode=verify-ca"
     ) as caught:
@@ -108,7 +107,7 @@ async def test_certificate_for_another_name_says_what_helps(front: TlsFront, hos
 
 @pytest.mark.parametrize("option", ["sslrootcert", "sslcert"])
 async def test_file_that_is_not_there_is_named(front: TlsFront, option: str) -> None:
-    """Nothing is sent to a server that could not be checked, or without the certificate that was to be shown."""
+    """Nothing is sent to a server that could not be checked, or without the client certificate that was named."""
     with pytest.raises(SettingsError, match=rf"{option} .*/nope\.pem: No such file"):
         await attempt(at(front, ELSEWHERE, f"{option}=/nope.pem"))
     assert front.in_clear == []
@@ -125,7 +124,7 @@ async def test_file_that_is_not_there_is_named(front: TlsFront, option: str) -> 
     ],
 )
 async def test_there_is_no_way_back_to_clear_text(front: TlsFront, options: str) -> None:
-    """A server without TLS hears that it is wanted, and not a word more, whoever makes the TLS of the options."""
+    """A server without TLS gets the request for TLS and nothing else, whatever the options."""
     front.offers_tls = False
     with pytest.raises(AccessRefused, match="does not offer TLS"):
         await attempt(at(front, ELSEWHERE, options))
@@ -137,7 +136,7 @@ async def test_there_is_no_way_back_to_clear_text(front: TlsFront, options: str)
 
 @pytest.fixture
 def trusted(front: TlsFront, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system knows the server's authority."""
+    """The system trusts the server's authority."""
     monkeypatch.setenv("SSL_CERT_FILE", str(front.authority))
 
 
@@ -146,7 +145,7 @@ SYSTEM = ["sslrootcert=system", "sslmode=verify-full&sslrootcert=system"]
 
 @pytest.mark.parametrize("options", SYSTEM)
 @pytest.mark.usefixtures("trusted")
-async def test_system_vouches_for_a_server(front: TlsFront, options: str) -> None:
+async def test_system_authorities_verify_a_server(front: TlsFront, options: str) -> None:
     """`sslrootcert=system` means `sslmode=verify-full`, on this machine too: certificate and name are checked."""
     await attempt(at(front, "127.0.0.1", options))
     assert set(front.in_clear) == {SSL_REQUEST}
@@ -157,7 +156,7 @@ async def test_system_vouches_for_a_server(front: TlsFront, options: str) -> Non
 @pytest.mark.parametrize("host", ["127.0.0.1", ELSEWHERE])
 @pytest.mark.parametrize("options", SYSTEM)
 async def test_system_does_not_know_a_server(front: TlsFront, host: str, options: str) -> None:
-    """An authority of the server's own is not the system's."""
+    """The server's own authority is not one of the system's."""
     with pytest.raises(AccessRefused, match="cannot be verified"):
         await attempt(at(front, host, options))
 
@@ -167,7 +166,7 @@ async def test_system_does_not_know_a_server(front: TlsFront, host: str, options
 async def test_environment_names_the_system(
     front: TlsFront, monkeypatch: pytest.MonkeyPatch, mode: dict[str, str]
 ) -> None:
-    """PGSSLROOTCERT counts where the URL is silent, and PGSSLMODE takes nothing away from it."""
+    """PGSSLROOTCERT counts if the URL is silent, and PGSSLMODE does not weaken it."""
     for name, value in {"PGSSLROOTCERT": "system", **mode}.items():
         monkeypatch.setenv(name, value)
     await attempt(at(front, "127.0.0.1"))
@@ -179,7 +178,7 @@ async def test_environment_names_the_system(
 async def test_environment_makes_no_tls_where_there_is_none(
     front: TlsFront, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
-    """On this machine nobody has to have TLS, whatever authorities a variable names for other servers."""
+    """On this machine TLS is optional, whatever authorities a variable names for other servers."""
     monkeypatch.setenv("PGSSLROOTCERT", "system")
     url = at(front, "127.0.0.1", options).replace(f":{front.port}/", f":{postgres_server.port}/")
     await attempt(url)
@@ -195,8 +194,8 @@ async def test_revocations_of_other_authorities_do_not_count(front: TlsFront, us
 @pytest.mark.parametrize("least", ["TLSv1.3", "TLSv1.2"])
 @pytest.mark.parametrize("where", ["the URL", "the environment"])
 @pytest.mark.usefixtures("trusted")
-async def test_least_version_of_tls(front: TlsFront, monkeypatch: pytest.MonkeyPatch, where: str, least: str) -> None:
-    """A context of reltask's own is no weaker than the driver's: an older version than was asked for is refused."""
+async def test_minimum_version_of_tls(front: TlsFront, monkeypatch: pytest.MonkeyPatch, where: str, least: str) -> None:
+    """An SSL context of reltask is not weaker than the driver's: an older version than requested is refused."""
     front.context.maximum_version = ssl.TLSVersion.TLSv1_2
     option = f"&ssl_min_protocol_version={least}" if where == "the URL" else ""
     if not option:
@@ -210,28 +209,28 @@ async def test_least_version_of_tls(front: TlsFront, monkeypatch: pytest.MonkeyP
 
 
 async def test_unknown_version_of_tls(front: TlsFront) -> None:
-    """It is refused in words before anything is sent."""
+    """It is refused with a clear error before anything is sent."""
     with pytest.raises(SettingsError, match="ssl_max_protocol_version is no version of TLS"):
         await attempt(at(front, "127.0.0.1", "sslrootcert=system&ssl_max_protocol_version=TLSv9"))
 
 
-# A home that is closed
+# An unreadable home
 
 
 @pytest.fixture
 def closed_home(front: TlsFront, home: Path) -> Iterator[TlsFront]:
-    """As systemd's ProtectHome= makes it; root could look into any, and is somebody else meanwhile."""
+    """As with systemd's ProtectHome=. Root could read any home, so the test changes its user."""
     mode, user = home.stat().st_mode, os.geteuid()
     home.chmod(0)
     if user == 0:
-        os.seteuid(NOBODY)
+        os.seteuid(UNPRIVILEGED)
     yield front
     os.seteuid(user)
     home.chmod(mode)
 
 
-async def test_home_that_is_closed_is_no_obstacle(closed_home: TlsFront) -> None:
-    """Nobody asked for anything that lies there: TLS is made as before, and what was asked for is told by its place."""
+async def test_unreadable_home_is_no_obstacle(closed_home: TlsFront) -> None:
+    """No file there was asked for: TLS works as before, and a file that was asked for is named by its path."""
     await attempt(at(closed_home, ELSEWHERE))
     assert set(closed_home.in_clear) == {SSL_REQUEST}
     with pytest.raises(SettingsError, match=r"root\.crt: Permission denied") as caught:
@@ -242,15 +241,15 @@ async def test_home_that_is_closed_is_no_obstacle(closed_home: TlsFront) -> None
 @pytest.mark.parametrize("mode", ["disable", "allow", "prefer", "require", "verify-ca", "bogus"])
 @pytest.mark.parametrize("host", ["127.0.0.1", ELSEWHERE])
 @pytest.mark.usefixtures("home")
-async def test_system_vouches_for_nobody_whose_name_is_not_checked(host: str, mode: str) -> None:
-    """Anybody can have a certificate from one of the system's authorities: weaker modes are refused, as in psql."""
+async def test_system_authorities_need_the_name_checked(host: str, mode: str) -> None:
+    """Any host can have a certificate from one of the system's authorities: weaker modes are refused, as in psql."""
     with pytest.raises(SettingsError, match=r"sslrootcert=system.* sslmode=verify-full alone"):
         await attempt(f"postgresql://u@{host}:1/d?sslmode={mode}&sslrootcert=system")
 
 
 @pytest.mark.usefixtures("trusted")
 async def test_client_shows_the_same_with_the_authorities_of_the_system(front: TlsFront) -> None:
-    """A context of reltask's own has the client's certificate, and the word that PostgreSQL 17 wants in direct TLS."""
+    """An SSL context of reltask has the client's certificate, and the ALPN name for PostgreSQL 17's direct TLS."""
     await attempt(at(front, "127.0.0.1", "sslrootcert=system&sslcert={certificate}&sslkey={key}"))
     await attempt(at(front, "127.0.0.1", "sslmode=require&sslcert={certificate}&sslkey={key}"))
     assert front.shown == ["server", "server"]
@@ -259,7 +258,7 @@ async def test_client_shows_the_same_with_the_authorities_of_the_system(front: T
 
 @pytest.mark.parametrize("option", ["sslcert", "sslcrl"])
 async def test_file_beside_the_authorities_of_the_system_is_named(front: TlsFront, option: str) -> None:
-    """A context of reltask's own passes over no file either."""
+    """An SSL context of reltask ignores no file either."""
     with pytest.raises(SettingsError, match=rf"{option} .*/nope\.pem: No such file"):
         await attempt(at(front, ELSEWHERE, f"sslrootcert=system&{option}=/nope.pem"))
     assert front.in_clear == []
@@ -269,7 +268,7 @@ async def test_file_beside_the_authorities_of_the_system_is_named(front: TlsFron
 
 
 async def test_key_in_its_usual_place_is_no_mistake(front: TlsFront, usual: Path) -> None:
-    """`sslcert` may be named alone: an outage does not become a certificate without a key, which would end retries."""
+    """`sslcert` may be named alone: an outage is not reported as a missing key, which would end retries."""
     front.key.rename(usual / "postgresql.key")
     url = at(front, "127.0.0.1", "sslmode=require&sslcert={certificate}")
     await attempt(url)
@@ -291,7 +290,7 @@ async def test_key_in_its_usual_place_is_no_mistake(front: TlsFront, usual: Path
     ],
 )
 async def test_unusable_file_in_its_usual_place_is_named(front: TlsFront, usual: Path, name: str, option: str) -> None:
-    """The driver reads what it finds there, so it can be what is wrong; trying again would not help."""
+    """The driver reads default files, so they can be wrong; a retry would not help."""
     (usual / name).touch()
     with pytest.raises(SettingsError, match=rf"{option} .*{name}: .*PEM"):
         await attempt(at(front, ELSEWHERE))
@@ -310,7 +309,7 @@ async def test_unusable_file_in_its_usual_place_is_named(front: TlsFront, usual:
 async def test_socket_that_is_not_there_is_not_blamed_on_tls(
     monkeypatch: pytest.MonkeyPatch, url: str, variables: dict[str, str]
 ) -> None:
-    """There is no TLS on a socket file, so that variables for another database have no say, as in psql."""
+    """There is no TLS on a socket file, so variables for another database do not apply, as in psql."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(TransientError, match="No such file"):
@@ -323,7 +322,7 @@ async def test_socket_that_is_not_there_is_not_blamed_on_tls(
 )
 @pytest.mark.usefixtures("home")
 def test_outage_is_never_blamed_on_files(failure: OSError) -> None:
-    """The driver reads files before it connects: once it is at that, they were good, whatever they are by now."""
+    """The driver reads files before it connects: once it connects, they were good, whatever they are by now."""
     target = read_url(f"postgresql://{ELSEWHERE}/d?sslcert=/nope.crt")
     assert target.mistake(failure) is None
     assert target.mistake(FileNotFoundError(2, "No such file")) is not None

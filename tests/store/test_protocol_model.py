@@ -1,7 +1,8 @@
-"""The protocol against a model of it: any sequence of verbs, by several workers, with the clock going either way.
+"""The protocol against a model: any sequence of verbs, by several workers, with the clock moving both ways.
 
-The model is what DESIGN says in a few lines of Python; hypothesis looks for a sequence in which store and model
-disagree. It plays late writes too: every claim ever made may be presented again, by anybody.
+The model is the design in a few lines of Python; hypothesis looks for a sequence in which store and
+model disagree. It includes late writes: every claim ever made may be presented again, by any
+worker.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from reltask.model.job import Claim, Completion, Failure, Hold, Outcome, Release, State
 from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.store import SqliteStore
-from tests.store.bench import LOCK, Now, new_job, recurring, request
+from tests.store.store_harness import LOCK, Now, new_job, recurring, request
 
 T = TypeVar("T")
 WORKERS = st.sampled_from(["alice", "bob"])
@@ -30,7 +31,7 @@ DELAYS = st.sampled_from([timedelta(0), timedelta(seconds=30)])
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """A job as the model sees it."""
+    """A job in the model."""
 
     recurring: bool
     nominal: datetime
@@ -95,7 +96,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: len(self.rows) < 4)
     @rule(repeats=st.booleans(), delay=DELAYS, attempts=st.sampled_from([None, 1, 2]))
     def enqueue(self, repeats: bool, delay: timedelta, attempts: int | None) -> None:
-        # Ids in order of making: random ones would make hypothesis's replays differ from what they replay.
+        # Ids in order of creation: with random ones, hypothesis's replays would differ.
         id_ = UUID(int=next(self.numbers))
         make = recurring if repeats else new_job
         job = make(id=id_, key=str(id_), delay=delay, max_attempts=attempts)

@@ -1,4 +1,4 @@
-"""Every write that names an owner and a fence: presented with the wrong ones, it changes nothing at all."""
+"""Every write that carries an owner and a fence: with the wrong ones it changes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from reltask.model.job import Claim, Completion, Failure, Hold, Outcome, Release
 from reltask.stores.store import Store
-from tests.store.bench import LOCK, START, Bench, recurring
+from tests.store.store_harness import LOCK, START, StoreHarness, recurring
 
 Write = Callable[[Store, str, Hold], Awaitable[bool]]
 
@@ -48,69 +48,69 @@ async def _read(store: Store, worker: str, hold: Hold) -> bool:
 WRITES = [_complete, _complete_one_off, _fail, _release, _heartbeat, _progress, _read]
 
 
-async def _current(bench: Bench) -> Claim:
+async def _current(harness: StoreHarness) -> Claim:
     """A job in its third run, so that older and newer fences than the valid one exist."""
-    first = await bench.claimed(recurring())
-    await bench.fail(first)
-    second = await bench.claim_one()
-    await bench.release(second)
-    return await bench.claim_one()
+    first = await harness.claimed(recurring())
+    await harness.fail(first)
+    second = await harness.claim_one()
+    await harness.release(second)
+    return await harness.claim_one()
 
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("wrong", ["older fence", "newer fence", "other worker", "other job"])
-async def test_wrong_owner_or_fence_changes_nothing(bench: Bench, write: Write, wrong: str) -> None:
+async def test_wrong_owner_or_fence_changes_nothing(harness: StoreHarness, write: Write, wrong: str) -> None:
     """id, owner and fence must all match, or no column of any row changes."""
-    claim = await _current(bench)
+    claim = await _current(harness)
     worker, hold = {
         "older fence": ("alice", Hold(claim.job_id, claim.fence - 1)),
         "newer fence": ("alice", Hold(claim.job_id, claim.fence + 1)),
         "other worker": ("bob", claim.hold),
         "other job": ("alice", Hold(uuid4(), claim.fence)),
     }[wrong]
-    before = await bench.snapshot()
-    bench.now.advance(seconds=1)
-    assert not await write(bench.store, worker, hold)
-    assert await bench.snapshot() == before
+    before = await harness.snapshot()
+    harness.now.advance(seconds=1)
+    assert not await write(harness.store, worker, hold)
+    assert await harness.snapshot() == before
 
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("settled", ["completed", "failed", "released", "lost", "reclaimed and claimed by another"])
-async def test_settled_run_writes_no_more(bench: Bench, write: Write, settled: str) -> None:
-    """Once a run has ended, however it ended, its owner's late writes are refused and the new state stands."""
-    claim = await _current(bench)
+async def test_settled_run_writes_no_more(harness: StoreHarness, write: Write, settled: str) -> None:
+    """Once a run has ended, in any way, its owner's late writes are refused and the new state stays."""
+    claim = await _current(harness)
     match settled:
         case "completed":
-            await bench.complete(claim, next_run_time=START + timedelta(minutes=10))
+            await harness.complete(claim, next_run_time=START + timedelta(minutes=10))
         case "failed":
-            await bench.fail(claim)
+            await harness.fail(claim)
         case "released":
-            await bench.release(claim)
+            await harness.release(claim)
         case _:
-            await bench.lose(claim)
+            await harness.lose(claim)
     if settled.endswith("another"):
-        await bench.claim_one("bob", isolated_after=timedelta(0))
-    before = await bench.snapshot()
-    bench.now.advance(seconds=1)
-    assert not await write(bench.store, "alice", claim.hold)
-    assert await bench.snapshot() == before
+        await harness.claim_one("bob", isolated_after=timedelta(0))
+    before = await harness.snapshot()
+    harness.now.advance(seconds=1)
+    assert not await write(harness.store, "alice", claim.hold)
+    assert await harness.snapshot() == before
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_reclaimed_and_claimed_again_by_the_same_worker(bench: Bench, write: Write) -> None:
-    """The owner's name is not enough: a worker's old run cannot write into its own new one."""
-    claim = await _current(bench)
-    await bench.lose(claim)
-    await bench.claim_one(isolated_after=timedelta(0))
-    before = await bench.snapshot()
-    bench.now.advance(seconds=1)
-    assert not await write(bench.store, "alice", claim.hold)
-    assert await bench.snapshot() == before
+async def test_reclaimed_and_claimed_again_by_the_same_worker(harness: StoreHarness, write: Write) -> None:
+    """The owner's name is not enough: a worker's old run cannot write into its new one."""
+    claim = await _current(harness)
+    await harness.lose(claim)
+    await harness.claim_one(isolated_after=timedelta(0))
+    before = await harness.snapshot()
+    harness.now.advance(seconds=1)
+    assert not await write(harness.store, "alice", claim.hold)
+    assert await harness.snapshot() == before
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_right_owner_and_fence_are_accepted(bench: Bench, write: Write) -> None:
-    """The counterpart: what these tests refuse is otherwise accepted."""
-    claim = await _current(bench)
-    bench.now.advance(seconds=1)
-    assert await write(bench.store, "alice", claim.hold)
+async def test_right_owner_and_fence_are_accepted(harness: StoreHarness, write: Write) -> None:
+    """The counterpart: with the right ones these writes are accepted."""
+    claim = await _current(harness)
+    harness.now.advance(seconds=1)
+    assert await write(harness.store, "alice", claim.hold)

@@ -1,4 +1,4 @@
-"""What is SQLite's own: the file, its one writer, its thread, and a clock that is the host's."""
+"""What is specific to SQLite: the file, its one writer, its thread, and the host's clock."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from reltask.stores.sqlite.connections import SqliteOptions, database_path
 from reltask.stores.sqlite.errors import classify
 from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.sqlite.values import micros, moment
-from tests.store.bench import LOCK, Bench, Now, SqliteBackend, new_job, request, worker_record
+from tests.store.store_harness import LOCK, Now, SqliteBackend, StoreHarness, new_job, request, worker_record
 
 SHORT = SqliteOptions(command_timeout=timedelta(milliseconds=20))
 
 
 class Ticks:
-    """Monotonic time by hand."""
+    """Monotonic time that the test moves."""
 
     value = 0.0
 
@@ -90,7 +90,7 @@ async def test_missing_directory_says_what_to_do(tmp_path: Path) -> None:
 
 
 async def test_not_a_database(tmp_path: Path) -> None:
-    """Somebody else's file is not touched."""
+    """A file that is not a database is not changed."""
     file = tmp_path / "letter.txt"
     file.write_text("Dear Ada, " * 500)
     with pytest.raises(PermanentError, match="not an SQLite database"):
@@ -107,7 +107,7 @@ async def test_newer_schema_is_refused(path: str, file_store: SqliteStore) -> No
 
 
 async def test_opening_again_keeps_everything(path: str, file_store: SqliteStore) -> None:
-    """Opening makes what is missing, and nothing else."""
+    """Opening creates what is missing, and nothing else."""
     await file_store.enqueue_jobs([new_job()])
     before = await SqliteBackend(path).snapshot()
     other = SqliteStore(path)
@@ -118,7 +118,7 @@ async def test_opening_again_keeps_everything(path: str, file_store: SqliteStore
 
 @pytest.mark.slow
 def test_twenty_processes_open_a_new_file_at_once(path: str) -> None:
-    """Each makes the tables or finds them made; none fails."""
+    """Each creates the tables or finds them; none fails."""
     script = textwrap.dedent("""
         import asyncio, sys
         from reltask.stores.sqlite.store import SqliteStore
@@ -140,7 +140,7 @@ def test_twenty_processes_open_a_new_file_at_once(path: str) -> None:
 
 
 def test_seed_reclamation_and_drop_scripts_run(path: str) -> None:
-    """What the scripts for people say is what the database accepts, more than once."""
+    """The database accepts the documented scripts, more than once."""
     scripts = Path(__file__).parents[2] / "database" / "sqlite"
     with closing(sqlite3.connect(path)) as connection:
         for name in ["001-create-tables", "002-seed-sample-job", "003-reclamation-query"] * 2:
@@ -154,20 +154,20 @@ def test_seed_reclamation_and_drop_scripts_run(path: str) -> None:
 
 
 def test_times_are_exact() -> None:
-    """Every microsecond comes back, before and after 1970."""
+    """Every microsecond is stored exactly, before and after 1970."""
     for year in (1, 1969, 1970, 2038, 9999):
         time = datetime(year, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
         assert moment(micros(time)) == time
 
 
 async def test_naive_times_are_refused(file_store: SqliteStore) -> None:
-    """A time without a zone is a mistake, not a guess."""
+    """A time without a zone is an error."""
     with pytest.raises(UsageError, match="time zone"):
         await file_store.enqueue_jobs([new_job(run_at=datetime(2025, 1, 1))])  # noqa: DTZ001 - what is refused
 
 
 async def test_clock_is_the_hosts(file_store: SqliteStore) -> None:
-    """Without a `now` of the test the database's time is the machine's, in whole milliseconds."""
+    """Without the test's `now` the database's time is the machine's, in whole milliseconds."""
     before = datetime.now(UTC) - timedelta(milliseconds=2)
     shown = await file_store.read_now()
     assert before <= shown <= datetime.now(UTC) + timedelta(milliseconds=2)
@@ -177,8 +177,8 @@ async def test_clock_is_the_hosts(file_store: SqliteStore) -> None:
 # One writer
 
 
-async def test_empty_poll_does_not_want_the_write_lock(path: str, file_store: SqliteStore) -> None:
-    """While somebody writes, a worker with nothing to take still gets its answer; one with something has to wait."""
+async def test_empty_poll_needs_no_write_lock(path: str, file_store: SqliteStore) -> None:
+    """While another process writes, a claim that finds nothing is answered; one that finds a job waits."""
     poller = SqliteStore(path, options=SHORT)
     await file_store.enqueue_jobs([new_job(task="foreign"), new_job(delay=LOCK)])
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
@@ -193,7 +193,7 @@ async def test_empty_poll_does_not_want_the_write_lock(path: str, file_store: Sq
 
 
 async def test_idle_polls_write_rarely(path: str) -> None:
-    """A worker's own row is refreshed when its last sign of life is a few seconds old, not at each poll."""
+    """A worker's row is refreshed when its last sign of life is a few seconds old, not at each poll."""
     now = Now()
     store = SqliteStore(path, now=now)
     await store.open()
@@ -208,7 +208,7 @@ async def test_idle_polls_write_rarely(path: str) -> None:
 
 
 async def test_busy_is_transient_and_changes_nothing(path: str, file_store: SqliteStore) -> None:
-    """Who waited in vain may send the same again."""
+    """A call that timed out may be sent again."""
     impatient = file_store.dedicated(timeout=timedelta(milliseconds=20))
     job = new_job()
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
@@ -240,15 +240,15 @@ async def test_constraint_is_a_conflict(file_store: SqliteStore) -> None:
     ],
 )
 def test_errors_are_classified(name: str, committing: bool, code: str) -> None:
-    """Only a disk that fails during COMMIT leaves a doubt."""
-    error = sqlite3.OperationalError("told by the driver")
+    """Only a disk that fails during COMMIT leaves doubt."""
+    error = sqlite3.OperationalError("from the driver")
     error.sqlite_errorname = name
     assert classify(error, "jobs.db", committing=committing).code == code
 
 
 @pytest.mark.slow
 def test_commit_survives_a_kill(path: str) -> None:
-    """A process killed right after the answer: what it was told is in the file."""
+    """A process killed right after the answer: what was acknowledged is in the file."""
     script = textwrap.dedent("""
         import asyncio, os, signal, sys
         from reltask.model.job import NewJob
@@ -286,7 +286,7 @@ async def test_event_loop_goes_on_while_the_file_is_busy(path: str, file_store: 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python warns of forking with threads: that is the test
 async def test_forked_child_opens_its_own_connection(path: str, file_store: SqliteStore) -> None:
-    """A store inherited by fork works in the child, and the parent's goes on."""
+    """A store inherited by fork works in the child, and the parent's continues."""
     await file_store.enqueue_jobs([new_job()])
 
     def in_child() -> None:
@@ -310,7 +310,7 @@ async def test_close_twice_and_use_again(file_store: SqliteStore) -> None:
 
 
 async def test_memory_store_shares_its_database_with_its_dedicated_one() -> None:
-    """A simulation's heartbeat sees the simulation's jobs."""
+    """The simulation's heartbeat store sees the simulation's jobs."""
     store = SqliteStore("sqlite:///:memory:", inline=True)
     await store.open()
     await store.enqueue_jobs([new_job()])
@@ -322,12 +322,12 @@ async def test_memory_store_shares_its_database_with_its_dedicated_one() -> None
 
 
 async def test_expired_claim_is_taken_when_seen_twice(path: str) -> None:
-    """The host may have slept: the first look only remembers, and a heartbeat in between saves the claim."""
+    """The host may have slept: the first look only remembers, and a heartbeat in between keeps the claim."""
     now, ticks = Now(), Ticks()
     store = SqliteStore(path, now=now, clock=ticks, inline=True)
     await store.open()
-    claim = await Bench(store, now, SqliteBackend(path)).claimed()
-    assert await store.reclaim_jobs() == []  # a look at a living claim is not the first of the two
+    claim = await StoreHarness(store, now, SqliteBackend(path)).claimed()
+    assert await store.reclaim_jobs() == []  # a look at a valid claim is not the first of the two
     ticks.value += 1
     now.advance(hours=8)
     assert await store.reclaim_jobs() == []
@@ -344,17 +344,17 @@ async def test_expired_claim_is_taken_when_seen_twice(path: str) -> None:
 
 @pytest.mark.parametrize("meanwhile", ["released and claimed again", "renewed", "clock set back"])
 async def test_what_changed_since_the_look_is_not_taken(path: str, meanwhile: str) -> None:
-    """Between look and write the file is anybody's: fence, heartbeat and expiry must all still be as they were seen."""
+    """Between look and write another process may write: fence, heartbeat and expiry must be unchanged."""
     now = Now()
     store = SqliteStore(path, now=now, inline=True)
     await store.open()
-    bench = Bench(store, now, SqliteBackend(path))
-    claim = await bench.claimed()
+    harness = StoreHarness(store, now, SqliteBackend(path))
+    claim = await harness.claimed()
     seen = reclaim._Stale(str(claim.job_id), claim.fence, micros(claim.locked_at))
     match meanwhile:
         case "released and claimed again":
-            await bench.release(claim)
-            await bench.claim_one()
+            await harness.release(claim)
+            await harness.claim_one()
             now.advance(hours=1)
         case "renewed":
             now.advance(seconds=1)
@@ -362,7 +362,7 @@ async def test_what_changed_since_the_look_is_not_taken(path: str, meanwhile: st
             now.advance(hours=1)
         case _:
             now.advance(seconds=-1)
-    before = await bench.snapshot()
+    before = await harness.snapshot()
     assert store._session.write(lambda transaction: reclaim._take(transaction, [seen])) == []
-    assert await bench.snapshot() == before
+    assert await harness.snapshot() == before
     await store.close()

@@ -1,4 +1,4 @@
-"""Noticing that somebody else wrote to an SQLite file: told by the system where it tells, by looking where not."""
+"""Noticing another process's writes to an SQLite file: by the system's notifications, or by looking."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reltask.testing import virtual_time
 
 INTERVAL = 0.025
 MOMENT = 0.002
-"""Longer than it takes until the second look after a write, and shorter than a full rest."""
+"""Longer than the time to the second look after a write, and shorter than a full rest."""
 
 
 @pytest.fixture
@@ -30,7 +30,10 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def writer(path: str) -> Iterator[sqlite3.Connection]:
-    """Somebody else's connection. What it changes is in the log before it commits: it keeps a single page to itself."""
+    """Another connection.
+
+    It has a cache of one page, so its changes reach the log before the commit.
+    """
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma cache_size = 1")
@@ -39,7 +42,7 @@ def writer(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def write(writer: sqlite3.Connection) -> None:
-    """So much that it goes to the log before the commit."""
+    """Large enough to reach the log before the commit."""
     if not writer.in_transaction:
         writer.execute("begin")
     writer.executemany("insert into written values (?)", [(bytes(4000),)] * 20)
@@ -51,7 +54,7 @@ def change(writer: sqlite3.Connection) -> None:
 
 
 class Watcher:
-    """Hears of changes, in virtual time: each moment is exact."""
+    """Records changes in virtual time: each moment is exact."""
 
     def __init__(self) -> None:
         self.heard: list[float] = []
@@ -61,7 +64,7 @@ class Watcher:
 
 
 def watch_file(path: str, scenario: Callable[[Watcher], Coroutine[Any, Any, None]]) -> None:
-    """Play a scenario while somebody watches, from a while after they began."""
+    """Run a scenario while a watcher runs, some time after its start."""
 
     async def play() -> None:
         watcher = Watcher()
@@ -74,20 +77,20 @@ def watch_file(path: str, scenario: Callable[[Watcher], Coroutine[Any, Any, None
 
 
 async def passing(seconds: float) -> float:
-    """Let time pass; the time it began."""
+    """Let time pass; return the time before."""
     began = asyncio.get_running_loop().time()
     await asyncio.sleep(seconds)
     return began
 
 
 class Looks:
-    """Counts looks, and lets a commit be seen as late as on a slow disk."""
+    """Counts looks, and makes a commit visible as late as on a slow disk."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.blind_until = 0.0
         self.another_at = float("inf")
-        """When a further commit can be seen, whose writes were told of before."""
+        """When a further commit becomes visible, whose writes were notified before."""
         finds_change = watch.Look.finds_change
 
         def look(real: watch.Look) -> bool:
@@ -107,20 +110,20 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
 
 
 @pytest.fixture
-def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system that tells of no write."""
+def no_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system without notifications."""
     monkeypatch.setattr(watch, "_inotify", lambda _: -1)
 
 
 @pytest.fixture
-def told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks now and then: what was not told of stays unheard."""
+def notifications_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No regular looks: only notified writes are noticed."""
     monkeypatch.setattr(watch, "NOW_AND_THEN", 1e6)
 
 
 @pytest.mark.parametrize("pause", [2 * REST, 0.1, 0.26, 0.4, 0.9, 1.3, 10.0])
-def test_commit_is_heard_of_at_once(path: str, writer: sqlite3.Connection, pause: float) -> None:
-    """However long nothing was written: whoever waits for a job hears of it within a moment."""
+def test_commit_is_noticed_at_once(path: str, writer: sqlite3.Connection, pause: float) -> None:
+    """However long nothing was written: a waiting worker is notified at once."""
 
     async def scenario(watcher: Watcher) -> None:
         for n in range(1, 4):
@@ -133,8 +136,8 @@ def test_commit_is_heard_of_at_once(path: str, writer: sqlite3.Connection, pause
     watch_file(path, scenario)
 
 
-def test_whoever_writes_all_the_time_is_heard_of_now_and_then(path: str, writer: sqlite3.Connection) -> None:
-    """Each hearing is a claim for somebody: soon there is a rest between two of them, and nothing is forgotten."""
+def test_constant_writes_are_reported_at_intervals(path: str, writer: sqlite3.Connection) -> None:
+    """Each notification causes a claim: soon there is a pause between two of them, and none is forgotten."""
 
     async def scenario(watcher: Watcher) -> None:
         for _ in range(500):
@@ -150,8 +153,8 @@ def test_whoever_writes_all_the_time_is_heard_of_now_and_then(path: str, writer:
 
 
 @pytest.mark.parametrize("pause", [0.05, 1.0])
-def test_job_that_follows_another_is_heard_of_at_once(path: str, writer: sqlite3.Connection, pause: float) -> None:
-    """A job, its claim and its end are three changes: whoever listens is not weary of them when the next job comes."""
+def test_job_that_follows_another_is_noticed_at_once(path: str, writer: sqlite3.Connection, pause: float) -> None:
+    """A job, its claim and its end are three changes: they do not delay the notification of the next job."""
 
     async def scenario(watcher: Watcher) -> None:
         for _ in range(10):
@@ -167,12 +170,10 @@ def test_job_that_follows_another_is_heard_of_at_once(path: str, writer: sqlite3
     watch_file(path, scenario)
 
 
-@pytest.mark.usefixtures("told_alone")
+@pytest.mark.usefixtures("notifications_only")
 @pytest.mark.parametrize("seconds", [0.003, 0.02, 0.2, 2.0])
-def test_commit_that_takes_its_time_is_heard_of(
-    path: str, writer: sqlite3.Connection, looks: Looks, seconds: float
-) -> None:
-    """The write is told of before its commit, and the commit is not: looks follow, the rarer the longer it takes."""
+def test_slow_commit_is_noticed(path: str, writer: sqlite3.Connection, looks: Looks, seconds: float) -> None:
+    """The write is notified before its commit, the commit is not: looks follow, at growing intervals."""
 
     async def scenario(watcher: Watcher) -> None:
         looks.blind_until = asyncio.get_running_loop().time() + seconds
@@ -184,9 +185,9 @@ def test_commit_that_takes_its_time_is_heard_of(
     watch_file(path, scenario)
 
 
-@pytest.mark.usefixtures("told_alone")
+@pytest.mark.usefixtures("notifications_only")
 def test_commit_is_not_lost_behind_another(path: str, writer: sqlite3.Connection, looks: Looks) -> None:
-    """Two writes are told of together, one commit is found at once: the other is looked for all the same."""
+    """Two writes are notified together, one commit is found at once: the other is still looked for."""
 
     async def scenario(watcher: Watcher) -> None:
         looks.another_at = asyncio.get_running_loop().time() + 2 * REST
@@ -202,7 +203,7 @@ def test_commit_is_not_lost_behind_another(path: str, writer: sqlite3.Connection
 def test_writes_before_a_commit_are_not_followed_step_by_step(
     path: str, writer: sqlite3.Connection, looks: Looks
 ) -> None:
-    """A long transaction writes a lot; whoever watches looks once a millisecond, and says nothing before its end."""
+    """A long transaction writes a lot: the watcher looks once a millisecond, and reports nothing before its end."""
 
     async def scenario(watcher: Watcher) -> None:
         before = looks.count
@@ -218,8 +219,8 @@ def test_writes_before_a_commit_are_not_followed_step_by_step(
     watch_file(path, scenario)
 
 
-def test_idle_watcher_hardly_looks(path: str, writer: sqlite3.Connection, looks: Looks) -> None:
-    """Nobody writes: four looks a second are all that it costs, also after a write that was taken back."""
+def test_idle_watcher_rarely_looks(path: str, writer: sqlite3.Connection, looks: Looks) -> None:
+    """Without writes it makes four looks a second, also after a write that was rolled back."""
 
     async def scenario(watcher: Watcher) -> None:
         write(writer)
@@ -233,10 +234,10 @@ def test_idle_watcher_hardly_looks(path: str, writer: sqlite3.Connection, looks:
     watch_file(path, scenario)
 
 
-def test_write_that_nobody_told_of_is_found(
+def test_write_without_notification_is_found(
     path: str, writer: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are file systems whose writes are not told to everybody: a look now and then finds them."""
+    """On some file systems not every write is notified: a regular look finds them."""
     silent, inotify = tmp_path / "silent", watch._inotify
     silent.touch()
     monkeypatch.setattr(watch, "_inotify", lambda _: inotify(str(silent)))
@@ -249,9 +250,9 @@ def test_write_that_nobody_told_of_is_found(
     watch_file(path, scenario)
 
 
-@pytest.mark.usefixtures("deaf")
-def test_where_the_system_does_not_tell_the_watcher_looks(path: str, writer: sqlite3.Connection, looks: Looks) -> None:
-    """A commit is noticed at the next look; nothing happened, nothing is said."""
+@pytest.mark.usefixtures("no_notifications")
+def test_without_notifications_the_watcher_looks(path: str, writer: sqlite3.Connection, looks: Looks) -> None:
+    """A commit is noticed at the next look; without a change nothing is reported."""
 
     async def scenario(watcher: Watcher) -> None:
         for n in range(1, 4):
@@ -266,13 +267,13 @@ def test_where_the_system_does_not_tell_the_watcher_looks(path: str, writer: sql
     watch_file(path, scenario)
 
 
-def test_system_that_has_no_notices_to_give(path: str) -> None:
-    """No log there to be watched, or too many watchers: the file is looked at instead."""
+def test_system_that_refuses_notifications(path: str) -> None:
+    """There is no log to watch, or there are too many watchers: the file is looked at instead."""
     with watch._writes_to_log_of(path) as log:
         assert log is None
 
 
-@pytest.mark.usefixtures("told_alone")
+@pytest.mark.usefixtures("notifications_only")
 def test_file_by_another_name(path: str, writer: sqlite3.Connection, tmp_path: Path) -> None:
     """SQLite keeps the log beside the file itself, not beside a link to it."""
     link = tmp_path / "elsewhere" / "link.db"
@@ -288,7 +289,7 @@ def test_file_by_another_name(path: str, writer: sqlite3.Connection, tmp_path: P
 
 
 async def test_listening_misses_nothing_from_its_first_moment(path: str) -> None:
-    """What is written before the first look, but after `listen` has begun, is heard."""
+    """What is written before the first look, but after `listen` has begun, is noticed."""
     woken, store = asyncio.Event(), SqliteStore(path)
     await store.open()
     async with store.listen(lambda _: woken.set()) as has_signals:
@@ -300,7 +301,7 @@ async def test_listening_misses_nothing_from_its_first_moment(path: str) -> None
 
 
 async def test_listening_can_be_switched_off(path: str) -> None:
-    """In virtual time nobody watches a file."""
+    """In virtual time no file is watched."""
     for store in (SqliteStore(path, options=SqliteOptions(watch=None)), SqliteStore(":memory:", inline=True)):
         async with store.listen(lambda _: None) as has_signals:
             assert not has_signals

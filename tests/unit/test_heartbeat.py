@@ -289,7 +289,7 @@ def test_one_look_is_for_a_thousand_claims_at_most() -> None:
 # Whatever happens
 
 
-class Story:
+class History:
     """A random life of a few claims: ticks, answers late, lost, partial or repeated, in any order."""
 
     def __init__(self, draw: st.DataObject) -> None:
@@ -373,12 +373,12 @@ class Story:
 @settings(max_examples=150, deadline=None)
 def test_deadline_holds_whatever_answers_come(data: st.DataObject) -> None:
     """Answers late, lost, partial or out of order: no run is renewed after abandonment, none outlives its trust."""
-    story = Story(data)
-    story.live(steps=25)
-    last_word = max(story.now, *(PACE.deadline(at) for at in story.trusted.values()))
-    story.now = last_word
-    story.obey(story.beats.tick(last_word))
-    assert set(story.abandoned) | story.settling == set(story.trusted)
+    history = History(data)
+    history.live(steps=25)
+    last_word = max(history.now, *(PACE.deadline(at) for at in history.trusted.values()))
+    history.now = last_word
+    history.obey(history.beats.tick(last_word))
+    assert set(history.abandoned) | history.settling == set(history.trusted)
 
 
 @given(sent=st.lists(st.floats(0.0, 90.0), min_size=1, max_size=10), lost=st.data())

@@ -11,7 +11,7 @@ from reltask.errors import ArgumentsError
 from reltask.model.job import NewJob
 from reltask.stores.mssql import values
 from reltask.stores.mssql.store import MssqlStore
-from tests.store.bench import seen
+from tests.store.store_harness import seen
 
 JOB = NewJob(id=uuid4(), task="greet", args="{}")
 

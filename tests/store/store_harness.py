@@ -1,0 +1,303 @@
+"""What the conformance tests share: a clock that tests move, and shorthands for frequent calls.
+
+A new backend joins the suite with one `Backend`: how to make a store on the test's database, and
+how to read its tables.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+from reltask.model.job import (
+    Claim,
+    ClaimAnswer,
+    ClaimRequest,
+    Completion,
+    Declared,
+    Failure,
+    Hold,
+    NewJob,
+    Outcome,
+    Release,
+    WorkerRecord,
+)
+from reltask.model.views import JobView, RunView
+from reltask.stores.sqlite.connections import SqliteOptions
+from reltask.stores.sqlite.store import SqliteStore
+from reltask.stores.store import Store
+from tests import mssql_server
+
+START = datetime(2025, 3, 30, 0, 59, 59, 123456, tzinfo=UTC)
+"""It has microseconds, so that a store that rounds fails."""
+
+LOCK = timedelta(minutes=2)
+ISOLATED_AFTER = timedelta(seconds=10)
+ALIVE = timedelta(seconds=90)
+EVERY = '{"every":"10m"}'
+
+Snapshot = dict[str, list[Any]]
+TABLES = ("jobs", "runs", "workers", "leases", "lease_waiters", "metrics")
+
+
+class Now:
+    """The database's time, as the test sets it."""
+
+    def __init__(self, start: datetime = START) -> None:
+        self.value = start
+
+    def __call__(self) -> datetime:
+        return self.value
+
+    def advance(self, **length: float) -> datetime:
+        """Move forward, or back with negative numbers."""
+        self.value += timedelta(**length)
+        return self.value
+
+
+class Backend(Protocol):
+    """A database that the suite runs on."""
+
+    def store(self, now: Callable[[], datetime] | None) -> Store:
+        """A new, unopened store on this test's database.
+
+        It reclaims an expired claim at the first look.
+        """
+        ...
+
+    async def clear(self) -> None:
+        """Remove the rows of an earlier test."""
+        ...
+
+    async def snapshot(self) -> Snapshot:
+        """Every column of every row."""
+        ...
+
+    async def forge_success(self, claim: Claim) -> None:
+        """Insert a success of this claim's slot under an old fence, which no verb does."""
+        ...
+
+
+class SqliteBackend:
+    """A separate file for each test."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def store(self, now: Callable[[], datetime] | None) -> Store:
+        return SqliteStore(self.path, now=now, options=SqliteOptions(confirm_stale=timedelta(0), synchronous="normal"))
+
+    async def clear(self) -> None:
+        """Nothing to do: the file is new."""
+
+    async def snapshot(self) -> Snapshot:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return {
+                table: connection.execute(f"select * from reltask_{table} order by 1, 2").fetchall() for table in TABLES
+            }
+
+    async def forge_success(self, claim: Claim) -> None:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute(
+                "insert into reltask_runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at,"
+                " finished_at, outcome) values (?, -1, ?, 'greet', 'default', 1, 0, 0, 0, 'succeeded')",
+                [str(claim.job_id), claim.slot_no],
+            )
+
+
+class PostgresBackend:
+    """A migrated database, emptied before each test."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def store(self, now: Callable[[], datetime] | None) -> Store:
+        from reltask.stores.postgres.store import PostgresStore  # noqa: PLC0415 - the driver is an extra
+
+        return PostgresStore(self.url, now=now)
+
+    async def clear(self) -> None:
+        async with self._connection() as connection:
+            for table in TABLES:
+                await connection.execute(f"delete from reltask.{table}")
+
+    async def snapshot(self) -> Snapshot:
+        async with self._connection() as connection:
+            rows = {table: await connection.fetch(f"select * from reltask.{table} order by 1, 2") for table in TABLES}
+        return {table: list(map(tuple, rows[table])) for table in TABLES}
+
+    async def forge_success(self, claim: Claim) -> None:
+        async with self._connection() as connection:
+            await connection.execute(
+                "insert into reltask.runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at,"
+                " finished_at, outcome) values ($1, -1, $2, 'greet', 'default', 1, now(), now(), now(), 'succeeded')",
+                claim.job_id,
+                claim.slot_no,
+            )
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        import asyncpg  # noqa: PLC0415 - the driver is an extra
+
+        connection = await asyncpg.connect(self.url)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
+class MssqlBackend:
+    """A migrated database, emptied before each test.
+
+    One connection runs the suite's own statements.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection: Any = None
+
+    def store(self, now: Callable[[], datetime] | None) -> Store:
+        from reltask.stores.mssql.connections import MssqlOptions  # noqa: PLC0415
+        from reltask.stores.mssql.store import MssqlStore  # noqa: PLC0415 - the driver is an extra
+
+        # Babelfish takes seconds to parse a batch that is new to a connection.
+        return MssqlStore(self.url, now=now, options=MssqlOptions(command_timeout=120))
+
+    async def clear(self) -> None:
+        mssql_server.clear(self.connection)
+
+    async def snapshot(self) -> Snapshot:
+        return {
+            table: mssql_server.run(self.connection, f"SELECT * FROM reltask.{name} ORDER BY 1, 2")
+            for table, name in zip(TABLES, mssql_server.TABLES, strict=True)
+        }
+
+    async def forge_success(self, claim: Claim) -> None:
+        mssql_server.run(
+            self.connection,
+            "INSERT INTO reltask.Runs (JobId, Fence, SlotNo, JobName, Queue, Attempt, NominalTime, DueAt, FinishedAt,"
+            " Outcome) SELECT ?, -1, ?, N'greet', N'default', 1, now, now, now, N'succeeded'"
+            " FROM (SELECT SYSUTCDATETIME() AS now) AS clock",
+            str(claim.job_id),
+            claim.slot_no,
+        )
+
+    @property
+    def connection(self) -> Any:
+        """Opened at first use."""
+        if self._connection is None:
+            self._connection = mssql_server.open_connection(self.url)
+        return self._connection
+
+
+def new_job(**fields: Any) -> NewJob:
+    """A one-off of task "greet", due at once, unless the fields say otherwise."""
+    return NewJob(**{"id": uuid4(), "task": "greet", **fields})
+
+
+def seen(declaration: str | None = "v1", at: datetime = START) -> Declared:
+    """What a worker has read of a recurring job before it declares it again."""
+    return Declared(
+        id=uuid4(), task="greet", key=None, schedule=None, declaration=declaration, app_version=None,
+        next_run_time=at, now=START,
+    )  # fmt: skip
+
+
+def recurring(**fields: Any) -> NewJob:
+    """A recurring job of task "greet"."""
+    return new_job(**{"schedule": EVERY, "declaration": "v1", **fields})
+
+
+def request(worker: str = "alice", **fields: Any) -> ClaimRequest:
+    """A claim of one job of task "greet" in the default queue, unless the fields say otherwise."""
+    defaults = {
+        "worker": worker,
+        "token": uuid4(),
+        "queues": ["default"],
+        "tasks": ["greet"],
+        "limit": 1,
+        "lock_timeout": LOCK,
+        "isolated_after": ISOLATED_AFTER,
+        "alive_for": ALIVE,
+    }
+    return ClaimRequest(**{**defaults, **fields})
+
+
+def worker_record(name: str = "alice", **fields: Any) -> WorkerRecord:
+    defaults = {
+        "id": name,
+        "host": "host",
+        "pid": 1,
+        "version": "1",
+        "app_version": None,
+        "queues": ["default"],
+        "tasks": ["greet"],
+        "concurrency": 4,
+        "alive_for": ALIVE,
+    }
+    return WorkerRecord(**{**defaults, **fields})
+
+
+class StoreHarness:
+    """One store under test, its clock, and its database."""
+
+    def __init__(self, store: Store, now: Now, backend: Backend) -> None:
+        self.store = store
+        self.now = now
+        self.backend = backend
+
+    async def add(self, *jobs: NewJob) -> list[UUID]:
+        """Insert these jobs. All must be new."""
+        inserted = await self.store.enqueue_jobs(jobs)
+        assert inserted == {job.id for job in jobs}
+        return [job.id for job in jobs]
+
+    async def claim(self, worker: str = "alice", **fields: Any) -> ClaimAnswer:
+        return await self.store.claim_jobs(request(worker, **fields))
+
+    async def claim_one(self, worker: str = "alice", **fields: Any) -> Claim:
+        """The one job that this claim must find."""
+        (claim,) = (await self.claim(worker, **fields)).claims
+        return claim
+
+    async def claimed(self, job: NewJob | None = None, worker: str = "alice") -> Claim:
+        """Insert a job and claim it."""
+        job = job or new_job()
+        await self.add(job)
+        return await self.claim_one(worker, tasks=[job.task], queues=[job.queue])
+
+    async def lose(self, claim: Claim) -> None:
+        """Let a claim expire, and reclaim it."""
+        self.now.value = max(self.now.value, claim.locked_at) + claim.lock_timeout + timedelta(microseconds=1)
+        lost = await self.store.reclaim_jobs()
+        assert claim.hold in [Hold(reclaimed.job_id, reclaimed.fence) for reclaimed in lost]
+
+    async def complete(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
+        """Complete one claim; return whether the store accepted it."""
+        settled = await self.store.complete_jobs(worker, [Completion(**{"hold": claim.hold, **fields})])
+        return [accepted.hold for accepted in settled] == [claim.hold]
+
+    async def fail(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
+        failure = Failure(**{"hold": claim.hold, "error": "boom", "delay": timedelta(0), **fields})
+        return [accepted.hold for accepted in await self.store.fail_jobs(worker, [failure])] == [claim.hold]
+
+    async def release(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
+        release = Release(**{"hold": claim.hold, "outcome": Outcome.RELEASED, **fields})
+        return [accepted.hold for accepted in await self.store.release_jobs(worker, [release])] == [claim.hold]
+
+    async def job(self, job_id: UUID) -> JobView:
+        """A job that must be there."""
+        view = await self.store.read_job(job_id)
+        assert view is not None
+        return view
+
+    async def runs(self, job_id: UUID) -> list[RunView]:
+        """A job's ledger rows by fence."""
+        return sorted(await self.store.list_runs(job_id=job_id), key=lambda run: run.fence)
+
+    async def snapshot(self) -> Snapshot:
+        return await self.backend.snapshot()
