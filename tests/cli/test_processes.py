@@ -66,7 +66,7 @@ def test_output_on_a_full_disk(project: Project, unbuffered: str) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "error[output]: The output could not be written: No space left on device.",
-        "  What the command did before it wrote is done: look before you run it again.",
+        "  The command itself may have succeeded: check before you run it again.",
         "  see docs/errors.md#output",
     ]
     assert len(project.run("jobs", "list", project.app, "--json").json) == 1
@@ -144,7 +144,7 @@ def test_status_names_queues_that_no_worker_serves(project: Project) -> None:
     project.run("enqueue", project.app, "hello", '{"name": "Ada"}', "--queue", "later", "--delay", "1h")
     assert project.run("status", project.app, "--json").json["unserved"] == []
     project.run("enqueue", project.app, "hello", '{"name": "Ada"}', "--queue", "mial")
-    assert "No live worker takes hello from queue mial." in project.run("status", project.app).out
+    assert "No live worker takes task hello from queue mial." in project.run("status", project.app).out
     assert project.run("status", project.app, "--json").json["unserved"] == [{"queue": "mial", "task": "hello"}]
 
 
