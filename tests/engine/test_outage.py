@@ -366,7 +366,7 @@ def test_mistake_in_the_engine_is_outlived(stage: Stage, caplog: pytest.LogCaptu
         return await app.outcomes()
 
     assert stage.run(scenario()) == ["succeeded"]
-    assert "Poller failed, and goes on" in caplog.text
+    assert "Unexpected error in Poller" in caplog.text
 
 
 def test_dead_letter_of_an_outage_is_none(stage: Stage) -> None:
