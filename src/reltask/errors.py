@@ -16,16 +16,16 @@ ReltaskError                      has a stable code, a message and a remedy
 │   ├── ConflictError             a constraint refused it
 │   ├── AmbiguousError            the answer was lost: it may or may not have been applied
 │   └── PermanentError            sending it again would change nothing
-│       └── AccessRefused         … before somebody lets us in
+│       └── AccessRefused         … until login, permissions or disk space are fixed
 ├── LockLost                      this run no longer holds its claim; its writes are refused
-├── LeaseTaken                    somebody else holds the lease, and was not waited for any longer
+├── LeaseTaken                    another process holds the lease, and the wait is over
 └── LeaseLost                     this term of the lease is over; its guarded writes are refused
 
 TaskSignal                        raised *by* a task to choose its outcome; not an error
 ├── Retry                         count the attempt and try again after a delay
-├── Snooze                        not now: give the attempt back and come again later
+├── Snooze                        not now: run this slot again later, without counting the attempt
 ├── Cancel                        end this slot without a result
-└── Stopped                       raised *into* a body that was asked to stop; let it pass
+└── Stopped                       raised *into* a body that was asked to stop; let it propagate
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class PermanentError(DatabaseError):
 
 
 class AccessRefused(PermanentError):
-    """The database does not let us in, or not do this. No value is at fault, and somebody may be changing just that."""
+    """The database refuses the login or the statement, whatever its values. An administrator may be fixing that."""
 
 
 class LockLost(ReltaskError):
@@ -152,13 +152,13 @@ class LockLost(ReltaskError):
 
 
 class LeaseTaken(ReltaskError):
-    """Somebody else holds the lease, and `wait` did not allow to wait for it any longer."""
+    """Another process holds the lease, and the time that `wait` allows is over."""
 
     code = "lease-taken"
 
 
 class LeaseLost(ReltaskError):
-    """This term of the lease is over: whoever leads must stop, and its guarded writes are refused."""
+    """This term of the lease is over: its holder must stop, and its guarded writes are refused."""
 
     code = "lease-lost"
 
@@ -176,7 +176,7 @@ class Retry(TaskSignal):
 
 
 class Snooze(TaskSignal):
-    """Not now: give the attempt back and run this slot again after `delay`."""
+    """Not now: run this slot again after `delay`, without counting the attempt."""
 
     def __init__(self, delay: Duration, reason: str = "") -> None:
         super().__init__(reason or "snoozed")
@@ -191,4 +191,4 @@ class Cancel(TaskSignal):
 
 
 class Stopped(TaskSignal):
-    """The worker asked this body to stop, for a time-out or a shutdown; let it pass through."""
+    """The worker asked this body to stop, because of a timeout or a shutdown; let it propagate."""

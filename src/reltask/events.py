@@ -1,6 +1,6 @@
-"""What happens in a worker, as typed values. Logs, metrics and tests subscribe; nothing else is told.
+"""What happens in a worker, as typed values. Logs, metrics and tests subscribe to them.
 
-No event carries arguments, results or secrets: an event may end in a log that many can read.
+No event carries arguments, results or secrets, because events are written to logs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 
 class Event(Struct, frozen=True, kw_only=True, gc=False):
-    """The root: every event names the worker that it happened in."""
+    """The base class: every event names its worker."""
 
     worker: str
 
@@ -37,17 +37,17 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
 
 
 class WorkerStopping(Event, frozen=True, kw_only=True):
-    """A worker claims no more; its bodies may finish within the grace."""
+    """A worker claims no more jobs; running bodies may finish within `grace` seconds."""
 
     running: int
     grace: float
 
 
 class WorkerStopped(Event, frozen=True, kw_only=True):
-    """A worker has given back what it held."""
+    """A worker has stopped and has released its claims."""
 
     unsettled: int
-    """Runs whose outcome could not be written: their locks will expire."""
+    """Runs whose outcome could not be recorded: their locks will expire."""
 
 
 class JobsClaimed(Event, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class JobsClaimed(Event, frozen=True, kw_only=True):
 
 
 class Idle(Event, frozen=True, kw_only=True):
-    """Nothing to do until then, or until a signal."""
+    """Nothing is due; the worker sleeps for `seconds`, or until a signal."""
 
     seconds: float
 
@@ -87,7 +87,7 @@ class RunFailed(RunEvent, frozen=True, kw_only=True):
     retry_in: float
     dead: bool
     recurring: bool
-    """Of a schedule, which stops if the job is dead."""
+    """Whether the job has a schedule, which stops if the job is dead."""
 
 
 class RunEnded(RunEvent, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class RunEnded(RunEvent, frozen=True, kw_only=True):
 
 
 class RunAbandoned(RunEvent, frozen=True, kw_only=True):
-    """The worker no longer trusts its claim, and stops the body."""
+    """The worker can no longer be sure of its claim, and stops the body."""
 
     reason: str
 
@@ -114,13 +114,13 @@ class BodyEndedLate(RunEvent, frozen=True, kw_only=True):
 
 
 class LateWriteRefused(RunEvent, frozen=True, kw_only=True):
-    """The database refused an outcome: the claim had passed to somebody else."""
+    """The database refused an outcome, because the run had lost its claim."""
 
     outcome: str
 
 
 class ResultNotStored(RunEvent, frozen=True, kw_only=True):
-    """The slot succeeded, but its return value could not be kept."""
+    """The slot succeeded, but its return value could not be stored."""
 
     reason: str
 
@@ -132,7 +132,7 @@ class ErrorAfterCompletion(RunEvent, frozen=True, kw_only=True):
 
 
 class HeartbeatFailed(Event, frozen=True, kw_only=True):
-    """A whole interval passed without a good beat."""
+    """A whole interval passed without a successful heartbeat."""
 
     failures: int
     limit: int
@@ -140,20 +140,20 @@ class HeartbeatFailed(Event, frozen=True, kw_only=True):
 
 
 class HeartbeatLate(Event, frozen=True, kw_only=True):
-    """A beat was sent later than planned: the process was starved or paused."""
+    """A heartbeat was sent later than planned: the process was paused or short of CPU time."""
 
     seconds: float
 
 
 class JobReclaimed(RunEvent, frozen=True, kw_only=True):
-    """This worker took an expired claim away from its owner."""
+    """This worker reclaimed a job whose lock had expired."""
 
     owner: str
     dead: bool
 
 
 class StrayReleased(Event, frozen=True, kw_only=True):
-    """A claim whose answer had been lost was found and given back."""
+    """The worker found a claim of its own whose answer had been lost, and released it."""
 
     job_id: UUID
     fence: int
@@ -168,7 +168,7 @@ class DatabaseUnavailable(Event, frozen=True, kw_only=True):
 
 
 class DatabaseBack(Event, frozen=True, kw_only=True):
-    """The database answers again."""
+    """The database answers again, after an outage of `seconds`."""
 
     seconds: float
 
@@ -186,17 +186,17 @@ class TasksUnknown(Event, frozen=True, kw_only=True):
 
 
 class ScheduleLeftOver(Event, frozen=True, kw_only=True):
-    """A recurring job goes on although the code does not declare it, or declares it under another name."""
+    """A recurring job still runs although the code does not declare it, or declares it under another name."""
 
     task: str
     key: str | None
     job_id: UUID
     beside: str | None
-    """The name under which the task recurs as declared, so that it does twice; None: it is not declared any more."""
+    """The task's declared name, under which it also recurs, so that it runs twice; None: no longer declared."""
 
 
 class ScheduleBlocked(Event, frozen=True, kw_only=True):
-    """A declared schedule cannot be made yet: a job that runs once has its key."""
+    """A declared schedule cannot be created yet, because a one-off job has its key."""
 
     task: str
     key: str | None
@@ -204,7 +204,7 @@ class ScheduleBlocked(Event, frozen=True, kw_only=True):
 
 
 class DeclarationIgnored(Event, frozen=True, kw_only=True):
-    """A recurring job stays as a newer version of the app declared it; this worker's code declares it otherwise."""
+    """A recurring job keeps the declaration of a newer version of the app; this worker's declaration differs."""
 
     task: str
     key: str | None
@@ -214,34 +214,34 @@ class DeclarationIgnored(Event, frozen=True, kw_only=True):
 
 
 class LeaseEvent(Event, frozen=True, kw_only=True):
-    """Something that happened to one leadership. Its `worker` is the lease's holder, which need not be a worker."""
+    """Something that happened to one term of a lease. `worker` is the lease's holder, which need not be a worker."""
 
     lease: str
     term: int
 
 
 class LeaseAcquired(LeaseEvent, frozen=True, kw_only=True):
-    """This process leads."""
+    """This process holds the lease."""
 
 
 class LeaseLost(LeaseEvent, frozen=True, kw_only=True):
-    """This process leads no more, and has not chosen to."""
+    """This process has lost the lease; it did not resign."""
 
     reason: str
 
 
 class LeaseResigned(LeaseEvent, frozen=True, kw_only=True):
-    """A lease was given back: somebody else can have it at once."""
+    """This process resigned the lease: another one can acquire it at once."""
 
 
 class LeaseLeftToExpire(LeaseEvent, frozen=True, kw_only=True):
-    """A lease could not be given back: somebody else can have it when it ends."""
+    """This process could not resign the lease: another one can acquire it when it expires."""
 
     error: str
 
 
 class WorkerDied(Event, frozen=True, kw_only=True):
-    """This worker has marked another one as dead: it was silent for longer than it had promised."""
+    """This worker marked another one as dead, because that one did not refresh its row in time."""
 
     who: str
 
@@ -253,7 +253,7 @@ class RunsPruned(Event, frozen=True, kw_only=True):
 
 
 class MaintenanceFailed(Event, frozen=True, kw_only=True):
-    """A step of the maintenance failed; it is tried again at its next time, and the other steps go on."""
+    """A maintenance step failed; it is retried in `retry_in` seconds, and the other steps go on."""
 
     step: str
     error: str

@@ -1,14 +1,14 @@
 """Log lines from events.
 
-    event ──► log_event ──► reltask.worker | .heartbeat | .database | .lease | .maintenance | .task.<name> ──► listeners
+    event ──► log_event ──► reltask.worker | .heartbeat | .database | .lease | .maintenance | .task.<name> ──► handlers
 
-`log_event` only speaks to loggers; it installs nothing, so that an application keeps its own logging. The command line
-and `app.run()` call `setup_logging`. Each line carries worker, job, slot and fence; none can carry arguments or
-results, because events have none. A line whose level is off costs a lookup; whether one would be written can be asked
-before its event is made.
+`log_event` writes to loggers and installs nothing, so an application keeps its own logging. The command line and
+`app.run()` call `setup_logging`. Each line carries worker, job, slot and fence; none can carry arguments or results,
+because events have none. A line whose level is off costs one lookup; `is_logged` says beforehand whether a line would
+be written, so that its event need not be created.
 
-    debug     statements, claims, idleness        warning   heartbeats, locks and the database in trouble
-    info      the life of a task and a worker     error     failed runs with their traceback, dead letters
+    debug     statements, claims, idle times      warning   problems of heartbeats, locks and the database
+    info      start and end of runs and workers   error     failed runs with their traceback, dead letters
 """
 
 from __future__ import annotations
@@ -48,28 +48,31 @@ def _succeeded(event: events.RunSucceeded) -> str:
 
 def _failed(event: events.RunFailed) -> str:
     if event.dead:
-        then = (
-            f"its schedule stops until: reltask dead retry {event.job_id}" if event.recurring else "reltask dead list"
+        schedule = " and its schedule stops" if event.recurring else ""
+        return (
+            f"{event.task} failed on attempt {event.attempt}, its last: it is a dead letter{schedule}. "
+            f"To retry it: reltask dead retry {event.job_id}"
         )
-        return f"{event.task} failed at its last attempt ({event.attempt}) and is a dead letter now: {then}"
-    return f"{event.task} failed, attempt {event.attempt}; again in {event.retry_in:.1f} s"
+    return f"{event.task} failed on attempt {event.attempt}; next attempt in {event.retry_in:.1f} s"
 
 
 def _reclaimed(event: events.JobReclaimed) -> str:
-    then = "the slot will run again"
+    then = "; the slot will run again"
     if event.dead:
-        dead = "it was its last attempt: a dead letter now"
-        then = f"{dead}; it neither runs nor recurs until: reltask dead retry {event.job_id}"
-    return f"{event.task} was lost by {event.owner}, whose lock has ended; {then}"
+        dead = "it is a dead letter and neither runs nor recurs"
+        then = f" on its last attempt: {dead}. To retry it: reltask dead retry {event.job_id}"
+    return f"{event.task} was reclaimed from {event.owner}, whose lock had expired{then}"
 
 
 def _stopped(event: events.WorkerStopped) -> str:
-    return "Worker stopped" if not event.unsettled else f"Worker stopped; {event.unsettled} runs are left to expire"
+    if not event.unsettled:
+        return "Worker stopped"
+    return f"Worker stopped; unfinished runs: {event.unsettled}, their jobs run again when their locks expire"
 
 
 def _unknown(event: events.TasksUnknown) -> str:
     names = ", ".join(f"{name} ({count})" for name, count in sorted(event.counts.items()))
-    return f"Due, but no live worker knows these tasks: {names}"
+    return f"Jobs are due, but no live worker knows their tasks: {names}. Start a worker that has these tasks"
 
 
 _ScheduleEvent = events.ScheduleLeftOver | events.ScheduleBlocked | events.DeclarationIgnored
@@ -81,47 +84,49 @@ def _schedule_name(event: _ScheduleEvent) -> str:
 
 def _ignored(event: events.DeclarationIgnored) -> str:
     return (
-        f"{_schedule_name(event)} recurs as version {event.newer} of the app declared it; "
-        f"the declaration of this worker's version {event.version} differs, and is ignored because it is older"
+        f"{_schedule_name(event)} keeps its declaration of app version {event.newer}; this worker's declaration "
+        f"differs, and is ignored because its app version {event.version} is older"
     )
 
 
 def _blocked(event: events.ScheduleBlocked) -> str:
-    return f"{_schedule_name(event)} does not recur before the one-off that has its key is done: job {event.job_id}"
+    return f"{_schedule_name(event)} is not scheduled until one-off job {event.job_id}, which has its key, is done"
 
 
 def _left_over(event: events.ScheduleLeftOver) -> str:
     if event.beside is None:
-        why = "recurs, but this worker's code does not declare it; if no other worker's does"
+        why = "recurs, but this worker's code does not declare it. If no other app declares it, run"
     else:
-        why = f"recurs beside {event.beside}, which has taken its place: twice in all; once no older worker runs"
+        why = f"recurs beside its new name {event.beside}, so it runs twice. When no older worker is left, run"
     return f"{_schedule_name(event)} {why}: reltask jobs discard {event.job_id}"
 
 
 _LINES: dict[type[events.Event], LogLine] = {
     events.WorkerStarted: LogLine(
-        "worker", INFO, lambda e: f"Worker started: queues {', '.join(e.queues)}, {e.concurrency} at a time"
+        "worker", INFO, lambda e: f"Worker started: queues {', '.join(e.queues)}, {e.concurrency} jobs at a time"
     ),
     events.WorkerStopping: LogLine(
-        "worker", INFO, lambda e: f"Worker stopping: {e.running} running, they have {e.grace:g} s to finish"
+        "worker", INFO, lambda e: f"Worker stopping: {e.running} running, {e.grace:g} s left to finish"
     ),
     events.WorkerStopped: LogLine("worker", INFO, _stopped),
     events.TasksUnknown: LogLine("worker", WARNING, _unknown),
     events.ScheduleLeftOver: LogLine("worker", WARNING, _left_over),
     events.ScheduleBlocked: LogLine("worker", WARNING, _blocked),
     events.DeclarationIgnored: LogLine("worker", WARNING, _ignored),
-    events.JobsClaimed: LogLine("worker", DEBUG, lambda e: f"Claimed {e.count} of at most {e.limit}"),
-    events.Idle: LogLine("worker", DEBUG, lambda e: f"Nothing to do for {e.seconds:.3f} s"),
+    events.JobsClaimed: LogLine("worker", DEBUG, lambda e: f"Jobs claimed: {e.count}, limit {e.limit}"),
+    events.Idle: LogLine("worker", DEBUG, lambda e: f"Nothing is due; sleeping up to {e.seconds:.3f} s"),
     events.LeaseAcquired: LogLine("lease", INFO, lambda e: f"Lease {e.lease} acquired, term {e.term}"),
     events.LeaseLost: LogLine("lease", WARNING, lambda e: f"Lease {e.lease} lost, term {e.term}: {e.reason}"),
-    events.LeaseResigned: LogLine("lease", INFO, lambda e: f"Lease {e.lease} given back, term {e.term}"),
+    events.LeaseResigned: LogLine("lease", INFO, lambda e: f"Lease {e.lease} resigned, term {e.term}"),
     events.LeaseLeftToExpire: LogLine(
-        "lease", WARNING, lambda e: f"Lease {e.lease} could not be given back, and is left to expire: {e.error}"
+        "lease", WARNING, lambda e: f"Lease {e.lease} could not be resigned and is left to expire: {e.error}"
     ),
-    events.WorkerDied: LogLine("maintenance", WARNING, lambda e: f"{e.who} is dead: it gave no sign of life"),
+    events.WorkerDied: LogLine(
+        "maintenance", WARNING, lambda e: f"Worker {e.who} is marked dead: it did not refresh its row in time"
+    ),
     events.RunsPruned: LogLine("maintenance", DEBUG, lambda e: f"Removed {e.count} old runs from the ledger"),
     events.MaintenanceFailed: LogLine(
-        "maintenance", WARNING, lambda e: f"{e.step} failed, again in {e.retry_in:.1f} s: {e.error}"
+        "maintenance", WARNING, lambda e: f"Maintenance step {e.step} failed, retry in {e.retry_in:.1f} s: {e.error}"
     ),
     events.RunStarted: LogLine("task", INFO, _started),
     events.RunSucceeded: LogLine("task", INFO, _succeeded),
@@ -129,32 +134,42 @@ _LINES: dict[type[events.Event], LogLine] = {
     events.RunEnded: LogLine("task", INFO, lambda e: f"{e.task} {e.outcome}: {e.reason}"),
     events.RunAbandoned: LogLine("task", WARNING, lambda e: f"{e.task} is being stopped: {e.reason}"),
     events.BodyStuck: LogLine(
-        "task", ERROR, lambda e: f"{e.task} does not stop; after {e.seconds:.1f} s its lock is left to expire"
+        "task",
+        ERROR,
+        lambda e: f"{e.task} did not stop within {e.seconds:.1f} s; its lock is left to expire, its place stays taken",
     ),
-    events.BodyEndedLate: LogLine("task", WARNING, lambda e: f"{e.task} has ended after all"),
+    events.BodyEndedLate: LogLine("task", WARNING, lambda e: f"{e.task} has ended, after it did not stop in time"),
     events.LateWriteRefused: LogLine(
-        "task", WARNING, lambda e: f"{e.task} {e.outcome} too late: the claim had passed to somebody else"
+        "task", WARNING, lambda e: f"{e.task} {e.outcome} too late: it had lost its claim, and nothing was recorded"
     ),
     events.ResultNotStored: LogLine(
-        "task", WARNING, lambda e: f"{e.task} completed, its result was not kept: {e.reason}"
+        "task", WARNING, lambda e: f"{e.task} completed, but its result was not stored: {e.reason}"
     ),
-    events.ErrorAfterCompletion: LogLine("task", ERROR, lambda e: f"{e.task} raised after its slot was completed"),
+    events.ErrorAfterCompletion: LogLine(
+        "task", ERROR, lambda e: f"{e.task} raised an error after its slot was completed; the slot stays completed"
+    ),
     events.JobReclaimed: LogLine("task", WARNING, _reclaimed),
     events.HeartbeatFailed: LogLine(
-        "heartbeat", WARNING, lambda e: f"Heartbeat failed, {e.failures} of {e.limit} in a row: {e.error}"
+        "heartbeat",
+        WARNING,
+        lambda e: f"Heartbeat failed, {e.failures} of {e.limit} in a row until running jobs are stopped: {e.error}",
     ),
-    events.HeartbeatLate: LogLine("heartbeat", WARNING, lambda e: f"Heartbeat sent {e.seconds:.3f} s late"),
-    events.StrayReleased: LogLine("heartbeat", WARNING, lambda _: "A claim whose answer was lost has been given back"),
+    events.HeartbeatLate: LogLine(
+        "heartbeat", WARNING, lambda e: f"Heartbeat sent {e.seconds:.3f} s late: this process was paused or too busy"
+    ),
+    events.StrayReleased: LogLine(
+        "heartbeat", WARNING, lambda e: f"Released job {e.job_id}: it was claimed, but the answer had been lost"
+    ),
     events.DatabaseUnavailable: LogLine(
-        "database", WARNING, lambda e: f"{e.verb} failed, again in {e.retry_in:.1f} s: {e.error}"
+        "database", WARNING, lambda e: f"Database call {e.verb} failed, retry in {e.retry_in:.1f} s: {e.error}"
     ),
-    events.DatabaseBack: LogLine("database", INFO, lambda e: f"The database answers again, after {e.seconds:.1f} s"),
-    events.CircuitChanged: LogLine("database", WARNING, lambda e: f"The circuit to the database is {e.state}"),
+    events.DatabaseBack: LogLine("database", INFO, lambda e: f"The database answers again after {e.seconds:.1f} s"),
+    events.CircuitChanged: LogLine("database", WARNING, lambda e: f"The database's circuit breaker is {e.state}"),
 }
 
 
 def log_event(event: events.Event) -> None:
-    """Write the event's line, if anybody wants it."""
+    """Write the event's line, if its level is enabled."""
     line = _LINES[type(event)]
     logger = _logger(line.logger, getattr(event, "task", ""))
     level = ERROR if getattr(event, "dead", False) else line.level
@@ -163,7 +178,7 @@ def log_event(event: events.Event) -> None:
     extra = _extra(event)
     record = logger.makeRecord(logger.name, level, "reltask", 0, line.text(event), (), None, extra=extra)
     if isinstance(event, events.RunFailed | events.ErrorAfterCompletion):
-        record.exc_text = event.error.rstrip()  # where every formatter looks for a traceback
+        record.exc_text = event.error.rstrip()  # formatters read the traceback from here
     logger.handle(record)
 
 
@@ -199,7 +214,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def setup_logging(level: str = "info", output: Format = "auto", stream: TextIO | None = None) -> None:
-    """Send the process's log to the stream (standard error). For programs only: a library leaves logging alone."""
+    """Send the process's log to `stream` (default: standard error). For programs only, not for libraries."""
     stream = stream or sys.stderr
     as_text = stream.isatty() if output == "auto" else output == "text"
     handler = logging.StreamHandler(stream)
@@ -208,11 +223,11 @@ def setup_logging(level: str = "info", output: Format = "auto", stream: TextIO |
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("asyncio").setLevel(max(root.level, INFO))  # its debug lines tell of selectors
+    logging.getLogger("asyncio").setLevel(max(root.level, INFO))  # its debug lines are about selectors
 
 
 def name_worker(worker: str) -> None:
-    """From now on, lines that name no worker name this one: a process runs one."""
+    """Add this worker to every line that names none: a process runs one worker."""
     global _worker  # noqa: PLW0603 - it belongs to the process, as the handler does
     _worker = worker
 
@@ -237,7 +252,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; what a line carries beside its message are keys of their own."""
+    """One JSON object per line; the fields of a record are keys beside the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -251,12 +266,12 @@ class JsonFormatter(logging.Formatter):
             line["traceback"] = traceback
         try:
             return msgspec.json.encode(line, enc_hook=str).decode()
-        except UnicodeEncodeError:  # a lone surrogate, as in the name of a file: rare, so that only such a line pays
+        except UnicodeEncodeError:  # a lone surrogate, as in a file name: rare, so only such a line is escaped
             return msgspec.json.encode(_encodable(msgspec.to_builtins(line, enc_hook=str))).decode()
 
 
 def _encodable(value: object) -> object:
-    """The value with each lone surrogate as an escape that people can read."""
+    """The value with each lone surrogate as a readable escape."""
     match value:
         case str():
             return value.encode("utf-8", "backslashreplace").decode()
@@ -269,7 +284,7 @@ def _encodable(value: object) -> object:
 
 
 def _suffix(record: logging.LogRecord) -> str:
-    """Where the line comes from. The job's id is whole, to be pasted; of a worker's unique part six digits will do."""
+    """Job, slot, fence and worker. The job's id is complete, for pasting; the worker's id is shortened."""
     shown = [f"{name}={vars(record)[name]}" for name in ("job", "slot", "fence") if name in vars(record)]
     worker = getattr(record, "worker", None)
     shown += [f"worker={short_worker(worker)}"] if worker else []
@@ -277,7 +292,7 @@ def _suffix(record: logging.LogRecord) -> str:
 
 
 def short_worker(worker: str) -> str:
-    """A worker's id with six digits of its unique part."""
+    """A worker's id, its unique part cut to six digits."""
     name, _, unique = worker.rpartition("_")
     return f"{name}_{unique[:6]}" if name else worker
 

@@ -1,7 +1,7 @@
-"""The sample task: `reltask worker reltask.sample:app`, in as many terminals as you like.
+"""The sample task: run `reltask worker reltask.sample:app` in any number of terminals.
 
-It pretends to work for `sample.task_duration`, and says who does it. Replace its body with something useful. The seed
-scripts of `database/` make a job of it by hand, which a worker takes over as its own.
+It pretends to work for `sample.task_duration`, and logs which worker runs it. Replace its body with your own. The seed
+scripts in `database/` create its job by hand; a worker then adopts that job.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reltask.worker.context import Context
 TASK = "SampleTask"
 """Its name in the database, which the seed scripts know."""
 STEPS = 4
-"""How often it tells of its progress."""
+"""How often it reports its progress."""
 
 
 def create_app(*, every: Duration = "10m", settings: Mapping[str, object] | None = None) -> App:
@@ -26,12 +26,12 @@ def create_app(*, every: Duration = "10m", settings: Mapping[str, object] | None
     @app.task(name=TASK, every=every)
     async def sample_task(ctx: Context) -> None:
         duration = app.settings.sample.task_duration.total_seconds()
-        ctx.logger.info("%s begins: slot of %s on %s", TASK, f"{ctx.nominal_time:%Y-%m-%d %H:%M:%S} UTC", ctx.worker)
+        ctx.logger.info("%s starts: slot of %s on %s", TASK, f"{ctx.nominal_time:%Y-%m-%d %H:%M:%S} UTC", ctx.worker)
         for step in range(1, STEPS + 1):
             await asyncio.sleep(duration / STEPS)
             await ctx.progress(f"{step} of {STEPS}")
             ctx.logger.info("%s: %d of %d done", TASK, step, STEPS)
-        ctx.logger.info("%s ends after %.1f s on %s", TASK, duration, ctx.worker)
+        ctx.logger.info("%s finished after %.1f s on %s", TASK, duration, ctx.worker)
 
     return app
 

@@ -1,6 +1,6 @@
 """Start, stop and a loop: written once, so that cancellation is handled in one place.
 
-A service supplies `tick()`: do what is due, and say in how many seconds to come again (None: only when woken).
+A service supplies `tick()`: do what is due, and return the seconds until the next call (None: only when woken).
 `wake()` may be called from any thread. A service runs on its caller's loop, or on a thread with a loop of its own.
 """
 
@@ -17,10 +17,10 @@ from abc import ABC, abstractmethod
 from uuid import UUID
 
 MISTAKE_PAUSE = 1.0
-"""After an error that nobody foresaw, a service goes on after so many seconds."""
+"""Seconds that a service pauses after an unexpected error."""
 
 MOMENT = 1e-6
-"""No pause is shorter: a loop fires a timer that is nearer than its clock's resolution before its time has come."""
+"""The shortest pause: an event loop may fire a timer early by less than its clock's resolution."""
 
 
 def worker_id(name: str | None, rng: random.Random) -> str:
@@ -42,19 +42,19 @@ class Service(ABC):
     async def tick(self) -> float | None:
         """Do what is due; return the seconds until the next time, or None to wait for `wake()`."""
 
-    async def closed(self) -> None:  # noqa: B027 - most services have nothing to put away
+    async def closed(self) -> None:  # noqa: B027 - most services have nothing to clean up
         """Called once on the service's own loop, after the last tick."""
 
     def wake(self) -> None:
-        """Tick now. From any thread; after the end it does nothing."""
+        """Tick now. Callable from any thread; after the end it does nothing."""
         if threading.get_ident() == self._thread:
-            self._woken.set()  # as often as wanted: waking a loop from outside costs a system call
+            self._woken.set()  # cheaper: waking a loop from another thread costs a system call
         elif self._loop is not None:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     def finish(self) -> None:
-        """Ask the loop to end after the tick under way. From any thread."""
+        """Ask the loop to end after the current tick. Callable from any thread."""
         self._stopping = True
         self.wake()
 
@@ -71,11 +71,13 @@ class Service(ABC):
             await self.closed()
 
     async def _tick(self) -> float | None:
-        """One tick. A mistake in it is told and outlived: a worker that lives without one of its parts is worse."""
+        """One tick. An unexpected error is logged and the service continues: the worker needs each of its parts."""
         try:
             return await self.tick()
         except Exception:
-            logging.getLogger("reltask").exception("%s failed, and goes on", type(self).__name__)
+            logging.getLogger("reltask").exception(
+                "Unexpected error in %s; it continues in %g s", type(self).__name__, MISTAKE_PAUSE
+            )
             return MISTAKE_PAUSE
 
     async def _wait(self, pause: float | None) -> None:
@@ -99,11 +101,11 @@ class Host(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin; raises what opening the service raised."""
+        """Start the service."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Finish and wait for the end."""
+        """Ask the service to end, and wait until it has."""
 
 
 class LoopHost(Host):
@@ -122,13 +124,13 @@ class LoopHost(Host):
             await self._task
 
     async def ended(self) -> None:
-        """Wait for the end, and leave the service alone: whoever is cancelled here does not cancel its last tick."""
+        """Wait until the service has ended. Cancelling this wait does not cancel the service's last tick."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
 
 class ThreadHost(Host):
-    """Runs a service on a thread and a loop of its own, out of reach of whatever blocks the caller's loop."""
+    """Runs a service on a thread and a loop of its own, so that a blocked caller's loop does not block it."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(service)
@@ -139,7 +141,7 @@ class ThreadHost(Host):
     def _main(self) -> None:
         try:
             asyncio.run(self.service.run())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever stops the service
+        except BaseException as error:  # noqa: BLE001 - raised again by stop()
             self._error = error
         finally:
             self._done.set()

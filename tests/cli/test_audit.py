@@ -83,7 +83,7 @@ def test_losses_are_reported_with_their_reason(worked: Project) -> None:
     result = worked.run("audit", worked.app)
     assert result.code == 0
     assert "no heartbeat since noon" in result.out
-    assert "The workers of 1 run came back after the loss." in result.out
+    assert "The workers of 1 run were seen alive after the loss." in result.out
 
 
 def test_pruned_history_is_reported_and_no_violation(worked: Project) -> None:
@@ -93,7 +93,7 @@ def test_pruned_history_is_reported_and_no_violation(worked: Project) -> None:
     damage("update reltask_jobs set fence = 7, slot_no = 8 where task = 'tick'")
     result = worked.run("audit", worked.app)
     assert result.code == 0
-    assert "tick: the history of 1 job starts later; it was pruned." in result.out
+    assert "tick: the oldest runs of 1 job have been pruned." in result.out
 
 
 def test_the_queries_are_printed_for_a_dba(project: Project) -> None:
@@ -129,5 +129,5 @@ def test_an_empty_database_says_so(project: Project) -> None:
     result = project.run("audit", project.app)
     assert (result.code, result.out) == (
         0,
-        "There is no job, and no history of one.\n\n0 jobs, 0 slots: 0 violations\n",
+        "There are no jobs and no runs to check.\n\n0 jobs, 0 slots: 0 violations\n",
     )

@@ -76,7 +76,7 @@ def test_enqueue_options(project: Project) -> None:
     (job,) = project.run("jobs", "list", project.app, "--json").json
     assert (job["queue"], job["priority"], job["key"], job["state"]) == ("mail", 1, "ada", "ready")
     again = project.run("enqueue", project.app, "hello", '{"name": "Ada"}', *options)
-    assert "was there already" in again.out
+    assert "already exists" in again.out
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_enqueue_options(project: Project) -> None:
         (["hello"], 1, "missing a required argument: 'name'"),
         (["hello", '{"name": 7}'], 1, "Expected `str`, got `int`"),
         (["hello", "{secret"], 1, "error[arguments]: The arguments are not JSON"),
-        (["hello", '["secret"]'], 1, "error[arguments]: The arguments are no JSON object"),
+        (["hello", '["secret"]'], 1, "error[arguments]: The arguments are not a JSON object"),
         (["hello", '{"name": "secret"}', "--at", "2030-01-31T09:00:00"], 2, "has no time zone"),
         (["hello", '{"name": "secret"}', "--at", "9999-12-31T23:59:59-05:00"], 2, "outside the years 1970 to 8999"),
-        (["hello", '{"name": "secret"}', "--at", "tomorrow"], 2, "--at 'tomorrow' is no time"),
+        (["hello", '{"name": "secret"}', "--at", "tomorrow"], 2, "--at 'tomorrow' is not a time"),
         (["hello", '{"name": "secret"}', "--queue", ""], 2, "queue= needs a name"),
         (["hello", '{"name": "secret"}', "--delay", "5"], 2, "is not a duration"),
         (["hello", '{"name": "secret"}', "--priority", "11"], 2, "outside 0 (first) to 9 (last)"),
@@ -121,7 +121,7 @@ def test_status_counts_everything(worked: Project) -> None:
 def test_status_names_tasks_that_no_worker_knows(project: Project) -> None:
     """A due job that no worker knows must be reported."""
     project.enqueue("hello", name="Ada")
-    assert "No live worker knows hello: 1 due." in project.run("status", project.app).out
+    assert "No live worker knows task hello: 1 due." in project.run("status", project.app).out
 
 
 def test_status_finds_its_database(worked: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_tables_are_aligned(worked: Project) -> None:
 @pytest.mark.parametrize("filter_", [["--task", "helo"], ["--job", MISSING]])
 def test_a_filter_that_finds_no_run_says_so(filter_: list[str], worked: Project) -> None:
     """Runs exist, but none matches."""
-    assert worked.run("runs", worked.app, *filter_).out == "No run that has ended matches.\n"
+    assert worked.run("runs", worked.app, *filter_).out == "No finished run matches.\n"
 
 
 @pytest.mark.parametrize("command", ["jobs list", "dead list", "runs", "stats"])
@@ -180,7 +180,7 @@ def test_a_number_beyond_all_databases(command: str, project: Project) -> None:
 def test_no_run_yet(project: Project) -> None:
     """Without a filter, an empty list says that there is no run."""
     project.enqueue("hello", name="Ada")
-    assert project.run("runs", project.app).out == "No run has ended yet.\n"
+    assert project.run("runs", project.app).out == "No run has finished yet.\n"
 
 
 # Changing
@@ -212,7 +212,7 @@ def test_running_a_recurring_job_names_the_occurrence_brought_forward(worked: Pr
     (job,) = worked.run("jobs", "list", worked.app, "--task", "tick", "--json").json
     nominal = f"{datetime.fromisoformat(job['next_run_time']):%Y-%m-%d %H:%M:%S} UTC"
     answer = worked.run("jobs", "run", job["id"], "--app", worked.app).out
-    assert answer == f"{job['id']} is due now (its occurrence of {nominal}; the next is the one after it)\n"
+    assert answer == f"{job['id']} is due now (its occurrence of {nominal} runs early)\n"
     once = worked.enqueue("hello", name="Bea")
     assert worked.run("jobs", "run", once, "--app", worked.app).out == f"{once} is due now\n"
     assert "the one after it" in worked.run("jobs", "run", "--help").out
@@ -246,11 +246,11 @@ def test_only_dead_letters_are_changed_and_each_is_reported(worked: Project, act
     result = worked.run("dead", action, healthy, MISSING, letter["id"], "--app", worked.app)
     assert result.code == 1
     assert result.out == f"{letter['id']} {done}\n"
-    assert f"error[unknown-job]: Job {healthy} is not dead but ready." in result.err
+    assert f"error[unknown-job]: Job {healthy} is ready, not dead." in result.err
     assert MISSING in result.err
     assert worked.run("jobs", "show", healthy, "--app", worked.app).code == 0
     again = worked.run("dead", action, healthy, "--app", worked.app, "--json")
-    assert (again.code, again.json) == (1, [{"id": healthy, "error": f"Job {healthy} is not dead but ready."}])
+    assert (again.code, again.json) == (1, [{"id": healthy, "error": f"Job {healthy} is ready, not dead."}])
 
 
 def test_dead_letters_are_named_or_all(worked: Project) -> None:

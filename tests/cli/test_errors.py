@@ -32,7 +32,7 @@ def test_the_page_explains_every_code_and_no_other() -> None:
         ("{name}:ap", "Did you mean {name}:app?"),
         ("{name}", "Write MODULE:app, such as {name}:app."),
         ("{name}.py", "Write MODULE:app, such as {name}:app."),
-        ("{name}:number", "is no reltask.App but int"),
+        ("{name}:number", "is not a reltask.App but int"),
         ("{name}:number()", "Leave the () out"),
         ("{name}.inner:app", "There is no module '{name}.inner'"),
         ("faulty:app", "Importing 'faulty' failed: ZeroDivisionError: division by zero"),
@@ -121,7 +121,7 @@ def test_an_app_without_a_database(project: Project) -> None:
     result = project.run("status", "homeless:app")
     assert result.code == 78
     assert "No database is configured." in result.err
-    assert "Neither an app nor a database is named." in project.run("status").err
+    assert "No app and no database is named." in project.run("status").err
 
 
 def test_a_factory_makes_the_app(project: Project) -> None:
@@ -142,7 +142,7 @@ def test_a_database_that_is_away(project: Project, monkeypatch: pytest.MonkeyPat
     result = project.run("status", "--database", "postgresql://127.0.0.1:1/nothing")
     assert result.code == 69
     assert result.err.startswith("error[database-transient]: ")
-    assert "Is the database running" in result.err
+    assert "Check that the database is running" in result.err
 
 
 def test_a_password_on_the_command_line_is_refused_and_not_repeated(project: Project) -> None:

@@ -73,7 +73,7 @@ def test_leases_show_who_leads_what(project: Project) -> None:
 def test_a_database_without_leases_says_so(project: Project) -> None:
     """An empty table becomes a sentence."""
     project.run("migrate", project.app)
-    assert project.run("leases", project.app).out == "Nobody has ever asked for a lease.\n"
+    assert project.run("leases", project.app).out == "No lease has ever been requested.\n"
 
 
 def test_stuck_are_those_that_hold_and_finish_nothing(project: Project) -> None:
@@ -90,7 +90,7 @@ def test_stuck_are_those_that_hold_and_finish_nothing(project: Project) -> None:
     assert stuck.code == 1
     assert [lease["name"] for lease in stuck.json] == ["idle", MAINTENANCE]
     none = project.run("leases", "--stuck", "--for", "15m", project.app)
-    assert (none.code, none.out) == (0, "No holder is stuck.\n")
+    assert (none.code, none.out) == (0, "No lease is stuck.\n")
     assert project.run("leases", "--stuck", "--for", "5", project.app).code == 2
 
 
@@ -99,11 +99,11 @@ def test_release_ends_the_term_that_was_seen(project: Project) -> None:
     grant = lead(project, "reports", "cron")
     refused = project.call("leases", "release", "reports", "--app", project.app)
     assert refused.code == 130
-    assert "Take reports away from cron?" in refused.err
+    assert "Take lease reports away from cron?" in refused.err
     assert project.run("leases", project.app, "--json").json[0]["held"]
     done = project.run("leases", "release", "reports", "--app", project.app, "--yes")
     assert done.code == 0
-    assert "reports: term 1 was ended." in done.out
+    assert "Ended term 1 of lease reports." in done.out
     assert not on(project, lambda store: store.heartbeat_lease(grant))
     assert not project.run("leases", project.app, "--json").json[0]["held"]
     assert lead(project, "reports", "other").term.number == 2
@@ -114,7 +114,7 @@ def test_release_of_a_lease_that_is_not_held_says_so(project: Project) -> None:
     lead(project, "reports", "cron")
     result = project.run("leases", "release", "report", "--app", project.app, "--yes")
     assert result.code == 2
-    assert "Held are: reports." in result.err
+    assert "Held leases: reports." in result.err
 
 
 # Workers
@@ -150,7 +150,7 @@ def test_workers_are_alive_dead_or_stopped(project: Project) -> None:
 @pytest.mark.slow
 def test_status_names_the_leader(project: Project) -> None:
     """A running worker leads the maintenance, and resigns when it stops."""
-    assert "nobody leads" in project.run("migrate", project.app).out + project.run("status", project.app).out
+    assert "no leader" in project.run("migrate", project.app).out + project.run("status", project.app).out
     worker = project.start("worker", project.app, "--name", "web")
     wait_for(worker, f"Lease {MAINTENANCE} acquired")
     assert "maintenance    led by web_" in project.run("status", project.app).out
@@ -158,8 +158,8 @@ def test_status_names_the_leader(project: Project) -> None:
     assert lease["holder"] == project.run("status", project.app, "--json").json["maintenance"]
     worker.terminate()
     assert worker.wait(30) == 0
-    assert "nobody leads" in project.run("status", project.app).out
-    assert "given back" in project.run("leases", project.app).out
+    assert "no leader" in project.run("status", project.app).out
+    assert "released" in project.run("leases", project.app).out
 
 
 # Stats
@@ -170,7 +170,7 @@ def test_stats_count_by_task(project: Project) -> None:
     project.enqueue("hello", name="Ada")
     project.enqueue("fragile", secret="hush")
     assert project.call("worker", project.app, "--once").code == 0
-    assert "No run has been counted" in project.run("stats", project.app).out
+    assert "No runs were counted" in project.run("stats", project.app).out
     on(project, lambda store: store.roll_up_runs(leader=None))
     stats = {one["task"]: one for one in project.run("stats", project.app, "--json").json}
     assert {task: (one["runs"], one["failed"], one["failed_share"]) for task, one in stats.items()} == {

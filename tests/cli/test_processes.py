@@ -66,7 +66,7 @@ def test_output_on_a_full_disk(project: Project, unbuffered: str) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "error[output]: The output could not be written: No space left on device.",
-        "  What the command did before it wrote is done: look before you run it again.",
+        "  The command itself may have succeeded: check before you run it again.",
         "  see docs/errors.md#output",
     ]
     assert len(project.run("jobs", "list", project.app, "--json").json) == 1
@@ -124,7 +124,7 @@ def test_the_sample(project: Project) -> None:
     )
     assert result.code == 0
     lines = [line for line in result.err.splitlines() if "SampleTask" in line and "worker=web_" in line]
-    for part in ("SampleTask begins: slot of", "1 of 4 done", "4 of 4 done", "SampleTask ends after 0.0 s on web_"):
+    for part in ("SampleTask starts: slot of", "1 of 4 done", "4 of 4 done", "SampleTask finished after 0.0 s on web_"):
         assert any(part in line for line in lines)
 
 
@@ -147,7 +147,7 @@ def test_status_names_queues_that_no_worker_serves(project: Project) -> None:
     project.run("enqueue", project.app, "hello", '{"name": "Ada"}', "--queue", "later", "--delay", "1h")
     assert project.run("status", project.app, "--json").json["unserved"] == []
     project.run("enqueue", project.app, "hello", '{"name": "Ada"}', "--queue", "mial")
-    assert "No live worker takes hello from queue mial." in project.run("status", project.app).out
+    assert "No live worker takes task hello from queue mial." in project.run("status", project.app).out
     assert project.run("status", project.app, "--json").json["unserved"] == [{"queue": "mial", "task": "hello"}]
 
 
@@ -159,7 +159,7 @@ def test_a_second_signal_stops_at_once(project: Project) -> None:
     process = project.start("worker", project.app, *options, RELTASK_WORKER_SHUTDOWN_GRACE="10m")
     wait_for(process, "RunStarted")
     process.terminate()
-    assert "they have 600 s to finish" in wait_for(process, "WorkerStopping")
+    assert "600 s left to finish" in wait_for(process, "WorkerStopping")
     process.terminate()
     wait_for(process, "WorkerStopped")
     assert process.wait(30) == 0
@@ -189,7 +189,7 @@ def test_a_worker_gives_up_on_a_database_that_it_never_reached(project: Project)
         RELTASK_DATABASE_RETRY_FIRST="1ms",
     )
     assert result.code == 69
-    assert result.err.count(" failed, again in ") == 2
+    assert result.err.count(" failed, retry in ") == 2
     assert "error[database-transient]" in result.err
 
 
@@ -199,6 +199,6 @@ def test_a_signal_ends_the_wait_for_a_database(project: Project) -> None:
     process = project.start(
         "worker", "reltask.sample:app", RELTASK_DATABASE_URL=AWAY, RELTASK_DATABASE_RETRY_FIRST="10m"
     )
-    wait_for(process, "again in")
+    wait_for(process, "retry in")
     process.terminate()
     assert process.wait(30) == 0

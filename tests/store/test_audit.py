@@ -453,4 +453,4 @@ def test_a_break_reads_as_a_sentence() -> None:
     one = Break(kind=BreakKind.SLOT_LOST, job_id=uuid4(), task="t", key=None, first_no=3, last_no=3, starts_at=1)
     assert one.text == "slot 3 neither ended in the ledger nor current in the job's row"
     many = Break(kind=BreakKind.RUN_MISSING, job_id=uuid4(), task="t", key=None, first_no=3, last_no=5, starts_at=1)
-    assert (many.text, many.count) == ("fences 3 to 5 given out, but without a row in the ledger", 3)
+    assert (many.text, many.count) == ("fences 3 to 5 issued, but without a row in the ledger", 3)

@@ -268,9 +268,7 @@ def test_every_lock_timeout_has_a_pace(lock_timeout: timedelta) -> None:
 
 def test_pace_that_cannot_work() -> None:
     """Lengths that do not fit together are refused, with the places where they were written."""
-    with pytest.raises(
-        SettingsError, match=r"do not fit together: .*Look at worker.heartbeat \(environment RELTASK_WOR"
-    ):
+    with pytest.raises(SettingsError, match=r"do not fit together: .*Check worker.heartbeat \(environment RELTASK_WOR"):
         load({"RELTASK_WORKER_HEARTBEAT": "1m"})
     with pytest.raises(SettingsError, match="do not fit together"):
         WorkerSettings(abandon_after=30).pace(timedelta(seconds=10))

@@ -121,7 +121,7 @@ def test_password_where_others_read_it(tmp_path: Path, url: str, place: str) -> 
         content = ours if place == "json" else {"ConnectionStrings": {"SqlAzure": url}}
         (tmp_path / "appsettings.json").write_text(json.dumps(content))
     with pytest.raises(
-        SettingsError, match=r"holds a password.*RELTASK_DATABASE_URL.*passfile.*managed identity"
+        SettingsError, match=r"contains a password.*RELTASK_DATABASE_URL.*passfile.*managed identity"
     ) as caught:
         load_settings(environ={}, cli=cli, directory=tmp_path)
     assert SECRET not in "".join(traceback.format_exception(caught.value))

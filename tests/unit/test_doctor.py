@@ -48,13 +48,13 @@ def test_a_sound_database(database: str) -> None:
 
 PROBLEMS: list[tuple[str, Facts, str, str]] = [
     ("primary", facts(primary=False), "read-only replica", "the primary"),
-    ("primary", facts(writable=False), "takes no writes", "default_transaction_read_only"),
-    ("primary", facts("mssql", writable=False), "takes no writes", "application_intent"),
-    ("primary", facts("sqlite", writable=False), "takes no writes", "write permission"),
+    ("primary", facts(writable=False), "cannot write", "default_transaction_read_only"),
+    ("primary", facts("mssql", writable=False), "cannot write", "application_intent"),
+    ("primary", facts("sqlite", writable=False), "cannot write", "write permission"),
     ("schema", facts(schema_version=0), "no reltask tables", "reltask migrate"),
     ("schema", facts(schema_version=3), "needs 4", "reltask migrate"),
     ("schema", facts(schema_version=5), "knows 4", "Upgrade reltask"),
-    ("permissions", facts(may=frozenset()), "neither run, enqueue nor read", "reltask_run"),
+    ("permissions", facts(may=frozenset()), "has no permissions", "reltask_run"),
     ("connections", facts(connections=96), "96 of 100", "pool_size"),
     ("durability", facts(settings={"fsync": "off"}), "fsync is off", "fsync = on"),
     ("isolation", facts(settings={"transaction_isolation": "serializable"}), "serializable", "alter role"),
@@ -63,7 +63,7 @@ PROBLEMS: list[tuple[str, Facts, str, str]] = [
     ("tier", facts("mssql", settings={"worker_percent": "97.5"}), "98 %", "pool_size"),
 ]
 NOTES: list[tuple[str, Facts, str, str]] = [
-    ("permissions", facts(may=frozenset({"enqueue"})), "enqueue only", "reltask_run"),
+    ("permissions", facts(may=frozenset({"enqueue"})), "may only enqueue", "reltask_run"),
     ("connections", facts(connections=80), "80 of 100", "pool_size"),
     ("transactions", facts(oldest_transaction=timedelta(hours=2), oldest_owner="psql"), "of psql.*120 min", "end it"),
     ("durability", facts(settings={"synchronous_commit": "off"}), "run again", "synchronous_commit"),
@@ -110,4 +110,4 @@ def test_what_cannot_be_seen_is_not_judged() -> None:
 def test_limits_of_a_tier() -> None:
     """The small tiers of Azure are named with their limits."""
     (finding,) = found("tier", facts("mssql", settings={"service_objective": "Basic"}))
-    assert (finding.level, "30 requests at once" in finding.text) == (Level.OK, True)
+    assert (finding.level, "30 concurrent requests" in finding.text) == (Level.OK, True)

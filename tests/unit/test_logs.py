@@ -145,12 +145,12 @@ def test_death_of_a_recurring_job_says_that_its_schedule_stops(captured: Capture
     log_event(make(events.RunFailed, task="tick", dead=False, recurring=True))
     log_event(make(events.JobReclaimed, task="tick", dead=True))
     recurring, one_off, alive, reclaimed = [record.getMessage() for record in captured.records]
-    assert recurring.endswith(f"its schedule stops until: reltask dead retry {JOB}")
+    assert recurring.endswith(f"its schedule stops. To retry it: reltask dead retry {JOB}")
     assert "schedule" not in one_off + alive
-    assert reclaimed.endswith(f"it neither runs nor recurs until: reltask dead retry {JOB}")
+    assert reclaimed.endswith(f"neither runs nor recurs. To retry it: reltask dead retry {JOB}")
 
 
-@pytest.mark.parametrize(("beside", "why"), [("new", "old recurs beside new,"), (None, "old recurs, but")])
+@pytest.mark.parametrize(("beside", "why"), [("new", "old recurs beside its new name new,"), (None, "old recurs, but")])
 def test_what_to_do_about_a_schedule_left_over(captured: Captured, beside: str | None, why: str) -> None:
     """The line names the job, in words that can be pasted, and as a field."""
     log_event(make(events.ScheduleLeftOver, task="old", key=None, beside=beside))
@@ -208,7 +208,7 @@ def test_text_lines(stream: io.StringIO) -> None:
     log_event(make(events.RunFailed, task="mail", error="Traceback …\nValueError: no\n"))
     log_event(make(events.Idle))
     first, *rest = stream.getvalue().splitlines()
-    assert " ERROR   mail failed, attempt 7; again in 1.5 s  " in first
+    assert " ERROR   mail failed on attempt 7; next attempt in 1.5 s  " in first
     assert first.endswith(f"[job={JOB} slot=7 fence=7 worker=web_host_42_012345]")
     assert rest == ["Traceback …", "ValueError: no"]
 

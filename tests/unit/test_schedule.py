@@ -346,7 +346,7 @@ def test_declarations() -> None:
         ({"missed": "all"}, "missed needs a schedule"),
         ({"every": 600}, 'write "10s"'),
         ({"every": "600"}, 'write "10s"'),
-        ({"every": "0s"}, "more than nothing"),
+        ({"every": "0s"}, "a duration above zero"),
         ({"every": timedelta(seconds=-1)}, "negative"),
         ({"every": "99999999999d"}, "at most 36525d"),
         ({"every": "9" * 400 + "d"}, "at most 36525d"),
@@ -376,7 +376,7 @@ def test_wrong_declarations(options: dict[str, Any], words: str) -> None:
 
 def test_a_time_that_never_comes() -> None:
     """An expression without any time is refused when it is declared, not found out when it is due."""
-    with pytest.raises(DeclarationError, match="never comes"):
+    with pytest.raises(DeclarationError, match="never matches"):
         make_schedule(cron="0 0 */31 * mon#5")  # the first of a month is never its fifth Monday
 
 

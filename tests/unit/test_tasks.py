@@ -97,7 +97,7 @@ def test_context_of_the_wrong_kind_is_refused(app: App) -> None:
 
     async def coroutine(ctx: SyncContext) -> None: ...
 
-    with pytest.raises(DeclarationError, match="a thread body's context is SyncContext, not Context"):
+    with pytest.raises(DeclarationError, match="a thread task's context is SyncContext, not Context"):
         app.task(sync)
     with pytest.raises(DeclarationError, match="Annotate ctx: Context"):
         app.task(coroutine)
@@ -111,7 +111,7 @@ def test_context_must_be_the_first_parameter(app: App) -> None:
     async def twice(ctx: Context, again: Context) -> None: ...
 
     for function in (second, twice):
-        with pytest.raises(DeclarationError, match="must be the first parameter, once"):
+        with pytest.raises(DeclarationError, match="only the first parameter can be the context"):
             app.task(function)
 
 
@@ -125,7 +125,9 @@ def test_context_is_given_by_position(app: App) -> None:
     def sync(*, ctx: SyncContext, number: int) -> None: ...
 
     for function in (by_name, star, sync):
-        with pytest.raises(DeclarationError, match=r"the context is given by position.*Write ctx: (Sync)?Context, "):
+        with pytest.raises(
+            DeclarationError, match=r"the context must be a positional parameter.*Write ctx: (Sync)?Context, "
+        ):
             app.task(function)
     assert app.registry.names() == []
 
@@ -144,7 +146,7 @@ def test_context_is_annotated_as_itself(app: App) -> None:
     async def second(number: int, ctx: Context | None = None) -> None: ...
 
     for function in (perhaps, old_style, noted, either, second):
-        with pytest.raises(DeclarationError, match=r"a context inside another annotation.*Write ctx: (Sync)?Context\."):
+        with pytest.raises(DeclarationError, match=r"only contains the context class.*Write ctx: (Sync)?Context\."):
             app.task(function)
     assert app.registry.names() == []
 
@@ -159,7 +161,7 @@ def test_generators_are_refused(app: App) -> None:
         yield 1
 
     for function in (generator, async_generator):
-        with pytest.raises(DeclarationError, match="a generator has no single end"):
+        with pytest.raises(DeclarationError, match="is a generator function"):
             app.task(function)
 
 
@@ -169,30 +171,33 @@ def test_generators_are_refused(app: App) -> None:
         ({"priority": 10}, "priority=10 is outside 0 .* to 9"),
         ({"priority": -1}, "outside 0"),
         ({"queue": ""}, "a queue needs a name"),
-        ({"queue": 5}, "Task task: queue=5 is no text. Write it in quotes"),
-        ({"priority": "3"}, "Task task: priority='3' is no whole number. Write it without quotes or a point"),
-        ({"max_attempts": "3"}, "Task task: max_attempts='3' is no whole number"),
-        ({"name": 5}, "name=5 is no text"),
-        ({"aliases": [5]}, "name=5 is no text"),
-        ({"name": "a\udcff"}, r"name='a\\udcff' holds a lone surrogate.*Decode"),
-        ({"max_attempts": 0}, "max_attempts=0 would never run it"),
+        ({"queue": 5}, "Task task: queue=5 is not a string. Write it in quotes"),
+        (
+            {"priority": "3"},
+            "Task task: priority='3' is not a whole number. Write it without quotes or a decimal point",
+        ),
+        ({"max_attempts": "3"}, "Task task: max_attempts='3' is not a whole number"),
+        ({"name": 5}, "name=5 is not a string"),
+        ({"aliases": [5]}, "name=5 is not a string"),
+        ({"name": "a\udcff"}, r"name='a\\udcff' contains a lone surrogate.*Decode"),
+        ({"max_attempts": 0}, "max_attempts=0 it would never run"),
         ({"timeout": 30}, "timeout: 30 is not a duration"),
-        ({"timeout": "0s"}, "timeout must be longer than nothing"),
+        ({"timeout": "0s"}, "timeout must be greater than zero"),
         ({"timeout": "9" * 30 + "d"}, "timeout|too large|must have magnitude"),
         ({"lock_timeout": "soon"}, "lock_timeout: 'soon' is not a duration"),
         ({"lock_timeout": "0s"}, "lock_timeout=0s is too short for a lock.*Write at least 500ms"),
         ({"lock_timeout": "499ms"}, "lock_timeout=499ms is too short for a lock.*Write at least 500ms"),
         ({"backoff": 5}, "backoff: 5 is not a duration"),
         ({"every": 600}, "every: 600 is not a duration"),
-        ({"every": "0s"}, "is no interval"),
+        ({"every": "0s"}, "is not an interval"),
         ({"every": "10m", "cron": "* * * * *"}, "every and cron were both given"),
         ({"cron": "61 * * * *"}, "cron"),
         ({"cron": "0 9 * * *", "timezone": "Europe/Berlyn"}, "Berlyn"),
         ({"timezone": "Europe/Berlin"}, "timezone needs cron"),
         ({"every": "10m", "missed": "skip"}, "missed needs a grid"),
         ({"align": True}, "need every"),
-        ({"cron": "* * * * *", "missed": "skip", "missed_grace": "0s"}, "missed_grace=0s is shorter.*at least 1s"),
-        ({"every": "1m", "align": True, "missed": "skip", "missed_grace": "999ms"}, "missed_grace=999ms is shorter"),
+        ({"cron": "* * * * *", "missed": "skip", "missed_grace": "0s"}, "missed_grace=0s is too short.*at least 1s"),
+        ({"every": "1m", "align": True, "missed": "skip", "missed_grace": "999ms"}, "missed_grace=999ms is too short"),
         ({"aliases": "old"}, r"aliases='old' is one text, not a list of names.*Write aliases=\['old'\]"),
     ],
 )
@@ -250,14 +255,14 @@ def test_only_tasks_are_scheduled(app: App) -> None:
     schedule: Any = app.schedule
     with pytest.raises(DeclarationError, match=r"takes a task, not function. Decorate it with @app.task"):
         schedule(plain, every="1h")
-    with pytest.raises(ConfigurationError, match="key=5 is no text"):
+    with pytest.raises(ConfigurationError, match="key=5 is not a string"):
         schedule(app.task(plain).call(1), key=5, every="1h")
 
 
 def test_version_is_a_text() -> None:
     """A number would be found out at the next deploy, when a worker compares it with the one that is stored."""
     number: Any = 2
-    with pytest.raises(ConfigurationError, match=r"version=2 is no text. Write it in quotes"):
+    with pytest.raises(ConfigurationError, match=r"version=2 is not a string. Write it in quotes"):
         App("sqlite:////nowhere/reltask.db", version=number)
 
 
@@ -303,7 +308,7 @@ def test_grace_that_a_claim_can_meet(app: App) -> None:
     @app.task(cron="0 9 * * *", missed="skip", missed_grace="1s")
     async def task() -> None: ...
 
-    with pytest.raises(DeclarationError, match="missed_grace=1ms is shorter"):
+    with pytest.raises(DeclarationError, match="missed_grace=1ms is too short"):
         app.schedule(task, key="k", cron="0 9 * * *", missed="skip", missed_grace="1ms")
     assert len(app.declarations()) == 1
     assert decode('{"cron":"0 9 * * *","missed":"skip","missed_grace":"0s"}').missed_grace == timedelta(0)

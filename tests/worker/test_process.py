@@ -271,17 +271,17 @@ def test_process_isolation_refuses_what_cannot_work(live: WorkerHarness) -> None
     def local() -> None: ...
 
     for function, why in [
-        (coroutine, "runs a plain function"),
-        (local, "cannot reach a lambda or one inside another"),
-        (lambda: None, "cannot reach a lambda or one inside another"),
-        (_with_context, "a process body's context is ProcessContext, not Context"),
-        (_with_sync_context, "a process body's context is ProcessContext, not SyncContext"),
+        (coroutine, "needs a plain function"),
+        (local, "cannot import a lambda or a nested function"),
+        (lambda: None, "cannot import a lambda or a nested function"),
+        (_with_context, "a process task's context is ProcessContext, not Context"),
+        (_with_sync_context, "a process task's context is ProcessContext, not SyncContext"),
     ]:
         with pytest.raises(DeclarationError, match=why):
             decorate(function)
     with pytest.raises(DeclarationError, match="isolation='thread' is unknown"):
         app.task(isolation="thread")(process_tasks.add)
-    with pytest.raises(DeclarationError, match="a thread body's context is SyncContext, not ProcessContext"):
+    with pytest.raises(DeclarationError, match="a thread task's context is SyncContext, not ProcessContext"):
         app.task(_with_process_context)
 
 

@@ -15,36 +15,37 @@ from reltask import __version__
 
 COMMANDS = {
     "worker": ("worker", "Run a worker until SIGTERM or Ctrl+C."),
-    "demo": ("demo", "Three workers on one file: kill one, stop one, and see that no slot is lost or doubled."),
-    "enqueue": ("enqueue", "Have a task run, now or later."),
-    "status": ("status", "The whole system on one screen."),
+    "demo": ("demo", "Run three workers on one file; kill one, stop one; check that no slot is lost or run twice."),
+    "enqueue": ("enqueue", "Enqueue a job: run a task now or later."),
+    "status": ("status", "Show the state of the whole system."),
     "jobs": ("jobs", "List and show jobs; pause, resume, run or discard one."),
-    "runs": ("runs", "List the runs that have ended, newest first."),
-    "workers": ("workers", "List the workers that the database has seen."),
-    "leases": ("leases", "Who leads what, and is it getting on; take a lease away."),
-    "stats": ("stats", "How each task has been doing: runs, failures, durations, lateness."),
-    "audit": ("audit", "Check the ledger: each slot once, none lost."),
-    "doctor": ("doctor", "Look at the database: can it be reached, is it the right one, what stands in the way."),
+    "runs": ("runs", "List finished runs, newest first."),
+    "workers": ("workers", "List workers: alive, dead and stopped."),
+    "leases": ("leases", "List leases, their holders and their progress; release a lease."),
+    "stats": ("stats", "Show runs, failures, durations and lateness by task."),
+    "audit": ("audit", "Check the ledger: every slot completed once, none lost."),
+    "doctor": ("doctor", "Check the database: connection, schema, permissions, server settings."),
     "dead": ("dead", "List and show dead letters; retry or discard them."),
-    "migrate": ("migrate", "Bring the database's tables to this version."),
+    "migrate": ("migrate", "Create or upgrade reltask's tables."),
     "sql": ("sql", "Print the SQL that reltask runs."),
-    "config": ("config", "Show each setting, and where it came from."),
+    "config": ("config", "Show each setting and where it was set."),
 }
 """Each command with its module in this package and its line in the help."""
 
 HELP = """Scheduled and background tasks, exactly once across any number of workers.
 
-An app is named MODULE:app or MODULE:create_app(), or by RELTASK_APP. Exit status: 0 done, 1 not done, 2 wrong command
-line, 69 database not available, 70 a mistake inside reltask or runs left behind, 78 configuration or schema.
+Name an app as MODULE:app or MODULE:create_app(), or set RELTASK_APP. Exit status: 0 success, 1 failure, 2 wrong
+command line, 69 database unavailable, 70 bug in reltask or runs left unfinished, 78 wrong configuration or schema.
 """
 
 EXIT_INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a full disk answers to our output: whatever else we write goes through a database, which has its own errors."""
+"""Errors of a full disk when writing our output. Nothing else writes to a disk except the database driver, which raises
+errors of its own."""
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name; imports one when it is asked for."""
+    """Knows its commands by name; imports a command's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -74,7 +75,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="reltask")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def cli() -> None:
-    """All commands; HELP is what people see."""
+    """All commands; users see HELP."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -84,23 +85,23 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _prepare_streams() -> None:
-    """Make output that cannot be written cost neither the work nor its exit status.
+    """Make sure that output which cannot be written changes neither the work nor the exit status.
 
-    A stream that was closed leads nowhere, under its own number, which else would go to the next file that is opened:
-    the database, perhaps. What a narrow encoding cannot show is escaped.
+    A closed standard stream is opened on the null device. Otherwise its file descriptor would go to the next file that
+    is opened, perhaps the database. Characters that the stream's encoding lacks are escaped.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            nowhere = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115 - stays; the lowest number is free
-            os.set_inheritable(nowhere.fileno(), True)  # so that child processes are spared the same
-            setattr(sys, name, nowhere)
+            null = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115 - stays open; takes the lowest free number
+            os.set_inheritable(null.fileno(), True)  # child processes would have the same problem
+            setattr(sys, name, null)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line; the exit status."""
+    """Run a command line and return the exit status."""
     try:
         code = cli.main(arguments, prog_name="reltask", standalone_mode=False)
         sys.stdout.flush()
@@ -122,6 +123,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _stop_writing() -> int:
-    """Whoever reads our output has seen enough, as `head` does. Ends quietly, with the status that click gives it."""
+    """The reader of our output has closed the pipe, as `head` does: end without a message, with click's status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

@@ -1,4 +1,4 @@
-"""`reltask audit`: the promises, counted in the ledger."""
+"""`reltask audit`: check the promises against the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reltask.stores.store import BATCH
 
 VERBS = ["audit_tasks", "audit_slots", "audit_waiting", "audit_losses"]
 PATIENCE = "10m"
-"""How long a statement may take: a ledger of millions is read whole."""
+"""How long a statement may take: it reads the whole ledger, which may have millions of rows."""
 
 COUNTS = ["JOBS", "ONCE", "TWICE", "LOST", "SKIPPED", "RUNS FAILED", "RUNS LOST", "LATE P50", "P95", "MAX"]
 
@@ -26,9 +26,9 @@ COUNTS = ["JOBS", "ONCE", "TWICE", "LOST", "SKIPPED", "RUNS FAILED", "RUNS LOST"
 @click.option("--task", metavar="NAME", help="Only jobs of this task.")
 @click.option("--sql", "only_sql", is_flag=True, help="Print the queries, for a DBA, instead of running them.")
 def command(app: App, *, task: str | None, only_sql: bool, as_json: bool) -> int:
-    """Check the ledger against the jobs: each slot once, none lost. Exits with 1 if a promise was broken.
+    """Check that every slot was completed once and none was lost. The exit status is 1 if there is a violation.
 
-    Reads only; the role reltask_read is enough.
+    The command only reads; the role reltask_read is sufficient.
     """
     if only_sql:
         _print_sql(app, as_json=as_json)
@@ -54,7 +54,7 @@ def _print_sql(app: App, *, as_json: bool) -> None:
 
 def _print_report(report: Report) -> None:
     rows = [_row(count, report) for count in report.tasks]
-    print_table(["TASK", *COUNTS], rows, nothing="There is no job, and no history of one.")
+    print_table(["TASK", *COUNTS], rows, nothing="There are no jobs and no runs to check.")
     _print_cut(report.tasks)
     _print_losses(report.losses)
     _print_waits(report.waits)
@@ -77,16 +77,14 @@ def _seconds(value: float | None) -> str:
 def _print_cut(tasks: list[TaskCount]) -> None:
     for count in tasks:
         if count.cut:
-            click.echo(
-                f"\n{count.task}: the history of {plural(count.cut, 'job')} starts later; it was pruned.", nl=False
-            )
+            click.echo(f"\n{count.task}: the oldest runs of {plural(count.cut, 'job')} have been pruned.", nl=False)
     if any(count.cut for count in tasks):
         click.echo()
 
 
 def _print_losses(losses: list[LossCount]) -> None:
     if losses:
-        click.echo("\nRuns that lost their lock, and what was last written about it:")
+        click.echo("\nRuns that lost their lock, by worker, with the last recorded reason:")
         columns = ["TASK", "OUTCOME", "WORKER", "RUNS", "CAME BACK", "LAST", "REASON"]
         print_table(columns, [_loss(loss) for loss in losses], nothing="")
         _print_refused(sum(loss.returned for loss in losses))
@@ -100,8 +98,8 @@ def _loss(loss: LossCount) -> list[object]:
 def _print_refused(returned: int) -> None:
     if returned:
         click.echo(
-            f"The workers of {plural(returned, 'run')} came back after the loss. What they still wrote for them was"
-            " refused; a refused write leaves no row."
+            f"The workers of {plural(returned, 'run')} were seen alive after the loss. Their late writes for these runs"
+            " were refused; a refused write leaves no row."
         )
 
 

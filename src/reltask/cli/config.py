@@ -14,12 +14,12 @@ from reltask.config import render_settings
 
 @click.command(name="config")
 @click.argument("reference", metavar="[MODULE:app]", required=False)
-@click.option("--database", metavar="URL", help="Pretend that this were on the command line.")
-@click.option("--config", metavar="FILE", help="The settings file; otherwise reltask.toml or appsettings.json.")
+@click.option("--database", metavar="URL", help="Show the settings as if --database were given to a command.")
+@click.option("--config", metavar="FILE", help="The settings file. Default: reltask.toml or appsettings.json.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(*, reference: str | None, database: str | None, config: str | None, as_json: bool) -> None:
-    """Show each setting, and where it came from. Passwords are left out."""
+    """Show each setting and where it was set. Passwords are not shown."""
     named = reference or os.environ.get("RELTASK_APP")
     app = load_app(named) if named else App()
     app.configure(config=config, database__url=database)

@@ -21,7 +21,7 @@ from reltask.model.views import JobView, RunView
 
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "ATTEMPTS", "LAST FAILURE (UTC)", "ERROR"]
 ALL_AT_ONCE = 1_000
-"""So many are looked up at a time."""
+"""Jobs listed per query."""
 
 
 @click.group(name="dead")
@@ -32,7 +32,7 @@ def command() -> None:
 @command.command(name="list")
 @about_all
 @click.option("--task", metavar="NAME", help="Only those of this task.")
-@click.option("--limit", type=COUNT, default=50, show_default=True, help="At most so many.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="List at most this many.")
 def list_(app: App, *, task: str | None, limit: int, as_json: bool) -> None:
     """List the jobs that have used up their attempts, with their last error."""
     jobs = app.jobs_sync(state=State.DEAD, task=task, limit=limit)
@@ -40,10 +40,7 @@ def list_(app: App, *, task: str | None, limit: int, as_json: bool) -> None:
     if as_json:
         print_json([{**msgspec.structs.asdict(job), "last_failure": failures[job.id]} for job in jobs])
         return
-    rows = [
-        (job.id, job.task, job.key, job.queue, job.attempt, _finished(failures[job.id]), _error(failures[job.id]))
-        for job in jobs
-    ]
+    rows = [(job.id, job.task, job.key, job.queue, job.attempt, *_failure_cells(failures[job.id])) for job in jobs]
     print_table(COLUMNS, rows, nothing="There are no dead letters.")
 
 
@@ -82,7 +79,7 @@ def discard(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: b
 
 
 def _retried(app: App, job_id: UUID) -> str:
-    """What became of it. If it is paused, no worker was quicker than this look; if it is gone, it was not paused."""
+    """The result of a retry. A job that no longer exists was not paused: a worker has already run it."""
     paused = ""
     with contextlib.suppress(UnknownJob):
         paused = but_paused(app.job_sync(job_id))
@@ -92,53 +89,53 @@ def _retried(app: App, job_id: UUID) -> str:
 def _change(
     app: App,
     action: str,
-    told: Callable[[App, UUID], str],
+    result_of: Callable[[App, UUID], str],
     job_ids: tuple[UUID, ...],
     *,
     everything: bool,
     as_json: bool,
 ) -> int:
-    """Do it to each, past those that cannot be changed, and say what became of each."""
+    """Change each job, report the result of each, and go on after one that cannot be changed."""
     if bool(job_ids) == everything:
-        raise UsageError("Which dead letters?", remedy="Name their ids, or write --all.")
-    became: list[dict[str, object]] = []
+        raise UsageError("No dead letters were named.", remedy="Give job ids, or --all, but not both.")
+    results: list[dict[str, object]] = []
     code = EXIT_OK
     for job_id in _all_dead(app) if everything else job_ids:
         try:
-            _dead(app, job_id)  # discarding takes any job that is not running, and a healthy one is no dead letter
+            _dead(app, job_id)  # "discard" removes any job that is not running; here only a dead one may be removed
             app.change_sync(action, job_id)
         except UnknownJob as error:
             code = report(error, debug=False)
-            became.append({"id": job_id, "error": error.message})
+            results.append({"id": job_id, "error": error.message})
         else:
-            done = told(app, job_id)
-            became.append({"id": job_id, "done": done})
+            done = result_of(app, job_id)
+            results.append({"id": job_id, "done": done})
             if not as_json:
                 click.echo(f"{job_id} {done}")
     if as_json:
-        print_json(became)
-    elif not became:
+        print_json(results)
+    elif not results:
         click.echo("There are no dead letters.")
     return code
 
 
 def _all_dead(app: App) -> Iterator[UUID]:
-    """Every dead letter, for whoever changes one before asking for the next; one that dies again is not repeated."""
-    told: set[UUID] = set()
+    """Every dead letter. The caller changes each before it asks for the next; a job that dies again is not repeated."""
+    seen: set[UUID] = set()
     while True:
         listed = [job.id for job in app.jobs_sync(state=State.DEAD, limit=ALL_AT_ONCE)]
-        new = [job_id for job_id in listed if job_id not in told]
+        new = [job_id for job_id in listed if job_id not in seen]
         yield from new
         if not new or len(listed) < ALL_AT_ONCE:
             return
-        told.update(new)
+        seen.update(new)
 
 
 def _dead(app: App, job_id: UUID) -> JobView:
     """The dead letter of this id, or UnknownJob."""
     job = app.job_sync(job_id)
     if job.state is not State.DEAD:
-        raise UnknownJob(f"Job {job_id} is not dead but {job.state}.", remedy=f"See: reltask jobs show {job_id}")
+        raise UnknownJob(f"Job {job_id} is {job.state}, not dead.", remedy=f"See: reltask jobs show {job_id}")
     return job
 
 
@@ -147,9 +144,7 @@ def _last_failure(app: App, job_id: UUID) -> RunView | None:
     return next((run for run in runs if run.outcome in (Outcome.FAILED, Outcome.LOST)), None)
 
 
-def _finished(run: RunView | None) -> object:
-    return None if run is None else run.finished_at
-
-
-def _error(run: RunView | None) -> str:
-    return "-" if run is None else first_line(run.error) if run.error else str(run.outcome)
+def _failure_cells(run: RunView | None) -> tuple[object, object]:
+    if run is None:
+        return None, None
+    return run.finished_at, first_line(run.error) if run.error else run.outcome

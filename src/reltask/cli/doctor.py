@@ -21,9 +21,9 @@ _MARKS = {Level.OK: "ok", Level.NOTE: "note", Level.PROBLEM: "PROBLEM"}
 @click.command(name="doctor")
 @about_schema
 def command(app: App, *, as_json: bool) -> int:
-    """Look at the database, change nothing, and say what stands in the way and what to do about it.
+    """Check the database and say what is wrong and how to fix it. Nothing is changed.
 
-    Exits with 1 if there is a problem. Notes are worth knowing, and do not count.
+    The exit status is 1 if there is a problem; notes do not count.
     """
     findings = _findings(app)
     sound = is_sound(findings)
@@ -44,7 +44,7 @@ def _findings(app: App) -> list[Finding]:
 
 
 def _examined(app: App) -> tuple[Facts, timedelta]:
-    """The facts, and by how much the database's clock is ahead: what the time in between cannot explain."""
+    """The facts, and how far the database's clock is ahead, less what the duration of the query can explain."""
     before = datetime.now(UTC)
     facts = app.examine_sync()
     after = datetime.now(UTC)

@@ -18,11 +18,11 @@ from reltask.errors import ArgumentsError, UsageError
 @app_command
 @click.argument("task")
 @click.argument("arguments", metavar="[JSON]", default="{}")
-@click.option("--delay", metavar="5m", help="Not before this time has passed.")
-@click.option("--at", metavar="TIME", help="Not before this moment, such as 2030-01-31T09:00:00+01:00.")
-@click.option("--queue", metavar="NAME", help="Another queue than the task's.")
-@click.option("--priority", type=int, metavar="0-9", help="0 is first.")
-@click.option("--key", metavar="TEXT", help="Only one job of the task with this key exists at a time.")
+@click.option("--delay", metavar="5m", help="Run it after this delay.")
+@click.option("--at", metavar="TIME", help="Run it at this time, such as 2030-01-31T09:00:00+01:00.")
+@click.option("--queue", metavar="NAME", help="Use this queue instead of the task's.")
+@click.option("--priority", type=int, metavar="0-9", help="Use this priority instead of the task's; 0 runs first.")
+@click.option("--key", metavar="TEXT", help="Create the job only if the task has no job with this key.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
     app: App,
@@ -36,7 +36,7 @@ def command(
     key: str | None,
     as_json: bool,
 ) -> None:
-    r"""Have TASK of MODULE:app run with the arguments of a JSON object: '{"name": "Ada"}'."""
+    r"""Enqueue a job of TASK in MODULE:app. Arguments are a JSON object: '{"name": "Ada"}'."""
     app.configure(database__retry_attempts=0)
     given = read_object(arguments)
     try:
@@ -50,17 +50,17 @@ def command(
     if as_json:
         print_json({"id": job.id, "task": job.task, "created": job.created})
     else:
-        click.echo(f"{job.task} {'enqueued' if job.created else 'was there already'}: {job.id}")
+        click.echo(f"{job.task} {'enqueued' if job.created else 'already exists'}: {job.id}")
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """The arguments by name. The text is not quoted in errors: it may hold what others must not read."""
+    """The arguments by name. Errors do not quote the text, because it may hold secrets."""
     try:
         given = msgspec.json.decode(text)
     except ValueError as error:
         raise ArgumentsError(f"The arguments are not JSON: {error}.", remedy="""Write '{"name": "Ada"}'.""") from error
     if not isinstance(given, dict):
-        raise ArgumentsError("The arguments are no JSON object.", remedy="""Name each one: '{"name": "Ada"}'.""")
+        raise ArgumentsError("The arguments are not a JSON object.", remedy="""Name each one: '{"name": "Ada"}'.""")
     return given
 
 
@@ -70,4 +70,4 @@ def _moment(text: str | None) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--at {text!r} is no time.", remedy="Write it like 2030-01-31T09:00:00+01:00.") from None
+        raise UsageError(f"--at {text!r} is not a time.", remedy="Write it like 2030-01-31T09:00:00+01:00.") from None

@@ -1,4 +1,4 @@
-"""Errors on the way out: a stable code, a sentence, one line of remedy, and where to read on.
+"""How errors are printed: a stable code, a message, a remedy and a link to the documentation.
 
 error[unknown-task]: No task is called 'helo'.
   Did you mean 'hello'?
@@ -17,17 +17,17 @@ from reltask.errors import ReltaskError
 DOCS = "docs/errors.md"
 REMEDIES = {
     "arguments": "Write the arguments as a JSON object by parameter name.",
-    "database-transient": "Is the database running, and does the URL lead there? See: reltask config",
-    "database-circuit-open": "The database has stopped answering; try again later.",
-    "database-ambiguous": "The answer was lost: look whether it was done before you do it again.",
+    "database-transient": "Check that the database is running and that the URL is right. See: reltask config",
+    "database-circuit-open": "The database does not answer; try again later.",
+    "database-ambiguous": "The answer was lost: check whether the change was made before you repeat the command.",
     "settings": "See: reltask config",
 }
-"""For errors that bring no remedy of their own."""
-BUG = "This is a mistake inside reltask, or in a module of yours. Run it again with --debug to see where."
+"""For errors that have no remedy of their own."""
+BUG = "This is a bug in reltask or in one of your modules. Run the command again with --debug for the traceback."
 
 
 def report(error: Exception, *, debug: bool) -> int:
-    """Write the error to standard error; the exit status that belongs to it."""
+    """Write the error to standard error and return its exit status."""
     if debug:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     for line in _lines(error):
@@ -36,9 +36,9 @@ def report(error: Exception, *, debug: bool) -> int:
 
 
 def report_lost_output(error: OSError) -> int:
-    """Write to standard error that standard output cannot be written; no mistake of anybody's, but not all is well."""
+    """Report on standard error that standard output cannot be written, and return the exit status."""
     click.echo(f"error[output]: The output could not be written: {error.strerror}.", err=True)
-    click.echo("  What the command did before it wrote is done: look before you run it again.", err=True)
+    click.echo("  The command itself may have succeeded: check before you run it again.", err=True)
     click.echo(_see("output"), err=True)
     return EXIT_ERROR
 

@@ -27,14 +27,15 @@ def command() -> None:
 @about_all
 @click.option("--state", type=click.Choice(LISTED), help="Only jobs in this state.")
 @click.option("--task", metavar="NAME", help="Only jobs of this task.")
-@click.option("--limit", type=COUNT, default=50, show_default=True, help="At most so many.")
+@click.option("--limit", type=COUNT, default=50, show_default=True, help="List at most this many.")
 def list_(app: App, *, state: str | None, task: str | None, limit: int, as_json: bool) -> None:
     """List jobs by due time."""
     jobs = app.jobs_sync(state=None if state is None else State(state), task=task, limit=limit)
     if as_json:
         print_json(jobs)
     else:
-        print_table(COLUMNS, [_row(job) for job in jobs], nothing="There is no such job.")
+        nothing = "No job matches." if state or task else "There are no jobs."
+        print_table(COLUMNS, [_row(job) for job in jobs], nothing=nothing)
 
 
 def _row(job: JobView) -> list[object]:
@@ -51,7 +52,7 @@ def show(app: App, *, job_id: UUID, as_json: bool) -> None:
 
 
 def print_job(job: JobView, runs: list[RunView], *, as_json: bool) -> None:
-    """All that there is to know about a job."""
+    """Every field of a job, and its last runs."""
     fields = msgspec.structs.asdict(job)
     if as_json:
         print_json({**fields, "runs": runs})
@@ -76,11 +77,11 @@ def _changing(action: str, done: str, help_text: str) -> None:
 @about_some
 @click.argument("job_id", type=click.UUID, metavar="ID")
 def run(app: App, *, job_id: UUID, as_json: bool) -> None:
-    """Make a job due at once.
+    """Make a job due now.
 
-    A recurring job's next occurrence is brought forward: it has then been done, and the next is the one after it.
+    For a recurring job this runs its next occurrence early; the schedule continues with the one after it.
     """
-    job = app.job_sync(job_id)  # before the change: a worker may be quicker than a second look
+    job = app.job_sync(job_id)  # before the change: a worker may claim it at once
     app.change_sync("run", job_id)
     print_changed([job_id], f"is due now{_which_occurrence(job)}{but_paused(job)}", as_json=as_json)
 
@@ -88,16 +89,16 @@ def run(app: App, *, job_id: UUID, as_json: bool) -> None:
 def _which_occurrence(job: JobView) -> str:
     if job.schedule is None:
         return ""
-    return f" (its occurrence of {text(job.next_run_time)} UTC; the next is the one after it)"
+    return f" (its occurrence of {text(job.next_run_time)} UTC runs early)"
 
 
 def but_paused(job: JobView) -> str:
-    """What still keeps a due job from running."""
+    """A reminder that a paused job does not run although it is due."""
     return f", but paused: reltask jobs resume {job.id}" if job.state is State.PAUSED else ""
 
 
 def print_changed(job_ids: list[UUID], done: str, *, as_json: bool) -> None:
-    """Say what has been done."""
+    """Report the change of each job."""
     if as_json:
         print_json([{"id": job_id, "done": done} for job_id in job_ids])
         return
@@ -105,6 +106,6 @@ def print_changed(job_ids: list[UUID], done: str, *, as_json: bool) -> None:
         click.echo(f"{job_id} {done}")
 
 
-_changing("pause", "paused", "Keep a job from being claimed; a run under way goes on.")
-_changing("resume", "resumed", "Let a paused job be claimed again.")
+_changing("pause", "paused", "Pause a job: workers do not claim it; a current run continues.")
+_changing("resume", "resumed", "Resume a paused job.")
 _changing("discard", "discarded", "Remove a job that is not running.")

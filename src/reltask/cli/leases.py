@@ -1,4 +1,4 @@
-"""`reltask leases`: who leads what."""
+"""`reltask leases`: which leases are held, by which holder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _ListByDefault(click.Group):
 
 @click.group(name="leases", cls=_ListByDefault)
 def command() -> None:
-    """Who leads what, and is it getting on; take a lease away.
+    """List leases, their holders and their progress; release a lease.
 
     Without a command: list.
     """
@@ -39,19 +39,19 @@ def command() -> None:
 @command.command(name="list")
 @about_all
 @click.option(
-    "--stuck", is_flag=True, help="Only those held, but without finished work. Exits with 1 if there are any."
+    "--stuck", is_flag=True, help="Only leases whose holder has finished no work. Exit status 1 if there are any."
 )
-@click.option("--for", "long", metavar="DURATION", default="5m", show_default=True, help="How long --stuck means.")
+@click.option("--for", "long", metavar="DURATION", default="5m", show_default=True, help="How long, for --stuck.")
 def list_(app: App, *, stuck: bool, long: str, as_json: bool) -> int:
-    """Who holds which lease, since when, and what came of it, by the database's clock.
+    """List leases: holder, term, times by the database's clock, and the holder's progress.
 
-    A holder that does what it has the lease for publishes when it last did, how much, and how many errors there were.
+    A holder publishes when it last finished work, how many items it processed and how many errors occurred.
     """
     leases = [lease for lease in app.leases_sync() if not stuck or is_stuck(lease, _length(long))]
     if as_json:
         print_json([{**msgspec.structs.asdict(lease), "metadata": metadata(lease)} for lease in leases])
     else:
-        nothing = "No holder is stuck." if stuck else "Nobody has ever asked for a lease."
+        nothing = "No lease is stuck." if stuck else "No lease has ever been requested."
         print_table(COLUMNS, [_row(lease) for lease in leases], nothing=nothing)
     return EXIT_ERROR if stuck and leases else EXIT_OK
 
@@ -59,40 +59,42 @@ def list_(app: App, *, stuck: bool, long: str, as_json: bool) -> int:
 @command.command()
 @about_some
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def release(app: App, *, name: str, yes: bool, as_json: bool) -> None:
-    """Take a lease away from its holder, so that another can have it at once.
+    """Take a lease away from its holder; another process can acquire it at once.
 
-    Only the term that is shown is ended, not one that begins meanwhile. The holder notices at its next beat; what it
-    writes under the old term is refused.
+    Only the term that is shown is ended, not a newer one. The holder notices at its next heartbeat; its guarded writes
+    under the old term are refused.
     """
     lease = _held(app, name)
     if not as_json:
         print_fields(list(zip((column.lower() for column in COLUMNS), _row(lease), strict=True)))
     if not yes:
-        click.confirm(f"Take {name} away from {lease.holder}?", abort=True, err=True)
+        click.confirm(f"Take lease {name} away from {lease.holder}?", abort=True, err=True)
     if not app.release_lease_sync(Term(name, lease.term)):
-        raise UsageError(f"{name} has changed hands meanwhile; nothing was changed.", remedy="See: reltask leases")
+        raise UsageError(
+            f"Term {lease.term} of lease {name} is already over; nothing was changed.", remedy="See: reltask leases"
+        )
     if as_json:
         print_json({"lease": name, "term": lease.term, "released": True})
     else:
-        click.echo(f"{name}: term {lease.term} was ended.")
+        click.echo(f"Ended term {lease.term} of lease {name}.")
 
 
 def _held(app: App, name: str) -> LeaseView:
     leases = {lease.name: lease for lease in app.leases_sync() if lease.held}
     if name not in leases:
-        raise UsageError(f"Nobody holds a lease {name!r}.", remedy=f"Held are: {', '.join(leases) or 'none'}.")
+        raise UsageError(f"No process holds a lease {name!r}.", remedy=f"Held leases: {', '.join(leases) or 'none'}.")
     return leases[name]
 
 
 def is_stuck(lease: LeaseView, long: timedelta) -> bool:
-    """Whether a lease is renewed and renewed, but its holder has finished nothing for so long.
+    """Whether a lease is held and renewed, but its holder has finished no work for `long`.
 
-    A holder that never tells what it finishes cannot be judged; the maintenance always does.
+    A holder that never publishes its progress cannot be judged; the maintenance lease always does.
     """
-    tells = lease.name == MAINTENANCE or "last_run" in metadata(lease)
-    return lease.held and tells and lease.now - (last_run(lease) or lease.acquired_at) >= long
+    publishes = lease.name == MAINTENANCE or "last_run" in metadata(lease)
+    return lease.held and publishes and lease.now - (last_run(lease) or lease.acquired_at) >= long
 
 
 def metadata(lease: LeaseView) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def metadata(lease: LeaseView) -> dict[str, Any]:
 
 
 def last_run(lease: LeaseView) -> datetime | None:
-    """When its holder last finished something, by its own account."""
+    """When its holder last finished work, as it published."""
     try:
         return msgspec.convert(metadata(lease).get("last_run"), datetime | None)
     except msgspec.ValidationError:
@@ -114,19 +116,19 @@ def last_run(lease: LeaseView) -> datetime | None:
 def _row(lease: LeaseView) -> list[object]:
     published = metadata(lease)
     if not lease.held:
-        gone = [None, text(lease.heartbeat_at), "ended" if lease.holder else "given back"]
+        times = [None, text(lease.heartbeat_at), "expired" if lease.holder else "released"]
     else:
-        gone = [
+        times = [
             _ago(lease.acquired_at, lease.now),
             _ago(lease.heartbeat_at, lease.now),
             _ago(lease.now, lease.expires_at),
         ]
     counts = [published.get("items"), published.get("errors"), lease.waiting]
-    return [lease.name, worker_text(lease.holder), lease.term, *gone, last_run(lease), *counts]
+    return [lease.name, worker_text(lease.holder), lease.term, *times, last_run(lease), *counts]
 
 
 def _ago(earlier: datetime, later: datetime) -> str:
-    """A length to the second; under a minute to a tenth."""
+    """A duration in whole seconds; under a minute, in tenths."""
     length = max(later - earlier, timedelta(0))
     unit = timedelta(seconds=0.1 if length < timedelta(minutes=1) else 1)
     return format_duration(length // unit * unit)

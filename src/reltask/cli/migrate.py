@@ -21,12 +21,12 @@ from reltask.stores.sqlite.schema import ensure_schema, pending_names
 
 @click.command(name="migrate")
 @about_schema
-@click.option("--check", is_flag=True, help="Only look; exit status 1 if something is left to do.")
+@click.option("--check", is_flag=True, help="List pending migrations only; exit status 1 if there are any.")
 def command(app: App, *, check: bool, as_json: bool) -> int:
-    """Bring the database's tables to this version, under a lock; running it again changes nothing.
+    """Create or upgrade reltask's tables. The migration takes a lock; running it again changes nothing.
 
-    PostgreSQL and SQL Server need this once per version, by a user who may create tables. SQLite files are also
-    migrated by whoever opens them first. A schema newer than this reltask is refused.
+    PostgreSQL and SQL Server need it once per version, by a user who may create tables. An SQLite file is also migrated
+    by the first process that opens it. A schema newer than this reltask is refused.
     """
     names = (_pending if check else _migrate)(app.url, app.credential)
     if as_json:
@@ -37,7 +37,7 @@ def command(app: App, *, check: bool, as_json: bool) -> int:
 
 
 def dialect_of(url: str) -> Dialect:
-    """Whose SQL a database speaks."""
+    """The SQL dialect of the database that a URL names."""
     if url.startswith("sqlite:"):
         return "sqlite"
     if url.startswith(("postgresql:", "postgres:", "postgresql+", "postgres+")):
@@ -45,7 +45,7 @@ def dialect_of(url: str) -> Dialect:
     if url.startswith(("mssql:", "mssql+")):
         return "mssql"
     raise ConfigurationError(
-        f"This version does not speak to {url.partition(':')[0]}.",
+        f"reltask does not support {url.partition(':')[0]} databases.",
         remedy="Use sqlite:///file.db, postgresql://host/database or mssql://server/database.",
     )
 

@@ -1,11 +1,11 @@
-"""A process that is a worker: logging, signals, event loop, banner, exit status. What `app.worker()` never touches.
+"""A process that is a worker: logging, signals, event loop, banner, exit status. `app.worker()` touches none of them.
 
     first SIGTERM or Ctrl+C    claims no more; bodies may finish within worker.shutdown_grace
     second                     stops the bodies now, and releases their claims
-    third                      ends the process as if nobody had asked; its locks expire
+    third                      kills the process; its locks expire
 
-An outage is survived by waiting. Only at the start, when nobody can know whether the URL is right, does a worker give
-up: after the retries of the settings.
+A running worker waits through a database outage. A starting worker gives up after the configured retries, because the
+URL may be wrong.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 EXIT_OK = 0
 EXIT_ERROR = 1
-"""What was asked for could not be done."""
+"""The command failed."""
 EXIT_USAGE = 2
 """The command line itself is wrong."""
 EXIT_UNAVAILABLE = 69
-"""The database cannot be reached, or refuses to serve."""
+"""The database cannot be reached, or refuses the connection or the statement."""
 EXIT_UNSETTLED = 70
-"""A mistake inside reltask, or runs left behind at shutdown: their locks expire."""
+"""A bug in reltask, or runs left unfinished at shutdown: their locks expire."""
 EXIT_CONFIGURATION = 78
-"""Settings, declarations, a missing package or the database's schema."""
+"""Wrong settings, a wrong declaration, a missing package or the wrong schema version."""
 COLLECT_AFTER = (20_000, 20, 100)
 """Thresholds of a worker's garbage collector."""
 
@@ -49,7 +49,7 @@ _log = logging.getLogger("reltask.worker")
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit status that tells a supervisor what kind of error ended the process."""
+    """The exit status for an error, by its kind, for the process's supervisor."""
     match error:
         case UsageError():
             return EXIT_USAGE
@@ -64,23 +64,23 @@ def exit_code(error: BaseException) -> int:
 
 
 def run_worker(app: App, *, once: bool = False, uvloop: bool = True) -> int:
-    """Run a worker until a signal, or with `once` until nothing is due; the exit status.
+    """Run a worker until a signal, or with `once` until nothing is due, and return the exit status.
 
-    What keeps it from starting is raised. uvloop is used where it is installed.
+    Errors during the start are raised. `uvloop`: use uvloop if it is installed.
     """
     setup_logging(app.settings.log.level, app.settings.log.format)
     if app.lifespan is not None:
-        app.lifespan = _told(app.lifespan)
+        app.lifespan = _with_clear_errors(app.lifespan)
     calm_collector()
     with asyncio.Runner(loop_factory=new_event_loop if uvloop else None) as runner:
         return runner.run(_serve(app, once=once))
 
 
 def calm_collector() -> None:
-    """Collect garbage for what runs, not for what was imported: for a process that is a worker and nothing else.
+    """Make the garbage collector run less often, and not over imported modules. For a process that is only a worker.
 
-    Thousands of runs come and go, nearly all of them freed without a collector. As Python sets it, it would look
-    through them, and through every module's objects, many times a second: a third of the worker's time.
+    Nearly all objects of a run are freed by reference counting. With Python's default thresholds the collector would
+    scan them, and every module's objects, many times a second: a third of the worker's time.
     """
     gc.collect()
     gc.freeze()
@@ -88,36 +88,39 @@ def calm_collector() -> None:
 
 
 def failed(what: str, error: Exception) -> ConfigurationError:
-    """Code of the user's own has failed: no mistake of reltask's, and nothing that reltask could go on without."""
+    """The user's own code failed, and reltask cannot start without it: report it as a configuration error."""
     return ConfigurationError(
-        f"{what} failed: {type(error).__name__}: {error}", remedy="See the traceback with --debug."
+        f"{what} failed: {type(error).__name__}: {error}", remedy="Run it again with --debug for the traceback."
     )
 
 
-def _told(lifespan: Lifespan) -> Lifespan:
-    """The same resources; what opening or closing them raises is told as the user's own, what passes is let pass."""
+def _with_clear_errors(lifespan: Lifespan) -> Lifespan:
+    """The same lifespan; an error raised by opening or closing it says that the app's lifespan failed.
+
+    An error of the worker that passes through the lifespan is not changed.
+    """
 
     @asynccontextmanager
-    async def told(app: App) -> AsyncIterator[Any]:
-        passing: Exception | None = None
+    async def wrapped(app: App) -> AsyncIterator[Any]:
+        of_worker: Exception | None = None
         try:
             async with lifespan(app) as state:
                 try:
                     yield state
                 except Exception as error:
-                    passing = error
+                    of_worker = error
                     raise
         except Exception as error:
-            if error is passing or isinstance(error, ReltaskError):
+            if error is of_worker or isinstance(error, ReltaskError):
                 raise
             raise failed("The app's lifespan", error) from error
 
-    return told
+    return wrapped
 
 
 async def _serve(app: App, *, once: bool) -> int:
     async with _signals() as signals:
-        _log.info("reltask %s connects to %s", __version__, safe_url(app.url))
+        _log.info("reltask %s: connecting to %s", __version__, safe_url(app.url))
         async with _unless_stopped(signals), app.worker() as worker:
             signals.worker = worker
             name_worker(worker.id)
@@ -130,7 +133,7 @@ async def _serve(app: App, *, once: bool) -> int:
 
 
 class _Signals:
-    """What the signals so far mean."""
+    """The stop signals received so far, and what they act on."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -140,7 +143,7 @@ class _Signals:
 
     @property
     def unsettled(self) -> int:
-        """Runs that the worker could not give back."""
+        """Runs that the worker could not release."""
         return 0 if self.worker is None else self.worker.running
 
     def arrived(self) -> None:
@@ -151,7 +154,7 @@ class _Signals:
         self.stop.set()
 
     def _hurry(self) -> None:
-        _log.warning("Second signal: stopping now")
+        _log.warning("Second stop signal: stopping the running task bodies now")
         self.restore()
         if self.worker is not None:
             self.worker.hurry()
@@ -169,14 +172,14 @@ async def _signals() -> AsyncIterator[_Signals]:
 
 @asynccontextmanager
 async def _unless_stopped(signals: _Signals) -> AsyncIterator[None]:
-    """A signal during the start, which may wait for the database, ends the start; nothing is claimed by then."""
+    """A stop signal during the start, which may wait for the database, cancels the start. No job is claimed yet."""
     signals.starting = asyncio.current_task()
     try:
         yield
     except asyncio.CancelledError:
         if not signals.stop.is_set() or signals.worker is not None:
             raise
-        _log.info("Stopped before the worker had started")
+        _log.info("Stopped by a signal before the worker had started; no job was claimed")
 
 
 async def _first_of(*waits: Coroutine[Any, Any, Any]) -> None:
@@ -203,12 +206,12 @@ async def _banner(app: App, worker: Worker) -> str:
 
 
 def _tasks(app: App) -> list[str]:
-    """Each task with the rhythms of its recurring jobs."""
-    rhythms: dict[str, list[str]] = {task.name: [] for task in app.registry}
+    """Each task with the schedules of its recurring jobs."""
+    schedules: dict[str, list[str]] = {task.name: [] for task in app.registry}
     for job in app.declarations():
         key = f" ({job.key})" if job.key else ""
-        rhythms[job.task].append(f"{describe(decode(job.schedule))}{key}" if job.schedule else "")
-    names = [f"{name}: {', '.join(found) or 'on request'}" for name, found in sorted(rhythms.items())]
+        schedules[job.task].append(f"{describe(decode(job.schedule))}{key}" if job.schedule else "")
+    names = [f"{name}: {', '.join(found) or 'on request'}" for name, found in sorted(schedules.items())]
     return [f"  {'tasks' if index == 0 else '':<8}  {name}" for index, name in enumerate(names or ["none"])]
 
 

@@ -12,21 +12,21 @@ from reltask.cli.target import COUNT, about_all
 from reltask.model.views import RunView
 
 COLUMNS = ["FINISHED", "TASK", "SLOT", "ATTEMPT", "OUTCOME", "SECONDS", "WORKER", "JOB", "ERROR"]
-NONE_YET = "No run has ended yet."
+NONE_YET = "No run has finished yet."
 
 
 @click.command(name="runs")
 @about_all
 @click.option("--job", "job_id", type=click.UUID, metavar="ID", help="Only runs of this job.")
 @click.option("--task", metavar="NAME", help="Only runs of this task.")
-@click.option("--limit", type=COUNT, default=20, show_default=True, help="At most so many.")
+@click.option("--limit", type=COUNT, default=20, show_default=True, help="List at most this many.")
 def command(app: App, *, job_id: UUID | None, task: str | None, limit: int, as_json: bool) -> None:
-    """List the runs that have ended, newest first."""
+    """List finished runs, newest first."""
     runs = app.runs_sync(job_id=job_id, task=task, limit=limit)
     if as_json:
         print_json(runs)
     else:
-        print_runs(runs, nothing="No run that has ended matches." if job_id or task else NONE_YET)
+        print_runs(runs, nothing="No finished run matches." if job_id or task else NONE_YET)
 
 
 def print_runs(runs: list[RunView], *, nothing: str = NONE_YET) -> None:

@@ -22,7 +22,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Row], *, nothing: str) -> None:
-    """Write rows under their columns, or a sentence that there are none."""
+    """Write rows under their columns; if there are none, the sentence `nothing`."""
     texts = [[text(cell) for cell in row] for row in rows]
     if not texts:
         click.echo(nothing)
@@ -38,7 +38,7 @@ def print_fields(fields: Sequence[tuple[str, object]]) -> None:
 
 
 def text(value: object) -> str:
-    """A value as people read it: times in UTC to the second, nothing as a dash."""
+    """A value as text: times in UTC to the second, no value as a dash."""
     match value:
         case None | "":
             return "-"
@@ -58,7 +58,7 @@ def worker_text(worker: str | None) -> str:
 
 
 def first_line(error: str | None) -> str:
-    """What an error says in the end: a traceback's last line."""
+    """The last line of a traceback, which names the error."""
     lines = (error or "").strip().splitlines()
     return lines[-1][:100] if lines else "-"
 

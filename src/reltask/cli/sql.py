@@ -19,12 +19,12 @@ DIALECTS: tuple[Dialect, ...] = ("postgres", "sqlite", "mssql")
 
 @click.command(name="sql")
 @click.argument("verbs", nargs=-1, metavar="[VERB]...")
-@click.option("--list", "names_only", is_flag=True, help="Only the names of the statements.")
-@click.option("--all", "everything", is_flag=True, help="The tables and every statement.")
-@click.option("--dialect", type=click.Choice(DIALECTS), help="Whose SQL; otherwise the database's.")
-@click.option("--app", "reference", metavar="MODULE:app", help="The app whose database is meant.")
-@click.option("--database", metavar="URL", help="The database, without a password, instead of an app.")
-@click.option("--config", metavar="FILE", help="The settings file; otherwise reltask.toml or appsettings.json.")
+@click.option("--list", "names_only", is_flag=True, help="Print the names of the statements only.")
+@click.option("--all", "everything", is_flag=True, help="Print the tables and every statement.")
+@click.option("--dialect", type=click.Choice(DIALECTS), help="The SQL dialect. Default: the database's.")
+@click.option("--app", "reference", metavar="MODULE:app", help="Use the database of this app.")
+@click.option("--database", metavar="URL", help="Use this database instead of an app's; no password in the URL.")
+@click.option("--config", metavar="FILE", help="The settings file. Default: reltask.toml or appsettings.json.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 def command(
@@ -38,12 +38,12 @@ def command(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Print the SQL that reltask runs: the tables, or the statements of these VERBs. Nothing is sent.
+    """Print the SQL of the statements named VERB. Nothing is sent to the database.
 
-    Without a VERB it is what `reltask migrate` runs on an empty database.
+    Without a VERB, print what `reltask migrate` runs on an empty database.
     """
-    speaks = dialect or dialect_of(find_app(reference, database=database, config=config).url)
-    scripts = _scripts(speaks, verbs, everything=everything or names_only)
+    dialect = dialect or dialect_of(find_app(reference, database=database, config=config).url)
+    scripts = _scripts(dialect, verbs, everything=everything or names_only)
     if names_only:
         scripts = dict.fromkeys(scripts, "")
     if as_json:
@@ -72,6 +72,6 @@ def _known(verb: str, known: list[str]) -> str:
     if verb not in known:
         near = difflib.get_close_matches(verb, known, n=1)
         raise UsageError(
-            f"No statement is called {verb!r}.", remedy=f"Did you mean {near[0]}?" if near else "See --list."
+            f"No statement is called {verb!r}.", remedy=f"Did you mean {near[0]}?" if near else "Run it with --list."
         )
     return verb

@@ -16,19 +16,19 @@ from reltask.model.metrics import TaskStats
 
 COLUMNS = ["TASK", "RUNS", "FAILED", "SHARE", "SECONDS", "MAX", "LATE", "MAX LATE"]
 MOST_MINUTES = LONGEST // timedelta(minutes=1)
-NOTHING = "No run has been counted in that time. A worker counts them once a minute."
+NOTHING = "No runs were counted in this period. A worker counts finished runs once a minute."
 
 
 @click.command(name="stats")
 @about_all
-@click.option("--minutes", type=click.IntRange(1, MOST_MINUTES), help="The last so many minutes.  [default: 60]")
-@click.option("--since", metavar="DURATION", help="The same as a duration: 90m, 24h, 7d.")
+@click.option("--minutes", type=click.IntRange(1, MOST_MINUTES), help="The last N minutes.  [default: 60]")
+@click.option("--since", metavar="DURATION", help="The period as a duration: 90m, 24h, 7d.")
 @click.option("--task", metavar="NAME", help="Only this task.")
 def command(app: App, *, minutes: int | None, since: str | None, task: str | None, as_json: bool) -> None:
-    """How each task has been doing: runs, failures, and in seconds mean and longest duration and lateness.
+    """Show for each task its runs and failures, and the mean and maximum duration and lateness in seconds.
 
-    Read from counts by minute and task that workers keep, so that it is quick however long the history is. A run that
-    has ended in the last minute may not be counted yet.
+    The command reads per-minute counts that workers keep, so it is fast whatever the size of the history. Runs that
+    finished in the last minute may be missing.
     """
     stats = app.stats_sync(since=_length(minutes, since), task=task)
     if as_json:
@@ -39,7 +39,7 @@ def command(app: App, *, minutes: int | None, since: str | None, task: str | Non
 
 def _length(minutes: int | None, since: str | None) -> timedelta:
     if minutes is not None and since is not None:
-        raise UsageError("--minutes and --since say the same thing.", remedy="Write one of them.")
+        raise UsageError("--minutes and --since cannot be used together.", remedy="Use one of them.")
     if since is None:
         return timedelta(minutes=minutes or 60)
     try:

@@ -15,13 +15,13 @@ from reltask.model.views import JobView, LeaseView, StatusView, WorkerView
 
 SHOWN_WORKERS = 10
 LOOKED_AT = 100
-"""Of so many jobs is it asked whether anybody serves their queue."""
+"""How many jobs are checked for a worker that serves their queue."""
 
 
 @click.command(name="status")
 @about_all
 def command(app: App, *, as_json: bool) -> None:
-    """The whole system on one screen."""
+    """Show the state of the whole system."""
     status, workers, leader = app.status_sync(), app.workers_sync(), _leader(app.leases_sync())
     alive = [worker for worker in workers if worker.state == "alive"]
     unserved = _unserved(app.jobs_sync(state=State.READY, limit=LOOKED_AT), status, alive)
@@ -30,12 +30,12 @@ def command(app: App, *, as_json: bool) -> None:
         print_json({**msgspec.structs.asdict(status), "unserved": left, "workers": alive, "maintenance": leader})
         return
     click.echo(f"{safe_url(app.url)} at {text(status.now)} UTC\n")
-    led = f"led by {worker_text(leader)}" if leader else "nobody leads"
+    led = f"led by {worker_text(leader)}" if leader else "no leader"
     print_fields([*_counts(status), ("maintenance", led)])
     for name, count in sorted(status.unknown.items()):
-        click.echo(f"\nNo live worker knows {name}: {count} due.", nl=False)
+        click.echo(f"\nNo live worker knows task {name}: {count} due.", nl=False)
     for queue, task in unserved:
-        click.echo(f"\nNo live worker takes {task} from queue {queue}.", nl=False)
+        click.echo(f"\nNo live worker takes task {task} from queue {queue}.", nl=False)
     click.echo()
     _print_workers(alive)
 
@@ -47,7 +47,7 @@ def _counts(status: StatusView) -> list[tuple[str, object]]:
         ("running", status.running),
         ("failing", status.failing),
         ("dead", f"{status.dead}{'   see: reltask dead list' if status.dead else ''}"),
-        ("expired", f"{status.expired}{'   their locks have ended' if status.expired else ''}"),
+        ("expired", f"{status.expired}{'   their locks have expired' if status.expired else ''}"),
         ("paused", status.paused),
         ("waiting", status.ready),
         ("next due", status.next_due),
@@ -55,9 +55,9 @@ def _counts(status: StatusView) -> list[tuple[str, object]]:
 
 
 def _unserved(jobs: list[JobView], status: StatusView, alive: list[WorkerView]) -> list[tuple[str, str]]:
-    """Queues and tasks of due jobs that no live worker will take, although one knows the task.
+    """Queues and tasks of due jobs that no live worker takes, although one knows the task.
 
-    The jobs come by due time, and those that nobody takes have been due for longest: a few of them tell.
+    The first jobs by due time are enough: a job that no worker takes has been due longest.
     """
     due = {(job.queue, job.task) for job in jobs if job.due_at <= status.now and job.task not in status.unknown}
     return sorted(
@@ -68,7 +68,7 @@ def _unserved(jobs: list[JobView], status: StatusView, alive: list[WorkerView]) 
 
 
 def _leader(leases: list[LeaseView]) -> str | None:
-    """Who keeps the database in order. Without the lease, nobody in particular."""
+    """The worker that holds the maintenance lease; None with another coordination."""
     return next((lease.holder for lease in leases if lease.held and lease.name == MAINTENANCE), None)
 
 

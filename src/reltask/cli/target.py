@@ -1,9 +1,9 @@
-"""Which app, and which database, a command is about.
+"""Which app and which database a command uses.
 
 reltask status app:app           the app's own settings
 reltask status --database URL    no app needed
-RELTASK_APP=app:app              for every command of a shell
-RELTASK_DATABASE_URL, a file     the settings, as everywhere
+RELTASK_APP=app:app              for every command in this shell
+RELTASK_DATABASE_URL, a file     the usual settings
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from reltask.stores.sqlite.connections import database_path
 
 Command = Callable[..., int | None]
 
-_NOWHERE = ConfigurationError(
-    "Neither an app nor a database is named.",
-    remedy="Name an app (reltask status app:app, or RELTASK_APP), or a database (--database, or RELTASK_DATABASE_URL).",
+_NO_TARGET = ConfigurationError(
+    "No app and no database is named.",
+    remedy="Name an app (reltask status app:app, or RELTASK_APP) or a database (--database, or RELTASK_DATABASE_URL).",
 )
 
 
@@ -37,18 +37,18 @@ _NOWHERE = ConfigurationError(
 
 COUNT = click.IntRange(1, LARGEST)
 """The type of `--limit`."""
-_CONFIG = click.option(
-    "--config", metavar="FILE", help="The settings file; otherwise reltask.toml or appsettings.json."
-)
+_CONFIG = click.option("--config", metavar="FILE", help="The settings file. Default: reltask.toml or appsettings.json.")
 _DEBUG = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-_DATABASE = click.option("--database", metavar="URL", help="The database, without a password, instead of an app.")
-_APP = click.option("--app", "reference", metavar="MODULE:app", help="The app whose database is meant.")
+_DATABASE = click.option(
+    "--database", metavar="URL", help="Use this database instead of an app's; no password in the URL."
+)
+_APP = click.option("--app", "reference", metavar="MODULE:app", help="Use the database of this app.")
 _APP_ARGUMENT = click.argument("reference", metavar="[MODULE:app]", required=False)
 
 
 def app_command(function: Command) -> Command:
-    """A command that needs an app: it gets one, by argument or RELTASK_APP."""
+    """A command that needs an app: it receives the one named by its argument or RELTASK_APP."""
 
     @functools.wraps(function)
     def command(*, reference: str | None, config: str | None, **options: object) -> int | None:
@@ -60,7 +60,7 @@ def app_command(function: Command) -> Command:
 
 
 def database_command(function: Command, *, make_file: bool = False) -> Command:
-    """A command that needs a database: it gets an app that leads there, which does not wait for it if it is away."""
+    """A command that needs a database: it receives an app for it, which does not retry if the database is down."""
 
     @functools.wraps(function)
     def command(*, reference: str | None, database: str | None, config: str | None, **options: object) -> int | None:
@@ -76,7 +76,7 @@ def database_command(function: Command, *, make_file: bool = False) -> Command:
 
 
 def about_all(function: Command) -> Command:
-    """A database command about everything: the app may simply follow its name."""
+    """A database command whose argument is the app."""
     return _APP_ARGUMENT(database_command(function))
 
 
@@ -86,7 +86,7 @@ def about_some(function: Command) -> Command:
 
 
 def about_schema(function: Command) -> Command:
-    """A database command that may come before the database."""
+    """A database command whose argument is the app; the SQLite file need not exist yet."""
     return _APP_ARGUMENT(database_command(function, make_file=True))
 
 
@@ -94,18 +94,18 @@ def about_schema(function: Command) -> Command:
 
 
 def find_app(reference: str | None, *, database: str | None = None, config: str | None = None) -> App:
-    """The named app, or one without tasks that only knows the database."""
+    """The named app, or an app without tasks for the database."""
     if reference is None and database is None:
         reference = os.environ.get("RELTASK_APP")
     app = load_app(reference) if reference else App()
     app.configure(config=config, database__url=database, database__retry_attempts=0)
     if not reference and app.settings.database.url is None:
-        raise _NOWHERE
+        raise _NO_TARGET
     return app
 
 
 def require_file(url: str) -> None:
-    """Looking must not make an empty SQLite file where there was none."""
+    """Refuse an SQLite file that does not exist: a command that only reads must not create an empty one."""
     if url.startswith("sqlite:") and not Path(database_path(url)).exists():
         raise ConfigurationError(
             f"There is no database {url} yet.", remedy="Start a worker, enqueue a job or run: reltask migrate"
@@ -120,13 +120,13 @@ def load_app(reference: str | None) -> App:
     if not name or not module_name:
         stem = module_name.removesuffix(".py").replace(os.sep, ".")
         raise ConfigurationError(
-            f"{reference!r} names no app.", remedy=f"Write MODULE:app, such as {stem or 'app'}:app."
+            f"{reference!r} does not name an app.", remedy=f"Write MODULE:app, such as {stem or 'app'}:app."
         )
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds texts
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     app = _attribute(_import(module_name), name)
     if not isinstance(app, App):
-        raise ConfigurationError(f"{reference} is no reltask.App but {type(app).__name__}.")
+        raise ConfigurationError(f"{reference} is not a reltask.App but {type(app).__name__}.")
     for module in app.imports:
         _import(module)
     return app
@@ -152,7 +152,7 @@ def _other_module(name: str) -> str:
     return (
         f"Did you mean {near[0]}?"
         if near
-        else "Modules are looked for in this directory and where Python is installed."
+        else "Modules are searched for in this directory and in the installed Python packages."
     )
 
 
@@ -160,7 +160,7 @@ def _attribute(module: ModuleType, name: str) -> object:
     attribute = getattr(module, name.removesuffix("()"), None)
     if attribute is None:
         apps = [other for other, value in vars(module).items() if isinstance(value, App)]
-        remedy = f"Did you mean {module.__name__}:{apps[0]}?" if apps else f"{module.__name__} has no App at its top."
+        remedy = f"Did you mean {module.__name__}:{apps[0]}?" if apps else f"{module.__name__} defines no App."
         raise ConfigurationError(f"Module {module.__name__} has no {name!r}.", remedy=remedy)
     if not name.endswith("()"):
         return attribute

@@ -12,13 +12,13 @@ from reltask.cli.target import app_command
 @click.command(name="worker")
 @app_command
 @click.option("--queues", metavar="A,B", help="The queues to serve.")
-@click.option("--concurrency", metavar="N", help="How many bodies run at the same time.")
-@click.option("--name", metavar="NAME", help="Begins the worker's id.")
-@click.option("--poll", metavar="5s", help="The longest sleep.")
-@click.option("--once", is_flag=True, help="Run what is due, then end: for cron, CI and batch hosts.")
+@click.option("--concurrency", metavar="N", help="How many jobs run at the same time.")
+@click.option("--name", metavar="NAME", help="The first part of the worker's id.")
+@click.option("--poll", metavar="5s", help="The longest sleep between two polls.")
+@click.option("--once", is_flag=True, help="Run the jobs that are due, then exit: for cron, CI and batch hosts.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--log-format", metavar="FORMAT", help="text, json, or auto: text on a terminal, JSON otherwise.")
-@click.option("--no-uvloop", is_flag=True, help="Run bodies on Python's own event loop even if uvloop is installed.")
+@click.option("--no-uvloop", is_flag=True, help="Use Python's own event loop even if uvloop is installed.")
 def command(
     app: App,
     *,
@@ -33,8 +33,8 @@ def command(
 ) -> int:
     """Run a worker of MODULE:app until SIGTERM or Ctrl+C.
 
-    The first signal lets running bodies finish within worker.shutdown_grace, a second one stops them now. Further
-    settings come from the environment and the settings file: see `reltask config`.
+    After the first signal, running jobs may finish within worker.shutdown_grace; a second signal stops them now. All
+    other settings come from the environment and the settings file: see `reltask config`.
     """
     app.configure(
         worker__queues=queues,

@@ -14,10 +14,9 @@ COLUMNS = ["WORKER", "STATE", "HOST", "RUNNING", "OF", "QUEUES", "VERSION", "STA
 @click.command(name="workers")
 @about_all
 def command(app: App, *, as_json: bool) -> None:
-    """List the workers that the database has seen, living ones first. Times are the database's.
+    """List workers, live ones first. Times are by the database's clock.
 
-    A worker is alive while it gives signs of life as it has promised, otherwise dead; one that was stopped has said
-    goodbye.
+    A worker is "alive" while it refreshes its row in time, "stopped" after a regular shutdown, and otherwise "dead".
     """
     workers = app.workers_sync()
     if as_json:
@@ -27,4 +26,4 @@ def command(app: App, *, as_json: bool) -> None:
         (w.id, w.state, w.host, w.running, w.concurrency, w.queues, w.version, w.started_at, w.heartbeat_at)
         for w in workers
     ]
-    print_table(COLUMNS, rows, nothing="No worker has been here.")
+    print_table(COLUMNS, rows, nothing="No worker has registered yet.")

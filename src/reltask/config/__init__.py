@@ -7,9 +7,9 @@
     file            ./reltask.toml or ./appsettings.json             wins over
     defaults        the types in settings.py
 
-What is not written anywhere is absent until the end, so "not given" and "given, and equal to the default" stay apart.
-A wrong name or value stops the program with its place and the name that was probably meant: a setting that is silently
-ignored costs somebody a night. Passwords are refused where others can read them, and shown nowhere.
+A setting that is written nowhere stays unset until all places are merged, so "not given" differs from "given, and equal
+to the default". A wrong name or value is an error that states its place and suggests the right name: a setting must not
+be ignored silently. Passwords are refused in places that others can read, and are never shown.
 
     settings.py  what there is         sources.py  names, place by place      load.py      puts it together
     fields.py    the same as a list    values.py   text to values             describe.py  shows it

@@ -1,4 +1,4 @@
-"""The settings for people: those of this process, and the page about all of them."""
+"""Output of the settings: those of this process, and docs/configuration.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS = {
 
 
 def render_settings(loaded: Loaded) -> list[tuple[str, str, str]]:
-    """Name, value and origin of every setting, without secrets. What follows from the lock timeout is worked out."""
+    """Name, value and origin of every setting, without secrets; values derived from the lock timeout are computed."""
     pace = loaded.settings.worker.pace()
     rows = []
     for key, field in fields().items():
@@ -112,37 +112,36 @@ _INTRODUCTION = """\
 <!-- Made from the settings' types. Change src/reltask/config, then run:
      python -c "from reltask.config import describe_settings as d; print(d(), end='')" > docs/configuration.md -->
 
-Every setting has a default, and most users set one: the database. `reltask config` shows each value and where it came
-from.
+Every setting has a default; most users set only the database. `reltask config` shows each value and where it was set.
 
 ## Where settings are written
 
-A place further up wins.
+An earlier place in this list wins.
 
 1. The command line.
 2. Code: `App("sqlite:///reltask.db")`.
-3. The environment: `RELTASK_` and the key, like `RELTASK_WORKER_POLL=5s`. The names that .NET uses work as well:
+3. The environment: `RELTASK_` and the key, like `RELTASK_WORKER_POLL=5s`. The .NET names work as well:
    `TaskExecution__PollingIntervalSeconds=5`, `ConnectionStrings__SqlAzure=…`. An empty variable counts as not set.
-4. One file: the one named by `--config`, else by `RELTASK_CONFIG`, else `./appsettings.json` or `./reltask.toml`. Both
-   of them at once is an error.
+4. One file: the one named by `--config`, else by `RELTASK_CONFIG`, else `./appsettings.json` or `./reltask.toml`. If
+   both of these exist, that is an error.
 5. The defaults below.
 
 How to write them:
 
 - Case, underscores and hyphens in a name do not matter: `lock_timeout`, `LockTimeout` and `lock-timeout` are the same.
-- A duration is a text with a unit: `"500ms"`, `"10s"`, `"5m"`, `"2h"`, `"3d"`, `"1m30s"`. A number alone is an error,
-  because nobody remembers what it counts. Only the .NET names take numbers: their last word is the unit, and
-  `Milliseconds`, `Seconds`, `Minutes`, `Hours` and `Days` can stand for one another.
-- `auto` means that a duration follows from the lock timeout; that of the lease, from the database.
-- A list in a variable has commas: `RELTASK_WORKER_QUEUES=default,mail`. So has a table:
-  `RELTASK_WORKER_QUEUE_CONCURRENCY=mail=2,reports=1`.
-- A name that is not known is an error that suggests the right one. In a `reltask.toml`, and among variables that begin
-  with `RELTASK_`, everything is ours. `RELTASK_APP` and `RELTASK_CONFIG` are known; `RELTASK_TEST_…` and what
-  Kubernetes sets for a service (`RELTASK_…_SERVICE_HOST` and the like) are left alone.
-- In an `appsettings.json` only the sections `TaskExecution`, `Reltask` and `ConnectionStrings` are ours, and of the
-  last only `Reltask` and `SqlAzure`. `SqlAzure` gives way where the same place also names the database in another way.
+- A duration is a text with a unit: `"500ms"`, `"10s"`, `"5m"`, `"2h"`, `"3d"`, `"1m30s"`. A number without a unit is an
+  error. Only the .NET names take numbers: the last word of the name is the unit, and `Milliseconds`, `Seconds`,
+  `Minutes`, `Hours` and `Days` are interchangeable.
+- `auto` means that a duration is derived from the lock timeout; that of the lease, from the database.
+- Separate the names of a list in a variable by commas: `RELTASK_WORKER_QUEUES=default,mail`. The same holds for a
+  table: `RELTASK_WORKER_QUEUE_CONCURRENCY=mail=2,reports=1`.
+- An unknown name is an error that suggests the right one. This covers everything in a `reltask.toml` and all variables
+  that begin with `RELTASK_`, except `RELTASK_APP`, `RELTASK_CONFIG`, `RELTASK_TEST_…` and the variables that
+  Kubernetes sets for a service (`RELTASK_…_SERVICE_HOST` and the like).
+- In an `appsettings.json` reltask reads only the sections `TaskExecution`, `Reltask` and `ConnectionStrings`, and of
+  the last only `Reltask` and `SqlAzure`. `SqlAzure` is ignored if the same place names the database in another way.
 
-**Secrets.** A password in a file or on the command line is an error: others can read it there. Put the URL into
+**Secrets.** A password in a file or on the command line is an error, because others can read it there. Put the URL into
 `RELTASK_DATABASE_URL`, or use a passfile or a managed identity. A password is never shown, logged or quoted in an
 error.
 """
@@ -150,20 +149,19 @@ error.
 _TOGETHER = """\
 ## What the defaults mean together
 
-- A worker sleeps at most {poll}, without signals {unsignalled}, and wakes by itself when a job is due.
+- A worker sleeps at most {poll}, without signals {unsignalled}, and wakes when a job is due.
 - It renews its claims every {heartbeat:g} s. When {abandon_after} heartbeats in a row have failed, it stops the body
-  and gives the job up: at most {patience:g} s after the last good one was sent.
-- Whatever happens, it stops the body {deadline:g} s after that moment: the lock timeout of {lock:g} s, less a margin of
+  and abandons the job: at most {patience:g} s after it sent the last successful heartbeat.
+- In any case it stops the body {deadline:g} s after that moment: the lock timeout of {lock:g} s, less a margin of
   {margin:g} s. The margin is the largest of a tenth of the lock timeout, `worker.beat_timeout` and `worker.stop_grace`.
 - {lock:g} s after the last heartbeat another worker may take the job.
-- These lengths are checked together: `abandon_after` heartbeats and one `beat_timeout` must fit into the lock timeout
-  less the margin. Who changes the lock timeout alone need not change the others: what is `auto` follows.
-- A task with its own lock timeout has its own rhythm: these lengths where they fit, otherwise those that follow from
-  its lock.
-- At SIGTERM or Ctrl+C bodies have {shutdown} to finish; then they are stopped and their jobs released.
-- A statement that certainly was not applied is sent again after {waits} s, each wait lengthened by chance.
-- After {failures} failures in a row nothing is sent for {reset}. Heartbeats never wait for that.
-- One worker at a time keeps the database in order. The ledger keeps a run for {keep_runs}, and {keep_count:,} of them.
+- These times are checked together: `abandon_after` heartbeats and one `beat_timeout` must fit into the lock timeout
+  less the margin. If you change only the lock timeout, the times that are `auto` adapt to it.
+- A task with its own lock timeout uses these times if they fit, otherwise times derived from its lock timeout.
+- After SIGTERM or Ctrl+C bodies have {shutdown} to finish; then they are stopped and their jobs released.
+- A statement that certainly was not applied is sent again after {waits} s; a random time is added to each wait.
+- After {failures} failures in a row no call is sent for {reset}. Heartbeats are exempt.
+- One worker at a time does the maintenance. The ledger keeps a run for {keep_runs}, and at most {keep_count:,} runs.
 """
 
 _EXAMPLES = """\
@@ -188,7 +186,7 @@ mail = 2
 level = "warning"
 ```
 
-`appsettings.json`, as .NET programs have it; comments and last commas are fine:
+`appsettings.json`, as in .NET programs; comments and trailing commas are allowed:
 
 ```json
 {

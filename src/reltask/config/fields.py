@@ -95,7 +95,7 @@ def dotnet_names() -> list[str]:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant."""
-    import difflib  # noqa: PLC0415 - only a mistake needs it
+    import difflib  # noqa: PLC0415 - needed only for an error
 
     spelled = {fold(candidate): candidate for candidate in known}
     found = difflib.get_close_matches(fold(name), spelled, n=1, cutoff=0.6)
@@ -106,7 +106,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A remedy: the nearest known name, or all of them."""
     known = list(known)
     found = nearest(name, known)
-    return f"Did you mean {found}?" if found else f"Known are: {', '.join(known)}."
+    return f"Did you mean {found}?" if found else f"Known names: {', '.join(known)}."
 
 
 def _field(section: str, cls: type[Struct], name: str) -> Field:

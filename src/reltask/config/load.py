@@ -1,4 +1,4 @@
-"""From all the places where settings may be written to one value, remembering where each came from."""
+"""Merges the settings of all places into one value, and records where each was set."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _TEXT_OR_LAST_COMMA = rf"(?s){_TEXT}|,(?=\s*[}}\]])"
 
 
 class Loaded(Struct, frozen=True):
-    """The settings of this process, and where each was written."""
+    """The settings of this process, and where each was set."""
 
     settings: Settings
     origins: dict[str, str]
 
 
 class Given(NamedTuple):
-    """A value that somebody chose."""
+    """A value that was set somewhere."""
 
     value: Any
     origin: str
@@ -56,7 +56,7 @@ class SettingsFile(NamedTuple):
     path: Path
     shown: str
     explicit: bool
-    """Named by --config or RELTASK_CONFIG, not just found."""
+    """Named by --config or RELTASK_CONFIG, not found by default."""
 
 
 def load_settings(
@@ -67,10 +67,10 @@ def load_settings(
     cli: Mapping[str, object] | None = None,
     directory: Path | None = None,
 ) -> Loaded:
-    """Read the settings file and the environment, and put everything together. The only I/O of the pure layer.
+    """Read the settings file and the environment, and merge everything.
 
     `arguments` (given in code) and `cli` have dotted keys, like `worker.poll`. None and UNSET mean: not given.
-    `directory` stands in for the working directory.
+    `directory` replaces the working directory.
     """
     if environ is None:
         import os  # noqa: PLC0415 - here, beside the other input and output
@@ -112,14 +112,16 @@ def _read_file(chosen: SettingsFile) -> Iterable[Written]:
     origin = f"file {chosen.shown}"
     kind = chosen.path.suffix.lower()
     if kind not in (".json", ".toml"):
-        raise SettingsError(f"The settings {origin} is neither JSON nor TOML.", remedy="Its name must end so.")
+        raise SettingsError(
+            f"The settings {origin} is neither JSON nor TOML.", remedy="Give it a name that ends with .json or .toml."
+        )
     try:
         text = chosen.path.read_text(encoding="utf-8-sig")
         content = _parse_toml(text) if kind == ".toml" else _parse_json(text)
     except OSError as error:
         raise SettingsError(f"The settings {origin} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        # `from None`: the cause carries the whole text, which may hold what nobody should see.
+        # `from None`: the cause carries the whole text, which may hold secrets.
         raise SettingsError(f"The settings {origin} is not valid {kind[1:].upper()}: {_reason(error)}.") from None
     if kind == ".toml":
         return from_toml(content, origin)
@@ -138,7 +140,7 @@ def _parse_toml(text: str) -> Mapping[str, object]:
 
 
 def _parse_json(text: str) -> Mapping[str, object]:
-    """JSON as .NET reads it: with comments and last commas. They become blanks, so that positions stay true."""
+    """JSON as .NET reads it: with comments and trailing commas. They become blanks, to keep error positions."""
     import json  # noqa: PLC0415 - most processes have no file
 
     for pattern in (_TEXT_OR_COMMENT, _TEXT_OR_LAST_COMMA):
@@ -154,7 +156,7 @@ def _blank_unless_text(found: re.Match[str]) -> str:
 
 
 def _reason(error: ValueError) -> str:
-    """What the parser says about the place; a UnicodeDecodeError would quote the text."""
+    """The parser's message; that of a UnicodeDecodeError would quote the text."""
     return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).rstrip(".")
 
 
@@ -162,7 +164,7 @@ def _reason(error: ValueError) -> str:
 
 
 def _read_place(place: Iterable[Written], rank: int) -> dict[str, Given]:
-    """The values of one place. Each is read, also one that a higher place overrides: a mistake is a mistake."""
+    """The values of one place. A wrong value is an error even if a place with precedence overrides it."""
     chosen: dict[str, Written] = {}
     for written in place:
         chosen[written.field.key] = _choose(chosen.get(written.field.key), written)
@@ -185,8 +187,8 @@ def _read(written: Written) -> object:
         raise SettingsError(f"{_where(written)}: {error}") from None
     if written.public and written.field.about.secret and holds_password(str(value)):
         raise SettingsError(
-            f"{_where(written)} holds a password, and others can read it there.",
-            remedy="Put it into the environment (RELTASK_DATABASE_URL), or use a passfile or a managed identity.",
+            f"{_where(written)} contains a password, which others can read there.",
+            remedy="Put the URL into RELTASK_DATABASE_URL, or use a passfile or a managed identity.",
         )
     return value
 
@@ -210,7 +212,7 @@ def _assemble(given: Mapping[str, Given]) -> Loaded:
 
 
 def _defaults_of_the_database(given: Mapping[str, Given]) -> dict[str, Given]:
-    """What is not written anywhere, and follows from which database it is."""
+    """Defaults that depend on the kind of database."""
     url = given.get("database.url")
     if url is None or has_signals(url.value):
         return {}
@@ -223,13 +225,13 @@ def _check_pace(settings: Settings, origins: Mapping[str, str]) -> None:
         settings.worker.pace()
     except SettingsError as error:
         places = ", ".join(f"{key} ({origins[key]})" for key in _PACE if origins[key] != DEFAULT)
-        raise SettingsError(error.message, remedy=f"Look at {places}." if places else "") from None
+        raise SettingsError(error.message, remedy=f"Check {places}." if places else "") from None
 
 
 def _check_queues(settings: Settings, given: Mapping[str, Given]) -> None:
-    """A limit for a queue that is not served is a slip of the pen, unless a higher place chose the queues.
+    """Refuse a limit for a queue that is not served, unless a place with precedence chose the queues.
 
-    One file may hold the limits of all queues, while each worker's command line picks a few.
+    One file may hold the limits of all queues, while each worker's command line chooses a few.
     """
     limits, queues = given.get("worker.queue_concurrency"), given.get("worker.queues")
     if limits is None or (queues is not None and queues.rank > limits.rank):

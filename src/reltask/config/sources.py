@@ -1,7 +1,7 @@
 """The places where settings are written: a file, the environment, the command line, code.
 
-Each becomes a list of `Written`: which field, what stands there, and where. Unknown names are errors here, each with
-the name that was probably meant.
+Each becomes a list of `Written`: the field, the raw value and its place. An unknown name is an error here; it suggests
+the nearest known name.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ OTHER_VARIABLES = ("RELTASK_APP", "RELTASK_CONFIG")
 _PREFIX = "RELTASK_"
 _KUBERNETES = r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 _FOREIGN_VARIABLE = rf"(?i)RELTASK_(TEST_.*|{_KUBERNETES})"
-"""What tests need, and what Kubernetes sets for a service whose name begins with reltask."""
+"""Variables for tests, and those that Kubernetes sets for a service whose name begins with reltask."""
 
 _JSON_SECTIONS = ("TaskExecution", "Reltask", "ConnectionStrings")
 _CONNECTIONS = {"sqlazure": "SqlAzure", "reltask": "Reltask"}
 
 
 class Written(NamedTuple):
-    """One value as somebody wrote it."""
+    """One value as written."""
 
     field: Field
     name: str
-    """As it stands there, for messages."""
+    """The name as written, for messages."""
     raw: object
     origin: str
     unit: str | None = None
@@ -50,7 +50,7 @@ class Written(NamedTuple):
     public: bool = False
     """Whether others can read it there: a file, a command line."""
     fallback: bool = False
-    """Gives way to another of the same place: `SqlAzure` may be there for another program."""
+    """Ignored if the same place has another value: `SqlAzure` may be meant for another program."""
 
 
 def from_mapping(values: Mapping[str, object], origin: str, *, public: bool) -> Iterator[Written]:
@@ -92,7 +92,7 @@ def _from_our_variable(name: str, raw: str, origin: str) -> Iterator[Written]:
 
 
 def _nearest_variable(name: str) -> str:
-    """Compared without the prefix, which would make every two names alike."""
+    """The nearest known name, compared without the common prefix."""
     known = [*(field.variable for field in fields().values()), *OTHER_VARIABLES]
     near = nearest(name[len(_PREFIX) :], [variable[len(_PREFIX) :] for variable in known])
     return f"Did you mean {_PREFIX}{near}?" if near else "docs/configuration.md lists all of them."
@@ -102,12 +102,12 @@ def _nearest_variable(name: str) -> str:
 
 
 def from_toml(content: Mapping[str, object], origin: str) -> Iterator[Written]:
-    """A reltask.toml: all of it is ours."""
+    """A reltask.toml: all of it belongs to reltask."""
     return _from_tables(content, origin, prefix="")
 
 
 def from_json(content: Mapping[str, object], origin: str) -> Iterator[Written]:
-    """An appsettings.json: three sections are ours, all others belong to somebody else."""
+    """An appsettings.json: three sections belong to reltask, the others to other programs."""
     ours = {fold(name): name for name in _JSON_SECTIONS}
     for name, raw in content.items():
         if fold(name) not in ours or raw is None:
@@ -124,7 +124,7 @@ def from_json(content: Mapping[str, object], origin: str) -> Iterator[Written]:
 
 
 def has_our_sections(content: Mapping[str, object]) -> bool:
-    """Whether a JSON file speaks to us at all."""
+    """Whether a JSON file has a section for reltask."""
     return any(fold(name) in map(fold, _JSON_SECTIONS) for name in content)
 
 
@@ -149,7 +149,7 @@ def _from_entry(section: str, key: str, raw: object, origin: str, shown: str) ->
 
 
 def _unknown_key(shown: str, name: str, known: list[str], origin: str) -> SettingsError:
-    """The nearest name beside it; else the nearest in another section; else all that could stand there."""
+    """Suggests the nearest name of the section, else the nearest of another section, else lists all of the section."""
     elsewhere = {field.name: field.key for field in fields().values()}
     near = nearest(name, known) or elsewhere.get(nearest(name, elsewhere) or "")
     remedy = f"Did you mean {near}?" if near else did_you_mean(name, known)
@@ -175,5 +175,5 @@ def _from_connections(table: Mapping[str, object], origin: str, *, public: bool)
 
 def _table(raw: object, name: str, origin: str) -> Mapping[str, object]:
     if not isinstance(raw, Mapping):
-        raise SettingsError(f"{name} ({origin}) is a single value.", remedy="Write a table of settings there.")
+        raise SettingsError(f"{name} ({origin}) is a single value, not a table.", remedy="Write a table of settings.")
     return raw

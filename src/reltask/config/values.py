@@ -1,7 +1,6 @@
-"""What people write, as the values that the settings hold.
+"""Reads written values into the types of the settings.
 
-A reader raises ValueError with a sentence that begins with what is wrong with the value; whoever calls it knows the key
-and the place, and puts them in front.
+A reader raises ValueError with what is wrong with the value; its caller prepends the key and the place.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from reltask.model.connection_url import from_ado_net, is_url
 from reltask.model.duration import format_duration, parse_duration
 
 AUTO = "auto"
-"""Written for a duration that follows from another: what the default is, and how to come back to it."""
+"""Written for a duration that is derived from another one; also its default."""
 
 _LONGEST_SHOWN = 60
 
 
 def read_value(field: Field, raw: object, unit: str | None = None) -> object:
-    """The value of this field, or ValueError. With a unit, a number counts these."""
+    """The value of this field, or ValueError. With a unit, the value is a number of that unit."""
     if field.kind == "duration":
         return _read_number_of(field, raw, unit) if unit else _read_duration(field, raw)
     return _READERS[field.kind](field, raw)
 
 
 def shown(raw: object) -> str:
-    """A wrong value as an error may quote it: not too long, and nothing that looks like a connection."""
+    """A wrong value as an error may quote it: shortened, and withheld if it looks like a URL or connection string."""
     text = repr(raw)
     if any(mark in text for mark in ("://", ";", "@")):
         return "the value"
@@ -62,7 +61,7 @@ def _read_number_of(field: Field, raw: object, unit: str) -> timedelta:
 
 def _long_enough(field: Field, length: timedelta, raw: object) -> timedelta:
     if field.about.least > 0 and length <= timedelta(0):
-        raise ValueError(f"{shown(raw)} is too short; it must be longer than nothing.")
+        raise ValueError(f"{shown(raw)} is too short; it must be greater than zero.")
     if length < field.about.shortest:
         raise ValueError(f"{shown(raw)} is too short; write at least {format_duration(field.about.shortest)}.")
     return length
@@ -85,7 +84,7 @@ def _read_count(field: Field, raw: object) -> int:
     except ValueError:
         count = None
     if not isinstance(count, int) or isinstance(count, bool):
-        raise ValueError(f"{shown(raw)} is not a whole number.")  # noqa: TRY004 - one error for whatever is wrong
+        raise ValueError(f"{shown(raw)} is not a whole number.")  # noqa: TRY004 - readers raise ValueError only
     if count < field.about.least:
         raise ValueError(f"{shown(raw)} is too small; it must be at least {field.about.least}.")
     if count > field.about.most:
@@ -117,12 +116,12 @@ def _read_names(_field: Field, raw: object) -> tuple[str, ...]:
         )
     names = tuple(dict.fromkeys(part.strip() for part in parts))
     if not names or not all(names):
-        raise ValueError(f"{shown(raw)} holds an empty name, or none at all; name at least one.")
+        raise ValueError(f"{shown(raw)} contains an empty name or no name; write at least one.")
     return names
 
 
 def _read_limits(field: Field, raw: object) -> dict[str, int]:
-    """A table, or one text like `mail=2,reports=1`. The names are the user's own: they are kept as written."""
+    """A table, or one text like `mail=2,reports=1`. The names are the user's own and are kept as written."""
     if isinstance(raw, str):
         raw = {name: count for name, _, count in (part.partition("=") for part in raw.split(",") if part.strip())}
     if not isinstance(raw, Mapping) or not all(isinstance(name, str) and name.strip() for name in raw):
@@ -133,7 +132,7 @@ def _read_limits(field: Field, raw: object) -> dict[str, int]:
 
 
 def _read_url(_field: Field, raw: object) -> str:
-    """A URL, or an ADO.NET connection string. The errors never quote it: it may hold a password."""
+    """A URL, or an ADO.NET connection string. Errors never quote it, because it may hold a password."""
     text = raw.strip() if isinstance(raw, str) else ""
     if is_url(text):
         return text

@@ -1,17 +1,18 @@
-"""Arguments on their way into a row and back: JSON by parameter name, typed by the function's own signature.
+"""A job's arguments: JSON by parameter name, typed by the function's own signature.
 
     def send(user: User, at: datetime, *, copies: int = 1)
                  │
                  ▼   msgspec builds a decoder for exactly these names and types
     {"user": {"id": 42}, "at": "2026-11-15T09:00:00Z", "copies": 2}
 
-What is stored is read back at once with the same decoder, so a value that does not fit is refused where it is
-enqueued and not hours later in a worker. So is an object of another class than the annotated one, be it a subclass:
-the worker would get the annotated one, without what the other has more. Nothing is pickled, and nothing is imported
+The encoded arguments are decoded again at once, so a value that does not fit is refused when it is enqueued, not hours
+later in a worker. An object of another class than the annotated one is refused, too, even of a subclass: the worker
+would receive the annotated class, without the subclass's additional fields. Nothing is pickled, and nothing is imported
 by a name from the database.
 
-Errors name places and types, never values: they end in logs and in the ledger. Where msgspec or pydantic would quote
-one, the error is made anew, outside of the `except` block, so that no traceback shows the original either.
+Errors name places and types, never values, because they are written to logs and to the ledger. Where msgspec or
+pydantic would quote a value, a new error is raised outside of the `except` block, so that no traceback shows the
+original.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class Arguments:
-    """The codec of one task."""
+    """Encodes and decodes the arguments of one task."""
 
     def __init__(self, function: Callable[..., Any], *, skip_first: bool) -> None:
         self._label = getattr(function, "__name__", "task")
@@ -58,8 +59,8 @@ class Arguments:
         for parameter in parameters:
             if parameter.kind not in _NAMED:
                 raise DeclarationError(
-                    f"Task {self._label}: parameter {str(parameter)!r} has no name of its own in JSON.",
-                    remedy="Give every parameter a plain name (no *args, **kwargs or positional-only ones).",
+                    f"Task {self._label}: parameter {str(parameter)!r} cannot be passed by name.",
+                    remedy="Use plain parameters: no *args, no **kwargs, no positional-only parameters.",
                 )
         self._signature = signature.replace(parameters=parameters)
         self._names = [parameter.name for parameter in parameters]
@@ -73,7 +74,7 @@ class Arguments:
             self._decoder = msgspec.json.Decoder(shape, dec_hook=_from_plain)
         except TypeError as error:
             raise DeclarationError(
-                f"Task {self._label}: {error}.", remedy="Annotate it with something that JSON can tell apart, or Any."
+                f"Task {self._label}: {error}.", remedy="Use types that differ in JSON, or annotate it with Any."
             ) from error
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, limit: int = DEFAULT_LIMIT) -> str:
@@ -108,12 +109,12 @@ class Arguments:
         return {name: value for name, value in named.items() if value is not msgspec.UNSET}
 
     def _read(self, text: str | bytes) -> Any:
-        """What the decoder makes of it, or an error without the value that msgspec quotes for enums, literals, tags."""
+        """The decoded value, or an error without the value that msgspec quotes for enums, literals and tags."""
         try:
             return self._decoder.decode(text)
         except msgspec.ValidationError as error:
             if error.__cause__ is not None:
-                raise  # a class of the task's own refused it, in its own words
+                raise  # raised by a class of the user's own, with its own message
             why = _QUOTED_VALUE.sub(r"\1", str(error))
         raise ValueError(why)
 
@@ -124,8 +125,8 @@ class Arguments:
 
 
 _ARGUMENTS_REMEDY = (
-    "Pass what the function's signature asks for; JSON holds numbers (no NaN), strings, lists, dicts, dates, UUIDs, "
-    "Decimals, enums, dataclasses, attrs classes and pydantic models."
+    "Pass what the function's signature asks for: numbers (no NaN), strings, lists, dicts, dates, UUIDs, Decimals, "
+    "enums, dataclasses, attrs classes or pydantic models."
 )
 
 
@@ -136,12 +137,12 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     except NameError as error:
         raise DeclarationError(
             f"Task {getattr(function, '__name__', function)}: the annotation {error.name!r} is unknown at run time.",
-            remedy="Import it outside `if TYPE_CHECKING:`; reltask types stored arguments by the signature.",
+            remedy="Import it outside `if TYPE_CHECKING:`; reltask reads stored arguments by the signature's types.",
         ) from error
 
 
 def _to_plain(value: Any) -> Any:
-    """Pydantic models, without depending on pydantic: whatever can dump itself."""
+    """Dumps a pydantic model, without depending on pydantic."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} cannot be stored as JSON")
@@ -165,17 +166,17 @@ def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any] | tuple[s
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether nothing of this type is an object with fields. In doubt it may be: then values are looked at."""
+    """Whether no value of this type is an object with fields. If unsure, False: then the values are checked."""
     if inside := typing.get_args(hint):
         return all(map(_is_plain, inside))
     return hint in _PLAIN or (isinstance(hint, type) and issubclass(hint, enum.Enum))
 
 
 def _other_class(given: Any, read: Any) -> tuple[type, type] | None:
-    """The class of an object in what was given, and the other class that it was read by, if there is such an object."""
+    """The class of the first object that was decoded as another class, and that class; None if there is none."""
     try:
         equal = bool(given == read)
-    except Exception:  # noqa: BLE001 - a method of the user's own, which may know no dicts; classes tell as well
+    except Exception:  # noqa: BLE001 - the user's own __eq__ may fail on a dict; then the classes are compared
         equal = False
     if equal:
         return None
@@ -185,15 +186,15 @@ def _other_class(given: Any, read: Any) -> tuple[type, type] | None:
 
 
 def _pairs(given: Any, read: Any) -> Iterable[tuple[Any, Any]]:
-    """What stands in the same place of both. None, where a dict stands for an object, or an object became a dict."""
+    """The parts at the same place of both; none if one is a dict and the other an object."""
     if isinstance(read, dict) and isinstance(given, dict):
         return ((given[key], read[key]) for key in read.keys() & given.keys())
     if isinstance(read, set | frozenset) and isinstance(given, _MANY):
-        classes = {type(item): item for item in read}  # a set has no places: each class in it does for one
-        strangers = (item for item in given if _is_object(item) and type(item) not in classes)
-        return itertools.product(strangers, classes.values())
+        classes = {type(item): item for item in read}  # a set has no order: compare with one item of each class
+        others = (item for item in given if _is_object(item) and type(item) not in classes)
+        return itertools.product(others, classes.values())
     if isinstance(read, _MANY) and isinstance(given, _MANY):
-        return zip(given, read)  # noqa: B905 - a named tuple may have been completed by its defaults
+        return zip(given, read)  # noqa: B905 - a named tuple may have been extended by its defaults
     if type(read) is type(given):
         return ((getattr(given, name, None), getattr(read, name, None)) for name in _fields(type(read)))
     return ()
@@ -222,9 +223,9 @@ def _refuse_nan(value: object) -> None:
 
 
 def _to_stored(value: Any) -> Any:
-    """Like `_to_plain`, but a model must come back equal: masked secrets and excluded fields would be lost silently.
+    """Like `_to_plain`, but a model must be equal after decoding: masked secrets and excluded fields would be lost.
 
-    By its aliases, or by the names of its fields, where it is not read by the aliases that it is written by.
+    It is dumped by its aliases, or by its field names if it cannot be read by its aliases.
     """
     if not hasattr(value, "model_dump"):
         return _to_plain(value)
@@ -235,7 +236,7 @@ def _to_stored(value: Any) -> Any:
     if _validated(type(value), plain) == value:
         return plain
     raise ValueError(
-        f"{type(value).__name__} does not come back from its JSON as it was, as with secrets and excluded fields"
+        f"{type(value).__name__} is not equal after a round trip through JSON; it may have secret or excluded fields"
     )
 
 
@@ -255,7 +256,7 @@ def _from_plain(kind: type, value: Any) -> Any:
 
 
 def _validated(kind: Any, plain: Any) -> Any:
-    """The model of what was stored, or a ValueError that tells where it does not fit, and nothing of the values."""
+    """The decoded model, or a ValueError that says where it does not fit, without quoting values."""
     try:
         return _reader(kind)(msgspec.json.encode(plain))
     except ValueError as error:
@@ -265,16 +266,16 @@ def _validated(kind: Any, plain: Any) -> Any:
 
 @cache
 def _reader(kind: Any) -> Callable[[bytes], Any]:
-    """What reads a model from JSON, out of which even a strict one takes a date, a UUID or an enum.
+    """A function that reads a model from JSON, from which even a strict model accepts dates, UUIDs and enums.
 
-    By the names of fields, too, which a pydantic before 2.11 cannot be asked for.
+    It also accepts field names instead of aliases, with pydantic 2.11 or later.
     """
     read: Callable[..., Any] = kind.model_validate_json
     return partial(read, by_name=True) if "by_name" in inspect.signature(read).parameters else read
 
 
 def _failures(error: Any) -> str:
-    """Where a validation failed, and by which rule. The messages of pydantic's own validators may quote the value."""
+    """Where the validation failed, and by which rule. Pydantic's messages may quote values and are left out."""
     if not hasattr(error, "errors"):
         return type(error).__name__
     failures = error.errors(include_input=False, include_url=False, include_context=False)[:_SHOWN_FAILURES]

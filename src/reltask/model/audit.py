@@ -1,7 +1,7 @@
-"""What an audit finds: the promises, counted in the rows.
+"""The findings of `reltask audit`: whether the ledger's rows agree with the promises.
 
-A job's history is a chain. Read by fence, each ledger row follows from the one before, and the job's own row from the
-last; a break in the chain is a broken promise.
+A job's history is a chain. In the order of the fence, each ledger row follows from the one before, and the job's own
+row from the last; a break in the chain is a violation of a promise.
 
     fence   1         2            3            4
     slot    1         1            2            3
@@ -9,11 +9,11 @@ last; a break in the chain is a broken promise.
             same slot │ next slot  │ next slot
                       ends slot 1  ends slot 2
 
-The SQL of the verbs `audit_…` does the counting, so that a ledger of millions stays in the database; here are the
-values that come back, which of them are violations, and how they read.
+The SQL of the verbs `audit_…` does the counting, so that a ledger of millions of rows stays in the database; this
+module has the values that it returns, which of them are violations, and their texts.
 
-What an audit cannot know: a write that was refused leaves no row; a job whose row and whole history are gone has left
-no trace; and of a job that ran once and has no row nobody can say whether it was to recur.
+What an audit cannot find: a refused write leaves no row; a job whose row and whole history are gone leaves no trace;
+and for a job that ran once and has no row, it is unknown whether it should have recurred.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from msgspec import Struct
 from reltask.model.job import Outcome
 
 KEPT_FOR = timedelta(hours=1)
-"""Ledger rows younger than this are never pruned: where they are missing, they were lost."""
+"""Ledger rows younger than this are never pruned; a missing one was lost."""
 
 DEFAULT_LOCK_TIMEOUT = timedelta(minutes=2)
-"""For jobs that name no lock timeout of their own."""
+"""For jobs without a lock timeout of their own."""
 
 
 class BreakKind(StrEnum):
-    """What can be wrong, and what only looks so."""
+    """The kinds of findings: violations, and notes about missing or busy workers."""
 
     SLOT_TWICE = "slot-twice"
     SLOT_LOST = "slot-lost"
@@ -49,7 +49,7 @@ class BreakKind(StrEnum):
 
     @property
     def is_violation(self) -> bool:
-        """Whether a promise was broken; the others say that workers are missing."""
+        """Whether a promise was broken; the other kinds say that workers are missing or busy."""
         return self not in _NOTES
 
 
@@ -58,26 +58,26 @@ _NOTES = frozenset({BreakKind.BACKLOG, BreakKind.UNSERVED, BreakKind.EXPIRED})
 _SENTENCES = {
     BreakKind.SLOT_TWICE: "{slots} ended more than once",
     BreakKind.SLOT_LOST: "{slots} neither ended in the ledger nor current in the job's row",
-    BreakKind.SLOT_REOPENED: "{slots} went on after its recorded end",
-    BreakKind.RUN_MISSING: "{fences} given out, but without a row in the ledger",
-    BreakKind.FENCE_BEHIND: "{fences} used already, and given out again",
-    BreakKind.UNCLAIMED: "{jobs} due and unclaimed for longer than the lock timeout, and an idle worker knows the task",
-    BreakKind.UNRECLAIMED: "{jobs} with a lock that ended longer ago than its timeout, though a worker is alive",
+    BreakKind.SLOT_REOPENED: "{slots} continued after its recorded end",
+    BreakKind.RUN_MISSING: "{fences} issued, but without a row in the ledger",
+    BreakKind.FENCE_BEHIND: "{fences} issued twice",
+    BreakKind.UNCLAIMED: "{jobs} due and unclaimed longer than the lock timeout, while an idle worker knows the task",
+    BreakKind.UNRECLAIMED: "{jobs} with a lock that expired longer ago than its timeout, while a worker is alive",
     BreakKind.BACKLOG: "{jobs} due for longer than the lock timeout; the workers that know the task are busy",
-    BreakKind.UNSERVED: "{jobs} due for longer than the lock timeout; no live worker knows task and queue",
-    BreakKind.EXPIRED: "{jobs} with a lock that has ended; no worker was there to take it away",
+    BreakKind.UNSERVED: "{jobs} due for longer than the lock timeout; no live worker serves this task and queue",
+    BreakKind.EXPIRED: "{jobs} with an expired lock; no live worker to reclaim it",
 }
 
 
 class TaskCount(Struct, frozen=True, kw_only=True):
-    """One task in numbers. Slots end once each; runs may be many."""
+    """One task in numbers. A slot ends once; it may have several runs."""
 
     task: str
     jobs: int
     ended: int
     """Slots with an end in the ledger, each counted once."""
     doubled: int
-    """Ends beyond the first of their slot."""
+    """Ends of a slot after its first."""
     succeeded: int
     cancelled: int
     skipped: int
@@ -88,15 +88,15 @@ class TaskCount(Struct, frozen=True, kw_only=True):
     given_back: int
     """Snoozed, released or abandoned."""
     cut: int
-    """Jobs whose history starts later than with their first run: the older part was pruned."""
+    """Jobs whose first runs have been pruned."""
     late_p50: float | None
-    """Seconds from due to claimed, of first attempts."""
+    """Seconds from the due time to the claim, of first attempts."""
     late_p95: float | None
     late_max: float | None
 
 
 class Break(Struct, frozen=True, kw_only=True):
-    """A place where a job's history does not hold together."""
+    """A break in a job's history."""
 
     kind: BreakKind
     job_id: UUID
@@ -106,7 +106,7 @@ class Break(Struct, frozen=True, kw_only=True):
     """Slot numbers, or fences where the kind is about runs."""
     last_no: int
     starts_at: int | None
-    """The slot with which the job's history starts."""
+    """The first slot of the job's history."""
 
     @property
     def text(self) -> str:
@@ -115,7 +115,7 @@ class Break(Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """How many slots or runs are concerned."""
+        """How many slots or runs are affected."""
         return self.last_no - self.first_no + 1
 
     def _numbers(self, noun: str) -> str:
@@ -147,13 +147,13 @@ class LossCount(Struct, frozen=True, kw_only=True):
     worker: str | None
     runs: int
     returned: int
-    """Runs whose worker was seen alive afterwards: whatever it still wrote for them was refused."""
+    """Runs whose worker was seen alive afterwards; its late writes for them were refused."""
     last_at: datetime
     reason: str | None
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """An audit as a whole."""
+    """The result of an audit."""
 
     now: datetime
     tasks: list[TaskCount]

@@ -6,8 +6,8 @@
                               │      ┌───────┘
                               └──────┘
 
-The jitter spreads jobs that failed together, also when they have reached the cap: there the middle lies so far below
-it that the longest wait is the cap itself. The random numbers come from the caller, so a seed repeats a whole test.
+The jitter spreads jobs that failed together, also when they have reached the cap: the middle is then below the cap, so
+that the longest wait with jitter is the cap itself. The caller supplies the random numbers, so tests are repeatable.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _NOTHING = timedelta(0)
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
-    """Waits that grow from `first` by `factor` up to `cap`, each spread by the share `jitter` to both sides."""
+    """Waits that grow from `first` by `factor` up to `cap`, each varied by ± `jitter` of its length."""
 
     first: timedelta = timedelta(seconds=5)
     factor: float = 2.0
     cap: timedelta = timedelta(hours=1)
     jitter: float = 0.25
     at_once: bool = False
-    """Whether the first retry comes without a wait, before the row of growing ones."""
+    """Whether the first retry comes without a wait, before the growing waits."""
 
     def __post_init__(self) -> None:
         if not _NOTHING <= self.first <= self.cap:
@@ -39,12 +39,12 @@ class Backoff(Struct, frozen=True, kw_only=True):
                 f"backoff: first is {self.first}, cap is {self.cap}.", remedy="Write 0 ≤ first ≤ cap."
             )
         if not 1 <= self.factor < float("inf"):
-            raise DeclarationError(f"backoff: a factor of {self.factor} does not grow.", remedy="Write 1 or more.")
+            raise DeclarationError(f"backoff: factor {self.factor} is out of range.", remedy="Write 1 or more.")
         if not 0 <= self.jitter <= 1:
-            raise DeclarationError(f"backoff: jitter {self.jitter} is not a share.", remedy="Write 0 to 1.")
+            raise DeclarationError(f"backoff: jitter {self.jitter} is out of range.", remedy="Write 0 to 1.")
 
     def delay(self, attempt: int, *, rng: Random) -> timedelta:
-        """The wait after so many failed attempts, counted from 1."""
+        """The wait after failed attempt number `attempt`, counted from 1."""
         growing = max(attempt, 1) - self.at_once
         if growing == 0:
             return _NOTHING
@@ -71,11 +71,11 @@ def recurring(interval: timedelta | None = None) -> Backoff:
 
 
 def parse_backoff(value: Duration | Backoff | None) -> Backoff | None:
-    """What `backoff=` was given: a duration is the same wait each time, None leaves the choice to the kind of job."""
+    """The value of `backoff=`: a duration means the same wait each time, None the default of the kind of job."""
     if value is None or isinstance(value, Backoff):
         return value
     try:
         wait = parse_duration(value, name="backoff")
     except ValueError as error:
-        raise DeclarationError(f"{error} Or give a Backoff.") from error
+        raise DeclarationError(f"{error} Or pass a Backoff.") from error
     return Backoff(first=wait, cap=wait, factor=1.0, jitter=0.0)

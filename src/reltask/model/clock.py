@@ -1,8 +1,8 @@
 """Time as a dependency.
 
-Two clocks matter, and they never mix. The *database's* clock decides everything about locks and
-schedules; it arrives with each answer of the store. *Monotonic* time measures how long this process
-has waited; it comes from here. The wall clock of a worker decides nothing, so `Clock` has none.
+There are two clocks, and they never mix. The *database's* clock decides everything about locks and
+schedules; its time comes with each answer of the store. *Monotonic* time measures how long this
+process has waited; it comes from here. A worker's wall clock decides nothing, so `Clock` has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Clock(Protocol):
     """Monotonic seconds, and a way to wait for them."""
 
     def monotonic(self) -> float:
-        """Seconds that only ever grow, from an arbitrary start."""
+        """Seconds since an arbitrary start; they never decrease."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -35,11 +35,11 @@ class SystemClock:
 
 
 class DatabaseTime(msgspec.Struct, frozen=True):
-    """What the database's clock showed, pinned to a monotonic instant, so that it can be carried forward."""
+    """The database's time at a monotonic instant, from which its current time can be computed."""
 
     shown: datetime
     at: float
 
     def now(self, monotonic: float) -> datetime:
-        """The database's time at that monotonic instant, as far as this process can tell."""
+        """The database's time at that monotonic instant, as this process computes it."""
         return self.shown + timedelta(seconds=monotonic - self.at)

@@ -1,15 +1,16 @@
-"""Where the database is, written as a URL: reading it, and showing it without its secrets.
+"""Database URLs: reading them, and showing them without their secrets.
 
     postgresql://user:password@host:5432/database?sslmode=require&password=...
     └─ scheme    │    │        └ place           └ options: only the harmless ones are shown
                  │    └ never shown
                  └ shown
 
-A password may hold any character, and people forget to percent-encode it. So a URL can often be read in two ways:
-in `u:a/b@host` the `/b@host` is a path by the standard and half a password by intent. `safe_url` shows a part only if
-it is harmless in every reading; where the readings differ it shows the scheme alone.
+A password may hold any character, and users forget to percent-encode it. So a URL can often be read in two ways: in
+`u:a/b@host` the `/b@host` is a path by the standard, but the user meant a part of the password. `safe_url` shows a part
+only if it is harmless in every reading; where the readings differ, it shows the scheme alone.
 
-ADO.NET connection strings (`Server=tcp:host,1433;Database=…`) become URLs here, so that the rest knows one form.
+ADO.NET connection strings (`Server=tcp:host,1433;Database=…`) are converted to URLs here; the other modules know URLs
+only.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from __future__ import annotations
 import re
 
 YES = frozenset({"1", "true", "yes", "on"})
-"""How an option of reltask's own is switched on."""
+"""Values that switch on one of reltask's own options."""
 HIDDEN = "***"
-"""What stands in the place of a secret."""
+"""Shown instead of a secret."""
 
-# Patterns stay texts until they are first used: compiling them all would slow every start down.
+# Patterns are compiled when they are first used: compiling them all would slow down every start.
 _URL = r"(?ias)([a-z][a-z0-9+.-]*)://(.*)"
 _AUTHORITY = r"(?s)([^/?#]*)(.*)"
 _HOST = r"(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d+)?"
@@ -36,7 +37,7 @@ _PLAIN_OPTION = r"""(?ix)
     | application_?intent | authentication | encrypt | instance | trust_?server_?certificate               # SQL Server
     | cache | immutable | mode | vfs                                                                       # SQLite
 """
-"""Options whose values may be shown. A list of the harmless, because a list of secrets is never complete."""
+"""Options whose values may be shown. An allow list, because a list of secret options is never complete."""
 
 _SECRET_OPTIONS = frozenset(
     {"accesstoken", "clientsecret", "passphrase", "passwd", "password", "pwd", "secret", "sslpassword", "token"}
@@ -44,12 +45,12 @@ _SECRET_OPTIONS = frozenset(
 
 
 def fold(name: str) -> str:
-    """A name without regard to case, underscores, hyphens and spaces."""
+    """A name in lower case without underscores, hyphens and spaces, for comparison."""
     return name.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def has_signals(url: str) -> bool:
-    """Whether this database can tell a worker of a new job: SQL Server cannot, nor can anything behind PgBouncer."""
+    """Whether this database can notify workers of new jobs: SQL Server and PgBouncer cannot."""
     scheme, _, rest = url.partition(":")
     if scheme.lower().startswith("mssql"):
         return False
@@ -62,7 +63,7 @@ def is_url(text: str) -> bool:
 
 
 def safe_url(url: str) -> str:
-    """The URL as it may be shown: no password, no secret options; less where it cannot be told what is secret."""
+    """The URL as it may be shown: no password, no secret options, and nothing that might be a part of them."""
     match = re.fullmatch(_URL, url)
     if match is None:
         return HIDDEN
@@ -77,22 +78,22 @@ def safe_url(url: str) -> str:
 
 
 def safe_value(value: str) -> str:
-    """A harmless option's value as it may be shown: one with unusual characters may hold more than it should."""
+    """A harmless option's value as it may be shown; one with unusual characters is hidden."""
     return value if re.fullmatch(_PLAIN_VALUE, value) else HIDDEN
 
 
 def holds_password(url: str) -> bool:
-    """Whether a password is written in this URL, also one that was not percent-encoded as it should be."""
+    """Whether this URL contains a password, even one that is not percent-encoded."""
     match = re.fullmatch(_URL, url)
     if match is None:
         return False
     scheme, rest = match.groups()
     authority, tail = _split_authority(rest)
     user_info, _, hosts = authority.rpartition("@")
-    # Some drivers write options behind a semicolon, anywhere: all of them are looked at.
+    # Some drivers accept options after a semicolon anywhere in the URL: check all of them.
     if user_info.partition(":")[2] or any(fold(name) in _SECRET_OPTIONS for name, _ in _options(rest)):
         return True
-    # `u:a/b@host`: by the standard a host `u` with a port `a`, by intent a password with a slash.
+    # `u:a/b@host`: by the standard host `u` with port `a`; the user meant a password with a slash.
     path = tail.partition("?")[0]
     return _is_ambiguous(scheme, authority, tail) and ("@" in path or not re.fullmatch(_HOSTS, hosts))
 
@@ -104,12 +105,12 @@ def _split_authority(rest: str) -> tuple[str, str]:
 
 
 def _is_ambiguous(scheme: str, authority: str, tail: str) -> bool:
-    """An @ behind the authority may end a password; one behind a `;` may stand in it. A SQLite path can hold both."""
+    """Whether an @ after the authority may end a password, or a `;` be part of it. A SQLite path may contain both."""
     return ("@" in tail or ";" in authority) and not (scheme.lower() == "sqlite" and not authority)
 
 
 def _safe_tail(tail: str) -> str:
-    """The path and the harmless options. A `;` or `=` in a path is how some drivers write options: cut there."""
+    """The path and the harmless options. The path is cut at `;` or `=`, where some drivers' options begin."""
     path, _, query = tail.partition("#")[0].partition("?")
     plain = re.split("[;&=]", path, maxsplit=1)[0]
     shown = [_safe_option(name, value) for name, value in _options(query)]
@@ -122,7 +123,7 @@ def _safe_option(name: str, value: str) -> str:
 
 
 def _options(text: str) -> list[tuple[str, str]]:
-    """The names, decoded, and the values, as written, of all that looks like an option."""
+    """Everything that looks like an option: the decoded names, and the values as written."""
     pairs = [part.partition("=") for part in re.split("[?&;]", text) if part]
     if not any(equals for _, equals, _ in pairs):
         return [(name, "") for name, _, _ in pairs]
@@ -147,7 +148,7 @@ _MEANING = {synonym: name for name, synonyms in _SYNONYMS.items() for synonym in
 
 def from_ado_net(text: str) -> str:
     """The `mssql://` URL that means the same as an ADO.NET connection string. Errors never quote it."""
-    from urllib.parse import quote, urlencode  # noqa: PLC0415 - only those who come from .NET need it
+    from urllib.parse import quote, urlencode  # noqa: PLC0415 - needed only for ADO.NET strings
 
     parts = _ado_net_parts(text)
     host, port, instance = _ado_net_server(parts.pop("server", ""))
@@ -172,7 +173,7 @@ def _ado_net_parts(text: str) -> dict[str, str]:
 
 
 def _option_name(written: str) -> str:
-    """`Connection Timeout` and `ConnectTimeout` are `connect_timeout`; what is not known is only respelled."""
+    """`Connection Timeout` and `ConnectTimeout` become `connect_timeout`; an unknown name becomes snake case."""
     respelled = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", written.strip("; \t\r\n")).replace(" ", "_").lower()
     return _MEANING.get(fold(written.strip("; \t\r\n")), re.sub("_+", "_", respelled))
 
@@ -193,5 +194,5 @@ def _ado_net_server(server: str) -> tuple[str, str, str]:
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
     if not host or not re.fullmatch(_HOSTS, host) or (port and not port.strip().isdecimal()):
-        raise ValueError('it names no server that can be reached by TCP; write "Server=tcp:host,1433;Database=name;…".')
+        raise ValueError('it does not name a TCP server; write "Server=tcp:host,1433;Database=name;…".')
     return host, f":{port.strip()}" if port else "", instance.strip()

@@ -1,17 +1,16 @@
 """Cron expressions: from wall times in a zone to instants.
 
-An expression names wall times, and twice a year the wall clock is wrong: an hour is missing, or comes twice. What
-happens then depends on the hour field alone. If it holds the hour of the change and both hours beside it, the
-expression is a rhythm and follows real time: the missing hour is missing, the repeated hour repeats. Otherwise it
-names wall times, and each runs once: one that does not exist at the moment of the jump, one that exists twice the
-first time.
+An expression names wall times, and when daylight saving time starts or ends, an hour of them is missing or occurs
+twice. What happens then depends on the hour field alone. If it holds the hour of the change and both hours beside it,
+the expression follows elapsed time: the missing hour is left out, the repeated hour runs twice. Otherwise each wall
+time runs once: one that does not exist runs at the moment of the jump, one that exists twice runs the first time.
 
     Europe/Berlin      forward, 02:00 → 03:00                      back, 03:00 → 02:00
     30 2 * * *         03:00                                       02:30, summer time
     */30 * * * *       01:30, 03:00, 03:30: half an hour apart     02:00, 02:30, 02:00, 02:30: half an hour apart
 
 cronsim finds the matching wall times, forward or backward. It is given times without a zone, because its own rule for
-these days looks at how a field is written (`*/15 2 * * *` would not run at all on the day of the jump) and does not
+these days depends on how a field is written (`*/15 2 * * *` would not run at all on the day of the jump) and does not
 cover expressions with seconds.
 """
 
@@ -31,15 +30,15 @@ _SECOND = timedelta(seconds=1)
 _HOUR = timedelta(hours=1)
 _FIELDS = (
     'Write five fields, minute hour day-of-month month day-of-week, such as "0 9 * * mon-fri", '
-    "or six, of which the first is the second. A field holds *, a value, a range a-b, a list a,b or a step */n."
+    "or six, beginning with the second. A field is *, a value, a range a-b, a list a,b or a step */n."
 )
 
 
 def check_cron(expression: str, timezone: str) -> None:
-    """Raise DeclarationError unless both can be read and there is such a time."""
+    """Raise DeclarationError unless both are valid and the expression matches at least one time."""
     find_zone(timezone)
     if next(_walls(expression, datetime(2000, 1, 1)), None) is None:  # noqa: DTZ001 - a wall time has no zone
-        raise DeclarationError(f'cron: "{expression}" never comes.', remedy="Check its day and its month.")
+        raise DeclarationError(f'cron: "{expression}" never matches a date.', remedy="Check its day and its month.")
 
 
 def nearest(expression: str, timezone: str, moment: datetime, *, forward: bool) -> datetime:
@@ -63,7 +62,7 @@ def find_zone(name: str) -> ZoneInfo:
 
 
 def _closest_zone(name: str) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only on the way to an error
+    from difflib import get_close_matches  # noqa: PLC0415 - needed only for an error
     from zoneinfo import available_timezones  # noqa: PLC0415 - as above
 
     zones = {zone.lower(): zone for zone in available_timezones()}
@@ -83,7 +82,7 @@ def _walls(expression: str, start: datetime, *, reverse: bool = False) -> CronSi
 
 
 def _search(walls: CronSim, zone: ZoneInfo, moment: datetime, *, forward: bool) -> datetime:
-    """Go along matching wall times until one of them is an instant on the wanted side of the moment."""
+    """The first matching wall time that is an instant on the wanted side of the moment."""
     for wall in walls:
         instants = _instants(wall, zone, walls.hours)
         beyond = [instant for instant in instants if (instant > moment if forward else instant < moment)]
@@ -93,7 +92,7 @@ def _search(walls: CronSim, zone: ZoneInfo, moment: datetime, *, forward: bool) 
 
 
 def _instants(wall: datetime, zone: ZoneInfo, hours: set[int]) -> tuple[datetime, ...]:
-    """When a matching wall time really runs: the rule that the module's text states."""
+    """The instants at which a matching wall time runs, by the rule in the module's docstring."""
     first, second = _both_readings(wall, zone)
     if first == second:
         return (first,)
@@ -104,7 +103,7 @@ def _instants(wall: datetime, zone: ZoneInfo, hours: set[int]) -> tuple[datetime
 
 
 def _starting_walls(moment: datetime, zone: ZoneInfo, *, forward: bool) -> list[datetime]:
-    """Wall times to search from: two, if the wall clock repeats itself and the search leads into the other pass.
+    """Wall times to search from: two, if the wall time occurs twice and the search runs into the other pass.
 
     02:00 ─── first pass ─── 02:59 │ 02:00 ─── second pass ─── 02:59
               moment, forward ─────►└ also from here
@@ -120,13 +119,13 @@ def _starting_walls(moment: datetime, zone: ZoneInfo, *, forward: bool) -> list[
 
 
 def _both_readings(wall: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
-    """The instants that a wall time can mean: equal as a rule, ascending if it exists twice, descending if never."""
+    """The two readings of a wall time: usually equal, ascending if it exists twice, descending if it does not exist."""
     aware = wall.replace(tzinfo=zone)
     return aware.astimezone(UTC), aware.replace(fold=1).astimezone(UTC)
 
 
 class _Change(NamedTuple):
-    """The wall clock is put forward or back at `turn`: what it leaves out or shows again is begin ≤ wall < end."""
+    """The wall clock changes at `turn`; it skips or repeats the wall times begin ≤ wall < end."""
 
     turn: datetime
     begin: datetime
@@ -134,13 +133,13 @@ class _Change(NamedTuple):
 
     @property
     def around(self) -> set[int]:
-        """The hours of the day that the change touches, and one more on both sides."""
+        """The hours of the day that the change affects, and one more on both sides."""
         touched = (self.end - _SECOND).replace(minute=0, second=0) - self.begin.replace(minute=0, second=0)
         return {(self.begin.hour + n) % 24 for n in range(-1, touched // _HOUR + 2)}
 
 
 def _find_change(zone: ZoneInfo, one: datetime, other: datetime) -> _Change:
-    """The change between the two readings of a wall time, by halving. Zones change on whole seconds."""
+    """The change between the two readings of a wall time, by binary search. Zones change on whole seconds."""
     low, high = (reading.replace(microsecond=0) for reading in sorted([one, other]))
     offset = high.astimezone(zone).utcoffset()
     while high - low > _SECOND:

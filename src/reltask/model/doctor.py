@@ -1,10 +1,10 @@
-"""What a doctor finds: facts about a database, and what follows from them.
+"""The checks of `reltask doctor`: facts about a database, and the findings that follow from them.
 
     the store's verb `examine` ──► Facts ──► diagnose ──► Finding, Finding, …
 
-A store only says what is so. What is good and what is not, and what to do about it, is said here, for all databases in
-one place. A finding is ok, a note (it works; somebody should know), or a problem (something will not work, or a promise
-would not hold). What a user is not allowed to see is None, and nothing is said about it.
+A store only reports facts. Which of them are good or bad, and what to do about it, is decided here for all databases. A
+finding is ok, a note (it works, but you should know), or a problem (something will not work, or a promise would not
+hold). A fact that the user is not allowed to see is None and leads to no finding.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from enum import StrEnum
 from msgspec import Struct
 
 LONG = timedelta(minutes=10)
-"""A transaction that is open for longer than this is in somebody's way."""
+"""A transaction that is open for longer than this is reported."""
 SKEW = timedelta(seconds=2)
-"""Clocks may differ by this much before anybody is told."""
+"""A larger difference between the clocks is reported."""
 CROWDED, FULL = 0.8, 0.95
-"""Shares of a limit from which on it is worth a note, and a problem."""
+"""From these shares of a limit on, its use is a note or a problem."""
 
 
 class Level(StrEnum):
@@ -32,7 +32,7 @@ class Level(StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     level: Level
@@ -41,7 +41,7 @@ class Finding(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """What a database says about itself. Asked without an open store: the tables may be missing."""
+    """Facts about a database, read without opening a store: the tables may be missing."""
 
     database: str
     """sqlite, postgres or mssql."""
@@ -53,23 +53,23 @@ class Facts(Struct, frozen=True, kw_only=True):
     schema_version: int
     """0: there are no tables."""
     spoken_version: int
-    """What this reltask needs."""
+    """The schema version that this reltask needs."""
     may: frozenset[str]
-    """Which of run, enqueue and read this user is allowed to."""
+    """Which of run, enqueue and read this user is allowed to do."""
     connections: int | None = None
     connection_limit: int | None = None
     oldest_transaction: timedelta | None = None
-    """For how long the oldest open transaction, of others, has been open."""
+    """The age of the oldest open transaction of any other connection."""
     oldest_owner: str | None = None
     settings: dict[str, str] = {}
-    """Further facts of this kind of database, by the names that it gives them."""
+    """Further facts, by the database's own names for them."""
 
 
 Check = Callable[[Facts], Iterator[Finding]]
 
 
 def diagnose(facts: Facts, *, skew: timedelta) -> list[Finding]:
-    """All findings. `skew`: by how much the database's clock is ahead, at least, of the one who asks."""
+    """All findings. `skew`: how far the database's clock is ahead of this machine's, at least."""
     checks: list[Check] = [_server, _writable, _schema, _permissions]
     after: list[Check] = [_transactions, _connections, *_BY_DATABASE.get(facts.database, [])]
     found = [finding for check in checks for finding in check(facts)]
@@ -95,16 +95,16 @@ def _server(facts: Facts) -> Iterator[Finding]:
 
 def _writable(facts: Facts) -> Iterator[Finding]:
     if not facts.primary:
-        yield _problem("primary", "this is a read-only replica.", "Let the URL name the primary.")
+        yield _problem("primary", "this is a read-only replica.", "Use the primary's name in the URL.")
     elif not facts.writable:
-        yield _problem("primary", "this database takes no writes from this user.", _WRITABLE[facts.database])
+        yield _problem("primary", "this user cannot write to this database.", _WRITABLE[facts.database])
     else:
-        yield _ok("primary", "takes writes")
+        yield _ok("primary", "accepts writes")
 
 
 _WRITABLE = {
-    "postgres": "See default_transaction_read_only, of the user and of the database.",
-    "mssql": "See: SELECT DATABASEPROPERTYEX(DB_NAME(), 'Updateability'); leave application_intent out of the URL.",
+    "postgres": "Check default_transaction_read_only of the user and of the database.",
+    "mssql": "Run SELECT DATABASEPROPERTYEX(DB_NAME(), 'Updateability'); remove application_intent from the URL.",
     "sqlite": "Give this user write permission on the file and on its directory.",
 }
 
@@ -128,12 +128,12 @@ def _permissions(facts: Facts) -> Iterator[Finding]:
         yield _ok("permissions", "workers can run as this user")
     elif facts.may:
         only = " and ".join(sorted(facts.may))
-        yield Finding("permissions", Level.NOTE, f"this user may {only} only; a worker needs more.", _ROLES)
+        yield Finding("permissions", Level.NOTE, f"this user may only {only}; a worker needs more.", _ROLES)
     else:
-        yield _problem("permissions", "this user may neither run, enqueue nor read.", _ROLES)
+        yield _problem("permissions", "this user has no permissions on reltask's tables.", _ROLES)
 
 
-_ROLES = "Give it a role of permissions.sql (reltask sql --all): reltask_run, reltask_enqueue or reltask_read."
+_ROLES = "Grant it a role of permissions.sql: reltask_run, reltask_enqueue or reltask_read."
 
 
 def _clock(skew: timedelta) -> Iterator[Finding]:
@@ -141,8 +141,10 @@ def _clock(skew: timedelta) -> Iterator[Finding]:
         yield _ok("clock", "the database's clock and this machine's agree")
         return
     where = "ahead of" if skew > timedelta(0) else "behind"
-    text = f"the database's clock is {abs(skew).total_seconds():,.0f} s {where} this machine's; only the former counts."
-    yield Finding("clock", Level.NOTE, text, "Let both keep time by NTP, so that logs can be compared.")
+    text = (
+        f"the database's clock is {abs(skew).total_seconds():,.0f} s {where} this machine's; reltask uses the former."
+    )
+    yield Finding("clock", Level.NOTE, text, "Synchronize both with NTP, so that their logs can be compared.")
 
 
 def _transactions(facts: Facts) -> Iterator[Finding]:
@@ -150,10 +152,10 @@ def _transactions(facts: Facts) -> Iterator[Finding]:
     if oldest is None:
         return
     if oldest < LONG:
-        yield _ok("transactions", f"none is open for longer than {_minutes(LONG)}")
+        yield _ok("transactions", f"none has been open for longer than {_minutes(LONG)}")
         return
-    owner = facts.oldest_owner or "somebody"
-    text = f"a transaction of {owner} has been open for {_minutes(oldest)}; it keeps its locks, and old rows, alive."
+    owner = facts.oldest_owner or "another user"
+    text = f"a transaction of {owner} has been open for {_minutes(oldest)}; it holds locks and prevents cleanup."
     yield Finding("transactions", Level.NOTE, text, "Find out what it waits for, and end it.")
 
 
@@ -177,13 +179,13 @@ def _sqlite_journal(facts: Facts) -> Iterator[Finding]:
         yield _ok("journal", "write-ahead log")
     else:
         text = f"the file is in journal mode {facts.settings['journal_mode']}: readers and writers block each other."
-        yield _problem("journal", text, "Put the file on a local disk that can map shared memory.")
+        yield _problem("journal", text, "Put the file on a local disk that supports shared memory.")
 
 
 def _sqlite_place(facts: Facts) -> Iterator[Finding]:
     place = facts.settings.get("filesystem")
     if place in _NETWORK:
-        text = f"the file lies on a network filesystem ({place}), whose locks SQLite cannot rely on."
+        text = f"the file is on a network filesystem ({place}), where SQLite's locks are unreliable."
         yield _problem("filesystem", text, "Move it to a local disk, or use PostgreSQL or SQL Server.")
 
 
@@ -192,21 +194,21 @@ _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"
 
 def _postgres_durability(facts: Facts) -> Iterator[Finding]:
     if facts.settings["fsync"] != "on":
-        text = "fsync is off: a power cut can damage the whole database."
-        yield _problem("durability", text, "Set fsync = on, unless nobody would miss the data.")
+        text = "fsync is off: a power failure can corrupt the whole database."
+        yield _problem("durability", text, "Set fsync = on, unless the data may be lost.")
     elif facts.settings["synchronous_commit"] == "off":
-        text = "synchronous_commit is off: after a crash the last completions may be gone, and their slots run again."
+        text = "synchronous_commit is off: a crash may lose the last completions, and their slots run again."
         yield Finding("durability", Level.NOTE, text, "Set synchronous_commit = on for reltask's user.")
     else:
-        yield _ok("durability", "a commit is on the disk before its answer")
+        yield _ok("durability", "commits are written to disk before they are acknowledged")
 
 
 def _postgres_isolation(facts: Facts) -> Iterator[Finding]:
     level = facts.settings["transaction_isolation"]
     if level == "read committed":
         yield _ok("isolation", "read committed")
-    else:  # PgBouncer lets no session choose for itself
-        text = f"statements run in {level}: claims and heartbeats that meet others fail instead of waiting for them."
+    else:  # behind PgBouncer a session cannot set its own level
+        text = f"statements run at {level}: concurrent claims and heartbeats fail instead of waiting."
         remedy = "For reltask's user: alter role … set default_transaction_isolation = 'read committed';"
         yield _problem("isolation", text, remedy)
 
@@ -215,7 +217,7 @@ def _mssql_snapshot(facts: Facts) -> Iterator[Finding]:
     if facts.settings.get("read_committed_snapshot") == "1":
         yield _ok("snapshot", "READ_COMMITTED_SNAPSHOT is on")
     else:
-        text = "READ_COMMITTED_SNAPSHOT is off: who reads waits for who writes, and an audit may see a job on the move."
+        text = "READ_COMMITTED_SNAPSHOT is off: reads wait for writes, and an audit may see a job half changed."
         remedy = "ALTER DATABASE CURRENT SET READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE;"
         yield Finding("snapshot", Level.NOTE, text, remedy)
 
@@ -224,7 +226,7 @@ def _mssql_locking(facts: Facts) -> Iterator[Finding]:
     if optimized := facts.settings.get("optimized_locking"):
         yield _ok("locking", f"optimized locking is {'on' if optimized == '1' else 'off'}")
     if facts.settings.get("lock_escalation", "DISABLE") != "DISABLE":
-        text = "the locks of a batch can become a lock on the whole table reltask.Jobs."
+        text = "the row locks of a batch can escalate to a lock on the whole table reltask.Jobs."
         yield Finding("escalation", Level.NOTE, text, "ALTER TABLE reltask.Jobs SET (LOCK_ESCALATION = DISABLE);")
 
 
@@ -237,10 +239,10 @@ def _mssql_tier(facts: Facts) -> Iterator[Finding]:
 
 
 _TIERS = {
-    "Basic": ": 30 requests at once and 300 sessions for all processes; keep database.pool_size at 2",
-    "S0": ": 60 requests at once and 600 sessions for all processes; keep database.pool_size low",
+    "Basic": ": 30 concurrent requests and 300 sessions for all processes; keep database.pool_size at 2",
+    "S0": ": 60 concurrent requests and 600 sessions for all processes; keep database.pool_size low",
 }
-_USAGE = {"worker_percent": "requests at once", "session_percent": "sessions", "cpu_percent": "processor"}
+_USAGE = {"worker_percent": "concurrent requests", "session_percent": "sessions", "cpu_percent": "CPU"}
 
 _BY_DATABASE: dict[str, list[Check]] = {
     "sqlite": [_sqlite_journal, _sqlite_place],

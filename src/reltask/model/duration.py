@@ -1,6 +1,6 @@
-"""Lengths of time as people write them: `"10s"`, `"5m"`, `"1h30m"`, or a `timedelta`.
+"""Durations as users write them: `"10s"`, `"5m"`, `"1h30m"`, or a `timedelta`.
 
-A bare number is refused everywhere: nobody remembers whether it meant seconds or minutes.
+A number without a unit is refused everywhere: it could mean seconds or minutes.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import re
 from datetime import timedelta
 
 Duration = str | timedelta
-"""What the API accepts wherever a length of time is asked for."""
+"""What the API accepts as a duration."""
 
 _UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)")
 _WHOLE = re.compile(rf"\s*(?:{_PART.pattern}\s*)+")
 LONGEST = timedelta(days=36_525)
-"""A hundred years: added to any date of ours, it is still one that every database can hold."""
+"""A hundred years: the sum of a current date and this duration fits into every database's date type."""
 
 
 def parse_duration(value: Duration, *, name: str = "duration") -> timedelta:
@@ -27,7 +27,7 @@ def parse_duration(value: Duration, *, name: str = "duration") -> timedelta:
     else:
         raise ValueError(f'{name}: {value!r} is not a duration; write "10s", "5m", "2h", "3d" or a timedelta.')
     if length < timedelta(0):
-        raise ValueError(f"{name}: {value!r} is negative; a duration counts forward.")
+        raise ValueError(f"{name}: {value!r} is negative; write a duration of zero or more.")
     if length > LONGEST:
         raise ValueError(f"{name}: {value!r} is too long; write at most {LONGEST.days}d, which is a hundred years.")
     return length

@@ -1,4 +1,4 @@
-"""Jobs, claims and runs as values, and the table of what may happen to them.
+"""Jobs, claims and runs as values, and the table of their transitions.
 
                      claim                     complete (one-off) ──────► gone
           ┌──────────────────────────┐        ▲
@@ -14,7 +14,7 @@ WHERE clause and says whether it won; `reclaim` names the fence that it saw expi
 one at each claim, so a worker that was paused past its lock timeout presents an old fence, and its
 write changes nothing.
 
-The values here cross the seam between engine and store; they hold no behaviour beyond reading themselves.
+These values are exchanged between the worker and the stores; they have no behaviour.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from msgspec import Struct
 
 
 class State(StrEnum):
-    """Where a job stands, derived from its row."""
+    """The state of a job, derived from its row."""
 
     READY = "ready"
     CLAIMED = "claimed"
@@ -67,16 +67,16 @@ class Outcome(StrEnum):
 
     @property
     def ends_slot(self) -> bool:
-        """Whether the slot is over; at most one ledger row per slot has such an outcome, by constraint."""
+        """Whether the slot is over; a constraint allows one ledger row with such an outcome per slot."""
         return self in SLOT_ENDINGS
 
 
 SLOT_ENDINGS = (Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.SKIPPED, Outcome.DISCARDED)
-"""In a tuple the first is found by its identity; a set would ask an enum for its hash, in Python, at every run."""
+"""A tuple, because it is searched by identity; a set would compute an enum's hash in Python at every run."""
 
 
 class Transition(NamedTuple):
-    """Where a verb may lead from a state, and what it does to the counters."""
+    """The states that a verb may lead to, and what it does to the counters."""
 
     to: frozenset[State]
     fence: int = 0
@@ -104,18 +104,18 @@ TRANSITIONS: dict[tuple[State, Verb], Transition] = {
     (State.DEAD, Verb.DISCARD): Transition(_to(State.GONE), fence=+1, ends_slot=True),
     (State.DEAD, Verb.RETRY): Transition(_to(State.READY, State.PAUSED)),
 }
-"""Every transition there is. What is not listed changes nothing and reports that it did not win."""
+"""All transitions. A verb that is not listed for a state changes nothing and reports that it did not win."""
 
 
 class Hold(Struct, frozen=True, order=True, gc=False, cache_hash=True):
-    """What a run presents with every write, beside its worker: the job and the fence of its claim."""
+    """What a run sends with every write, in addition to its worker: the job and the fence of its claim."""
 
     job_id: UUID
     fence: int
 
 
 class NewJob(Struct, frozen=True, kw_only=True, gc=False):
-    """A job to insert. The id is the client's, so that an insert can be repeated without doubling it."""
+    """A job to insert. The client makes the id, so that a repeated insert does not create a second job."""
 
     id: UUID
     task: str
@@ -125,13 +125,13 @@ class NewJob(Struct, frozen=True, kw_only=True, gc=False):
     priority: int = 5
     """0 (first) to 9 (last)."""
     key: str | None = None
-    """Names one of several schedules, or a unique one-off, of the same task; unique per task while the row exists."""
+    """Names one of several schedules, or a unique one-off, of a task; unique per task while the row exists."""
     schedule: str | None = None
     """JSON of the schedule (`schedule.encode`); None for a one-off."""
     run_at: datetime | None = None
-    """Nominal time of the first slot; None with no delay means the database's now."""
+    """Nominal time of the first slot; None without a delay means the database's current time."""
     delay: timedelta | None = None
-    """Counted from the database's now."""
+    """Counted from the database's current time."""
     max_attempts: int | None = None
     """None: no limit."""
     lock_timeout: timedelta | None = None
@@ -142,7 +142,7 @@ class NewJob(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Declared(Struct, frozen=True, kw_only=True):
-    """What a recurring job's row says about its definition, read before declaring it again."""
+    """A recurring job's definition as stored, read before it is declared again."""
 
     id: UUID
     task: str
@@ -159,20 +159,20 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
 
     worker: str
     token: UUID
-    """Stored in the rows, so that a claim whose answer was lost can be recognised."""
+    """Stored in the rows, to recognise a claim whose answer was lost."""
     queues: list[str]
     tasks: list[str]
     limit: int
     lock_timeout: timedelta
-    """For rows that name none of their own."""
+    """For rows without a lock timeout of their own."""
     isolated_after: timedelta
-    """A job whose last run was lost is taken only when it has been due for this long, and then alone."""
+    """An isolated job is claimed only when it has been due for this long, and then alone."""
     alive_for: timedelta
-    """How long the worker's own row counts as alive after this statement."""
+    """How long the worker counts as alive after this statement."""
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """One claimed slot: all that a worker needs to run it and to settle it."""
+    """One claimed slot: all that a worker needs to run it and to record its outcome."""
 
     job_id: UUID
     fence: int
@@ -194,7 +194,7 @@ class Claim(Struct, frozen=True, gc=False):
     lock_timeout: timedelta
     """As copied into this claim."""
     isolated: bool
-    """Its last run was lost: it runs alone."""
+    """Its previous runs were lost: it runs alone."""
 
     @property
     def hold(self) -> Hold:
@@ -202,24 +202,24 @@ class Claim(Struct, frozen=True, gc=False):
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every run of this slot, different for every other slot."""
+        """Equal for all runs of this slot, different for every other slot."""
         return f"{self.job_id}:{self.slot_no}"
 
 
 class ClaimAnswer(Struct, frozen=True, kw_only=True):
-    """What was claimed, and when it is worth asking again."""
+    """What was claimed, and when the next claim is useful."""
 
     claims: list[Claim]
     now: datetime
     """The database's time of the statement."""
     next_due: datetime | None
-    """Earliest time at which something known is or becomes due; not later than `now` when a rival held it."""
+    """The earliest due time of a job that this worker could run; not later than `now` if another claim locks it."""
     next_expiry: datetime | None
-    """Earliest time at which somebody's lock ends."""
+    """The earliest time at which a lock of any worker expires."""
 
 
 class BeatAnswer(Struct, frozen=True, kw_only=True):
-    """Which claims were renewed, and which rows were claimed for this worker without its knowing."""
+    """Which claims were renewed, and which rows are claimed for this worker without its knowledge."""
 
     renewed: frozenset[Hold]
     strays: list[Hold]
@@ -236,11 +236,11 @@ class Completion(Struct, frozen=True, gc=False):
     next_run_time: datetime | None = None
     """Nominal time of the next slot; None: the job was a one-off and is removed."""
     skipped: tuple[datetime, ...] = ()
-    """Nominal times of slots passed over between this one and the next; each becomes a ledger row."""
+    """Nominal times of the slots skipped between this one and the next; each becomes a ledger row."""
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
-    """A run that raised: the slot stays and is tried again after `delay`, or is dead at its last attempt."""
+    """A run that raised: the slot is tried again after `delay`; after its last attempt the job is dead."""
 
     hold: Hold
     error: str
@@ -248,7 +248,7 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Release(Struct, frozen=True, kw_only=True, gc=False):
-    """A run given back unfinished: the slot stays, the attempt is returned."""
+    """A run released before its end: the slot stays, and the attempt does not count."""
 
     hold: Hold
     outcome: Outcome
@@ -257,7 +257,7 @@ class Release(Struct, frozen=True, kw_only=True, gc=False):
 
 
 Settlement = Completion | Failure | Release
-"""How a run gives its claim back; each names the claim in `hold`."""
+"""How a run ends its claim; each names the claim in `hold`."""
 
 
 class Settled(Struct, frozen=True, gc=False):
@@ -279,7 +279,7 @@ class Reclaimed(Struct, frozen=True, kw_only=True):
 
 
 class WorkerRecord(Struct, frozen=True, kw_only=True):
-    """A worker as it introduces itself to the others."""
+    """A worker's row, as it registers itself."""
 
     id: str
     host: str

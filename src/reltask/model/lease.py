@@ -1,14 +1,14 @@
 """Leases by name: what is asked of the database, and what it answers.
 
 A lease has one holder at a time. Its `term` grows by one at *every* acquisition, so that a write made under an older
-term can be told from one made under the newer. `holder` says who, for people; `acquisition` says which of the holder's
-tries it was, so that a try whose answer was lost can be sent again and finds the lease that it has already won.
+term can be recognised. `holder` names the process for users; `acquisition` identifies the try, so that a try whose
+answer was lost can be sent again and finds the lease that it has already won.
 
     waiting ──acquire──► held ──beat──► held ──…──► resigned, rotated, stalled, or not renewed for a TTL
        ▲                 term 7                               │
-       └──────────────── somebody else: term 8 ◄──────────────┘
+       └──────────────── another holder: term 8 ◄─────────────┘
 
-Whoever waits is told its rank among those that wait. See `engine/leader.py` for what follows from it.
+A candidate that waits receives its rank among those that wait; `leases/candidacy.py` says what it does with it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from uuid import UUID
 from msgspec import Struct
 
 MAINTENANCE = "reltask:maintenance"
-"""The workers' own lease: whoever holds it keeps the database in order."""
+"""The workers' own lease: its holder does the maintenance."""
 
 
 class Term(NamedTuple):
-    """One leadership of one lease: what fences a leader's writes."""
+    """One term of one lease; it fences the holder's writes."""
 
     lease: str
     number: int
@@ -38,11 +38,11 @@ class LeaseRequest(Struct, frozen=True, kw_only=True):
     acquisition: UUID
     ttl: timedelta
     waits: timedelta | None = None
-    """If refused, how long to count the holder among those that wait. None: it does not wait; nothing is written."""
+    """How long a refused candidate counts as waiting. None: it does not wait, and nothing is written."""
 
 
 class Grant(Struct, frozen=True, kw_only=True):
-    """A lease as its holder knows it: every beat and the resignation name both term and acquisition."""
+    """A held lease: every heartbeat and the resignation name both term and acquisition."""
 
     term: Term
     acquisition: UUID
@@ -52,11 +52,11 @@ class LeaseAnswer(Struct, frozen=True, kw_only=True):
     """The answer to a try."""
 
     term: int | None
-    """Of the lease that was acquired; None: somebody else holds it."""
+    """The term that was acquired; None: another process holds the lease."""
     now: datetime
     expires_at: datetime
-    """When the lease ends unless it is renewed, whoever holds it."""
+    """When the lease expires unless its current holder renews it."""
     rank: int = 0
-    """How many of those that wait come before this one, in an order that all of them see alike."""
+    """How many waiting candidates come before this one; all of them see the same order."""
     waiting: int = 1
     """How many wait, this one included."""

@@ -1,4 +1,4 @@
-"""Counts by minute and task, summed up for people."""
+"""Sums of the counts by minute and task."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from reltask.model.views import MetricView
 
 
 class TaskStats(Struct, frozen=True, kw_only=True):
-    """How one task has been doing. Lengths are seconds."""
+    """The runs of one task. Durations are in seconds."""
 
     task: str
     runs: int
     failed: int
-    """Runs that ended otherwise than in success: failed, lost, abandoned."""
+    """Runs that failed, were lost or were abandoned."""
     seconds_mean: float
     """From the claim to the end."""
     seconds_most: float
@@ -30,7 +30,7 @@ class TaskStats(Struct, frozen=True, kw_only=True):
 
 
 def sum_up(minutes: Iterable[MetricView]) -> list[TaskStats]:
-    """One line per task, in the order of their names."""
+    """One value per task, sorted by name."""
     by_task: dict[str, list[MetricView]] = {}
     for minute in minutes:
         by_task.setdefault(minute.task, []).append(minute)

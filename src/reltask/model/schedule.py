@@ -1,20 +1,19 @@
 """When a job runs next. Pure arithmetic: all times are aware UTC datetimes of the database's clock.
 
-There are two kinds of schedule. A *plain* `every` counts from what really happened, so it knows no missed slots.
-A *grid* (`every` with `align=True`, or `cron`) has points of its own, and a late or long run passes over some:
+There are two kinds of schedule. A *plain* `every` counts from the last run, so it cannot miss slots.
+A *grid* (`every` with `align=True`, or `cron`) has fixed points, and a late or long run misses some of them:
 
     grid       ──●────────●────────●────────●────────●────────●──
                  1        2        3        4        5        6
                  nominal              started    finished
 
-    missed="once"   next is 4: one run covers all that was missed before it started
+    missed="once"   next is 4: one run covers all points missed before it started
     missed="all"    next is 2, then 3, 4 …: each point runs; the oldest beyond `missed_limit` are skipped
-    missed="skip"   next is 4 if that is not later than `missed_grace`, else 5; the points before it are skipped,
+    missed="skip"   next is 4 if it is at most `missed_grace` late, else 5; the points before it are skipped,
                     each with a row in the ledger
 
-Whatever the clocks do, the next slot is strictly later than the last one. Missed points are walked newest first and
-never further than `missed_limit` + `LISTED`, so a year's outage of a schedule that runs each second costs no more
-than an hour's.
+The next slot is always strictly later than the last one, even if the clock is set back. Missed points are listed newest
+first, at most `missed_limit` + `LISTED` of them, so after a long outage of a frequent schedule the cost stays bounded.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from reltask.model.duration import Duration, format_duration, parse_duration
 Missed = Literal["once", "all", "skip"]
 
 LISTED = 1000
-"""So many skipped slots are listed at most: the newest. Also the highest `missed_limit`."""
+"""The most skipped slots that are listed (the newest), and the highest `missed_limit`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
@@ -55,7 +54,7 @@ class Every(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.interval <= timedelta(0):
             raise DeclarationError(
-                f"every: {self.interval} is no interval.", remedy='Write more than nothing, such as "10m".'
+                f"every: {self.interval} is not an interval.", remedy='Write a duration above zero, such as "10m".'
             )
         if self.align and self.after_finish:
             raise DeclarationError(
@@ -65,8 +64,8 @@ class Every(msgspec.Struct, frozen=True):
         _check_missed(self)
         if not self.align and (self.missed, self.missed_limit, self.missed_grace) != ("once", 100, _GRACE):
             raise DeclarationError(
-                "missed needs a grid: an interval that counts from the last run misses nothing.",
-                remedy="Add align=True, or drop the options that begin with missed.",
+                "missed needs a grid: an interval that counts from the last run cannot miss a slot.",
+                remedy="Add align=True, or remove the options that begin with missed.",
             )
 
 
@@ -88,7 +87,7 @@ Schedule = Every | Cron
 
 
 class Next(NamedTuple):
-    """The next slot's nominal time, and the grid points passed over on the way to it, oldest first."""
+    """The next slot's nominal time, and the grid points skipped before it, oldest first."""
 
     at: datetime
     skipped: tuple[datetime, ...]
@@ -114,24 +113,24 @@ def make_schedule(
         raise DeclarationError("every and cron were both given.", remedy="Keep one of them.")
     if cron is None and timezone is not None:
         raise DeclarationError(
-            "timezone needs cron: every counts real time, which is the same everywhere.",
-            remedy=f'Write cron="0 9 * * *", timezone="{timezone}", or drop timezone.',
+            "timezone needs cron: every counts elapsed time, which is the same in all time zones.",
+            remedy=f'Write cron="0 9 * * *", timezone="{timezone}", or remove timezone.',
         )
     if every is None and (align or after_finish):
         raise DeclarationError(
-            "align and after_finish need every.", remedy='Write every="10m" with them, or drop them.'
+            "align and after_finish need every.", remedy='Write every="10m" with them, or remove them.'
         )
     if every is not None:
         return Every(_duration(every, "every"), align, after_finish, missed, missed_limit, grace)
     if cron is not None:
         return Cron(" ".join(str(cron).split()), "UTC" if timezone is None else timezone, missed, missed_limit, grace)
     if missed != "once":
-        raise DeclarationError("missed needs a schedule.", remedy='Write cron="0 9 * * *" with it, or drop it.')
+        raise DeclarationError("missed needs a schedule.", remedy='Write cron="0 9 * * *" with it, or remove it.')
     return None
 
 
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):
-    """The JSON of a schedule: the arguments of `make_schedule`, as a person would write them."""
+    """The JSON of a schedule: the arguments of `make_schedule`, as a user would write them."""
 
     every: str | None = None
     cron: str | None = None
@@ -147,7 +146,7 @@ _DEFAULTS = msgspec.structs.asdict(_Stored())
 
 
 def encode(schedule: Schedule) -> str:
-    """The schedule as JSON that a person can read: `{"every":"10m","align":true}`. Defaults are left out."""
+    """The schedule as readable JSON: `{"every":"10m","align":true}`. Defaults are left out."""
     stored = _Stored(
         missed=schedule.missed,
         missed_limit=schedule.missed_limit,
@@ -165,7 +164,7 @@ def encode(schedule: Schedule) -> str:
 
 @lru_cache(maxsize=1024)
 def decode(text: str) -> Schedule:
-    """The schedule that `encode` wrote. Remembered, because workers read the same few again and again."""
+    """The schedule that `encode` wrote. Cached, because workers read the same few repeatedly."""
     try:
         schedule = make_schedule(**msgspec.structs.asdict(msgspec.json.decode(text, type=_Stored)))
     except (msgspec.MsgspecError, ValueError) as error:
@@ -197,7 +196,7 @@ def next_slot(schedule: Schedule, *, nominal: datetime, started: datetime, finis
     """The slot after the one at `nominal`, whose first claim was at `started` and whose body ended at `finished`."""
     if _is_plain(schedule):
         counted_from = finished if schedule.after_finish else started
-        # Only a database clock that was put back makes the second term the later one.
+        # The second term is later only if the database's clock was set back.
         return Next(max(counted_from + schedule.interval, nominal + _TICK), ())
     if schedule.missed == "once":
         return Next(_after(schedule, max(nominal, started)), ())
@@ -212,7 +211,7 @@ def next_slot(schedule: Schedule, *, nominal: datetime, started: datetime, finis
 
 
 def is_missed(schedule: Schedule, *, nominal: datetime, claimed_at: datetime, attempt: int) -> bool:
-    """Whether a slot is claimed too late to be run: with missed="skip", and only if it has not been tried before."""
+    """Whether a slot is claimed too late to run: only with missed="skip", and only at its first attempt."""
     return schedule.missed == "skip" and attempt <= 1 and claimed_at > nominal + schedule.missed_grace
 
 
@@ -221,7 +220,7 @@ def next_after_change(old: Schedule | None, new: Schedule, *, next_run_time: dat
     if _is_plain(new) and _is_plain(old):
         return min(next_run_time, now + new.interval)
     if old is not None and _points(old) == _points(new):
-        return next_run_time  # only the treatment of missed slots changed: a slot that is due already stays due
+        return next_run_time  # only the handling of missed slots changed: a slot that is already due stays due
     return first_slot(new, now)
 
 
@@ -230,7 +229,7 @@ def _is_plain(schedule: Schedule | None) -> TypeGuard[Every]:
 
 
 def _points(schedule: Schedule) -> tuple[object, ...]:
-    """What decides where a schedule's points lie."""
+    """What determines a schedule's points."""
     if isinstance(schedule, Every):
         return schedule.interval, schedule.align
     return schedule.expression, schedule.timezone
@@ -263,10 +262,10 @@ def _newest_first(grid: Schedule, *, after: datetime, until: datetime) -> Iterat
 
 
 def check_grace(schedule: Schedule | None) -> None:
-    """Refuse a declaration whose every slot would be skipped. A row may hold one from before, and is still read."""
+    """Refuse a declaration whose slots would all be skipped. An existing row with such a schedule is still read."""
     if schedule is not None and schedule.missed == "skip" and schedule.missed_grace < _SHORTEST_GRACE:
         raise DeclarationError(
-            f"missed_grace={format_duration(schedule.missed_grace)} is shorter than a claim takes: nothing would run.",
+            f"missed_grace={format_duration(schedule.missed_grace)} is too short: every slot would be skipped.",
             remedy=f"Write at least {format_duration(_SHORTEST_GRACE)}.",
         )
 

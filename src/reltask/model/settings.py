@@ -1,4 +1,4 @@
-"""Every setting there is, with its default, its meaning and its .NET name. The documentation is made from this file."""
+"""Every setting with its default, its meaning and its .NET name. docs/configuration.md is generated from this file."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from reltask.model.pace import SHORTEST, Pace
 
 LEASE_TTL = timedelta(seconds=10)
 WITHOUT_SIGNALS = {"worker.poll": timedelta(seconds=5)}
-"""Defaults where no signal tells of a job that another process enqueues: on SQL Server, and behind PgBouncer."""
+"""Defaults for databases without signals about new jobs: SQL Server, and PostgreSQL behind PgBouncer."""
 
 
 LARGEST = 2**31 - 1
-"""The largest whole number that every database takes for a count."""
+"""The largest count that every database can store."""
 
 
 class About(Struct, frozen=True):
-    """What a setting's type cannot say."""
+    """What the type of a setting does not say."""
 
     meaning: str
     dotnet: tuple[str, ...] = ()
     """Names in the section `TaskExecution` of an appsettings.json; a unit at the end may be any other unit."""
     least: int = 1
-    """The smallest number allowed. For a duration: 0 allows none at all."""
+    """The smallest number allowed. For a duration: 0 allows a duration of zero."""
     most: int = 2**63 - 1
     """The largest number allowed."""
     shortest: timedelta = timedelta(0)
     """The shortest duration allowed."""
     secret: bool = False
-    """May hold a password: never shown as it is, never accepted from where others can read it."""
+    """It may hold a password: never shown unmasked, never accepted from a place that others can read."""
 
 
 class WorkerSettings(Struct, frozen=True, kw_only=True):
@@ -42,32 +42,35 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
 
     name: Annotated[
         str | None,
-        About("Begins the worker's id; host, process and a unique part follow.", ("WorkerId", "WorkerName")),
+        About(
+            "The first part of the worker's id; host, process id and a unique part follow.", ("WorkerId", "WorkerName")
+        ),
     ] = None
     queues: Annotated[
-        tuple[str, ...], About("The queues that this worker serves; none: those that its tasks name.", ("Queues",))
+        tuple[str, ...], About("The queues that this worker serves. Empty: the queues of its tasks.", ("Queues",))
     ] = ()
     concurrency: Annotated[
-        int, About("How many bodies run at the same time.", ("MaxConcurrency", "Concurrency"), most=LARGEST)
+        int, About("How many jobs run at the same time.", ("MaxConcurrency", "Concurrency"), most=LARGEST)
     ] = 10
     queue_concurrency: Annotated[
         dict[str, int],
         About(
-            "How many of them may come from one queue; a queue that is not named has no limit.", ("QueueConcurrency",)
+            "How many jobs of one queue run at the same time. A queue that is not named has no limit of its own.",
+            ("QueueConcurrency",),
         ),
     ] = {}
     poll: Annotated[
         timedelta,
         About(
-            "The longest sleep. A worker wakes earlier at a due time, a lock's end or a signal. "
-            "On SQL Server and behind PgBouncer, where there are none, the default is 5s.",
+            "The longest sleep between two polls. A worker wakes earlier for a due job, an expired lock or a signal. "
+            "On SQL Server and behind PgBouncer, which have no signals, the default is 5s.",
             ("PollingIntervalSeconds", "PollIntervalSeconds"),
         ),
     ] = timedelta(seconds=60)
     lock_timeout: Annotated[
         timedelta,
         About(
-            "How long a claim lasts without a heartbeat, unless the task says otherwise. Then others may take the job. "
+            "How long a claim lasts without a heartbeat; then another worker may take the job. A task can set its own. "
             "At least 500ms.",
             ("LockTimeoutMinutes",),
             shortest=SHORTEST,
@@ -90,7 +93,8 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     stop_grace: Annotated[
         timedelta | None,
         About(
-            "How long a body that was told to stop may take to end. Auto: a 12th of the lock timeout, at most 10s.",
+            "How long a body may take to end after it was asked to stop. "
+            "Auto: a 12th of the lock timeout, at most 10s.",
             ("StopGraceSeconds",),
             least=0,
         ),
@@ -98,19 +102,19 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     abandon_after: Annotated[
         int,
         About(
-            "After so many failed heartbeats in a row the body is stopped and the job is given up.",
+            "After this many failed heartbeats in a row the body is stopped and the job is abandoned.",
             ("MaxConsecutiveHeartbeatFailures", "MaxConsecutiveFailures"),
         ),
     ] = 3
     shutdown_grace: Annotated[
         timedelta,
-        About("How long running bodies may go on after SIGTERM or Ctrl+C.", ("ShutdownTimeoutSeconds",), least=0),
+        About("How long running jobs may continue after SIGTERM or Ctrl+C.", ("ShutdownTimeoutSeconds",), least=0),
     ] = timedelta(seconds=30)
 
     def pace(self, lock_timeout: timedelta | None = None) -> Pace:
-        """The rhythm of a claim with this lock timeout (None: the setting), or a SettingsError.
+        """The heartbeat times of a claim with this lock timeout (None: the setting), or a SettingsError.
 
-        A task may have a lock too short for the worker's own heartbeat. Then the lengths follow from that lock.
+        If a task's own lock timeout is too short for the worker's heartbeat, the times are derived from that timeout.
         """
         pace = Pace.of(
             lock_timeout or self.lock_timeout,
@@ -127,7 +131,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
 
 
 class DatabaseSettings(Struct, frozen=True, kw_only=True):
-    """Which database, and how patiently."""
+    """The database, its timeouts and its retries."""
 
     url: Annotated[
         str | None,
@@ -140,73 +144,80 @@ class DatabaseSettings(Struct, frozen=True, kw_only=True):
         timedelta(seconds=30)
     )
     pool_size: Annotated[
-        int, About("Connections per process, beside the one that heartbeats have for themselves.", ("MaxPoolSize",))
+        int, About("Connections per process, not counting the one for heartbeats.", ("MaxPoolSize",))
     ] = 4
     retry_attempts: Annotated[
         int,
         About(
-            "How often a statement that certainly was not applied is sent again.",
+            "How often a statement is sent again if it certainly was not applied.",
             ("RetryAttempts", "MaxRetryAttempts"),
             least=0,
         ),
     ] = 4
     retry_first: Annotated[
         timedelta,
-        About("The wait before the first of these; each later wait is twice as long.", ("RetryDelaySeconds",)),
+        About("The wait before the first retry; each later wait is twice as long.", ("RetryDelaySeconds",)),
     ] = timedelta(seconds=1)
     breaker_failures: Annotated[
-        int, About("After so many failures in a row nothing is sent for a while.", ("CircuitBreakerFailures",))
+        int,
+        About(
+            "After this many failures in a row the circuit breaker opens: no call is sent.", ("CircuitBreakerFailures",)
+        ),
     ] = 5
     breaker_reset: Annotated[
-        timedelta, About("How long that while is; then one statement is tried.", ("CircuitBreakerResetSeconds",))
+        timedelta,
+        About("How long the circuit breaker stays open; then one call is tried.", ("CircuitBreakerResetSeconds",)),
     ] = timedelta(seconds=30)
 
     def __repr__(self) -> str:
-        """Without the password: settings end in logs and tracebacks."""
+        """Without the password: settings appear in logs and tracebacks."""
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
         shown["url"] = None if self.url is None else safe_url(self.url)
         return f"DatabaseSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 class MaintenanceSettings(Struct, frozen=True, kw_only=True):
-    """Keeping the database in order: what workers do beside running jobs, and how they share it out."""
+    """The maintenance that workers do beside running jobs, and which of them does it."""
 
     coordination: Annotated[
         Literal["lease", "everyone", "advisory", "stealing", "off"],
         About(
-            "Who does it: the holder of a lease, every worker, the holder of an advisory lock, or all of them in "
-            "batches. Off: this worker takes no part."
+            "Which workers do it: the holder of a lease, every worker, the holder of an advisory lock, or all of them "
+            "in batches. Off: this worker takes no part."
         ),
     ] = "lease"
     lease_ttl: Annotated[
         timedelta | None,
-        About("How long the lease lasts without a heartbeat. Auto: 10s; on SQLite, where each beat wakes all, 1m."),
+        About(
+            "How long the lease lasts without a heartbeat. "
+            "Auto: 10s; on SQLite, where each heartbeat wakes all workers, 1m."
+        ),
     ] = None
     rotate_after: Annotated[
-        timedelta, About("How long one worker holds the lease at most, then another; 0s: no limit.", least=0)
+        timedelta, About("The longest time that one worker holds the lease; then it resigns. 0s: no limit.", least=0)
     ] = timedelta(0)
     max_stall: Annotated[
-        timedelta, About("A holder that has finished nothing of what was due for so long gives the lease back.")
+        timedelta, About("The holder resigns the lease when it has finished no due work for this long.")
     ] = timedelta(minutes=1)
     reclaim: Annotated[
-        timedelta, About("How often ended locks are looked for. Workers do so by themselves, too, as locks end.")
+        timedelta, About("How often expired locks are searched for. Each worker also does so when it knows of one.")
     ] = timedelta(seconds=30)
-    dead_workers: Annotated[timedelta, About("How often workers that have fallen silent are marked as dead.")] = (
+    dead_workers: Annotated[timedelta, About("How often workers that stopped reporting are marked as dead.")] = (
         timedelta(seconds=30)
     )
-    roll_up: Annotated[timedelta, About("How often the runs of the last minutes are counted, minute by minute.")] = (
-        timedelta(seconds=60)
+    roll_up: Annotated[timedelta, About("How often finished runs are counted by minute and task.")] = timedelta(
+        seconds=60
     )
-    prune: Annotated[timedelta, About("How often what need not be kept any longer is removed.")] = timedelta(seconds=60)
-    keep_runs: Annotated[timedelta, About("How long the ledger keeps a run; an hour at least.")] = timedelta(days=7)
-    keep_runs_count: Annotated[int, About("How many runs the ledger keeps; those of the last hour in any case.")] = (
-        1_000_000
-    )
+    prune: Annotated[timedelta, About("How often old runs, counts and workers are removed.")] = timedelta(seconds=60)
+    keep_runs: Annotated[timedelta, About("How long the ledger keeps a run; at least an hour.")] = timedelta(days=7)
+    keep_runs_count: Annotated[
+        int, About("How many runs the ledger keeps; those of the last hour are always kept.")
+    ] = 1_000_000
     keep_metrics: Annotated[timedelta, About("How long the counts by minute and task are kept.")] = timedelta(days=30)
-    keep_workers: Annotated[timedelta, About("How long workers that have ended stay in the list.")] = timedelta(days=1)
+    keep_workers: Annotated[timedelta, About("How long stopped and dead workers stay listed.")] = timedelta(days=1)
 
     def on(self, url: str) -> MaintenanceSettings:
-        """These settings for this database, with nothing left to `auto`; SettingsError for what it cannot offer."""
+        """These settings for this database, with `auto` resolved; SettingsError if the database lacks something."""
         is_sqlite = url.startswith("sqlite:")
         if is_sqlite and self.coordination == "advisory":
             raise SettingsError(
@@ -233,11 +244,9 @@ class LimitSettings(Struct, frozen=True, kw_only=True):
 
 
 class LogSettings(Struct, frozen=True, kw_only=True):
-    """What the command line programs log, and how."""
+    """The log of the command line programs."""
 
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"], About("The least important lines that are written.")
-    ] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], About("The lowest level that is written.")] = "info"
     format: Annotated[Literal["auto", "text", "json"], About("Auto: text on a terminal, otherwise JSON lines.")] = (
         "auto"
     )

@@ -1,4 +1,4 @@
-"""Task definitions: a function, how it wants to be run, and what its jobs start out with."""
+"""Task definitions: a function, how it is run, and the defaults of its jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TaskKind(StrEnum):
 
 
 class TaskOptions(Struct, frozen=True, kw_only=True):
-    """What a task's jobs and runs start out with. Durations have been parsed already."""
+    """The defaults of a task's jobs and runs. Durations are already parsed."""
 
     queue: str = "default"
     priority: int = 5
@@ -55,7 +55,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
 
 
 class TaskDefinition:
-    """A registered function. Engine and app read it; nobody changes it."""
+    """A registered function. It does not change after its registration."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class TaskDefinition:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, then those that it had before; each once."""
+        """Its name, then its former names; each once."""
         return tuple(dict.fromkeys((self.name, *self.aliases)))
 
     def __repr__(self) -> str:
@@ -107,11 +107,11 @@ class Registry:
         return list(self.known)
 
     def queues(self) -> tuple[str, ...]:
-        """The queues that these tasks' jobs go to unless somebody says otherwise."""
+        """The default queues of these tasks, and `default`."""
         return tuple(sorted({"default", *(task.options.queue for task in self)}))
 
     def add(self, task: TaskDefinition) -> None:
-        """Register a task; a second one of the same name is a mistake."""
+        """Register a task; a second one of the same name is an error."""
         for name in task.names:
             check_text("name", name, DeclarationError)
             other = self.tasks.get(name)
@@ -143,7 +143,9 @@ def kind_of(function: Callable[..., Any], isolation: str | None) -> TaskKind:
     name = getattr(function, "__name__", repr(function))
     is_async = inspect.iscoroutinefunction(function)
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        raise DeclarationError(f"Task {name}: a generator has no single end.", remedy="Use a plain or async function.")
+        raise DeclarationError(
+            f"Task {name} is a generator function.", remedy="Use `def` or `async def` without yield."
+        )
     if isolation is None:
         return TaskKind.ASYNC if is_async else TaskKind.THREAD
     if isolation != "process":
@@ -152,18 +154,18 @@ def kind_of(function: Callable[..., Any], isolation: str | None) -> TaskKind:
         )
     if is_async:
         raise DeclarationError(
-            f"Task {name}: a child process runs a plain function.", remedy="Write `def` instead of `async def`."
+            f'Task {name}: isolation="process" needs a plain function.', remedy="Write `def` instead of `async def`."
         )
     if "<" in function.__qualname__:  # <locals> or <lambda>
         raise DeclarationError(
-            f"Task {name}: a child process imports its function, and cannot reach a lambda or one inside another.",
-            remedy="Define it at the top of a module.",
+            f"Task {name}: a child process imports its function, and cannot import a lambda or a nested function.",
+            remedy="Define it at the top level of a module.",
         )
     return TaskKind.PROCESS
 
 
 def context_of(function: Callable[..., Any], kind: TaskKind, contexts: dict[TaskKind, type]) -> type | None:
-    """The context class that the first parameter is annotated with; a class for another kind of body is a mistake."""
+    """The context class that the first parameter is annotated with; a class for another kind of task is an error."""
     hints = annotations_of(function)
     signature = inspect.signature(function).parameters
     parameters = list(signature)
@@ -173,64 +175,64 @@ def context_of(function: Callable[..., Any], kind: TaskKind, contexts: dict[Task
     for name, hint in asked:
         if hint not in contexts.values():
             raise DeclarationError(
-                f"Task {function.__name__}: {name} has a context inside another annotation, and would never be given.",
-                remedy=f"Write {name}: {contexts[kind].__name__}. A worker always has one.",
+                f"Task {function.__name__}: the annotation of {name} only contains the context class.",
+                remedy=f"Write {name}: {contexts[kind].__name__}. The worker always passes a context.",
             )
     name, hint = asked[0]
     if len(asked) > 1 or name != parameters[0]:
-        raise DeclarationError(f"Task {function.__name__}: the context must be the first parameter, once.")
+        raise DeclarationError(f"Task {function.__name__}: only the first parameter can be the context.")
     if signature[name].kind not in _BY_POSITION:
         raise DeclarationError(
-            f"Task {function.__name__}: the context is given by position.",
+            f"Task {function.__name__}: the context must be a positional parameter.",
             remedy=f"Write {name}: {hint.__name__}, without a star before it.",
         )
     if hint is not contexts[kind]:
         raise DeclarationError(
-            f"Task {function.__name__}: a {kind} body's context is {contexts[kind].__name__}, not {hint.__name__}.",
+            f"Task {function.__name__}: a {kind} task's context is {contexts[kind].__name__}, not {hint.__name__}.",
             remedy=f"Annotate {name}: {contexts[kind].__name__}.",
         )
     return contexts[kind]
 
 
 def _mentions(hint: Any, classes: Collection[type]) -> bool:
-    """Whether an annotation is one of these classes, or has one inside: `Context | None`."""
+    """Whether an annotation is one of these classes, or contains one: `Context | None`."""
     return hint in classes or any(_mentions(part, classes) for part in typing.get_args(hint))
 
 
 def check_function(function: object) -> None:
-    """Refuse what has neither a name nor annotations of its own: a `functools.partial`, an object, a text."""
+    """Refuse an object without a name and annotations of its own, such as a `functools.partial` or a text."""
     if not callable(function) or not hasattr(function, "__name__"):
         raise DeclarationError(
             f"A task is a function, not {type(function).__name__}.",
-            remedy="Write a `def` or `async def` that calls it, and decorate that; options are given by name.",
+            remedy="Decorate a `def` or `async def` that calls it; give options by name.",
         )
 
 
 def check_text(label: str, value: object, error: type[ConfigurationError]) -> None:
-    """Refuse what no database takes for a name. Where there is no type checker, only the next deploy would tell."""
+    """Refuse a name that the databases cannot store; otherwise the error would come with the first job."""
     if value is None:
         return
     if not isinstance(value, str):
-        raise error(f"{label}={value!r} is no text.", remedy="Write it in quotes.")
+        raise error(f"{label}={value!r} is not a string.", remedy="Write it in quotes.")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise error(
-            f"{label}={value!r} holds a lone surrogate, which no database stores.",
-            remedy="Decode the bytes that it was made from with their own encoding.",
+            f"{label}={value!r} contains a lone surrogate, which no database stores.",
+            remedy="Decode the original bytes with their right encoding.",
         ) from None
 
 
 def check_number(label: str, value: object, error: type[ConfigurationError]) -> None:
-    """Refuse what a database would take for another number, or refuse when a job is enqueued."""
+    """Refuse a number that a database would change, or would refuse when a job is enqueued."""
     if value is not None and value is not UNSET and not isinstance(value, int):
-        raise error(f"{label}={value!r} is no whole number.", remedy="Write it without quotes or a point.")
+        raise error(f"{label}={value!r} is not a whole number.", remedy="Write it without quotes or a decimal point.")
     if isinstance(value, int) and value > LARGEST:
         raise error(f"{label}={value} is too large.", remedy=f"Write at most {LARGEST}.")
 
 
 def check_task_options(name: str, options: TaskOptions) -> None:
-    """Refuse what the table would refuse, in words."""
+    """Refuse what the table's constraints would refuse, with a clear message."""
     check_text(f"Task {name}: queue", options.queue, DeclarationError)
     check_number(f"Task {name}: priority", options.priority, DeclarationError)
     check_number(f"Task {name}: max_attempts", options.max_attempts, DeclarationError)
@@ -240,10 +242,11 @@ def check_task_options(name: str, options: TaskOptions) -> None:
         raise DeclarationError(f"Task {name}: a queue needs a name.")
     if isinstance(options.max_attempts, int) and options.max_attempts < 1:
         raise DeclarationError(
-            f"Task {name}: max_attempts={options.max_attempts} would never run it.", remedy="Write 1 or more, or None."
+            f"Task {name}: with max_attempts={options.max_attempts} it would never run.",
+            remedy="Write 1 or more, or None for no limit.",
         )
     if options.timeout is not None and options.timeout <= timedelta(0):
-        raise DeclarationError(f"Task {name}: timeout must be longer than nothing.")
+        raise DeclarationError(f"Task {name}: timeout must be greater than zero.")
     if options.lock_timeout is not None and options.lock_timeout < SHORTEST:
         raise DeclarationError(
             f"Task {name}: lock_timeout={format_duration(options.lock_timeout)} is too short for a lock.",
@@ -252,9 +255,9 @@ def check_task_options(name: str, options: TaskOptions) -> None:
 
 
 def declaration_hash(job: NewJob) -> str:
-    """A hash of all that a recurring job's declaration says, so that a change in code can be noticed."""
-    said = (job.schedule, job.queue, job.priority, job.max_attempts, job.lock_timeout, job.args)
-    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
+    """A hash of a recurring job's declaration, by which a change in the code is noticed."""
+    declared = (job.schedule, job.queue, job.priority, job.max_attempts, job.lock_timeout, job.args)
+    return hashlib.sha256(msgspec.json.encode(declared)).hexdigest()[:16]
 
 
 def _where(function: Callable[..., Any]) -> str:
@@ -262,7 +265,7 @@ def _where(function: Callable[..., Any]) -> str:
 
 
 def refuse_unknown(function: Callable[..., Any], options: dict[str, Any]) -> None:
-    """An option of `@app.task` that does not exist, with the one that was probably meant."""
+    """Refuse options that `@app.task` does not have, and suggest the nearest one."""
     known = [
         *inspect.signature(make_schedule).parameters,
         *TaskOptions.__struct_fields__,
@@ -275,12 +278,12 @@ def refuse_unknown(function: Callable[..., Any], options: dict[str, Any]) -> Non
             near = difflib.get_close_matches(name, known, n=1)
             raise DeclarationError(
                 f"Task {function.__name__}: @app.task has no option {name!r}.",
-                remedy=f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(known))}.",
+                remedy=f"Did you mean {near[0]!r}?" if near else f"Known options: {', '.join(sorted(known))}.",
             )
 
 
 def former_names(function: Callable[..., Any], aliases: Iterable[str]) -> tuple[str, ...]:
-    """The names in `aliases=`. One text would be taken for the names of its letters, which no job has."""
+    """The names in `aliases=`. A single text is refused: it would be read as a list of letters."""
     if isinstance(aliases, str):
         raise DeclarationError(
             f"Task {function.__name__}: aliases={aliases!r} is one text, not a list of names.",
@@ -290,7 +293,7 @@ def former_names(function: Callable[..., Any], aliases: Iterable[str]) -> tuple[
 
 
 def length(name: str, value: Duration | None) -> timedelta | None:
-    """An option's length of time."""
+    """The duration of an option."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the API and the command line show: rows of the tables, as values that nothing can change."""
+"""What the API and the command line show: rows of the tables as frozen values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reltask.model.job import Outcome, State
 
 
 class JobView(Struct, frozen=True, kw_only=True):
-    """One row of the jobs table, for people."""
+    """One row of the jobs table."""
 
     id: UUID
     task: str
@@ -37,7 +37,7 @@ class JobView(Struct, frozen=True, kw_only=True):
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """One row of the ledger, for people."""
+    """One row of the ledger."""
 
     job_id: UUID
     fence: int
@@ -57,7 +57,7 @@ class RunView(Struct, frozen=True, kw_only=True):
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
-    """One row of the workers table, for people."""
+    """One row of the workers table."""
 
     id: str
     host: str
@@ -71,11 +71,11 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     started_at: datetime
     heartbeat_at: datetime
     state: str
-    """alive, dead (marked so, or no sign of life within what it promised) or stopped."""
+    """alive, stopped, or dead (marked so, or its row was not refreshed in time)."""
 
 
 class StatusView(Struct, frozen=True, kw_only=True):
-    """The whole system on one screen."""
+    """The state of the whole system."""
 
     now: datetime
     workers_alive: int
@@ -84,34 +84,34 @@ class StatusView(Struct, frozen=True, kw_only=True):
     due: int
     running: int
     expired: int
-    """Claimed, but the lock has ended and nobody has reclaimed it yet."""
+    """Claimed, but the lock has expired and no worker has reclaimed it yet."""
     failing: int
-    """Unclaimed with at least one failed attempt of the current slot."""
+    """Unclaimed, with at least one failed attempt of the current slot."""
     paused: int
     dead: int
     next_due: datetime | None
     unknown: dict[str, int]
     """Due jobs by task name, where no live worker knows the name."""
     circuit: str = "closed"
-    """How the breaker stands through which this was asked: inside a worker, the worker's own."""
+    """The state of this process's circuit breaker; inside a worker, the worker's own."""
 
 
 class LeaseView(Struct, frozen=True, kw_only=True):
-    """One lease, for people."""
+    """One lease."""
 
     name: str
     holder: str | None
-    """None: nobody, it was given back."""
+    """None: it was resigned."""
     term: int
     acquired_at: datetime
     heartbeat_at: datetime
     ttl: timedelta
     expires_at: datetime
     held: bool
-    """Whether it had a holder and had not ended when it was read."""
+    """Whether it had a holder and had not expired when it was read."""
     waiting: int
     metadata: str
-    """JSON, as its holder last published it: last_run, items, errors and whatever else."""
+    """JSON that its holder last published: last_run, items, errors and its own values."""
     now: datetime
 
 
@@ -122,9 +122,9 @@ class MetricView(Struct, frozen=True, kw_only=True):
     task: str
     succeeded: int
     failed: int
-    """Runs that ended otherwise: failed, lost, abandoned."""
+    """Runs that failed, were lost or were abandoned."""
     seconds: float
-    """Sum of the durations, claim to end, of the runs counted here."""
+    """Sum of the durations, claim to end, of these runs."""
     seconds_most: float
     late: float
     """Sum of the lateness, due time to claim."""

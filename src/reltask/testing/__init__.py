@@ -1,4 +1,4 @@
-"""For tests: time that jumps, and workers that finish.
+"""For tests: virtual time, and workers that run until nothing is due.
 
     with virtual_time() as time:
         app = App("sqlite:///:memory:", clock=time.clock, now=time.now, inline=True)
@@ -12,9 +12,9 @@
 
         time.run(an_hour())         # an hour of schedules in milliseconds
 
-A virtual loop never waits. When nothing can run, it sets its own clock to the next timer; monotonic time, the
-database's time and `asyncio.sleep` all follow that one clock. Only what runs on the loop takes part: threads and
-sockets live in real time and do not.
+A virtual loop never waits. When nothing can run, it sets its clock to the next timer; monotonic time, the database's
+time and `asyncio.sleep` all use that clock. This covers code that runs on the loop only: threads and sockets use real
+time.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Reports what is ready at once; otherwise lets the loop's clock jump over the wait."""
+    """Returns what is ready without waiting; if nothing is, advances the loop's clock by the timeout."""
 
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready and timeout is None:
-            raise RuntimeError("Everything waits, and no timer is set: nothing would ever happen again.")
+            raise RuntimeError("Every coroutine waits and no timer is set: the test would never end.")
         if not ready and timeout is not None:
             self.loop.advance(timeout)
         return ready
@@ -59,7 +59,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._seconds
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self._seconds += max(0.0, seconds)
 
 
@@ -89,7 +89,7 @@ class VirtualTime:
         return self._start + timedelta(microseconds=round(self.loop.time() * 1e6))
 
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:
-        """Run to the end, in no time."""
+        """Run the coroutine to its end in virtual time."""
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             return runner.run(scenario)
 
@@ -106,6 +106,6 @@ def virtual_time(start: datetime = START) -> Iterator[VirtualTime]:
 
 
 async def drain(app: App) -> None:
-    """Run what is due now, and what that enqueues, on this loop; return when nothing is due and nothing runs."""
+    """Run the jobs that are due, and those that they enqueue, on this loop; return when none is due or running."""
     async with app.worker() as worker:
         await worker.drained()

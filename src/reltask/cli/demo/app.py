@@ -1,4 +1,4 @@
-"""What the demonstration's workers run: the sample task in a hurry."""
+"""The app of the demo's workers: the sample task with short times."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SETTINGS = {
     "worker.heartbeat": "400ms",
     "worker.beat_timeout": "300ms",
     "worker.stop_grace": "200ms",
-    "worker.shutdown_grace": "0s",  # a stopped worker hands over instead of finishing: that is to be seen
+    "worker.shutdown_grace": "0s",  # a stopped worker hands its slot over instead of finishing it, to show that
     "log.format": "text",
 }
 
 
 def create_app() -> App:
-    """The sample task about each second, with a lock of two seconds."""
-    threading.Thread(target=_end_with_the_demo, daemon=True).start()
+    """The sample task about once a second, with a lock timeout of two seconds."""
+    threading.Thread(target=_exit_with_demo, daemon=True).start()
     return create_sample(every="1200ms", settings=SETTINGS)
 
 
-def _end_with_the_demo() -> None:
-    """Our standard input is a pipe from the demonstration: it ends when that does, however it ends."""
+def _exit_with_demo() -> None:
+    """Standard input is a pipe from the demo's process. It closes when that process ends, even if it is killed."""
     sys.stdin.read()
     end_at_once(1)

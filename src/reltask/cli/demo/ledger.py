@@ -1,4 +1,4 @@
-"""What the ledger says afterwards. Nothing is assumed: each slot is counted in the rows.
+"""What the ledger says after the demo: every number is counted from its rows.
 
 slot   1        2        3                 4
 runs   ✓        ✓        lost, then ✓      released, then ✓
@@ -18,7 +18,7 @@ from reltask.model.views import JobView, RunView
 
 
 class Blow(Struct, frozen=True, kw_only=True):
-    """What was done to a worker that held a slot."""
+    """The kill or stop of a worker that held a slot."""
 
     worker: str
     slot_no: int
@@ -29,7 +29,7 @@ class Blow(Struct, frozen=True, kw_only=True):
 
 
 class Succession(Struct, frozen=True, kw_only=True):
-    """How a slot passed from the worker that was struck to the next."""
+    """How a slot passed from the interrupted worker to the next."""
 
     slot_no: int
     before: str
@@ -40,7 +40,7 @@ class Succession(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The demonstration in numbers."""
+    """The demo in numbers."""
 
     completed: int
     duplicates: int
@@ -55,12 +55,12 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """No slot twice, none missing, and both blows really happened."""
+        """No slot twice, none missing, and both interruptions hit a running task."""
         return self.duplicates == self.lost == 0 and None not in (self.takeover, self.hand_over)
 
 
 def summarise(job: JobView | None, runs: list[RunView], *, killed: Blow | None, stopped: Blow | None) -> Summary:
-    """Count the slots, and measure how the struck ones passed on."""
+    """Count the slots, and measure how the interrupted ones passed on."""
     successes = Counter(run.slot_no for run in runs if run.outcome is Outcome.SUCCEEDED)
     late = lateness(runs)
     return Summary(
@@ -76,7 +76,7 @@ def summarise(job: JobView | None, runs: list[RunView], *, killed: Blow | None, 
 
 
 def lost_slots(job: JobView | None, runs: list[RunView]) -> list[int]:
-    """Slots that neither ended in the ledger nor wait in the job's row. Without a row even the next one is lost."""
+    """Slots that neither ended in the ledger nor wait in the job's row. Without a row the next slot is lost, too."""
     newest = max((run.slot_no for run in runs), default=0)
     waiting = newest + 2 if job is None else job.slot_no
     ended = {run.slot_no for run in runs if run.outcome.ends_slot}
@@ -84,22 +84,23 @@ def lost_slots(job: JobView | None, runs: list[RunView]) -> list[int]:
 
 
 def succession(blow: Blow | None, runs: list[RunView], outcome: Outcome) -> Succession | None:
-    """How the slot went on, if its run ended as it should have and somebody else completed the slot."""
+    """How the slot passed on; None unless its run ended with `outcome` and another worker completed the slot."""
     if blow is None:
         return None
     slot = sorted((run for run in runs if run.slot_no == blow.slot_no), key=lambda run: run.fence)
-    struck = next((run for run in slot if run.fence == blow.fence and run.outcome is outcome), None)
-    heir = next((run for run in slot if run.fence > blow.fence), None)
+    interrupted = next((run for run in slot if run.fence == blow.fence and run.outcome is outcome), None)
+    following = next((run for run in slot if run.fence > blow.fence), None)
     completed = any(run.outcome is Outcome.SUCCEEDED and run.worker != blow.worker for run in slot)
-    if struck is None or heir is None or heir.claimed_at is None or not completed:
+    if interrupted is None or following is None or following.claimed_at is None or not completed:
         return None
-    free_at = struck.finished_at if outcome is Outcome.RELEASED or blow.lock_ends_at is None else blow.lock_ends_at
+    expires_at = None if outcome is Outcome.RELEASED else blow.lock_ends_at
+    free_at = expires_at or interrupted.finished_at
     return Succession(
         slot_no=blow.slot_no,
         before=blow.worker,
-        after=heir.worker or "",
-        seconds_after_blow=(heir.claimed_at - blow.struck_at).total_seconds(),
-        seconds_after_free=(heir.claimed_at - free_at).total_seconds(),
+        after=following.worker or "",
+        seconds_after_blow=(following.claimed_at - blow.struck_at).total_seconds(),
+        seconds_after_free=(following.claimed_at - free_at).total_seconds(),
     )
 
 

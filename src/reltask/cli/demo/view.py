@@ -1,4 +1,4 @@
-"""The demonstration on a screen: a live table where there is a terminal and rich, lines otherwise."""
+"""The demo's output: a live table if there is a terminal and rich is installed, otherwise lines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from reltask.cli.demo.crew import Crew, Member
 from reltask.cli.demo.ledger import Succession, Summary
-from reltask.cli.demo.story import Seen, View
+from reltask.cli.demo.processes import WorkerProcess, WorkerProcesses
+from reltask.cli.demo.scenario import Snapshot, View
 from reltask.model.job import Outcome
 from reltask.model.views import RunView
 
@@ -22,11 +22,11 @@ LINES = 12
 
 def name_of(worker: str | None) -> str:
     """The first part of a worker's id."""
-    return (worker or "nobody").partition("_")[0]
+    return (worker or "no worker").partition("_")[0]
 
 
 class Lines:
-    """One line for each thing that happens."""
+    """One line per event."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -36,36 +36,34 @@ class Lines:
         """Write one line."""
         self.write(f"{time.monotonic() - self._began:5.1f} s  {text}")
 
-    def show(self, seen: Seen, crew: Crew) -> None:  # noqa: ARG002 - the live view shows more than news
-        """Tell of the runs that have ended since the last look."""
+    def show(self, seen: Snapshot, processes: WorkerProcesses) -> None:  # noqa: ARG002 - the live view shows the processes
+        """Report the runs that have ended since the last call."""
         for run in sorted(seen.runs, key=lambda run: run.fence):
             if run.fence not in self._known:
                 self._known.add(run.fence)
                 self.say(_ended(run))
 
     def write(self, line: str) -> None:
-        """Where the lines go."""
+        """Write a finished line."""
         click.echo(line, err=True)
 
 
 class Live(Lines):
-    """The workers as a table that changes, and the last lines below it."""
+    """A live table of the workers, with the last lines below it."""
 
     def __init__(self, live: Any) -> None:
         super().__init__()
         self._live = live
         self._lines: deque[str] = deque(maxlen=LINES)
 
-    def show(self, seen: Seen, crew: Crew) -> None:
-        """Tell the news, and draw the table again."""
+    def show(self, seen: Snapshot, processes: WorkerProcesses) -> None:
+        """Report the runs that have ended, and draw the table again."""
         from rich.console import Group  # noqa: PLC0415 - an extra
         from rich.table import Table  # noqa: PLC0415
 
-        super().show(seen, crew)
-        table = Table(
-            "worker", "process", "state", "holds", "last sign of life", "slots done", box=None, pad_edge=False
-        )
-        for row in _rows(seen, crew):
+        super().show(seen, processes)
+        table = Table("worker", "process", "state", "holds", "last heartbeat", "slots done", box=None, pad_edge=False)
+        for row in _rows(seen, processes):
             table.add_row(*row)
         self._live.update(Group(table, "", *self._lines))
 
@@ -75,7 +73,7 @@ class Live(Lines):
 
 @contextmanager
 def open_view() -> Iterator[View]:
-    """The best view that this terminal can have."""
+    """The best view for this terminal."""
     try:
         from rich.console import Console  # noqa: PLC0415 - an extra
         from rich.live import Live as RichLive  # noqa: PLC0415
@@ -90,7 +88,7 @@ def open_view() -> Iterator[View]:
 
 
 class _Refreshing:
-    """rich draws at once, not in a thread of its own: the story looks often enough."""
+    """Draws at each update, not on a thread of rich's own: updates are frequent enough."""
 
     def __init__(self, live: Any) -> None:
         self._live = live
@@ -99,20 +97,20 @@ class _Refreshing:
         self._live.update(picture, refresh=True)
 
 
-def _rows(seen: Seen, crew: Crew) -> Iterator[tuple[str, ...]]:
+def _rows(seen: Snapshot, processes: WorkerProcesses) -> Iterator[tuple[str, ...]]:
     done = Counter(name_of(run.worker) for run in seen.runs if run.outcome is Outcome.SUCCEEDED)
-    signs = {name_of(worker.id): worker.heartbeat_at for worker in seen.workers}
-    for member in crew:
-        sign = signs.get(member.name)
-        if seen.job is not None and seen.job.heartbeat_at and name_of(seen.job.locked_by) == member.name:
-            sign = seen.job.heartbeat_at
-        age = "-" if sign is None else f"{max(0.0, (seen.now - sign).total_seconds()):.1f} s ago"
-        yield member.name, str(member.process.pid), member.state, _holds(seen, member), age, str(done[member.name])
+    heartbeats = {name_of(worker.id): worker.heartbeat_at for worker in seen.workers}
+    for worker in processes:
+        last = heartbeats.get(worker.name)
+        if seen.job is not None and seen.job.heartbeat_at and name_of(seen.job.locked_by) == worker.name:
+            last = seen.job.heartbeat_at
+        age = "-" if last is None else f"{max(0.0, (seen.now - last).total_seconds()):.1f} s ago"
+        yield worker.name, str(worker.process.pid), worker.state, _holds(seen, worker), age, str(done[worker.name])
 
 
-def _holds(seen: Seen, member: Member) -> str:
+def _holds(seen: Snapshot, worker: WorkerProcess) -> str:
     job = seen.job
-    if job is None or name_of(job.locked_by) != member.name:
+    if job is None or name_of(job.locked_by) != worker.name:
         return "-"
     return f"slot {job.slot_no}, fence {job.fence}"
 
@@ -123,7 +121,7 @@ def _ended(run: RunView) -> str:
         case Outcome.SUCCEEDED:
             return f"slot {run.slot_no} completed by {who}"
         case Outcome.LOST:
-            return f"slot {run.slot_no} reclaimed from {who}: its lock has ended"
+            return f"slot {run.slot_no} reclaimed from {who}: its lock has expired"
         case Outcome.RELEASED:
             return f"slot {run.slot_no} released by {who}"
         case outcome:
@@ -133,14 +131,14 @@ def _ended(run: RunView) -> str:
 def summary_lines(summary: Summary) -> list[str]:
     """The summary for people."""
     return [
-        "Read back from the ledger:",
+        "Result, from the ledger:",
         f"  slots completed  {summary.completed}",
         f"  duplicates       {summary.duplicates}",
         f"  lost             {summary.lost}",
-        f"  takeover         {_passed_on(summary.takeover, 'after the lock had ended', 'after the kill')}",
+        f"  takeover         {_passed_on(summary.takeover, 'after the lock had expired', 'after the kill')}",
         f"  hand-over        {_passed_on(summary.hand_over, 'after the release', 'after SIGTERM')}",
         f"  lateness         {_late(summary)}",
-        "Every slot exactly once." if summary.is_good else "That is not as it should be.",
+        "Every slot exactly once." if summary.is_good else "FAILED: a slot is missing or doubled, or a step failed.",
     ]
 
 
@@ -152,8 +150,8 @@ def _late(summary: Summary) -> str:
     )
 
 
-def _passed_on(passed: Succession | None, free: str, struck: str) -> str:
+def _passed_on(passed: Succession | None, free: str, interrupted: str) -> str:
     if passed is None:
         return "did not happen"
     who = f"slot {passed.slot_no} from {name_of(passed.before)} to {name_of(passed.after)}"
-    return f"{who}: {passed.seconds_after_free:.2f} s {free}, {passed.seconds_after_blow:.2f} s {struck}"
+    return f"{who}: {passed.seconds_after_free:.2f} s {free}, {passed.seconds_after_blow:.2f} s {interrupted}"

@@ -1,4 +1,4 @@
-"""The demonstration's worker processes: started, killed, stopped, and never left behind."""
+"""The demo's worker processes: start, kill and stop them, and leave none behind."""
 
 from __future__ import annotations
 
@@ -15,42 +15,44 @@ from reltask.worker.posix import IS_POSIX
 
 NAMES = ("alpha", "bravo", "charlie", "delta", "echo")
 APP = "reltask.cli.demo.app:create_app()"
-PATIENCE = 5.0
+STOP_TIMEOUT = 5.0
 
 
-class Member:
-    """One worker process. Its id begins with its name."""
+class WorkerProcess:
+    """One worker process. The worker's id begins with its name."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name = name
         self.process = process
         self.log = log
-        self.fate = ""
+        self._interrupted = ""
 
     @property
     def state(self) -> str:
-        return self.fate or ("running" if self.process.poll() is None else f"ended with {self.process.returncode}")
+        if self._interrupted:
+            return self._interrupted
+        return "running" if self.process.poll() is None else f"ended with {self.process.returncode}"
 
     def kill(self) -> None:
-        """SIGKILL: no time for a last word."""
-        self.fate = "killed"
+        """SIGKILL: the worker can release nothing."""
+        self._interrupted = "killed"
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGTERM: the worker may give back what it holds."""
-        self.fate = "stopped"
+        """SIGTERM: the worker can release what it holds."""
+        self._interrupted = "stopped"
         self.process.terminate()
 
 
-class Crew:
-    """All workers of one demonstration."""
+class WorkerProcesses:
+    """All workers of one demo."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder = folder
         self._url = url
         self._names = iter(NAMES)
-        self.members: list[Member] = []
+        self._started: list[WorkerProcess] = []
 
     def __enter__(self) -> Self:
         return self
@@ -58,12 +60,15 @@ class Crew:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.disband()
+        self.stop_all()
 
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self.members)
+    def __iter__(self) -> Iterator[WorkerProcess]:
+        return iter(self._started)
 
-    def hire(self) -> Member:
+    def __len__(self) -> int:
+        return len(self._started)
+
+    def start(self) -> WorkerProcess:
         """Start one more worker."""
         name = next(self._names)
         log = self._folder / f"{name}.log"
@@ -74,35 +79,35 @@ class Crew:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                cwd=self._folder,  # no settings file of the user's lies here
+                cwd=self._folder,  # away from the user's settings file
                 env=_environment(self._url),
-                start_new_session=IS_POSIX,  # Ctrl+C is for the demonstration, which then stops its workers
+                start_new_session=IS_POSIX,  # Ctrl+C goes to the demo alone, which then stops its workers
             )
-        member = Member(name, process, log)
-        self.members.append(member)
-        return member
+        worker = WorkerProcess(name, process, log)
+        self._started.append(worker)
+        return worker
 
-    def find(self, worker: str) -> Member | None:
-        """The member with this worker id."""
-        return next((member for member in self.members if worker.startswith(f"{member.name}_")), None)
+    def find(self, worker_id: str) -> WorkerProcess | None:
+        """The process of the worker with this id."""
+        return next((worker for worker in self._started if worker_id.startswith(f"{worker.name}_")), None)
 
-    def disband(self) -> None:
-        """Stop everybody; kill who does not listen."""
-        for member in self.members:
-            if member.process.poll() is None:
-                member.process.terminate()
-        for member in self.members:
+    def stop_all(self) -> None:
+        """Stop all workers; kill those that do not stop in time."""
+        for worker in self._started:
+            if worker.process.poll() is None:
+                worker.process.terminate()
+        for worker in self._started:
             try:
-                member.process.wait(PATIENCE)
+                worker.process.wait(STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
-                member.process.kill()
-                member.process.wait()
-            if member.process.stdin is not None:
-                member.process.stdin.close()
+                worker.process.kill()
+                worker.process.wait()
+            if worker.process.stdin is not None:
+                worker.process.stdin.close()
 
 
 def _environment(url: str) -> dict[str, str]:
-    """The user's environment without settings of reltask, and with the path that this process imports from."""
+    """The user's environment without reltask's settings, and with this process's import path."""
     ours = ("RELTASK_", "TASKEXECUTION__", "CONNECTIONSTRINGS__")
     kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(ours)}
     home = str(Path(reltask.__file__).parents[1])
