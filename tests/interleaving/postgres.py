@@ -78,7 +78,7 @@ FIRST_LOOK = {
     "fail_jobs": _BATCH,
     "release_jobs": _BATCH,
     "reclaim_jobs": ("statement_timestamp()) as now\n)", "statement_timestamp()) as now\n    where {pause}\n)"),
-    "enqueue_jobs": ("lock_timeout_ms, run_at, delay)\n)", "lock_timeout_ms, run_at, delay)\n    where {pause}\n)"),
+    "enqueue_jobs": ("run_at, delay\n    )\n)", "run_at, delay\n    )\n    where {pause}\n)"),
     "enqueue_job": ("statement_timestamp()) as now)", "statement_timestamp()) as now where {pause})"),
     "discard_job": ("where job.id = :id::uuid", "where {pause} and job.id = :id::uuid"),
     "declare_job": ("where job.task = :task::text", "where {pause} and job.task = :task::text"),

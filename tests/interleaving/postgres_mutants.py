@@ -44,7 +44,7 @@ BEATS = [
         "a beat waits for its worker's row",
         "heartbeat_jobs",
         ("workers", "heartbeat", "register alice"),
-        ("for update skip locked)", "for update)"),
+        ("for update skip locked\n    )\n)", "for update\n    )\n)"),
     ),
     _mutant(
         "a beat renews any fence",

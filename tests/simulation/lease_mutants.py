@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant(
         "beat by name alone", lease_sql("heartbeat_lease", (" and term = :term and acquisition = :acquisition", ""))
     ),
-    Mutant("beat revives what has ended", lease_sql("heartbeat_lease", ("\n   and expires_at > :now", ""))),
+    Mutant("beat revives what has ended", lease_sql("heartbeat_lease", ("\n  and expires_at > :now", ""))),
     Mutant("resign by name alone", lease_sql("resign_lease", (" and term = :term and acquisition = :acquisition", ""))),
     Mutant(
         "acquire what is held",

@@ -110,7 +110,10 @@ def remove_ledger_keys(self: Database) -> None:
 
 
 def heartbeat_moves_the_start() -> Any:
-    return sql("heartbeat_jobs", ("set heartbeat_at    = :now,", "set heartbeat_at = :now, slot_started_at = :now,"))
+    return sql(
+        "heartbeat_jobs",
+        ("set heartbeat_at = :now,\n    lock", "set heartbeat_at = :now, slot_started_at = :now,\n    lock"),
+    )
 
 
 def claim_forgets_the_first_start() -> Any:
@@ -120,20 +123,20 @@ def claim_forgets_the_first_start() -> Any:
 def reclaim_without_recheck() -> Any:
     return sql(
         "reclaim_jobs",
-        ("   and lock_expires_at < :now\n", ""),
-        ("   and jobs.lock_expires_at < :now\n", ""),
-        ("   and reltask_jobs.lock_expires_at < :now\n", ""),
+        ("  and lock_expires_at < :now\n", ""),
+        ("  and jobs.lock_expires_at < :now\n", ""),
+        ("  and reltask_jobs.lock_expires_at < :now\n", ""),
     )
 
 
 def claim_without_guard() -> Any:
     return sql(
-        "claim_jobs", (" where id in (select value from json_each(:ids))\n   and locked_by is null", " where 1 = 1")
+        "claim_jobs", ("where id in (select value from json_each(:ids))\n  and locked_by is null", "where 1 = 1")
     )
 
 
 def attempt_counted_at_failure() -> Any:
-    return sql("claim_jobs", ("attempt          = attempt + 1,", "attempt          = attempt,"))
+    return sql("claim_jobs", ("attempt = attempt + 1,", "attempt = attempt,"))
 
 
 def heartbeat_by_id_alone() -> Any:

@@ -20,8 +20,9 @@ BEGIN TRY
                MIN(JobName) AS JobName,
                MIN(Fence) AS FirstFence,
                COUNT(
-                   DISTINCT CASE WHEN Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')
-                                 THEN SlotNo END
+                   DISTINCT
+                   CASE WHEN Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')
+                        THEN SlotNo END
                ) AS Ended,
                COUNT(
                    CASE WHEN Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')

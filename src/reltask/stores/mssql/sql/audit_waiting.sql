@@ -65,8 +65,10 @@ BEGIN TRY
 
     serving AS (
         SELECT served.JobName, served.Queue,
-               MAX(CASE WHEN served.Settled = 1 AND served.HasRoom = 1 AND busy.Worker IS NULL
-                        THEN 1 ELSE 0 END) AS Idle
+               MAX(
+                   CASE WHEN served.Settled = 1 AND served.HasRoom = 1 AND busy.Worker IS NULL
+                        THEN 1 ELSE 0 END
+               ) AS Idle
         FROM served
         LEFT JOIN busy ON busy.Worker = served.Id AND busy.Queue = served.Queue
         GROUP BY served.JobName, served.Queue
@@ -74,11 +76,21 @@ BEGIN TRY
 
     due AS (
         SELECT job.Id, job.JobName, job.Queue,
-               (SELECT MAX(moment.At) FROM (
-                   SELECT job.DueAt AS At UNION ALL SELECT job.CreatedAt UNION ALL SELECT run.FinishedAt
-               ) AS moment) AS Since,
-               COALESCE(job.LockTimeoutMs, NULLIF(CAST(job.LockTimeoutMinutes AS bigint), 0) * 60000,
-                        @lock_timeout / 1000) AS PatienceMs
+               (
+                   SELECT MAX(moment.At)
+                   FROM (
+                       SELECT job.DueAt AS At
+                       UNION ALL
+                       SELECT job.CreatedAt
+                       UNION ALL
+                       SELECT run.FinishedAt
+                   ) AS moment
+               ) AS Since,
+               COALESCE(
+                   job.LockTimeoutMs,
+                   NULLIF(CAST(job.LockTimeoutMinutes AS bigint), 0) * 60000,
+                   @lock_timeout / 1000
+               ) AS PatienceMs
         FROM reltask.Jobs AS job
         LEFT JOIN reltask.Runs AS run ON run.JobId = job.Id AND run.Fence = job.Fence
         WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL

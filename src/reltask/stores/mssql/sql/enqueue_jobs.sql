@@ -38,14 +38,20 @@ DECLARE @inserted TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY);
 BEGIN TRY
     -- Of two jobs of the batch that cannot both be inserted, Nth = 1 is the first.
     INSERT INTO @given
-    SELECT job.id, job.task, job.[key], job.queue, job.priority, job.args, job.schedule, job.declaration,
-           job.app_version, job.max_attempts, job.lock_timeout_ms,
-           COALESCE(job.run_at, DATEADD(MICROSECOND, COALESCE(job.delay, 0) % 60000000,
-                                        DATEADD(MINUTE, COALESCE(job.delay, 0) / 60000000, @now))),
+    SELECT job.id, job.task, job.[key], job.queue, job.priority, job.args, job.schedule,
+           job.declaration, job.app_version, job.max_attempts, job.lock_timeout_ms,
+           COALESCE(
+               job.run_at,
+               DATEADD(
+                   MICROSECOND, COALESCE(job.delay, 0) % 60000000,
+                   DATEADD(MINUTE, COALESCE(job.delay, 0) / 60000000, @now)
+               )
+           ),
            ROW_NUMBER() OVER (
                PARTITION BY job.task COLLATE Latin1_General_100_BIN2,
                             COALESCE(job.[key] COLLATE Latin1_General_100_BIN2, N''),
-                            CASE WHEN job.[key] IS NULL AND job.schedule IS NULL THEN job.nth ELSE -1 END
+                            CASE WHEN job.[key] IS NULL AND job.schedule IS NULL
+                                 THEN job.nth ELSE -1 END
                ORDER BY job.nth
            )
     FROM OPENJSON(@jobs) WITH (

@@ -22,9 +22,11 @@ free as materialized (
                and lease.expires_at > (select now from parameters) as won_before
     from reltask.leases as lease
     where lease.name = :lease::text
-      and (lease.holder is null
-        or lease.expires_at <= (select now from parameters)
-        or lease.acquisition = :acquisition::uuid)
+      and (
+          lease.holder is null
+          or lease.expires_at <= (select now from parameters)
+          or lease.acquisition = :acquisition::uuid
+      )
     for update of lease skip locked
 ),
 

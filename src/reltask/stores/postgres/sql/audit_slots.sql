@@ -28,8 +28,10 @@ parameters as materialized (
 steps as (
     select job_id, task, key, fence, slot_no,
            lag(fence) over by_fence + 1 as fence_due,
-           lag(case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
-                    then slot_no + 1 else slot_no end) over by_fence as slot_due
+           lag(
+               case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
+                    then slot_no + 1 else slot_no end
+           ) over by_fence as slot_due
     from reltask.runs
     window by_fence as (partition by job_id order by fence)
 ),

@@ -172,8 +172,10 @@ next_times (due_at) as (
     where job.locked_by is null and job.paused_at is null and job.dead_at is null and job.isolated
       and job.queue = any (:queues::text[]) and job.task = any (:tasks::text[])
       and job.id not in (select id from isolated)
-      and (job.due_at + :isolated_after::interval > parameters.now
-        or (select count(*) from claimed) < :limit::integer)
+      and (
+          job.due_at + :isolated_after::interval > parameters.now
+          or (select count(*) from claimed) < :limit::integer
+      )
 ),
 
 header as (
