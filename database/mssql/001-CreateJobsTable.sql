@@ -67,7 +67,8 @@ BEGIN
         Attempt            int              NOT NULL CONSTRAINT DF_Jobs_Attempt DEFAULT 0,  -- claims of this slot, less those given back
         PausedAt           datetime2(6)     NULL,
         DeadAt             datetime2(6)     NULL,
-        Isolated           bit              NOT NULL CONSTRAINT DF_Jobs_Isolated DEFAULT 0, -- its last run was lost: claimed alone
+        Losses             int              NOT NULL CONSTRAINT DF_Jobs_Losses DEFAULT 0,   -- runs in a row that lost their lock
+        Isolated           bit              NOT NULL CONSTRAINT DF_Jobs_Isolated DEFAULT 0, -- two or more: one such job per worker at a time
 
         -- The claim
         LockedBy           nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
@@ -104,14 +105,12 @@ BEGIN
     CREATE UNIQUE NONCLUSTERED INDEX UX_Jobs_NameAndKey ON reltask.Jobs (JobName, JobKey) WHERE JobKey IS NOT NULL;
     CREATE UNIQUE NONCLUSTERED INDEX UX_Jobs_Name ON reltask.Jobs (JobName) WHERE JobKey IS NULL AND Recurring = 1;
 
-    -- What a poll looks through: one lane per (queue, task, priority), each in order of due time. DueAt is NextRunTime
-    -- unless something has moved it; "LockedBy IS NULL" is in the filter, so queries must spell it out.
-    CREATE NONCLUSTERED INDEX IX_Jobs_Polling ON reltask.Jobs (Queue, JobName, Priority, DueAt)
-        WHERE LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL AND Isolated = 0;
-
-    -- Jobs whose last run was lost: few, and claimed one at a time.
-    CREATE NONCLUSTERED INDEX IX_Jobs_Isolated ON reltask.Jobs (DueAt) INCLUDE (Queue, JobName)
-        WHERE LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL AND Isolated = 1;
+    -- What a poll looks through: one lane per (Isolated, queue, task, priority), in order of due
+    -- time. DueAt is NextRunTime unless something has moved it; "LockedBy IS NULL" is in the filter,
+    -- so queries must spell it out.
+    CREATE NONCLUSTERED INDEX IX_Jobs_Polling
+        ON reltask.Jobs (Isolated, Queue, JobName, Priority, DueAt)
+        WHERE LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL;
 
     -- Whose locks end next, and what one worker holds.
     CREATE NONCLUSTERED INDEX IX_Jobs_Expiring ON reltask.Jobs (LockExpiresAt) INCLUDE (LockedAt) WHERE LockedBy IS NOT NULL;

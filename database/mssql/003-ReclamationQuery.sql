@@ -51,7 +51,8 @@ ORDER BY LockExpiresAt;
 
 UPDATE reltask.Jobs
 SET DeadAt = CASE WHEN Attempt >= MaxAttempts THEN @now END,
-    Isolated = 1,
+    Losses = Losses + 1,
+    Isolated = CASE WHEN Losses > 0 THEN 1 ELSE 0 END,
     LockedBy = NULL,
     LockedAt = NULL,
     HeartbeatAt = NULL,

@@ -37,7 +37,8 @@ create table if not exists reltask.jobs (
     attempt          integer     not null default 0,    -- claims of this slot, less those given back
     paused_at        timestamptz,
     dead_at          timestamptz,
-    isolated         boolean     not null default false, -- its last run was lost: claimed alone
+    losses           integer     not null default 0,    -- runs in a row that lost their lock
+    isolated         boolean     not null default false, -- two or more: one such job per worker at a time
 
     -- the claim
     locked_by        text,
@@ -66,13 +67,10 @@ create table if not exists reltask.jobs (
 create unique index if not exists jobs_name on reltask.jobs (task, coalesce(key, ''))
     where schedule is not null or key is not null;
 
--- What a claim looks through: one lane per (queue, task, priority), each in order of due time.
-create index if not exists jobs_claimable on reltask.jobs (queue, task, priority, due_at)
-    where locked_by is null and paused_at is null and dead_at is null and not isolated;
-
--- Jobs whose last run was lost: few, and claimed one at a time.
-create index if not exists jobs_isolated on reltask.jobs (due_at)
-    where locked_by is null and paused_at is null and dead_at is null and isolated;
+-- What a claim looks through: one lane per (isolated, queue, task, priority), in order of due time.
+create index if not exists jobs_claimable
+    on reltask.jobs (isolated, queue, task, priority, due_at)
+    where locked_by is null and paused_at is null and dead_at is null;
 
 -- Whose locks end next. It is also what finds all that is held: each further index would cost every claim and beat.
 create index if not exists jobs_expiring on reltask.jobs (lock_expires_at) where locked_by is not null;

@@ -36,7 +36,8 @@ ledger as (
 
 update reltask.jobs as job
 set dead_at = case when expired.attempt >= expired.max_attempts then clock_timestamp() end,
-    isolated = true,
+    losses = expired.losses + 1,
+    isolated = expired.losses > 0,
     locked_by = null,
     locked_at = null,
     heartbeat_at = null,

@@ -37,7 +37,8 @@ create table if not exists reltask_jobs (
     attempt          integer not null default 0,        -- claims of this slot, less those given back
     paused_at        integer,
     dead_at          integer,
-    isolated         integer not null default 0,        -- its last run was lost: claimed alone
+    losses           integer not null default 0,        -- runs in a row that lost their lock
+    isolated         integer not null default 0,        -- two or more: one such job per worker at a time
 
     -- the claim
     locked_by        text,
@@ -60,13 +61,10 @@ create table if not exists reltask_jobs (
 create unique index if not exists reltask_jobs_name on reltask_jobs (task, coalesce(key, ''))
     where schedule is not null or key is not null;
 
--- What a claim looks through: one lane per (queue, task, priority), each in order of due time.
-create index if not exists reltask_jobs_claimable on reltask_jobs (queue, task, priority, due_at)
-    where locked_by is null and paused_at is null and dead_at is null and isolated = 0;
-
--- Jobs whose last run was lost: few, and claimed one at a time.
-create index if not exists reltask_jobs_isolated on reltask_jobs (due_at)
-    where locked_by is null and paused_at is null and dead_at is null and isolated = 1;
+-- What a claim looks through: one lane per (isolated, queue, task, priority), in order of due time.
+create index if not exists reltask_jobs_claimable
+    on reltask_jobs (isolated, queue, task, priority, due_at)
+    where locked_by is null and paused_at is null and dead_at is null;
 
 -- Whose locks end next, and what one worker holds.
 create index if not exists reltask_jobs_expiring on reltask_jobs (lock_expires_at) where locked_by is not null;

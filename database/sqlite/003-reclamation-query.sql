@@ -38,7 +38,8 @@ select id, fence, slot_no, task, key, queue, locked_by, attempt, next_run_time, 
 update reltask_jobs
    set dead_at          = case when attempt >= max_attempts
                                then cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000 end,
-       isolated         = 1,
+       losses           = losses + 1,
+       isolated         = losses > 0,
        locked_by        = null,
        locked_at        = null,
        heartbeat_at     = null,

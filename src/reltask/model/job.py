@@ -165,8 +165,8 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     limit: int
     lock_timeout: timedelta
     """For rows without a lock timeout of their own."""
-    isolated_after: timedelta
-    """An isolated job is claimed only when it has been due for this long, and then alone."""
+    isolated: bool
+    """Whether one isolated job may be among them: the worker runs none at present."""
     alive_for: timedelta
     """How long the worker counts as alive after this statement."""
 

@@ -172,7 +172,7 @@ def request(asked: ClaimRequest) -> Columns:
         "tasks": batch(asked.tasks),
         "limit": asked.limit,
         "lock_timeout_ms": milliseconds(asked.lock_timeout),
-        "isolated_after": length(asked.isolated_after),
+        "isolated": int(asked.isolated),
         "alive_for": length(asked.alive_for),
     }
 

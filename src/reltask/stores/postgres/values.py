@@ -87,7 +87,7 @@ def request(asked: ClaimRequest) -> Columns:
         "tasks": asked.tasks,
         "limit": asked.limit,
         "lock_timeout_ms": milliseconds(asked.lock_timeout),
-        "isolated_after": asked.isolated_after,
+        "isolated": asked.isolated,
         "alive_for": asked.alive_for,
     }
 

@@ -1,14 +1,13 @@
 """How a claim looks before it writes.
 
-    look (reads only) ── nothing known is due ──► answer: no claims, and when to ask again
+    look (reads only) ── no known job is due ──► answer: no claims, and when to ask again
          │
-         └─ something is due ──► become the writer, look again if somebody has written meanwhile, take:
-                                    an isolated job, alone; or
-                                    lane after lane by (priority, oldest due time), until the limit
+         └─ some are due ──► become the writer, look again if the file has changed meanwhile, take
+                             lane after lane by (priority, oldest due time), until the limit
 
-A lane is (queue, task, priority). Looking costs one index seek per lane, taking one per lane and row, so a poll costs
-the same with ten jobs in the table and with ten million, whoever's they are. Since SQLite has one writer at a time,
-nobody can take a job between the last look and the claim.
+A lane is (isolated, queue, task, priority). Looking costs one index seek per lane, taking one per lane and row, so a
+poll costs the same with ten jobs in the table and with ten million. SQLite has one writer at a time, so no other worker
+can take a job between the last look and the claim.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from reltask.stores.statement import load
 _ALIVE_EVERY = values.length(timedelta(seconds=5))
 """An idle worker's own row is refreshed at most this often: each refresh is a write."""
 
-_LANES, _ISOLATED, _TIMES, _DUE, _TAKE, _ALIVE = range(6)
+_LANES, _TIMES, _DUE, _TAKE, _ALIVE = range(5)
 """The statements of claim_jobs.sql, in their order."""
 
 
@@ -36,34 +35,21 @@ class _Sight(Struct, frozen=True):
     now: int
     version: int
     lanes: list[sqlite3.Row]
-    isolated: sqlite3.Row | None
     next_expiry: int | None
     silent: bool
-    """The worker has a row, and has not shown a sign of life for a while."""
-
-    @property
-    def isolated_due(self) -> bool:
-        return self.isolated is not None and self.isolated["due_at"] <= self.now
+    """The worker has a row, and its last heartbeat is a while ago."""
 
     @property
     def due_lanes(self) -> list[sqlite3.Row]:
         return [lane for lane in self.lanes if lane["due_at"] <= self.now]
 
-    def next_due(self, *, room: bool, drained: bool) -> int | None:
-        """The earliest due time of what is left; in lanes that are drained, or without room, the earliest to come."""
-        times = [lane["due_at"] if room and not drained else lane["later"] for lane in self.lanes]
-        if self.isolated is not None and (room or not self.isolated_due):
-            times.append(self.isolated["due_at"])
-        return min((time for time in times if time is not None), default=None)
-
 
 def claim_jobs(session: Session, request: ClaimRequest) -> ClaimAnswer:
     """Look, and write only if there is something to take."""
     seen = session.read(lambda transaction: _look(transaction, request))
-    wanted = request.limit > 0 and (seen.isolated_due or seen.due_lanes)
-    if wanted or seen.silent:
+    if (request.limit > 0 and seen.due_lanes) or seen.silent:
         return session.write(lambda transaction: _take_and_look(transaction, request, seen))
-    return _answer(request, [], seen)
+    return _answer([], seen)
 
 
 def _take_and_look(transaction: FileTransaction, request: ClaimRequest, seen: _Sight) -> ClaimAnswer:
@@ -71,33 +57,36 @@ def _take_and_look(transaction: FileTransaction, request: ClaimRequest, seen: _S
         seen = _look(transaction, request)
     claims = _take(transaction, request, seen) if request.limit > 0 else []
     _run(transaction, _ALIVE, worker=request.worker, alive_for=values.length(request.alive_for))
-    return _answer(request, claims, _look(transaction, request, lanes=seen.lanes))
+    return _answer(claims, _look(transaction, request, lanes=seen.lanes))
 
 
 def _look(transaction: FileTransaction, request: ClaimRequest, *, lanes: list[sqlite3.Row] | None = None) -> _Sight:
     """All that matters to a claim. Lanes cost the most, and taking from them changes nothing about their future."""
-    known = {"queues": values.batch(request.queues), "tasks": values.batch(request.tasks)}
     if lanes is None:
-        lanes = _run(transaction, _LANES, **known)
-    isolated = _run(transaction, _ISOLATED, **known, isolated_after=values.length(request.isolated_after))
+        known = {"queues": values.batch(request.queues), "tasks": values.batch(request.tasks)}
+        lanes = _run(transaction, _LANES, **known, isolated=int(request.isolated))
     (times,) = _run(transaction, _TIMES, worker=request.worker)
     return _Sight(
         now=transaction.now,
         version=transaction.version,
         lanes=lanes,
-        isolated=isolated[0] if isolated else None,
         next_expiry=times["next_expiry"],
         silent=times["seen_at"] is not None and times["seen_at"] + _ALIVE_EVERY <= transaction.now,
     )
 
 
 def _take(transaction: FileTransaction, request: ClaimRequest, seen: _Sight) -> list[Claim]:
-    ids = [seen.isolated["id"]] if seen.isolated is not None and seen.isolated_due else []
-    for lane in [] if ids else seen.due_lanes:
-        place = {"queue": lane["queue"], "task": lane["task"], "priority": lane["priority"]}
-        ids += [row["id"] for row in _run(transaction, _DUE, **place, room=request.limit - len(ids))]
+    ids: list[str] = []
+    isolated = False
+    for lane in seen.due_lanes:
         if len(ids) >= request.limit:
             break
+        if lane["isolated"] and isolated:
+            continue
+        room = 1 if lane["isolated"] else request.limit - len(ids)
+        place = {name: lane[name] for name in ("isolated", "queue", "task", "priority")}
+        ids += [row["id"] for row in _run(transaction, _DUE, **place, room=room)]
+        isolated = isolated or bool(lane["isolated"])
     rows = _run(
         transaction,
         _TAKE,
@@ -109,13 +98,13 @@ def _take(transaction: FileTransaction, request: ClaimRequest, seen: _Sight) -> 
     return sorted(map(values.claim, rows), key=lambda claim: (claim.priority, claim.due_at))
 
 
-def _answer(request: ClaimRequest, claims: list[Claim], seen: _Sight) -> ClaimAnswer:
-    # Who takes from the lanes takes all that is due in them, as far as there is room.
-    drained = any(not claim.isolated for claim in claims)
+def _answer(claims: list[Claim], seen: _Sight) -> ClaimAnswer:
+    """With room left, all that was due has been taken; without, the worker asks again when it has room."""
+    later = [lane["later"] for lane in seen.lanes if lane["later"] is not None]
     return ClaimAnswer(
         claims=claims,
         now=values.moment(seen.now),
-        next_due=values.optional_moment(seen.next_due(room=len(claims) < request.limit, drained=drained)),
+        next_due=values.optional_moment(min(later, default=None)),
         next_expiry=values.optional_moment(seen.next_expiry),
     )
 

@@ -8,13 +8,13 @@
 -- See           SQL.md: nullable now, skip locked, filtered index, T-SQL batch, duration in
 --               minutes, JSON batch.
 --
--- A lane is one (queue, task, priority); IX_Jobs_Polling keeps each lane in order of due time. One
--- seek shows whether a task has any jobs, one more finds the head of each of its lanes, so the cost
--- depends on the number of tasks that the worker knows, not of rows. An empty poll only reads, and
--- begins no transaction.
+-- A lane is one (Isolated, queue, task, priority); IX_Jobs_Polling keeps each lane in order of due
+-- time. One seek shows whether a task has any jobs, one more finds the head of each of its lanes, so
+-- the cost depends on the number of tasks that the worker knows, not of rows. An empty poll only
+-- reads, and begins no transaction.
 --
--- A job whose last run was lost is isolated: it is claimed only when it has been due for
--- :isolated_after, and alone.
+-- A job whose last two runs were lost is isolated. With :isolated = 1 at most one of them is
+-- claimed, in its order of priority and due time among the others; with 0, none.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -26,19 +26,15 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @tasks nvarchar(max) = :tasks,
         @limit int = :limit,
         @lock_timeout_ms bigint = :lock_timeout_ms,
-        @isolated_after bigint = :isolated_after,
+        @isolated bit = :isolated,
         @alive_for bigint = :alive_for;
-DECLARE @isolated_before datetime2(6) =
-            DATEADD(
-                MICROSECOND, -(@isolated_after % 60000000),
-                DATEADD(MINUTE, -(@isolated_after / 60000000), @now)
-            ),
-        @isolated_at datetime2(6),
-        @next_due datetime2(6),
+DECLARE @next_due datetime2(6),
         @next_expiry datetime2(6),
         @room int = @limit,
         @nth int = 0,
         @tries int = 0,
+        @added int,
+        @lane_isolated bit,
         @queue nvarchar(128),
         @task nvarchar(256),
         @priority smallint;
@@ -46,6 +42,7 @@ DECLARE @known_queues TABLE (Name nvarchar(128) COLLATE Latin1_General_100_BIN2 
 DECLARE @known_tasks TABLE (Name nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL);
 DECLARE @lanes TABLE (
     Nth      int           NOT NULL,
+    Isolated bit           NOT NULL,
     Queue    nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
     JobName  nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL,
     Priority smallint      NOT NULL,
@@ -106,99 +103,41 @@ BEGIN TRY
                 N'\t', NCHAR(9)), NCHAR(57344), N'\');
     END;
 
-    INSERT INTO @lanes (Nth, Queue, JobName, Priority, DueAt)
-    SELECT ROW_NUMBER() OVER (ORDER BY level.Priority, head.DueAt), queue.Name, task.Name,
-           level.Priority, head.DueAt
-    FROM @known_queues AS queue
+    INSERT INTO @lanes (Nth, Isolated, Queue, JobName, Priority, DueAt)
+    SELECT ROW_NUMBER() OVER (ORDER BY level.Priority, head.DueAt), kind.Isolated, queue.Name,
+           task.Name, level.Priority, head.DueAt
+    FROM (VALUES (CAST(0 AS bit)), (CAST(1 AS bit))) AS kind (Isolated)
+    CROSS JOIN @known_queues AS queue
     CROSS JOIN @known_tasks AS task
     CROSS APPLY (
         SELECT TOP (1) 1 AS Found
         FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-        WHERE job.Queue = queue.Name AND job.JobName = task.Name
+        WHERE job.Isolated = kind.Isolated AND job.Queue = queue.Name AND job.JobName = task.Name
           AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
-          AND job.Isolated = 0
     ) AS something
     CROSS JOIN (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS level (Priority)
     CROSS APPLY (
         SELECT TOP (1) job.DueAt
         FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-        WHERE job.Queue = queue.Name AND job.JobName = task.Name AND job.Priority = level.Priority
+        WHERE job.Isolated = kind.Isolated
+          AND job.Queue = queue.Name AND job.JobName = task.Name AND job.Priority = level.Priority
           AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
-          AND job.Isolated = 0
         ORDER BY job.DueAt
-    ) AS head;
+    ) AS head
+    WHERE kind.Isolated = 0 OR @isolated = 1;
 
-    SELECT TOP (1) @isolated_at = job.DueAt
-    FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL AND job.Isolated = 1
-      AND job.Queue IN (SELECT Name FROM @known_queues)
-      AND job.JobName IN (SELECT Name FROM @known_tasks)
-    ORDER BY job.DueAt;
-
-    IF @room > 0 AND (
-        @isolated_at <= @isolated_before
-        OR EXISTS (SELECT 1 FROM @lanes WHERE DueAt <= @now)
-    )
+    IF @room > 0 AND EXISTS (SELECT 1 FROM @lanes WHERE DueAt <= @now)
     BEGIN
         BEGIN TRANSACTION;
 
-        IF @isolated_at <= @isolated_before
-        BEGIN
-            UPDATE reltask.Jobs WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-            SET LockedBy = @worker,
-                ClaimToken = @token,
-                LockedAt = @now,
-                HeartbeatAt = @now,
-                ClaimTimeoutMs = COALESCE(
-                    LockTimeoutMs,
-                    NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
-                    @lock_timeout_ms
-                ),
-                LockExpiresAt = DATEADD(
-                    MILLISECOND,
-                    COALESCE(
-                        LockTimeoutMs,
-                        NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
-                        @lock_timeout_ms
-                    ) % 60000,
-                    DATEADD(
-                        MINUTE,
-                        COALESCE(
-                            LockTimeoutMs,
-                            NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
-                            @lock_timeout_ms
-                        ) / 60000,
-                        @now
-                    )
-                ),
-                Fence = Fence + 1,
-                Attempt = Attempt + 1,
-                SlotStartedAt = COALESCE(SlotStartedAt, @now),
-                Progress = NULL
-            OUTPUT inserted.Id INTO @taken (Id)
-            WHERE Id IN (
-                SELECT TOP (1) job.Id
-                FROM reltask.Jobs AS job WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-                WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
-                  AND job.Isolated = 1
-                  AND job.DueAt <= @isolated_before
-                  AND job.Queue IN (SELECT Name FROM @known_queues)
-                  AND job.JobName IN (SELECT Name FROM @known_tasks)
-                ORDER BY job.DueAt
-            )
-              AND LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL
-              AND DueAt <= @isolated_before;
-
-            IF EXISTS (SELECT 1 FROM @taken) SET @nth = NULL;  -- claimed alone
-        END;
-
         -- One lane after the other, until there is no room left.
-        WHILE @nth IS NOT NULL AND @room > 0
+        WHILE @room > 0
         BEGIN
             SET @queue = NULL;
-            SELECT TOP (1) @nth = Nth, @queue = Queue, @task = JobName, @priority = Priority
+            SELECT TOP (1) @nth = Nth, @lane_isolated = Isolated, @queue = Queue, @task = JobName,
+                   @priority = Priority
             FROM @lanes
-            WHERE Nth > @nth AND DueAt <= @now
+            WHERE Nth > @nth AND DueAt <= @now AND (Isolated = 0 OR @isolated = 1)
             ORDER BY Nth;
             IF @queue IS NULL BREAK;
 
@@ -235,28 +174,30 @@ BEGIN TRY
                 Progress = NULL
             OUTPUT inserted.Id INTO @taken (Id)
             WHERE Id IN (
-                SELECT TOP (@room) job.Id
+                SELECT TOP (CASE WHEN @lane_isolated = 1 THEN 1 ELSE @room END) job.Id
                 FROM reltask.Jobs AS job WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-                WHERE job.Queue = @queue AND job.JobName = @task AND job.Priority = @priority
+                WHERE job.Isolated = @lane_isolated
+                  AND job.Queue = @queue AND job.JobName = @task AND job.Priority = @priority
                   AND job.DueAt <= @now
                   AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
-                  AND job.Isolated = 0
                 ORDER BY job.DueAt
             )
-              AND LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL AND Isolated = 0
-              AND DueAt <= @now;
+              AND LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL
+              AND Isolated = @lane_isolated AND DueAt <= @now;
 
-            SET @room = @room - @@ROWCOUNT;
+            SET @added = @@ROWCOUNT;
+            SET @room = @room - @added;
+            IF @lane_isolated = 1 AND @added > 0 SET @isolated = 0;  -- one is enough
 
             -- If the server waits for locked rows instead of skipping them, another worker may have
             -- claimed these rows first: try this lane again.
-            IF @room > 0 AND @tries < 100 AND EXISTS (
+            IF @room > 0 AND @tries < 100 AND @lane_isolated <= @isolated AND EXISTS (
                 SELECT 1
                 FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-                WHERE job.Queue = @queue AND job.JobName = @task AND job.Priority = @priority
+                WHERE job.Isolated = @lane_isolated
+                  AND job.Queue = @queue AND job.JobName = @task AND job.Priority = @priority
                   AND job.DueAt <= @now
                   AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
-                  AND job.Isolated = 0
             )
                 SELECT @nth = @nth - 1, @tries = @tries + 1;
         END;
@@ -287,37 +228,25 @@ BEGIN TRY
         CROSS APPLY (
             SELECT TOP (1) job.DueAt
             FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-            WHERE job.Queue = lane.Queue AND job.JobName = lane.JobName
+            WHERE job.Isolated = lane.Isolated
+              AND job.Queue = lane.Queue AND job.JobName = lane.JobName
               AND job.Priority = lane.Priority
               AND job.DueAt > @now
               AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
-              AND job.Isolated = 0
             ORDER BY job.DueAt
         ) AS future
         UNION ALL
-        -- A due head that was not claimed although there was room: another worker has locked it,
-        -- or an isolated job was claimed alone.
+        -- A due head that was not claimed although there was room: another worker has locked it.
         SELECT lane.DueAt
         FROM @lanes AS lane
-        WHERE lane.DueAt <= @now AND @room > 0
+        WHERE lane.DueAt <= @now AND @room > 0 AND (lane.Isolated = 0 OR @isolated = 1)
           AND NOT EXISTS (
               SELECT 1
               FROM @claimed AS claimed
-              WHERE claimed.Queue = lane.Queue AND claimed.JobName = lane.JobName
-                AND claimed.Priority = lane.Priority
-                AND claimed.DueAt = lane.DueAt AND claimed.Isolated = 0
+              WHERE claimed.Isolated = lane.Isolated
+                AND claimed.Queue = lane.Queue AND claimed.JobName = lane.JobName
+                AND claimed.Priority = lane.Priority AND claimed.DueAt = lane.DueAt
           )
-        UNION ALL
-        SELECT DATEADD(
-            MICROSECOND, @isolated_after % 60000000,
-            DATEADD(MINUTE, @isolated_after / 60000000, job.DueAt)
-        )
-        FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-        WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
-          AND job.Isolated = 1
-          AND job.Queue IN (SELECT Name FROM @known_queues)
-          AND job.JobName IN (SELECT Name FROM @known_tasks)
-          AND (job.DueAt > @isolated_before OR @room > 0)
     ) AS soon;
 
     SELECT @next_expiry = MIN(LockExpiresAt)

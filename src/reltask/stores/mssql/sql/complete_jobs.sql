@@ -121,6 +121,7 @@ BEGIN TRY
         Attempt = 0,
         SlotStartedAt = NULL,
         LastRunTime = @now,
+        Losses = 0,
         Isolated = 0,
         LockedBy = NULL,
         LockedAt = NULL,

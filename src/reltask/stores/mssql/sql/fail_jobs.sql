@@ -76,6 +76,7 @@ BEGIN TRY
     UPDATE job
     SET NotBefore = given.RetryAt,
         DeadAt = CASE WHEN job.Attempt >= job.MaxAttempts THEN @now END,
+        Losses = 0,
         Isolated = 0,
         LockedBy = NULL,
         LockedAt = NULL,

@@ -73,7 +73,8 @@ BEGIN TRY
 
         UPDATE job
         SET DeadAt = CASE WHEN job.Attempt >= job.MaxAttempts THEN @now END,
-            Isolated = 1,
+            Losses = job.Losses + 1,
+            Isolated = CASE WHEN job.Losses > 0 THEN 1 ELSE 0 END,
             LockedBy = NULL,
             LockedAt = NULL,
             HeartbeatAt = NULL,

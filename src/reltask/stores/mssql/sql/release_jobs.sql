@@ -74,6 +74,7 @@ BEGIN TRY
     UPDATE job
     SET NotBefore = COALESCE(given.RetryAt, job.NotBefore),
         Attempt = CASE WHEN job.Attempt > 0 THEN job.Attempt - 1 ELSE 0 END,
+        Losses = 0,
         Isolated = 0,
         LockedBy = NULL,
         LockedAt = NULL,

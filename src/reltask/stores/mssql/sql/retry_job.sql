@@ -12,7 +12,8 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
 
 BEGIN TRY
     UPDATE job
-    SET Attempt = 0, DeadAt = NULL, Isolated = 0, NotBefore = @now
+    SET Attempt = 0, DeadAt = NULL, Losses = 0,
+ Isolated = 0, NotBefore = @now
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
     WHERE job.Id = @id AND job.DeadAt IS NOT NULL;
 

@@ -8,13 +8,13 @@
 -- See           SQL.md: nullable now, materialized CTE, skip locked, filtered index, generated
 --               column.
 --
--- A lane is one (queue, task, priority); the index jobs_claimable keeps each lane in order of due
--- time. The recursion goes from one lane to the next with one index seek each, so the cost depends
--- on the number of lanes, not of rows. From a task name that the worker does not know it goes to
--- the next name that it knows.
+-- A lane is one (isolated, queue, task, priority); the index jobs_claimable keeps each lane in order
+-- of due time. The recursion goes from one lane to the next with one index seek each, so the cost
+-- depends on the number of lanes, not of rows. From a task name that the worker does not know it
+-- goes to the next name that it knows.
 --
--- A job whose last run was lost is isolated: it is claimed only when it has been due for
--- :isolated_after, and alone.
+-- A job whose last two runs were lost is isolated. With :isolated at most one of them is claimed,
+-- in its order of priority and due time among the others; without it, none.
 
 with recursive
 parameters as materialized (
@@ -23,20 +23,22 @@ parameters as materialized (
 ),
 
 lanes as (
-    select wanted.queue, head.task, head.priority, head.due_at,
+    select kind.isolated, wanted.queue, head.task, head.priority, head.due_at,
            head.task = any (:tasks::text[]) as known
     from parameters
     cross join unnest(:queues::text[]) as wanted (queue)
+    join (values (false), (true)) as kind (isolated) on kind.isolated <= :isolated::boolean
     cross join lateral (
         select task, priority, due_at
         from reltask.jobs
-        where queue = wanted.queue and task >= parameters.first_task
-          and locked_by is null and paused_at is null and dead_at is null and not isolated
-        order by queue, task, priority, due_at
+        where isolated = kind.isolated and queue = wanted.queue and task >= parameters.first_task
+          and locked_by is null and paused_at is null and dead_at is null
+        order by isolated, queue, task, priority, due_at
         limit 1
     ) as head
     union all
-    select lanes.queue, head.task, head.priority, head.due_at, head.task = any (:tasks::text[])
+    select lanes.isolated, lanes.queue, head.task, head.priority, head.due_at,
+           head.task = any (:tasks::text[])
     from lanes
     cross join lateral (
         select case when lanes.known then lanes.task
@@ -50,30 +52,23 @@ lanes as (
     cross join lateral (
         select task, priority, due_at
         from reltask.jobs
-        where queue = lanes.queue and (task, priority) > (last.task, last.priority)
-          and locked_by is null and paused_at is null and dead_at is null and not isolated
-        order by queue, task, priority, due_at
+        where isolated = lanes.isolated and queue = lanes.queue
+          and (task, priority) > (last.task, last.priority)
+          and locked_by is null and paused_at is null and dead_at is null
+        order by isolated, queue, task, priority, due_at
         limit 1
     ) as head
 ),
 
-isolated as materialized (
-    select job.id
-    from reltask.jobs as job
-    cross join parameters
-    where job.locked_by is null and job.paused_at is null and job.dead_at is null and job.isolated
-      and job.due_at <= parameters.now - :isolated_after::interval
-      and job.queue = any (:queues::text[]) and job.task = any (:tasks::text[])
-    order by job.due_at
-    limit least(:limit::integer, 1)
-    for update of job skip locked
-),
-
 -- The inner and the outer limit together lock no more rows than are claimed.
-ordinary as materialized (
-    select due.id
+due as materialized (
+    select head.id
     from (
-        select lanes.*
+        select lanes.*,
+               row_number() over (
+                   partition by lanes.isolated
+                   order by lanes.priority, lanes.due_at
+               ) as nth
         from lanes
         cross join parameters
         where lanes.known and lanes.due_at <= parameters.now
@@ -82,15 +77,15 @@ ordinary as materialized (
     cross join lateral (
         select job.id
         from reltask.jobs as job
-        where job.queue = lane.queue and job.task = lane.task and job.priority = lane.priority
+        where job.isolated = lane.isolated
+          and job.queue = lane.queue and job.task = lane.task and job.priority = lane.priority
           and job.due_at <= (select now from parameters)
           and job.locked_by is null and job.paused_at is null and job.dead_at is null
-          and not job.isolated
-        order by job.queue, job.task, job.priority, job.due_at
-        limit :limit::integer
+        order by job.isolated, job.queue, job.task, job.priority, job.due_at
+        limit case when lane.isolated then 1 else :limit::integer end
         for update of job skip locked
-    ) as due
-    where not exists (select from isolated)
+    ) as head
+    where not lane.isolated or lane.nth = 1
     limit :limit::integer
 ),
 
@@ -110,7 +105,7 @@ claimed as (
         -- unchanged, see SQL.md: generated column
         not_before = job.not_before
     from parameters
-    where job.id = any (array(select id from isolated union all select id from ordinary))
+    where job.id = any (array(select id from due))
       and job.locked_by is null
     returning job.id, job.fence, job.task, job.key, job.args, job.queue, job.priority, job.schedule,
               job.slot_no, job.next_run_time, job.due_at, job.slot_started_at, job.locked_at,
@@ -143,17 +138,16 @@ next_times (due_at) as (
     cross join lateral (
         select job.due_at
         from reltask.jobs as job
-        where job.queue = lanes.queue and job.task = lanes.task and job.priority = lanes.priority
+        where job.isolated = lanes.isolated
+          and job.queue = lanes.queue and job.task = lanes.task and job.priority = lanes.priority
           and job.due_at > parameters.now
           and job.locked_by is null and job.paused_at is null and job.dead_at is null
-          and not job.isolated
-        order by job.queue, job.task, job.priority, job.due_at
+        order by job.isolated, job.queue, job.task, job.priority, job.due_at
         limit 1
     ) as future
     where lanes.known
     union all
-    -- A due head that was not claimed although there was room: another worker has locked it, or an
-    -- isolated job was claimed alone.
+    -- A due head that was not claimed although there was room: another worker has locked it.
     select lanes.due_at
     from lanes
     cross join parameters
@@ -161,20 +155,11 @@ next_times (due_at) as (
       and (select count(*) from claimed) < :limit::integer
       and not exists (
           select from claimed
-          where claimed.queue = lanes.queue and claimed.task = lanes.task
-            and claimed.priority = lanes.priority
-            and claimed.due_at = lanes.due_at and not claimed.isolated
-      )
-    union all
-    select job.due_at + :isolated_after::interval
-    from reltask.jobs as job
-    cross join parameters
-    where job.locked_by is null and job.paused_at is null and job.dead_at is null and job.isolated
-      and job.queue = any (:queues::text[]) and job.task = any (:tasks::text[])
-      and job.id not in (select id from isolated)
-      and (
-          job.due_at + :isolated_after::interval > parameters.now
-          or (select count(*) from claimed) < :limit::integer
+          where claimed.isolated = lanes.isolated and (
+              claimed.isolated
+              or claimed.queue = lanes.queue and claimed.task = lanes.task
+              and claimed.priority = lanes.priority and claimed.due_at = lanes.due_at
+          )
       )
 ),
 

@@ -72,6 +72,7 @@ advanced as (
         attempt = 0,
         slot_started_at = null,
         last_run_time = parameters.now,
+        losses = 0,
         isolated = false,
         locked_by = null,
         locked_at = null,

@@ -46,6 +46,7 @@ kept as (
     update reltask.jobs as job
     set not_before = parameters.now + extract(epoch from held.delay) * interval '1 second',
         dead_at = case when held.dead then parameters.now end,
+        losses = 0,
         isolated = false,
         locked_by = null,
         locked_at = null,

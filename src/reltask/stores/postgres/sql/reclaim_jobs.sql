@@ -1,4 +1,5 @@
--- Purpose       Take expired claims away: the slot is claimed again, alone, or the job is dead.
+-- Purpose       Take expired claims away: the slot can be claimed again, or the job is dead. From
+--               its second lost run in a row on, a job is isolated.
 -- Precondition  Claimed, and heartbeat_at plus the lock timeout copied at the claim is in the past.
 -- Lock order    The expired rows. Locked rows are skipped, so the statement never waits.
 -- Returns       One row per reclaimed claim: id, fence, task, slot_no, the owner that lost it, and
@@ -39,7 +40,8 @@ ledger as (
 freed as (
     update reltask.jobs as job
     set dead_at = case when expired.dead then parameters.now end,
-        isolated = true,
+        losses = job.losses + 1,
+        isolated = job.losses > 0,
         locked_by = null,
         locked_at = null,
         heartbeat_at = null,

@@ -48,6 +48,7 @@ kept as (
             job.not_before
         ),
         attempt = greatest(held.attempt - 1, 0),
+        losses = 0,
         isolated = false,
         locked_by = null,
         locked_at = null,

@@ -7,6 +7,7 @@
 update reltask.jobs
 set attempt = 0,
     dead_at = null,
+    losses = 0,
     isolated = false,
     not_before = coalesce(:now::timestamptz, statement_timestamp())
 where id = :id::uuid and dead_at is not null

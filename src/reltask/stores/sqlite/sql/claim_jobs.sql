@@ -1,15 +1,16 @@
 -- Purpose       Claim up to :limit due jobs for :worker, and say when to ask again.
 -- Precondition  Due, unclaimed, not paused, not dead; the worker serves the queue and knows the
 --               task.
--- Lock order    The first three statements only read, and an empty poll ends with them. The others
+-- Lock order    The first two statements only read, and an empty poll ends with them. The others
 --               need the write lock.
--- Returns       Statement 1: the lanes. 2: the first isolated job. 3: next lock expiry and this
---               worker's last heartbeat. 4: ids of one lane. 5: one row per claim.
+-- Returns       Statement 1: the lanes. 2: next lock expiry and this worker's last heartbeat.
+--               3: ids of one lane. 4: one row per claim.
 -- See           SQL.md: one writer, filtered index, JSON batch.
 
--- A lane is one (queue, task, priority), in order of due time in the index. The recursion goes from
--- the head of one lane to the head of the next: the task's next priority, or the next task that the
--- worker knows. Each step is one index seek: the cost depends on the number of lanes, not of jobs.
+-- A lane is one (isolated, queue, task, priority), in order of due time in the index. The recursion
+-- goes from the head of one lane to the head of the next: the task's next priority, or the next
+-- task that the worker knows. Each step is one index seek: the cost depends on the number of lanes,
+-- not of jobs. Lanes of isolated jobs, whose last two runs were lost, are read with :isolated = 1.
 -- One comparison, (task, priority) > (…), would read the whole lane that it leaves, because SQLite
 -- seeks to its beginning and not to its end. `later` is the first future due time of the lane.
 with recursive
@@ -17,37 +18,35 @@ lane (head) as (
     select (
         select first.rowid
         from reltask_jobs as first
-        where first.queue = wanted.value
+        where first.isolated = kind.value and first.queue = wanted.value
           and first.task >= (select min(value) from json_each(:tasks))
           and first.locked_by is null and first.paused_at is null and first.dead_at is null
-          and first.isolated = 0
         order by first.task, first.priority, first.due_at
         limit 1
     )
     from json_each(:queues) as wanted
+    join json_each('[0, 1]') as kind on kind.value <= :isolated
     union all
     select coalesce(
         (
             select next.rowid
             from reltask_jobs as next
-            where next.queue = this.queue
+            where next.isolated = this.isolated and next.queue = this.queue
               and next.task = case when this.task in (select value from json_each(:tasks))
                                    then this.task end
               and next.priority > this.priority
               and next.locked_by is null and next.paused_at is null and next.dead_at is null
-              and next.isolated = 0
             order by next.priority, next.due_at
             limit 1
         ),
         (
             select other.rowid
             from reltask_jobs as other
-            where other.queue = this.queue
+            where other.isolated = this.isolated and other.queue = this.queue
               and other.task >= (
                   select min(value) from json_each(:tasks) where value > this.task
               )
               and other.locked_by is null and other.paused_at is null and other.dead_at is null
-              and other.isolated = 0
             order by other.task, other.priority, other.due_at
             limit 1
         )
@@ -56,29 +55,20 @@ lane (head) as (
     join reltask_jobs as this on this.rowid = lane.head
 )
 
-select jobs.queue, jobs.task, jobs.priority, jobs.due_at,
+select jobs.isolated, jobs.queue, jobs.task, jobs.priority, jobs.due_at,
        case when jobs.due_at > :now then jobs.due_at else (
            select min(future.due_at)
            from reltask_jobs as future
-           where future.queue = jobs.queue and future.task = jobs.task
+           where future.isolated = jobs.isolated
+             and future.queue = jobs.queue and future.task = jobs.task
              and future.priority = jobs.priority
              and future.due_at > :now
              and future.locked_by is null and future.paused_at is null and future.dead_at is null
-             and future.isolated = 0
        ) end as later
 from lane
 join reltask_jobs as jobs on jobs.rowid = lane.head
 where jobs.task in (select value from json_each(:tasks))
 order by jobs.priority, jobs.due_at;
-
--- The first known job whose last run was lost, and the time at which it may be claimed.
-select id, due_at + :isolated_after as due_at
-from reltask_jobs
-where locked_by is null and paused_at is null and dead_at is null and isolated = 1
-  and queue in (select value from json_each(:queues))
-  and task in (select value from json_each(:tasks))
-order by reltask_jobs.due_at
-limit 1;
 
 -- The next lock expiry, and this worker's last heartbeat: 0 if the worker was marked as dead.
 select (select min(lock_expires_at) from reltask_jobs where locked_by is not null) as next_expiry,
@@ -91,9 +81,9 @@ select (select min(lock_expires_at) from reltask_jobs where locked_by is not nul
 -- The due jobs of one lane.
 select id
 from reltask_jobs
-where queue = :queue and task = :task and priority = :priority
+where isolated = :isolated and queue = :queue and task = :task and priority = :priority
   and due_at <= :now
-  and locked_by is null and paused_at is null and dead_at is null and isolated = 0
+  and locked_by is null and paused_at is null and dead_at is null
 order by due_at
 limit :room;
 

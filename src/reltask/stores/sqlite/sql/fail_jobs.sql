@@ -36,6 +36,7 @@ batch as (
 update reltask_jobs
 set not_before = :now + batch.delay,
     dead_at = case when attempt >= max_attempts then :now end,
+    losses = 0,
     isolated = 0,
     locked_by = null,
     locked_at = null,

@@ -49,7 +49,8 @@ batch as (
 
 update reltask_jobs
 set dead_at = case when attempt >= max_attempts then :now end,
-    isolated = 1,
+    losses = losses + 1,
+    isolated = losses > 0,
     locked_by = null,
     locked_at = null,
     heartbeat_at = null,

@@ -37,6 +37,7 @@ batch as (
 update reltask_jobs
 set not_before = coalesce(:now + batch.delay, not_before),
     attempt = max(attempt - 1, 0),
+    losses = 0,
     isolated = 0,
     locked_by = null,
     locked_at = null,

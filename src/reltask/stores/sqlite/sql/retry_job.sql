@@ -7,6 +7,7 @@
 update reltask_jobs
 set dead_at = null,
     attempt = 0,
+    losses = 0,
     isolated = 0,
     not_before = :now
 where id = :job_id
