@@ -399,7 +399,7 @@ async def test_a_commit_inside_the_block_is_noticed(app: App, tmp_path: Path) ->
 
     @app.task(max_attempts=1)
     def body(ctx: SyncContext) -> None:
-        with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        with closing(sqlite3.connect(tmp_path / "user.db")) as connection:
             try:
                 with ctx.transaction(connection=connection):
                     connection.commit()
@@ -429,7 +429,7 @@ async def test_coroutine_for_a_result_undoes_both(app: App, tmp_path: Path) -> N
     (run,) = await job.runs()
     assert (run.outcome, await job.view() is not None) == ("failed", True)
     assert "nobody runs" in (run.error or "")
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
+    with closing(sqlite3.connect(tmp_path / "user.db")) as file:
         assert file.execute("select name from sqlite_master where name = 'effects'").fetchall() == []
 
 
@@ -459,7 +459,7 @@ async def test_a_commit_in_doubt_is_looked_up(app: App, tmp_path: Path, kind: ty
 
     @app.task(max_attempts=1)
     def body(ctx: SyncContext) -> None:
-        with closing(sqlite3.connect(tmp_path / "shop.db", factory=kind)) as connection:
+        with closing(sqlite3.connect(tmp_path / "user.db", factory=kind)) as connection:
             try:
                 with ctx.transaction(connection=connection) as tx:
                     tx.execute("create table effects (note text)")

@@ -421,11 +421,11 @@ async def test_stuck_thread_is_reported_and_does_not_keep_the_worker(live: Worke
     let_go = threading.Event()
 
     @app.task
-    def deaf() -> None:
+    def ignores_stop() -> None:
         let_go.wait()
 
     async with app.worker():
-        await deaf.enqueue()
+        await ignores_stop.enqueue()
         await app.log.wait(events.RunStarted)
     assert len(app.log.of(events.BodyStuck)) == 1
     assert app.log.of(events.WorkerStopped)[0].unsettled == 1
