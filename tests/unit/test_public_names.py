@@ -14,7 +14,7 @@ import reltask
 from reltask import App, Job, Lease, Task
 from reltask.producer.task import Producer
 
-FACE = [
+PUBLIC = [
     "App",
     "Backoff",
     "Call",
@@ -43,11 +43,11 @@ BLOCKS = {"lease"}
 
 def test_all_is_the_documented_list() -> None:
     """`__all__` equals the list, and `dir` shows it."""
-    assert sorted(reltask.__all__) == FACE
-    assert sorted(dir(reltask)) == FACE
+    assert sorted(reltask.__all__) == PUBLIC
+    assert sorted(dir(reltask)) == PUBLIC
 
 
-@pytest.mark.parametrize("name", FACE)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_each_name_can_be_imported(name: str) -> None:
     """Names are loaded on first use; each one exists, has a module and a docstring."""
     value = getattr(reltask, name)
