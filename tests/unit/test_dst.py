@@ -201,7 +201,7 @@ def test_agrees_with_the_slow_implementation(change: tuple[str, str], minutes: s
     expression=st.sampled_from(["30 2 * * *", "*/20 * * * *", "0 */2 * * *", "*/30 0-3 * * *", "*/10 * * * * *"]),
     offset=st.timedeltas(timedelta(hours=-4), timedelta(hours=4)),
 )
-def test_any_moment_lies_between_its_neighbours(change: tuple[str, str], expression: str, offset: timedelta) -> None:
+def test_any_moment_is_between_its_neighbours(change: tuple[str, str], expression: str, offset: timedelta) -> None:
     """From any moment near a change, the times before and after enclose it, with none between."""
     zone, turn = change
     moment = instant(turn) + offset

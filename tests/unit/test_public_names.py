@@ -78,7 +78,7 @@ def _coroutines(owner: type) -> list[str]:
 
 
 @pytest.mark.parametrize("owner", [App, Task, Producer, Job, Lease])
-def test_every_coroutine_has_a_sync_twin(owner: type) -> None:
+def test_every_coroutine_has_a_sync_counterpart(owner: type) -> None:
     """X and x_sync: the same parameters, and x_sync returns what x returns when awaited."""
     names = _coroutines(owner)
     assert names
@@ -99,7 +99,7 @@ def test_every_sync_method_has_its_coroutine() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BLOCKS))
-def test_every_block_has_a_sync_twin(name: str) -> None:
+def test_every_block_has_a_sync_counterpart(name: str) -> None:
     """`async with app.x(…)` and `with app.x_sync(…)`: the same parameters, and the same thing inside."""
     block, twin = inspect.signature(getattr(App, name)), inspect.signature(getattr(App, f"{name}_sync"))
     assert block.parameters == twin.parameters

@@ -196,7 +196,7 @@ PLANTED: list[tuple[Rule, str]] = [
     (wall_clock, "import datetime\ndatetime.datetime.now()"),
     (wall_clock, "from datetime import datetime\ndatetime.now(UTC)"),
 ]
-INNOCENT: list[tuple[Rule, str]] = [
+CORRECT: list[tuple[Rule, str]] = [
     (of_one_machine, "https://packages.example/project/reltask/ and src/work/home/ada/"),
     (unlocked, "click==8.1 ; sys_platform == 'win32' \\\n    --hash=sha256:" + "0" * 64),
     (unpinned, "- uses: actions/checkout@" + "0" * 40 + " # v7.0.1"),
@@ -211,8 +211,8 @@ def test_a_rule_sees_a_planted_mistake(rule: Rule, text: str) -> None:
     assert rule(text) != []
 
 
-@pytest.mark.parametrize(("rule", "text"), INNOCENT)
-def test_a_rule_leaves_the_innocent_alone(rule: Rule, text: str) -> None:
+@pytest.mark.parametrize(("rule", "text"), CORRECT)
+def test_a_rule_accepts_correct_text(rule: Rule, text: str) -> None:
     """A rule with false alarms would be switched off."""
     assert rule(text) == []
 

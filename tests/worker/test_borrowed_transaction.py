@@ -295,9 +295,9 @@ def test_connection_inside_a_block(borrowed: BorrowedConnection) -> None:
     assert (borrowed.errors, borrowed.outcomes()) == ([], ["succeeded"])
 
 
-@pytest.mark.parametrize("lends", [True, False], ids=["own connection", "reltask's"])
+@pytest.mark.parametrize("borrows", [True, False], ids=["own connection", "reltask's"])
 @pytest.mark.parametrize("borrowed", [ON_SQLITE[0], ON_POSTGRES[2]], ids=repr, indirect=True)
-def test_a_schedule_enqueued_inside_has_its_first_slot(borrowed: BorrowedConnection, lends: bool) -> None:
+def test_a_schedule_enqueued_inside_has_its_first_slot(borrowed: BorrowedConnection, borrows: bool) -> None:
     """A schedule made in a block starts at its own next time, by the database's clock, and not at once."""
 
     @borrowed.app.task
@@ -306,7 +306,7 @@ def test_a_schedule_enqueued_inside_has_its_first_slot(borrowed: BorrowedConnect
 
     async def planning(ctx: SyncContext) -> None:
         async with borrowed.kind.connect(borrowed.url) as connection:
-            with ctx.transaction(connection=connection if lends else None):
+            with ctx.transaction(connection=connection if borrows else None):
                 borrowed.task.using(key="tenant", cron="0 9 * * *").enqueue_sync(1)
 
     plan.enqueue_sync()

@@ -336,7 +336,7 @@ def test_stop_cancelled_while_outcomes_are_written(harness: WorkerHarness) -> No
     harness.run(scenario())
 
 
-@pytest.mark.parametrize("after", [0.5, 7.0], ids=["while the lease is given back", "while the poller ends"])
+@pytest.mark.parametrize("after", [0.5, 7.0], ids=["while the lease is resigned", "while the poller ends"])
 def test_cancelled_stop_begins_nothing_more(harness: WorkerHarness, after: float) -> None:
     """Jobs of a claim that was under way are released unbegun: no worker would renew or stop them."""
     app = harness.app(settings={"maintenance.coordination": "lease"})
