@@ -326,7 +326,7 @@ def test_a_leader_that_lost_its_lease_waits_for_it_again(harness: WorkerHarness)
     app = harness.app()
     heard: list[tuple[str, object]] = []
 
-    def tell(name: str) -> Callable[[object], None]:
+    def note(name: str) -> Callable[[object], None]:
         return lambda what: heard.append((name, what))
 
     async def scenario() -> None:
@@ -349,8 +349,8 @@ def test_a_leader_that_lost_its_lease_waits_for_it_again(harness: WorkerHarness)
             rng=app._rng,
             emit=app.emit,
             rotate_after=timedelta(minutes=1),
-            acquired=tell(name),
-            lost=tell(name),
+            acquired=note(name),
+            lost=note(name),
         )
 
     harness.run(scenario())
