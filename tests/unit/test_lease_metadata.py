@@ -28,7 +28,7 @@ def test_it_is_a_dict_of_json_values() -> None:
     [
         ({"a": object()}, "cannot be stored"),
         ({"a": float("nan")}, "cannot be stored"),
-        ({1: "a"}, "not text"),
+        ({1: "a"}, "not a string"),
         ({"a": "x" * LIMIT}, "more than the limit of 16,384"),
     ],
 )

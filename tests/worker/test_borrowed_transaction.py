@@ -409,7 +409,7 @@ async def test_a_commit_inside_the_block_is_noticed(app: App, tmp_path: Path) ->
 
     await body.enqueue()
     await drain(app)
-    assert "was ended inside it" in str(errors[0])
+    assert "was ended inside the block" in str(errors[0])
     assert [run.outcome for run in await app.runs()] == ["failed"]
 
 
