@@ -1,6 +1,7 @@
-"""Session-wide parts: one PostgreSQL server, and a fresh, migrated database for each test that asks.
+"""Fixtures of the session: one PostgreSQL server, and a fresh, migrated database for each test that needs one.
 
-Where `RELTASK_TEST_MSSQL` names a TDS server, suites run on it too, and the run says how many tests did.
+If `RELTASK_TEST_MSSQL` names a TDS server, suites run on it too, and the run says how many tests
+did.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ from tests import mssql_server
 from tests.mssql_server import MssqlServer
 from tests.postgres_server import PostgresServer, run_in_thread
 
-# A shared machine may take its time over an example; what counts is what it found.
+# A shared machine may be slow: examples have no deadline.
 hypothesis.settings.register_profile("reltask", deadline=None)
 hypothesis.settings.load_profile("reltask")
 
-# A suite started in the background inherits an ignored Ctrl+C, and so would every process that a test interrupts.
+# A suite started in the background inherits an ignored SIGINT; tests that interrupt a process need
+# it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The simulations come first: they need a core for a minute, and other tests can wait for processes beside them."""
+    """Run the simulations first: they need a core for a minute, while other tests wait for processes."""
     items.sort(key=lambda item: "simulation" not in item.nodeid)
     mssql_server.allow_time(items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what the simulations covered: a test that proves a promise by trying has to say how hard it tried."""
+    """Show what the simulations covered."""
     mssql_server.summarise(terminalreporter)
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
     coverages = [
@@ -57,14 +59,14 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A running server that belongs to this test session."""
+    """A running server for this test session."""
     with PostgresServer() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: PostgresServer) -> str:
-    """The name of a migrated database that nobody uses, to copy from."""
+    """The name of a migrated database to copy from. It has no connections."""
     from reltask.stores.postgres.schema import migrate_postgres  # noqa: PLC0415 - tests without PostgreSQL need no driver
 
     url = postgres_server.create_database(TEMPLATE)
@@ -82,7 +84,7 @@ def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Ite
 
 @pytest.fixture
 def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """A fresh database with nothing in it; dropped afterwards."""
+    """A fresh, empty database; dropped afterwards."""
     name = f"test_{next(_numbers)}"
     yield postgres_server.create_database(name)
     postgres_server.drop_database(name)

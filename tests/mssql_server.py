@@ -1,11 +1,11 @@
-"""The TDS server that `RELTASK_TEST_MSSQL` names: SQL Server, or something that speaks its language.
+"""The TDS server that `RELTASK_TEST_MSSQL` names: SQL Server, or a server that speaks its protocol.
 
     RELTASK_TEST_MSSQL=mssql://user:password@host:1433/master?encrypt=no pytest tests/store
 
-The login must be allowed to create databases: each session of tests works in its own, and drops them at its end. Where
-the variable is not set, none of these tests exist, and the run says so.
+The login must be allowed to create databases: each test session creates its own, and drops them at
+its end. If the variable is not set, none of these tests exist, and the run says so.
 
-    python -m tests.mssql_server        says which server it is, or that it does not answer yet
+    python -m tests.mssql_server        prints the server's version, or that it does not answer yet
     RELTASK_TEST_MSSQL_SNAPSHOT=on      these databases have READ_COMMITTED_SNAPSHOT on, or `off`; otherwise they are as
                                         the server makes them: on Azure on, elsewhere off
 """
@@ -31,12 +31,12 @@ TABLES = ("Jobs", "Runs", "Workers", "Leases", "LeaseWaiters", "Metrics")
 
 
 def databases() -> list[str]:
-    """The databases that a suite runs on: SQL Server only where there is one."""
+    """The databases that a suite runs on. SQL Server is among them only if there is one."""
     return ["sqlite", "postgres", *(["mssql"] if os.environ.get(VARIABLE) else [])]
 
 
 def open_connection(url: str) -> Any:
-    """The driver's own connection; each statement is committed at once."""
+    """A connection of the driver; each statement is committed at once."""
     from reltask.stores.mssql.url import connect, read_url  # noqa: PLC0415 - the driver is an extra
 
     return connect(read_url(url), None, connect_timeout=30, command_timeout=120)
@@ -55,7 +55,7 @@ def run(connection: Any, sql: str, *arguments: object) -> list[Any]:
 
 
 def spell(sql: str) -> str:
-    """A statement of the other databases' tables, with the names that these columns have here."""
+    """A statement written for the other databases' tables, with this one's column names."""
     names = {"task": "JobName", "key": "JobKey"}
 
     def spelt(word: re.Match[str]) -> str:
@@ -73,7 +73,7 @@ def clear(connection: Any) -> None:
 
 
 class MssqlServer:
-    """A server that belongs to somebody else, and the databases that this session makes on it."""
+    """A server that is not the suite's own, and the databases that this session creates on it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -90,7 +90,7 @@ class MssqlServer:
         return urlunsplit(urlsplit(self._url)._replace(path=f"/{name}"))
 
     def drop_databases(self) -> None:
-        """Those that nobody uses any more; what is left is left to the server's owner."""
+        """Drop databases without connections; the server's owner has to remove the others."""
         for name in self._made:
             with suppress(Exception):
                 self._on_server(f"DROP DATABASE {name}")
@@ -101,18 +101,18 @@ class MssqlServer:
 
 
 def allow_time(items: list[pytest.Item]) -> None:
-    """A TDS server may be an emulator, and take its time over what it has not heard before."""
+    """Multiply timeouts: a TDS server may be an emulator, slow at statements it has not seen."""
     for item in items:
         if "mssql" in item.nodeid.rpartition("[")[2]:
             item.add_marker(pytest.mark.timeout(1_800))
 
 
 ON_IT = re.compile("mssql|odbc", re.IGNORECASE)
-"""In the names of the tests that ask the server: of the store, and of those that lend it a connection."""
+"""Parts of the names of tests that use the server: of the store, and of user connections."""
 
 
 def summarise(reporter: pytest.TerminalReporter) -> None:
-    """Say how many tests the server has seen."""
+    """Print how many tests used the server."""
     if not os.environ.get(VARIABLE):
         return
     passed, failed = (
@@ -126,7 +126,7 @@ def summarise(reporter: pytest.TerminalReporter) -> None:
 
 
 def version() -> str:
-    """What the server says of itself."""
+    """The server's version, as it reports it."""
     with closing(open_connection(os.environ[VARIABLE])) as connection:
         return str(run(connection, "SELECT @@VERSION")[0][0]).partition("\n")[0]
 
@@ -143,6 +143,6 @@ def mssql_server() -> Iterator[MssqlServer]:
 
 if __name__ == "__main__":
     try:
-        print(version())  # noqa: T201 - for whoever waits for a server to answer
+        print(version())  # noqa: T201 - for CI, which waits for a server
     except ReltaskError as error:
         sys.exit(str(error))

@@ -47,7 +47,7 @@ SETTINGS = {
 
 
 def _as_unprivileged() -> dict[str, Any]:
-    """How to start a child as somebody PostgreSQL accepts: nothing to do unless this is root."""
+    """How to start a child as a user that PostgreSQL accepts: nothing to do unless this is root."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return {}
     import pwd  # noqa: PLC0415 - not on Windows
@@ -78,7 +78,7 @@ def _version(directory: Path) -> float:
 
 
 def _runs(binaries: Path) -> bool:
-    """Whether the user that will own the server can run these, all the way to their libraries."""
+    """Whether the user that will own the server can run these programs and load their libraries."""
     try:
         for program in ("initdb", "postgres"):
             subprocess.run(
@@ -111,7 +111,7 @@ def _free_port() -> int:
 
 
 class PostgresServer:
-    """One server with its own data directory; it forgets everything when it is removed."""
+    """One server with its own data directory, which is deleted with it."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="reltask-pg-"))
@@ -165,11 +165,14 @@ class PostgresServer:
             conf.writelines(f"{name} = '{value}'\n" for name, value in SETTINGS.items())
 
     def log(self) -> str:
-        """What the server has said so far."""
+        """The server's log so far."""
         return self._log.read_text(errors="replace")
 
     def start(self, *, within: float = 20.0) -> None:
-        """Start, or start again. After a kill the old children need a moment to leave, so it is tried until then."""
+        """Start, or start again.
+
+        After a kill the old children need a moment to exit, so it is retried.
+        """
         until = time.monotonic() + within
         options = f"-p {self.port}"
         while True:
@@ -195,9 +198,9 @@ class PostgresServer:
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL the server process: no goodbye to anybody."""
+        """SIGKILL the server process."""
         if pid := self.pid:
-            self._killed = pid  # its pid file stays, and where nobody reaps it, so does the process entry
+            self._killed = pid  # its pid file stays, and the process entry too if it is not reaped
             os.kill(pid, signal.SIGKILL)
 
     def remove(self) -> None:
@@ -208,7 +211,7 @@ class PostgresServer:
 
     @property
     def pid(self) -> int | None:
-        """The server's process, as its own pid file says."""
+        """The server's process id, from its pid file."""
         try:
             return int((self._data / "postmaster.pid").read_text().splitlines()[0])
         except (OSError, ValueError, IndexError):
@@ -216,7 +219,7 @@ class PostgresServer:
 
     @property
     def running(self) -> bool:
-        """Whether that process lives."""
+        """Whether that process is alive."""
         pid = self.pid
         if pid is None or pid == self._killed:
             return False
@@ -231,7 +234,7 @@ class PostgresServer:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{quote(database)}"
 
     def execute(self, *statements: str, database: str = "postgres") -> None:
-        """Run statements as the superuser, each in its own transaction; callable with or without a running loop."""
+        """Run statements as the superuser, each in its own transaction, with or without a running loop."""
 
         async def run() -> None:
             connection = await asyncpg.connect(self.url(database))
@@ -244,7 +247,7 @@ class PostgresServer:
         run_in_thread(run)
 
     def demand_password(self, user: str) -> None:
-        """From now on this user has to send a password, in clear text as tokens are sent; others need none."""
+        """From now on this user needs a password, sent in clear text as tokens are; others need none."""
         access = self._data / "pg_hba.conf"
         access.write_text(f"host all {user} 127.0.0.1/32 password\n{access.read_text()}")
         self.execute("select pg_reload_conf()")
@@ -255,12 +258,12 @@ class PostgresServer:
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Remove a database, whoever is still connected."""
+        """Remove a database, even if it has connections."""
         self.execute(f'drop database if exists "{name}" with (force)')
 
 
 def run_in_thread(coroutine: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Run a coroutine function to its end on a loop of its own, although the caller may be inside another."""
+    """Run a coroutine function on a separate loop, even if the caller is inside another."""
     failures: list[BaseException] = []
 
     def target() -> None:

@@ -1,6 +1,6 @@
-"""The composition root: an `App` knows its tasks, and puts store, clock and random numbers into everything else.
+"""The composition root: an `App` knows its tasks, and passes store, clock and random numbers to its parts.
 
-Nothing connects, and no settings are read, until somebody enqueues or a worker starts.
+Nothing connects, and no settings are read, until the first call enqueues or a worker starts.
 """
 
 from __future__ import annotations
@@ -91,10 +91,11 @@ class TaskDecorator:
 class App(Operations, LeaseMethods):
     """Tasks, and the database that their jobs live in.
 
-    `url` is `sqlite:///file.db`, `postgresql://host/database` or `mssql://server/database`; without it the settings
-    say. `settings` holds further ones by their dotted names, such as `{"worker.concurrency": 20}`; they win over
-    environment and file. `credential` logs in to `mssql://` or `postgresql://` in place of DefaultAzureCredential.
-    `clock`, `rng`, `now` and `inline` are for tests: with `inline` everything runs on the caller's loop.
+    `url` is `sqlite:///file.db`, `postgresql://host/database` or `mssql://server/database`; by default
+    it is read from the settings. `settings` holds further settings by their dotted names, such as
+    `{"worker.concurrency": 20}`; they override environment and file. `credential` logs in to
+    `mssql://` or `postgresql://` in place of DefaultAzureCredential. `clock`, `rng`, `now` and `inline`
+    are for tests: with `inline` everything runs on the caller's loop.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class App(Operations, LeaseMethods):
 
     @property
     def url(self) -> str:
-        """Where the jobs live. It may hold a password: show `config.safe_url` of it, never itself."""
+        """The database's URL. It may hold a password: log `config.safe_url` of it instead."""
         url = self.settings.database.url
         if url is None:
             raise ConfigurationError(
@@ -162,7 +163,7 @@ class App(Operations, LeaseMethods):
         return url
 
     def configure(self, *, config: str | None = None, **cli: object) -> None:
-        """Settings from a command line: they win over everything else. Call it before anything connects."""
+        """Settings from a command line: they override all others. Call it before anything connects."""
         self._config = config or self._config
         self._cli |= {name.replace("__", "."): value for name, value in cli.items() if value is not None}
         self.__dict__.pop("loaded", None)
@@ -177,11 +178,11 @@ class App(Operations, LeaseMethods):
             now=self._now,
             inline=inline,
             on_circuit=lambda state: self.emit(events.CircuitChanged(worker="", state=state)),
-            on_retry=self._tell_of_retry,
+            on_retry=self._report_retry,
             credential=self.credential,
         )
 
-    def _tell_of_retry(self, verb: str, error: Exception, delay: float) -> None:
+    def _report_retry(self, verb: str, error: Exception, delay: float) -> None:
         self.emit(events.DatabaseUnavailable(worker="", verb=verb, error=str(error), retry_in=delay))
 
     # Declaring
@@ -229,7 +230,7 @@ class App(Operations, LeaseMethods):
         return lambda decorated: self._register(decorated, **options)
 
     def import_tasks(self) -> None:
-        """Import the modules that `imports=` names, so that their tasks are known."""
+        """Import the modules that `imports=` names, which registers their tasks."""
         for module in self.imports:
             importlib.import_module(module)
 
@@ -316,9 +317,10 @@ class App(Operations, LeaseMethods):
     def enqueue_many(self, calls: Iterable[Call], *, connection: Any = None) -> Coroutine[Any, Any, list[Job]]:
         """Enqueue many at once: `await app.enqueue_many(task.call(i) for i in range(1000))`.
 
-        More than a thousand go in batches, each committed by itself. When one fails no further one is begun; if
-        others are in the database by then, or may be, the error is AmbiguousError, and says how many certainly are.
-        With `connection` in your own open transaction, and so all or nothing: see `Task.using`.
+        More than a thousand go in batches, each committed by itself. After a failure no further batch
+        is begun; if other jobs are inserted by then, or may be, the error is AmbiguousError, and says
+        how many certainly are. With `connection` all of them are inserted in your own open transaction,
+        or none: see `Task.using`.
         """
         return self._enqueuer.enqueue(_listed(calls), connection, name="enqueue_many")
 
@@ -328,9 +330,9 @@ class App(Operations, LeaseMethods):
 
     @contextlib.asynccontextmanager
     async def producer(self) -> AsyncIterator[None]:
-        """Keep connections on this loop while the block is open: for programs that live on one, such as web servers.
+        """Keep connections on this loop while the block is open: for programs with one loop, such as web servers.
 
-        Calls work without it, too, through a thread of reltask's own; from a busy loop that is a slow way.
+        Calls work without it, too, through a thread of reltask's own; from a busy loop that is slower.
         """
         store = self._make_store(inline=self._inline)
         try:
@@ -352,7 +354,7 @@ class App(Operations, LeaseMethods):
     # Working
 
     def subscribe(self, subscriber: events.Subscriber) -> None:
-        """Call this with every event of this process's workers, on the thread on which it happens."""
+        """Call `subscriber` with every event of this process's workers, on the thread where it happens."""
         self._publisher.subscribe(subscriber)
 
     @contextlib.asynccontextmanager

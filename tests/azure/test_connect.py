@@ -85,11 +85,11 @@ def test_managed_identity_by_url() -> None:
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        (f"{AZURE}?encrypt=no", "never sent unencrypted.*encrypt=no out of the URL"),
+        (f"{AZURE}?encrypt=no", "never sent unencrypted.*encrypt=no from the URL"),
         (f"{AZURE}?encrypt=optional", "never sent unencrypted"),
         ("mssql://localhost/d?encrypt=false", "never sent unencrypted"),
-        (f"{AZURE}?trust_server_certificate=true", "proved who it is"),
-        (f"{AZURE}?encrypt=maybe", "neither yes, no nor strict"),
+        (f"{AZURE}?trust_server_certificate=true", "certificate is verified"),
+        (f"{AZURE}?encrypt=maybe", "not yes, no or strict"),
         (f"{AZURE}?encrpyt=yes", "encrpyt.*Did you mean encrypt"),
         ("mssql://somebody@h/d", "a user, but no password.*Entra"),
         ("mssql://h/d?authentication=ActiveDirectoryInteractive", "ActiveDirectoryInteractive.*credential="),

@@ -36,50 +36,50 @@ TRUSTED = "?trust_server_certificate=true"
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Gateway]:
+def server(tmp_path: Path) -> Iterator[Gateway]:
     """A gateway; each connection to it is new, as reltask's are."""
     mssql_python.pooling(enabled=False)
     with gateway(tmp_path) as opened:
         yield opened
 
 
-def enter(door: Gateway, tokens: Tokens | None = None, *, options: str = TRUSTED, user: str = "") -> Any:
+def connect_to(server: Gateway, tokens: Tokens | None = None, *, options: str = TRUSTED, user: str = "") -> Any:
     """Connect through the gateway."""
-    target = read_url(f"mssql://{user}127.0.0.1:{door.port}/TaskExecutionDb{options}")
+    target = read_url(f"mssql://{user}127.0.0.1:{server.port}/TaskExecutionDb{options}")
     return connect(target, tokens or Tokens(Fixed()), connect_timeout=10, command_timeout=10)
 
 
-def test_connection_by_managed_identity(door: Gateway, endpoint: Endpoint) -> None:
+def test_connection_by_managed_identity(server: Gateway, endpoint: Endpoint) -> None:
     """The token of the managed identity opens the database: inside TLS, without user and password."""
-    with closing(enter(door, Tokens())) as connection:
+    with closing(connect_to(server, Tokens())) as connection:
         execute(connection, "SELECT 1")
-    (login,) = door.logins
+    (login,) = server.logins
     assert (login.token, login.database) == (endpoint.token(1), "TaskExecutionDb")
     assert (login.user, login.password) == ("", b"")
 
 
-def test_next_connection_brings_the_renewed_token(door: Gateway, endpoint: Endpoint) -> None:
+def test_next_connection_brings_the_renewed_token(server: Gateway, endpoint: Endpoint) -> None:
     """A token that is about to expire is renewed between two connections; the first one stays open."""
     endpoint.say(Answer(life=200), Answer())
     tokens = Tokens()
-    with closing(enter(door, tokens)) as first, closing(enter(door, tokens)):
+    with closing(connect_to(server, tokens)) as first, closing(connect_to(server, tokens)):
         execute(first, "SELECT 1")
-    assert [login.token for login in door.logins] == [endpoint.token(1), endpoint.token(2)]
+    assert [login.token for login in server.logins] == [endpoint.token(1), endpoint.token(2)]
 
 
-def test_endpoint_that_is_down_hurts_no_new_connection(door: Gateway, endpoint: Endpoint) -> None:
+def test_endpoint_that_is_down_hurts_no_new_connection(server: Gateway, endpoint: Endpoint) -> None:
     """The last good token also opens the next connection, while the server accepts it."""
     endpoint.say(Answer(life=200), Answer(status=400))
     tokens = Tokens()
     for _ in range(2):
-        enter(door, tokens).close()
-    assert [login.token for login in door.logins] == [endpoint.token(1)] * 2
+        connect_to(server, tokens).close()
+    assert [login.token for login in server.logins] == [endpoint.token(1)] * 2
 
 
-def test_sql_login_is_a_login_without_token(door: Gateway) -> None:
+def test_sql_login_is_a_login_without_token(server: Gateway) -> None:
     """User and password, and nothing of Microsoft Entra ID."""
-    enter(door, user="sa:geheim@").close()
-    (login,) = door.logins
+    connect_to(server, user="sa:geheim@").close()
+    (login,) = server.logins
     assert (login.user, login.token) == ("sa", None)
     assert login.password != b""
 
@@ -184,11 +184,11 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("refusal", "kind", "advice"), REFUSALS, ids=[str(row[0].number) for row in REFUSALS])
-def test_refused_login(door: Gateway, refusal: Refusal, kind: type[ReltaskError], advice: str) -> None:
+def test_refused_login(server: Gateway, refusal: Refusal, kind: type[ReltaskError], advice: str) -> None:
     """Each refusal says what to do, and shows no token."""
-    door.refuses_login = refusal
+    server.refuses_login = refusal
     with pytest.raises(kind, match=f"(?s){advice}") as caught:
-        enter(door)
+        connect_to(server)
     assert f"({refusal.number})" in str(caught.value)
     assert "the-token" not in f"{caught.value!r} {caught.value.__cause__!r}"
 
@@ -216,47 +216,47 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("refusal", "kind", "advice"), ERRORS, ids=[str(row[0].number) for row in ERRORS])
-def test_refused_statement(door: Gateway, refusal: Refusal, kind: type[ReltaskError], advice: str) -> None:
+def test_refused_statement(server: Gateway, refusal: Refusal, kind: type[ReltaskError], advice: str) -> None:
     """An error that no statement can catch on the server is raised by the driver, and classified."""
-    connection = enter(door)
-    door.refuses_batch = refusal
+    connection = connect_to(server)
+    server.refuses_batch = refusal
     with pytest.raises(mssql_python.Error) as caught:
         execute(connection, "SELECT 1")
-    door.refuses_batch = None
+    server.refuses_batch = None
     connection.close()
     error = statement_failed(caught.value, verb="read_schema", writes=False)
     assert type(error) is kind
     assert re.search(advice, str(error)), str(error)
 
 
-def test_server_that_proves_nothing_gets_no_token(door: Gateway) -> None:
+def test_server_that_proves_nothing_gets_no_token(server: Gateway) -> None:
     """A certificate that no authority signed: the connection ends before the login."""
     with pytest.raises(PermanentError, match=r"certificate.*cannot be verified"):
-        enter(door, options="")
-    assert door.logins == []
+        connect_to(server, options="")
+    assert server.logins == []
 
 
-def test_server_without_tls_gets_no_token(door: Gateway) -> None:
+def test_server_without_tls_gets_no_token(server: Gateway) -> None:
     """A server that offers no encryption gets no token."""
-    door.offers_tls = False
+    server.offers_tls = False
     with pytest.raises(PermanentError, match="does not offer TLS"):
-        enter(door)
-    door.wait()
-    assert door.clear == []
+        connect_to(server)
+    server.wait()
+    assert server.clear == []
 
 
-def test_token_is_not_sent_unencrypted_even_if_asked_to(door: Gateway) -> None:
+def test_token_is_not_sent_unencrypted_even_if_asked_to(server: Gateway) -> None:
     """`encrypt=no` with a token: nothing is sent to the server."""
     with pytest.raises(SettingsError, match="never sent unencrypted"):
-        enter(door, options="?encrypt=no")
-    assert door.threads == []
+        connect_to(server, options="?encrypt=no")
+    assert server.threads == []
 
 
 @needs_server
-async def test_mssql_worker_without_a_password(door: Gateway, endpoint: Endpoint, mssql_url: str) -> None:
+async def test_mssql_worker_without_a_password(server: Gateway, endpoint: Endpoint, mssql_url: str) -> None:
     """As on Azure, with a real server behind the gateway: a job runs, and every login used a token."""
-    door.behind = urlsplit(mssql_url)
-    app = App(f"mssql://127.0.0.1:{door.port}{door.behind.path}{TRUSTED}")
+    server.behind = urlsplit(mssql_url)
+    app = App(f"mssql://127.0.0.1:{server.port}{server.behind.path}{TRUSTED}")
     recorder = Recorder()
     app.subscribe(recorder)
 
@@ -269,4 +269,4 @@ async def test_mssql_worker_without_a_password(door: Gateway, endpoint: Endpoint
         await recorder.wait(events.RunSucceeded, job_id=job.id)
         (run,) = await job.runs()
     assert (run.outcome, run.result) == ("succeeded", '"hello Ada"')
-    assert {(login.user, login.token) for login in door.logins} == {("", endpoint.token(1))}
+    assert {(login.user, login.token) for login in server.logins} == {("", endpoint.token(1))}

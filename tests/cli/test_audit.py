@@ -49,7 +49,7 @@ def test_a_violation_has_an_exit_status(worked: Project) -> None:
     assert worked.run("audit", worked.app, "--task", "hello").code == 0
 
 
-def test_the_audit_speaks_json(worked: Project) -> None:
+def test_the_audit_has_json(worked: Project) -> None:
     """The same as JSON, with the same exit status."""
     sound = worked.run("audit", "--database", "sqlite:///jobs.db", "--json").json
     assert (sound["violations"], sound["breaks"], sound["waits"]) == (0, [], [])

@@ -37,7 +37,7 @@ def test_every_command_is_there_and_explains_itself(project: Project) -> None:
 
 
 @pytest.mark.parametrize("name", READING)
-def test_every_reading_command_speaks_json(name: str, project: Project) -> None:
+def test_every_reading_command_has_json(name: str, project: Project) -> None:
     """Every command that reads has `--json`."""
     assert "--json" in project.run(*name.split(), "--help").out
 

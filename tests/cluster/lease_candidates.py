@@ -69,7 +69,7 @@ class LeaseCandidates:
         """The lease's row."""
         return next((lease for lease in self.app.leases_sync() if lease.name == NAME), None)
 
-    def led(self, *, after: int = 0) -> LeaseView:
+    def wait_for_leader(self, *, after: int = 0) -> LeaseView:
         """Wait until a later term than `after` is held, and its holder has logged it."""
 
         def found() -> LeaseView | None:
@@ -94,16 +94,16 @@ class LeaseCandidates:
         (leader,) = self._holders(lease)
         return leader
 
-    def fell(self, lease: LeaseView, number: signal.Signals) -> timedelta:
+    def takeover_after(self, lease: LeaseView, number: signal.Signals) -> timedelta:
         """Signal the leader; return the time until the next term begins, by the database's clock."""
         leader, seen = self.leader(lease), self.lease()
         assert seen is not None
         leader.signal(number)
         leader.process.wait(10)
         self.processes.remove(leader)
-        return self.led(after=lease.term).acquired_at - seen.now
+        return self.wait_for_leader(after=lease.term).acquired_at - seen.now
 
-    def has_written(self, term: int) -> None:
+    def wait_for_rows(self, term: int) -> None:
         """Wait until all rows of this term exist, so that no transaction is open.
 
         Terms must be in order.
@@ -143,9 +143,9 @@ def measure(url: str, number: signal.Signals, trials: int) -> list[float]:
     with tempfile.TemporaryDirectory() as name, open_candidates(url, Path(name), 3, MEASURED) as found:
         seconds = []
         for _ in range(trials):
-            lease = found.led()
-            found.has_written(lease.term)
-            seconds.append(found.fell(lease, number).total_seconds())
+            lease = found.wait_for_leader()
+            found.wait_for_rows(lease.term)
+            seconds.append(found.takeover_after(lease, number).total_seconds())
             found.start(1)
         return seconds
 

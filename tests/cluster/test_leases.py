@@ -35,39 +35,39 @@ def candidates(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lease
 def test_a_killed_leader_is_followed(candidates: LeaseCandidates) -> None:
     """Within TTL + 1 s, under the next term; rows of an old term never come after rows of a newer one."""
     for _ in range(2):
-        lease = candidates.led()
-        took = candidates.fell(lease, signal.SIGKILL)
+        lease = candidates.wait_for_leader()
+        took = candidates.takeover_after(lease, signal.SIGKILL)
         figures.info("taken over %.3f s after SIGKILL", took.total_seconds())
         assert took <= TAKEOVER
-        after = candidates.led(after=lease.term)
+        after = candidates.wait_for_leader(after=lease.term)
         assert (after.term, after.holder != lease.holder) == (lease.term + 1, True)
-        candidates.has_written(after.term)
+        candidates.wait_for_rows(after.term)
 
 
 def test_a_leader_that_is_stopped_hands_over(candidates: LeaseCandidates) -> None:
     """SIGTERM leaves the block, which resigns: the next leader does not wait for the end of the lease."""
-    lease = candidates.led()
-    candidates.has_written(lease.term)
+    lease = candidates.wait_for_leader()
+    candidates.wait_for_rows(lease.term)
     leaving = candidates.leader(lease)
-    took = candidates.fell(lease, signal.SIGTERM)
+    took = candidates.takeover_after(lease, signal.SIGTERM)
     figures.info("handed over %.3f s after SIGTERM", took.total_seconds())
-    assert candidates.led().term == lease.term + 1
+    assert candidates.wait_for_leader().term == lease.term + 1
     assert leaving.process.returncode == 0, leaving.output()
 
 
 def test_a_paused_leader_s_late_write_is_refused(candidates: LeaseCandidates) -> None:
     """SIGSTOP past the TTL: another process leads, and the old leader's write on waking is refused."""
-    lease = candidates.led()
-    candidates.has_written(lease.term)
+    lease = candidates.wait_for_leader()
+    candidates.wait_for_rows(lease.term)
     paused = candidates.leader(lease)
     pause(candidates.url, paused)
-    following = candidates.led(after=lease.term)
+    following = candidates.wait_for_leader(after=lease.term)
     candidates.gate(candidates.processes.index(paused)).touch()
     paused.signal(signal.SIGCONT)
     (late,) = eventually(lambda: paused.events("late"), what="the paused leader tries to write", seen=paused.output)
     assert (late["term"], late["accepted"], late["held"]) == (lease.term, False, False)
     assert following.term == lease.term + 1
-    candidates.has_written(following.term)
+    candidates.wait_for_rows(following.term)
 
 
 def test_a_leader_in_a_black_hole_stops_trusting_itself(postgres_url: str, postgres_server: PostgresServer) -> None:

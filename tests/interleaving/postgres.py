@@ -91,6 +91,8 @@ FIRST_LOOK = {
     **dict.fromkeys(["mark_dead_workers", "prune_runs", "prune_records", "roll_up_runs"], _LEASE),
 }
 """Where each statement first reads its input: after its snapshot, before its first lock."""
+NOT_PAUSED = {"read_surplus"}
+"""A read that prune_runs sends before its own statement, unless the store remembers the answer."""
 
 
 def replaced(text: str, old: str, new: str) -> str:
@@ -187,7 +189,8 @@ class PostgresSession:
 
     async def send(self, verb: str, columns: dict[str, object]) -> list[Any]:
         """One of reltask's statements, in the open transaction."""
-        pause, self._pausing = (self._pid if self._pausing else None), False
+        pause = self._pid if self._pausing and verb not in NOT_PAUSED else None
+        self._pausing = self._pausing and pause is None
         statement = self._statements.get(verb, pause)
         try:
             rows: list[Any] = await self._connection.fetch(

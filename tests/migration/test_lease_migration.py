@@ -1,4 +1,4 @@
-"""From the first schema to the one with leases: nothing is lost, and running the files again does no harm."""
+"""From the first schema to the one with leases: no row is lost, and the files can be run again."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def old_file(path: str) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-async def test_an_old_file_is_brought_up_to_date(path: str, old_file: sqlite3.Connection) -> None:
-    """By opening it; its workers are still there, and leases work."""
+async def test_an_old_file_is_migrated(path: str, old_file: sqlite3.Connection) -> None:
+    """Opening it migrates it; its workers are still there, and leases work."""
     store = SqliteStore(path)
     await store.open()
     assert [view.id for view in await store.list_workers()] == ["old"]
@@ -49,7 +49,7 @@ async def test_an_old_file_is_brought_up_to_date(path: str, old_file: sqlite3.Co
 
 
 async def test_files_run_by_hand_make_the_same_tables(old_file: sqlite3.Connection, tmp_path: Path) -> None:
-    """Even twice, over tables in use: the same tables as in a new file, with the same rows."""
+    """Even twice, on tables in use: the same tables as in a new file, with the same rows."""
     for _ in range(2):
         for migration in migrations("sqlite"):
             old_file.executescript(migration.sql)
@@ -62,8 +62,8 @@ async def test_files_run_by_hand_make_the_same_tables(old_file: sqlite3.Connecti
     assert old_file.execute("select id, dead_at from reltask_workers").fetchall() == [("old", None)]
 
 
-async def test_an_old_database_is_brought_up_to_date(empty_postgres_url: str) -> None:
-    """By `reltask migrate`, which runs only what is missing; its workers are still there, and leases work."""
+async def test_an_old_database_is_migrated(empty_postgres_url: str) -> None:
+    """`reltask migrate` runs only what is missing; its workers are still there, and leases work."""
     first, *later = migrations("postgres")
     connection = await asyncpg.connect(empty_postgres_url)
     await connection.execute(first.sql)

@@ -47,7 +47,7 @@ async def test_second_migration_changes_nothing(empty_postgres_url: str, databas
 
 
 async def test_files_run_by_hand_make_the_same_schema(empty_postgres_url: str, database: asyncpg.Connection) -> None:
-    """A DBA who runs the files, even twice, ends where `reltask migrate` ends, and reltask finds nothing to do."""
+    """Running the files by hand, even twice, gives the schema of `reltask migrate`, which then has nothing to do."""
     for _ in range(2):
         for migration in migrations("postgres"):
             await database.execute(migration.sql)
@@ -59,13 +59,13 @@ async def test_files_run_by_hand_make_the_same_schema(empty_postgres_url: str, d
 
 
 async def test_migrators_share_the_work(empty_postgres_url: str) -> None:
-    """Several processes that deploy at the same time do not trip over each other: each migration is run by one."""
+    """Several processes deploy at the same time: each migration is run by one of them."""
     done = await asyncio.gather(*(migrate_postgres(empty_postgres_url) for _ in range(4)))
     assert sorted(name for names in done for name in names) == sorted(ALL)
 
 
-async def test_check_only_tells_what_would_run(empty_postgres_url: str, database: asyncpg.Connection) -> None:
-    """`migrate --check` only looks."""
+async def test_check_only_lists_what_would_run(empty_postgres_url: str, database: asyncpg.Connection) -> None:
+    """`migrate --check` only reads."""
     assert await pending_postgres(empty_postgres_url) == ALL
     assert await database.fetchval("select to_regnamespace('reltask')") is None
 
@@ -92,7 +92,7 @@ async def test_missing_and_old_schema_say_what_to_run(empty_postgres_url: str) -
 
 
 async def test_seed_can_be_run_twice_and_drop_removes_all(postgres_url: str) -> None:
-    """The scripts that people run by hand work, and a second run does no harm."""
+    """The scripts for operators work, and can be run again."""
     scripts = dict(schema_scripts("postgres"))
     connection = await asyncpg.connect(postgres_url)
     try:
@@ -107,7 +107,7 @@ async def test_seed_can_be_run_twice_and_drop_removes_all(postgres_url: str) -> 
 
 
 async def test_reclamation_by_hand_does_what_a_worker_does(postgres_url: str) -> None:
-    """The query shown to people frees an expired claim, with a ledger row, and leaves a living one alone."""
+    """The documented query frees an expired claim, with a ledger row, and leaves a valid one alone."""
     connection = await asyncpg.connect(postgres_url)
     insert = """
     insert into reltask.jobs (id, task, next_run_time, locked_by, locked_at, heartbeat_at, claim_timeout_ms,

@@ -1,7 +1,7 @@
-"""What a batch costs, as its plan says: each row is looked up by its id, whatever the statistics say.
+"""The cost of a batch, from its plan: each row is looked up by its id, whatever the statistics.
 
-A store's own sessions keep one plan for all calls, so the plan without values is what counts. Sessions that reltask may
-not set up, a user's own or those behind PgBouncer, plan each call with its values.
+A store's own sessions keep one plan for all calls, so the plan without values counts. Other
+sessions, such as a user's or those behind PgBouncer, plan each call with its values.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ READ = {
     "read_outcomes": {"runs"},
     "read_ended": {"runs"},
 }
-"""Which tables a verb looks rows up in, where it is not the jobs alone."""
+"""The tables in which a verb looks up rows, if it is not the jobs alone."""
 FOUND_BY = {"read_keys": "COALESCE(key"}
-"""Where it is not the id."""
+"""The index expression, if it is not the id."""
 WALKS = {"heartbeat_jobs": ["jobs_expiring"]}
-"""A beat walks all that is held, but only if it looks for claims whose answer was lost."""
+"""A heartbeat reads all held rows, but only if it searches for claims whose answer was lost."""
 
 
 async def kept_plan(connection: asyncpg.Connection, statement: Statement) -> Any:
@@ -70,7 +70,7 @@ def assert_found_by_id(verb: str, answer: Any) -> None:
 @pytest.mark.parametrize("verb", BATCHES)
 @pytest.mark.parametrize("fill", [(), (FILL,)], ids=["empty", "full"])
 async def test_a_kept_plan_finds_each_row_by_its_id(postgres_url: str, verb: str, fill: tuple[str, ...]) -> None:
-    """A plan is kept until the next statistics: made for an empty table, it must serve the first million, too."""
+    """A plan is kept until the next statistics: made for an empty table, it must also serve a million rows."""
     connection = await connect(postgres_url, PostgresOptions())
     for preparation in (*fill, "vacuum analyze reltask.jobs, reltask.runs"):
         await connection.execute(preparation)
@@ -81,7 +81,7 @@ async def test_a_kept_plan_finds_each_row_by_its_id(postgres_url: str, verb: str
 
 @pytest.mark.parametrize("verb", BATCHES)
 async def test_other_sessions_find_each_row_by_its_id(postgres_url: str, verb: str) -> None:
-    """Where the planner is left alone, and may read whole tables, a batch still does not."""
+    """Even if the planner may read whole tables, a batch does not."""
     connection = await connect(postgres_url, PostgresOptions(), plain=True)
     await connection.execute(FILL)
     await connection.execute(LEDGER)

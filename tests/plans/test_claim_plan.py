@@ -1,7 +1,7 @@
-"""What the claim costs, as its plan says: nothing in it may grow with the table.
+"""The cost of the claim, from its plan: it must not grow with the table.
 
-The statement is explained through a connection and a compiled text like those of the store, on a table with many
-future rows, many due rows of tasks that this worker does not know, and paused rows.
+The statement is explained through a connection and a compiled text like those of the store, on a
+table with many future rows, many due rows of unknown tasks, and paused rows.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def table_reads(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def sorted_input(sort: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a sort reads; the statement's other parts hang below its topmost node, too."""
+    """What a sort reads. Other parts of the statement are below its topmost node too."""
     return [child for child in sort["Plans"] if child["Parent Relationship"] == "Outer"]
 
 
@@ -89,7 +89,7 @@ def rows_read(node: dict[str, Any]) -> float:
 
 @pytest.mark.slow
 async def test_claim_reads_a_number_of_rows_that_does_not_depend_on_the_table(full_table: asyncpg.Connection) -> None:
-    """80 000 rows that are not for this worker are not even looked at: every read is a seek that ends at once."""
+    """80 000 rows that are not for this worker are not read: every read is an index seek that ends at once."""
     await full_table.execute("analyze reltask.jobs")
     plan = await explain(full_table, "analyze")
     reads = table_reads(plan)
@@ -100,7 +100,7 @@ async def test_claim_reads_a_number_of_rows_that_does_not_depend_on_the_table(fu
 
 @pytest.mark.slow
 async def test_claim_locks_no_more_rows_than_it_takes(full_table: asyncpg.Connection) -> None:
-    """The limit is pulled through the lanes: a rival finds every row free that this claim did not take."""
+    """The limit applies inside the lanes: another claim finds every row free that this one did not take."""
     plan = await explain(full_table, "analyze")
     locked = [node["Actual Rows"] * node["Actual Loops"] for node in nodes(plan) if node["Node Type"] == "LockRows"]
     assert max(locked) == REQUEST.limit
@@ -108,7 +108,7 @@ async def test_claim_locks_no_more_rows_than_it_takes(full_table: asyncpg.Connec
 
 @pytest.mark.slow
 async def test_claim_sorts_lanes_and_never_the_table(full_table: asyncpg.Connection) -> None:
-    """Due order comes from the index; what is sorted is a handful of lanes and the answer."""
+    """The index gives the due order; only a few lanes and the answer are sorted."""
     plan = await explain(full_table, "analyze")
     sorts = [node for node in nodes(plan) if node["Node Type"] in {"Sort", "Incremental Sort"}]
     assert all(node["Actual Rows"] <= REQUEST.limit for node in sorts)
@@ -117,7 +117,7 @@ async def test_claim_sorts_lanes_and_never_the_table(full_table: asyncpg.Connect
 
 @pytest.mark.slow
 async def test_plan_made_on_an_empty_table_is_the_plan_for_a_full_one(postgres_url: str) -> None:
-    """Workers start before there are jobs, and keep their plan: it must not be one that suits an empty table only."""
+    """Workers start before there are jobs, and keep their plan: it must also suit a full table."""
     connection = await connect(postgres_url, PostgresOptions())
     try:
         if connection.get_server_version() < (16,):

@@ -1,6 +1,6 @@
-"""What SQLite's planner makes of the statements: every one that the protocol sends seeks; none scans a table.
+"""SQLite's plans: every statement of the protocol searches an index; none scans a table.
 
-The tables are as empty as a new file's, and there are no statistics: this is the plan that every file gets.
+The tables are empty, as in a new file, and there are no statistics: every file gets this plan.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def empty() -> Iterator[sqlite3.Connection]:
 
 
 def explain(connection: sqlite3.Connection, verb: str) -> list[list[str]]:
-    """The plan of each statement of a verb's file, as SQLite tells it."""
+    """The plan of each statement of a verb's file."""
     return [
         [row[3] for row in connection.execute("explain query plan " + text, dict.fromkeys(names))]
         for text, names in load("sqlite", verb, "named")
@@ -66,13 +66,13 @@ def explain(connection: sqlite3.Connection, verb: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("verb", PROTOCOL)
 def test_protocol_never_scans_a_table(empty: sqlite3.Connection, verb: str) -> None:
-    """Each step through one of reltask's tables is a search, or walks the short index of isolated jobs."""
+    """Each step through one of reltask's tables is a search, or reads the short index of isolated jobs."""
     steps = [step for plan in explain(empty, verb) for step in plan]
     scans = [step for step in steps if re.match(rf"SCAN {_TABLES}\b", step)]
     assert [step for step in scans if "reltask_jobs_isolated" not in step] == []
 
 
-def test_lanes_are_found_by_hops_through_the_claim_index(empty: sqlite3.Connection) -> None:
+def test_lanes_are_found_by_seeks_in_the_claim_index(empty: sqlite3.Connection) -> None:
     """The first lane, each next one, the first future time of a lane, and the due jobs of one: each an index seek."""
     lanes, _, _, due, *_ = explain(empty, "claim_jobs")
     assert "SEARCH first USING INDEX reltask_jobs_claimable (queue=? AND task>?)" in lanes
@@ -88,14 +88,14 @@ def test_lanes_are_found_by_hops_through_the_claim_index(empty: sqlite3.Connecti
 
 @pytest.mark.parametrize("verb", ["heartbeat_jobs", "complete_jobs", "fail_jobs", "release_jobs", "read_holds"])
 def test_batches_go_by_the_primary_key(empty: sqlite3.Connection, verb: str) -> None:
-    """One seek per row of the batch; by the index of held rows a batch of n would cost n times n."""
+    """One seek per row of the batch; by the index of held rows a batch of n would cost n²."""
     first, *_ = explain(empty, verb)
     assert any("sqlite_autoindex_reltask_jobs_1 (id=?)" in step for step in first)
 
 
 @pytest.mark.slow
 async def test_claim_costs_the_same_in_a_full_table(tmp_path: Path) -> None:
-    """Counted in SQLite's own steps: 30 000 future, foreign and paused rows change nothing about an empty poll."""
+    """Counted in SQLite's own steps: 30 000 future, unknown and paused rows do not change an empty poll."""
     request = ClaimRequest(
         worker="w",
         token=uuid4(),

@@ -4,8 +4,8 @@ Between two histories it is emptied, not created again. Connections stay open an
 prepared; opening and preparing would take longer than most histories. A history cannot see what an
 earlier one left.
 
-    session   one connection for all verbs: a verb is one transaction without an await inside
-    lend()    a connection for a task's own transaction, which spans awaits and conflicts with all others
+    session        one connection for all verbs: a verb is one transaction without an await inside
+    check_out()    a connection for a task's own transaction, which spans awaits and conflicts with all others
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ commit;
 
 
 class Database:
-    """One file, its shared connection, and connections to lend."""
+    """One file, its shared connection, and a pool of others."""
 
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / "simulation.db")
@@ -52,8 +52,8 @@ class Database:
         for pragma in CARELESS:
             self.session.connection().execute(pragma)
         self._histories = 0
-        self._free: list[Lent] = []
-        self._lent: list[Lent] = []
+        self._free: list[PooledSession] = []
+        self._in_use: list[PooledSession] = []
 
     def _make_file(self) -> None:
         with closing(sqlite3.connect(self.path)) as connection:
@@ -61,7 +61,7 @@ class Database:
             connection.execute("vacuum")
 
     def prepare(self) -> None:
-        """Create the tables. Mutants remove constraints here."""
+        """Called when the tables exist. Mutants remove constraints here."""
 
     def read_clock(self) -> datetime:
         return self.now()
@@ -70,24 +70,24 @@ class Database:
         """The committed rows. Called between two verbs, never inside one."""
         return self.session.connection().execute(sql).fetchall()
 
-    def lend(self) -> Lent:
+    def check_out(self) -> PooledSession:
         """A separate connection, until it is closed."""
-        lent = self._free.pop() if self._free else Lent(self)
-        self._lent.append(lent)
-        return lent
+        session = self._free.pop() if self._free else PooledSession(self)
+        self._in_use.append(session)
+        return session
 
-    def take_back(self, lent: Lent) -> None:
+    def check_in(self, session: PooledSession) -> None:
         """Keep a connection for reuse, unless it was cut off or belongs to a history that has ended."""
-        if lent in self._lent:
-            self._lent.remove(lent)
-            if lent.is_usable():
-                self._free.append(lent)
+        if session in self._in_use:
+            self._in_use.remove(session)
+            if session.is_usable():
+                self._free.append(session)
 
     def empty(self) -> None:
         """End a history: close its connections, delete its rows, and sometimes collect garbage."""
-        for lent in self._lent:
-            lent.connection().close()
-        self._lent.clear()
+        for session in self._in_use:
+            session.connection().close()
+        self._in_use.clear()
         self.now = lambda: START
         self.session.connection().executescript(EMPTY)
         self._histories += 1
@@ -95,12 +95,12 @@ class Database:
             gc.collect()
 
     def close(self) -> None:
-        for lent in self._free:
-            lent.connection().close()
+        for session in self._free:
+            session.connection().close()
         self.session.close()
 
 
-class Lent(Session):
+class PooledSession(Session):
     """A session that returns its connection when it is closed."""
 
     def __init__(self, database: Database) -> None:
@@ -108,7 +108,7 @@ class Lent(Session):
         self._database = database
 
     def close(self) -> None:
-        self._database.take_back(self)
+        self._database.check_in(self)
 
     def is_usable(self) -> bool:
         try:

@@ -166,7 +166,7 @@ World_store = World.store
 def suspect_is_lost(self: Heartbeats, beat: Any, answer: Any, *, sent_at: float) -> list[Any]:
     actions = Heartbeats_answered(self, beat, answer, sent_at=sent_at)
     suspects = [hold for action in actions if isinstance(action, Verify) for hold in action.holds]
-    return [self._abandon(self._watches[hold], "passed to somebody else", lost=True) for hold in suspects]
+    return [self._abandon(self._watches[hold], "another worker has the claim", lost=True) for hold in suspects]
 
 
 Heartbeats_answered = Heartbeats.answered

@@ -128,7 +128,7 @@ class SimStore:
         if self._line.strikes() in (Trouble.REFUSED, Trouble.BUSY, Trouble.REQUEST_LOST, Trouble.REQUEST_LATE):
             raise TransientError("begin: refused")
         lost = False
-        async with transaction(self._database.lend(), inline=True) as inner:
+        async with transaction(self._database.check_out(), inline=True) as inner:
             self._line.open_transactions.append(inner)
             try:
                 yield SimTransaction(inner, self._inspect)

@@ -251,7 +251,7 @@ def test_another_kind_of_database(postgres_url: str) -> None:
 
     with (
         closing(sqlite3.connect(":memory:")) as connection,
-        pytest.raises(UsageError, match="leads to SQLite, but the app's jobs live in PostgreSQL"),
+        pytest.raises(UsageError, match="a connection to SQLite, but the app's jobs are in PostgreSQL"),
     ):
         greet.using(connection=connection).enqueue_sync("Ada")
 

@@ -317,7 +317,7 @@ def recorded() -> tuple[Signals, list[datetime | None]]:
     return Signals(send), sent
 
 
-def play(scenario: Coroutine[Any, Any, None]) -> None:
+def run_virtually(scenario: Coroutine[Any, Any, None]) -> None:
     """Run a scenario in virtual time, where a pause of the machine does not count."""
     with virtual_time() as time:
         time.run(scenario)
@@ -334,7 +334,7 @@ def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
         assert sent == [start + timedelta(minutes=9)]
         await signals.close()
 
-    play(scenario())
+    run_virtually(scenario())
     assert sent == [start + timedelta(minutes=9), start + timedelta(minutes=2)]
 
 
@@ -348,7 +348,7 @@ def test_a_signal_for_now_replaces_one_for_later() -> None:
             await signals.signal(due_at)
         await signals.close()
 
-    play(scenario())
+    run_virtually(scenario())
     assert sent == [None, None]
 
 
@@ -366,7 +366,7 @@ def test_cancelling_a_close_leaves_the_planned_signal() -> None:
             await closing
         await signals.close()
 
-    play(scenario())
+    run_virtually(scenario())
     assert sent == [None, None]
 
 
@@ -388,7 +388,7 @@ def test_closing_waits_for_the_signal_that_is_being_sent() -> None:
         assert sent == ["begun", "begun", "ended"]
         await signals.close()
 
-    play(scenario())
+    run_virtually(scenario())
     assert sent == ["begun", "begun", "ended", "ended"]
 
 
@@ -405,7 +405,7 @@ def test_a_cancelled_planned_signal_makes_room_for_the_next() -> None:
         await signals.signal(None)
         await signals.close()
 
-    play(scenario())
+    run_virtually(scenario())
     assert sent == [None, None]
 
 

@@ -66,14 +66,14 @@ class Watcher:
 def watch_file(path: str, scenario: Callable[[Watcher], Coroutine[Any, Any, None]]) -> None:
     """Run a scenario while a watcher runs, some time after its start."""
 
-    async def play() -> None:
+    async def watched() -> None:
         watcher = Watcher()
         async with watch.watching(path, watcher.changed, interval=INTERVAL, sleep=asyncio.sleep):
             await asyncio.sleep(10.01)
             await scenario(watcher)
 
     with virtual_time() as time:
-        time.run(play())
+        time.run(watched())
 
 
 async def passing(seconds: float) -> float:

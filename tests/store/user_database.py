@@ -89,4 +89,4 @@ class UserDatabase:
 
 
 def sqlite_url(directory: Path) -> str:
-    return f"sqlite:///{directory}/shop.db"
+    return f"sqlite:///{directory}/user.db"

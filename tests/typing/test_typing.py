@@ -1,6 +1,7 @@
-"""Type checkers know what `enqueue` takes: they accept what is right and refuse what is wrong, line by line.
+"""Type checkers know the parameters of `enqueue`: they accept right calls and refuse wrong ones, line by line.
 
-mypy always runs. pyright needs node and, on its first run, a download: where it cannot run, the test says so.
+mypy always runs. pyright needs node and, on its first run, a download: if it cannot run, the test
+says so.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def examples(tmp_path: Path) -> Path:
-    """Both files in a place of their own, away from the project's settings for checkers and linters."""
+    """Both files in a separate directory, away from the project's settings for checkers and linters."""
     shutil.copy(HERE / "accepted.py", tmp_path / "accepted.py")
     shutil.copy(HERE / "refused.py.txt", tmp_path / "refused.py")
     return tmp_path

@@ -1,4 +1,4 @@
-"""Arguments on their way into a row and back, and everything that is refused on the way."""
+"""Arguments are stored in a row and read back; what cannot be is refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Model(BaseModel):
 
 
 class Strict(BaseModel):
-    """Takes no string for a date, except from JSON, which has nothing else."""
+    """Accepts no string for a date, except from JSON, which has nothing else."""
 
     model_config = ConfigDict(strict=True)
     at: datetime = datetime(2026, 11, 15, 9, tzinfo=UTC)
@@ -93,7 +93,7 @@ class ByName(BaseModel):
 
 
 class Older(Model):
-    """A model of a pydantic before 2.11, which cannot be asked to read the names of fields."""
+    """A model as before pydantic 2.11, which has no option to read by field names."""
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, *, strict: bool | None = None) -> Self:  # type: ignore[override]
@@ -113,7 +113,7 @@ class Hidden(BaseModel):
 
 
 def typed_as(hint: Any) -> Callable[..., None]:
-    """A function whose one parameter is annotated so."""
+    """A function whose one parameter has this annotation."""
 
     def function(value: Any) -> None: ...
 
@@ -168,7 +168,7 @@ def round_trip(hint: Any, value: object) -> object:
     ],
     ids=str,
 )
-def test_what_people_pass_comes_back_equal(hint: Any, value: object) -> None:
+def test_arguments_come_back_equal(hint: Any, value: object) -> None:
     """A value of the annotated type is stored as JSON and read back as the same value."""
     assert round_trip(hint, value) == value
 
@@ -177,7 +177,7 @@ def test_what_people_pass_comes_back_equal(hint: Any, value: object) -> None:
     "hint", [int, Model, Model | None, User, User | None, Address, Colour, Any, list[Model]], ids=str
 )
 def test_parameter_with_a_default_may_be_left_out(hint: Any) -> None:
-    """What is left out is not stored, so that a default that changes in code holds for stored jobs, too."""
+    """A default is not stored, so a default that changes in code also applies to stored jobs."""
 
     def function(value: Any = "default") -> None: ...
 
@@ -187,7 +187,7 @@ def test_parameter_with_a_default_may_be_left_out(hint: Any) -> None:
     assert arguments.decode("{}") == {}
 
 
-if find_spec("attrs"):  # no dependency of reltask, not even in its tests
+if find_spec("attrs"):  # not a dependency of reltask, not even of its tests
 
     def test_attrs_classes_come_back_equal() -> None:
         """Attrs classes are like dataclasses."""
@@ -196,7 +196,7 @@ if find_spec("attrs"):  # no dependency of reltask, not even in its tests
         assert round_trip(point, point(3)) == point(3)
 
     def test_attrs_subclasses_are_refused() -> None:
-        """Nor do attrs classes lose what a subclass has more."""
+        """An attrs subclass would lose its additional fields."""
         attrs = import_module("attrs")
         dot = attrs.make_class("Dot", {"x": attrs.field(type=int)})
         dot3 = attrs.make_class("Dot3", {"z": attrs.field(type=int)}, bases=(dot,))
@@ -207,7 +207,7 @@ if find_spec("attrs"):  # no dependency of reltask, not even in its tests
 
 
 def test_arguments_are_stored_by_name() -> None:
-    """Positions do not matter in the row: it can be read by people and survives a reordering of parameters."""
+    """Positions do not matter in the row: it is readable, and survives a reordering of parameters."""
 
     def send(user: int, text: str, *, copies: int = 1) -> None: ...
 
@@ -216,7 +216,7 @@ def test_arguments_are_stored_by_name() -> None:
 
 
 def test_context_is_not_an_argument() -> None:
-    """The first parameter is left out where it is the context."""
+    """The context is left out."""
 
     def send(ctx: object, user: int) -> None: ...
 
@@ -239,7 +239,7 @@ _json = st.recursive(
 @pytest.mark.slow
 @given(_json)
 def test_any_json_value_survives(value: object) -> None:
-    """Property: whatever JSON can hold comes back as it was."""
+    """Property: every JSON value is read back unchanged."""
     assert round_trip(Any, value) == value
 
 
@@ -265,7 +265,7 @@ def test_any_json_value_survives(value: object) -> None:
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_refused_where_it_is_enqueued(hint: Any, value: object, why: str) -> None:
+def test_unfit_arguments_are_refused_at_the_enqueue(hint: Any, value: object, why: str) -> None:
     """Wrong types and values that JSON cannot hold raise ArgumentsError, which says what to pass instead."""
     with pytest.raises(ArgumentsError, match="Task function: ") as caught:
         round_trip(hint, value)
@@ -305,26 +305,30 @@ UNFIT = [
 ]
 
 
-def told(error: BaseException | None) -> str:
-    """All that anybody could show of an error, with what caused it and what was handled meanwhile."""
-    return "" if error is None else f"{error!r} {error} {told(error.__cause__)} {told(error.__context__)}"
+def everything_shown(error: BaseException | None) -> str:
+    """Everything that an error could show, with its causes and contexts."""
+    return (
+        ""
+        if error is None
+        else f"{error!r} {error} {everything_shown(error.__cause__)} {everything_shown(error.__context__)}"
+    )
 
 
 @pytest.mark.parametrize(("hint", "value"), UNFIT, ids=str)
 def test_errors_quote_no_values(hint: Any, value: object) -> None:
-    """Neither the error nor what led to it shows what was passed, or what was stored: logs and ledger keep it."""
+    """Neither the error nor its causes show the passed or stored values: logs and ledger keep errors."""
     arguments = Arguments(typed_as(hint), skip_first=False)
     with pytest.raises(ArgumentsError) as enqueued:
         arguments.encode((value,), {})
     with pytest.raises(ArgumentsError) as stored:
         arguments.decode(json.dumps({"value": value}))
     for caught in (enqueued, stored):
-        assert "`$.value" in str(caught.value), "the place is told"
-        assert SECRET not in told(caught.value)
+        assert "`$.value" in str(caught.value), "the error names the place"
+        assert SECRET not in everything_shown(caught.value)
 
 
 def test_result_of_a_model_is_what_it_dumps() -> None:
-    """A result is for people to read and never read back: masked secrets stay masked, computed fields are shown."""
+    """A result is for people and never read back: masked secrets stay masked, computed fields are shown."""
     assert encode_json(Masked(password=SecretStr("x"))) == b'{"password":"**********"}'
     assert encode_json(Model(Name="x")) == b'{"name":"x","length":1}'
 
@@ -333,14 +337,14 @@ def test_result_of_a_model_is_what_it_dumps() -> None:
     "value", [Masked(password=SecretStr(SECRET)), Hidden(password=SECRET)], ids=["masked", "hidden"]
 )
 def test_models_that_would_change_are_refused_without_their_values(value: object) -> None:
-    """Secrets dump as stars, excluded fields not at all: said where it is enqueued, and the value is not shown."""
+    """Secrets dump as stars, excluded fields not at all: refused at the enqueue, without the value."""
     with pytest.raises(ArgumentsError, match="is not equal after a round trip") as caught:
         round_trip(type(value), value)
-    assert SECRET not in told(caught.value)
+    assert SECRET not in everything_shown(caught.value)
 
 
-def test_failures_of_a_model_are_told_by_place_and_rule() -> None:
-    """A stored model that does not fit any more is told as pydantic sees it."""
+def test_failures_of_a_model_are_reported_by_place_and_rule() -> None:
+    """A stored model that no longer fits is reported with pydantic's place and rule."""
     arguments = Arguments(typed_as(Strict), skip_first=False)
     with pytest.raises(
         ArgumentsError, match=r"Strict does not fit: id: uuid_parsing, pair\.0: int_type - at `\$.value`"
@@ -449,7 +453,7 @@ class Puppy(msgspec.Struct, tag="puppy", frozen=True):
     ids=str,
 )
 def test_objects_of_other_classes_are_refused(hint: Any, value: object, classes: str) -> None:
-    """What is not of the annotated class, as of a subclass, would reach the task without what it has more."""
+    """An object of another class, such as a subclass, would lose its additional fields."""
     with pytest.raises(ArgumentsError) as caught:
         round_trip(hint, value)
     assert f"{classes} - at `$.value`" in str(caught.value)
@@ -472,18 +476,21 @@ def test_objects_of_other_classes_are_refused(hint: Any, value: object, classes:
     ],
 )
 def test_dicts_stand_for_objects(hint: Any, value: object, read: object) -> None:
-    """A dict may stand for an object, and where no class is asked for, an object becomes a dict: nothing is lost."""
+    """A dict may stand for an object; without an annotated class an object becomes a dict.
+
+    Nothing is lost.
+    """
     assert round_trip(hint, value) == read
 
 
-def test_objects_without_equality_are_told_by_their_class() -> None:
-    """Objects that equal nothing but themselves come back, too."""
+def test_objects_without_equality_are_checked_by_their_class() -> None:
+    """Objects that equal only themselves are accepted too."""
     read = round_trip(list[Unequal], [Unequal(1, Point(2))])
     assert [vars(item) for item in read] == [{"x": 1, "inner": Point(2)}]  # type: ignore[attr-defined]
 
 
 def test_open_file_is_refused(tmp_path: Path) -> None:
-    """An open file means nothing to another process."""
+    """An open file has no meaning in another process."""
     with (tmp_path / "file").open("w") as file, pytest.raises(ArgumentsError, match="TextIOWrapper cannot be stored"):
         round_trip(Any, file)
 
@@ -497,7 +504,7 @@ def test_endless_value_is_refused() -> None:
 
 
 def test_big_arguments_are_refused() -> None:
-    """More than the limit is refused, with both numbers and a way out."""
+    """More than the limit is refused, with both numbers and an alternative."""
     arguments = Arguments(typed_as(str), skip_first=False)
     with pytest.raises(ArgumentsError, match="more than the limit of 1,000,000") as caught:
         arguments.encode(("x" * 10_000_000,), {})
@@ -516,7 +523,7 @@ def test_big_arguments_are_refused() -> None:
     ],
 )
 def test_wrong_names_are_refused(args: tuple[int, ...], kwargs: dict[str, int], why: str) -> None:
-    """A call that Python itself would refuse is refused when it is enqueued."""
+    """A call that Python would refuse is refused at the enqueue."""
 
     def send(user: int, copies: int = 1) -> None: ...
 
@@ -527,7 +534,7 @@ def test_wrong_names_are_refused(args: tuple[int, ...], kwargs: dict[str, int], 
 
 @pytest.mark.parametrize("text", ['{"user":"x"}', "{}", '{"user":1,"new":2}', "[]", "", "nonsense"])
 def test_stored_arguments_that_do_not_fit_are_named(text: str) -> None:
-    """A row written by another version of the code raises ArgumentsError, never anything else."""
+    """A row written by another version of the code raises ArgumentsError, never another error."""
 
     def send(user: int) -> None: ...
 
@@ -558,7 +565,7 @@ def test_unknown_annotation_is_named() -> None:
         Arguments(send, skip_first=False)
 
 
-def test_annotation_that_json_cannot_tell_apart_is_refused_at_the_decorator() -> None:
-    """A union of two objects cannot be read back without a mark: said in words, where it is declared."""
+def test_ambiguous_union_is_refused_at_the_decorator() -> None:
+    """A union of two objects cannot be read back without a tag: the declaration raises."""
     with pytest.raises(DeclarationError, match="Task function: "):
         Arguments(typed_as(User | Address), skip_first=False)

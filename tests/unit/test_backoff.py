@@ -36,12 +36,12 @@ def backoffs(draw: st.DrawFn) -> Backoff:
 @settings(deadline=None)
 @given(backoff=backoffs(), attempt=attempts, seed=st.integers())
 def test_within_bounds(backoff: Backoff, attempt: int, seed: int) -> None:
-    """A wait is never negative and never above the cap, after a thousand million attempts too."""
+    """A wait is never negative and never above the cap, even after 10⁹ attempts."""
     assert NOTHING <= backoff.delay(attempt, rng=Random(seed)) <= backoff.cap
 
 
 class Highest(Random):
-    """Always the upper end, where rounding could reach beyond it."""
+    """Always the upper end, where rounding could exceed it."""
 
     def uniform(self, _a: float, b: float) -> float:
         return b
@@ -77,7 +77,7 @@ def test_grows_until_the_cap() -> None:
 
 
 def test_spread_at_the_cap() -> None:
-    """Jobs that failed together do not come back together, however often they have failed."""
+    """Jobs that failed together are not retried together, however often they have failed."""
     rng = Random(7)
     waits = [one_off().delay(1000, rng=rng) for _ in range(200)]
     assert len(set(waits)) == 200
@@ -95,7 +95,7 @@ def test_recurring_retries_at_once_first() -> None:
 
 @given(interval=st.timedeltas(timedelta(microseconds=1), HOUR), attempt=attempts, seed=st.integers())
 def test_recurring_never_waits_beyond_its_interval(interval: timedelta, attempt: int, seed: int) -> None:
-    """A retry never comes later than the next slot would have come."""
+    """A retry is never later than the next slot would be."""
     assert recurring(interval).delay(attempt, rng=Random(seed)) <= interval
 
 
@@ -122,7 +122,7 @@ def test_what_the_decorator_accepts() -> None:
 
 @pytest.mark.parametrize("value", [30, "30", "soon", timedelta(seconds=-1), "9" * 400 + "d"])
 def test_not_a_backoff(value: Any) -> None:
-    """A bare number is refused, and so is what is no duration."""
+    """A bare number is refused, and so is anything that is not a duration."""
     with pytest.raises(DeclarationError, match="Backoff"):
         parse_backoff(value)
 
@@ -140,6 +140,6 @@ def test_not_a_backoff(value: Any) -> None:
     ],
 )
 def test_impossible_backoffs(options: dict[str, Any]) -> None:
-    """Values that could make a wait negative, endless or shrinking are refused when they are written."""
+    """Values that could make a wait negative, endless or shrinking are refused at the declaration."""
     with pytest.raises(DeclarationError, match="backoff"):
         Backoff(**options)

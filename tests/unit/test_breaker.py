@@ -1,4 +1,4 @@
-"""The pure decisions of retry and breaker, which take `now` and are asked in any order."""
+"""The pure decisions of retry and breaker. They take `now`, and are called in any order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reltask.resilience import Breaker, Permit, Retries
 
 @given(st.integers(0, 2**32), st.integers(0, 10), st.floats(0.001, 100))
 def test_each_wait_doubles_and_jitter_only_lengthens_it(seed: int, attempts: int, first: float) -> None:
-    """The nth wait lies between first x 2^(n-1) and half as much again, so waits grow; after the last comes none."""
+    """The nth wait is between first x 2^(n-1) and 1.5 times that, so waits grow; there is none after the last."""
     retries = Retries(rng=random.Random(seed), attempts=attempts, first=first)
     waits = [retries.delay(failures) for failures in range(1, attempts + 1)]
     assert all(wait is not None and first * 2**n <= wait < 1.5001 * first * 2**n for n, wait in enumerate(waits)), waits
@@ -25,7 +25,7 @@ def test_each_wait_doubles_and_jitter_only_lengthens_it(seed: int, attempts: int
 
 
 def test_jitter_spreads_workers_that_failed_together() -> None:
-    """Two hundred workers with the same failure do not come back at the same time."""
+    """Two hundred workers with the same failure do not retry at the same time."""
     waits = sorted(Retries(rng=random.Random(seed)).delay(1) or 0.0 for seed in range(200))
     assert waits[-1] - waits[0] > 0.4
     assert len(set(waits)) == 200
@@ -36,7 +36,7 @@ def test_jitter_spreads_workers_that_failed_together() -> None:
 
 @given(st.lists(st.booleans(), max_size=40), st.integers(1, 6))
 def test_opens_at_n_failures_in_a_row_and_not_before(answers: list[bool], limit: int) -> None:
-    """Any answer starts the count again; only an unbroken row of failures opens."""
+    """Any answer resets the count; only consecutive failures open the breaker."""
     breaker = Breaker(failures=limit)
     in_a_row = 0
     for now, answered in enumerate(answers):
@@ -52,7 +52,7 @@ def test_opens_at_n_failures_in_a_row_and_not_before(answers: list[bool], limit:
             return
 
 
-# News that comes late
+# Late results
 
 
 def hand_back(breaker: Breaker, permit: Permit, news: str, now: float) -> None:
@@ -75,7 +75,7 @@ def open_breaker() -> tuple[Breaker, Permit]:
 
 
 def test_a_late_success_does_not_close_an_open_breaker() -> None:
-    """What was sent before the breaker opened says how the database was, not how it is."""
+    """A statement sent before the breaker opened says nothing about the database now."""
     breaker, early = open_breaker()
     breaker.answered(early)
     assert breaker.state == "open"
@@ -83,8 +83,8 @@ def test_a_late_success_does_not_close_an_open_breaker() -> None:
 
 
 @pytest.mark.parametrize("news", ["answered", "failed", "abandoned"])
-def test_late_news_neither_ends_a_probe_nor_lets_a_second_one_in(news: str) -> None:
-    """While a probe is under way, only its own news counts."""
+def test_late_results_neither_end_a_probe_nor_allow_a_second_one(news: str) -> None:
+    """While a probe is under way, only its own result counts."""
     breaker, early = open_breaker()
     probe = breaker.admit(30.0)
     assert probe is not None
@@ -97,7 +97,7 @@ def test_late_news_neither_ends_a_probe_nor_lets_a_second_one_in(news: str) -> N
 
 
 class BreakerMachine(RuleBasedStateMachine):
-    """Any order of events: permits asked for, handed back in any order and at any time."""
+    """Any order of events: permits requested, and returned in any order and at any time."""
 
     def __init__(self) -> None:
         super().__init__()

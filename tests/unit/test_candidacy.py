@@ -1,4 +1,4 @@
-"""What a candidate for a lease decides: whose turn it is, how long it trusts itself, and what it never does again."""
+"""The decisions of a candidate for a lease: its turn, how long it trusts itself, and what it never does again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from reltask.model.lease import Grant, LeaseAnswer, Term
 
 TTL = timedelta(seconds=10)
 TRUST = 10 - 10 / 6
-"""Seconds after the send for which a lease of ten seconds is trusted."""
+"""How long a lease of ten seconds is trusted, in seconds after the send."""
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -73,10 +73,10 @@ lengths = st.floats(0.001, 100)
 
 
 @given(waiting=waiters, left=lengths, offset=st.floats(0, 1e6), seconds=st.floats(0.5, 3600))
-def test_somebody_tries_within_a_spacing_after_the_end(
+def test_a_candidate_tries_within_a_spacing_after_the_end(
     waiting: int, left: float, offset: float, seconds: float
 ) -> None:
-    """Nobody tries before the lease can have ended, no two at once, and together at most once per spacing."""
+    """No candidate tries before the lease can have ended, no two at once, and together at most once per spacing."""
     ttl, now = timedelta(seconds=seconds), START + timedelta(seconds=offset)
     spacing = spacing_of(ttl)
     refused = LeaseAnswer(term=None, now=now, expires_at=now + timedelta(seconds=left))
@@ -90,8 +90,8 @@ def test_somebody_tries_within_a_spacing_after_the_end(
 
 
 @given(rank=st.integers(0, 299), seen=st.lists(st.floats(0, 40), min_size=2, max_size=5))
-def test_a_candidate_s_turns_do_not_depend_on_when_it_last_looked(rank: int, seen: list[float]) -> None:
-    """Whoever looked earlier and whoever looked later have the same turn: the database's clock is everybody's."""
+def test_a_candidates_turn_does_not_depend_on_when_it_last_tried(rank: int, seen: list[float]) -> None:
+    """Turns follow the database's clock, which is the same for all candidates."""
     end = START + timedelta(seconds=50)
     turns = []
     for second in seen:
@@ -102,19 +102,19 @@ def test_a_candidate_s_turns_do_not_depend_on_when_it_last_looked(rank: int, see
 
 
 def test_a_few_that_wait_try_when_the_lease_ends() -> None:
-    """One after the other. If the lease has ended but its row is held, they look again soon."""
+    """One after the other. If the lease has ended but its row is locked, they try again soon."""
     ended = [seconds_to_turn(answer(left=7.5), rank=rank, waiting=4, ttl=TTL) for rank in range(4)]
     assert ended == pytest.approx([7.5, 7.52, 7.54, 7.56])
     assert seconds_to_turn(answer(left=-1), rank=0, waiting=1, ttl=TTL) == 1.0
 
 
 def test_spacing_follows_the_ttl() -> None:
-    """A fifth of it, at most two seconds."""
+    """A fifth of the TTL, at most two seconds."""
     assert [spacing_of(timedelta(seconds=s)) for s in (0.5, 1, 5, 10, 600)] == [0.1, 0.2, 1.0, 2.0, 2.0]
 
 
 def test_a_refused_candidate_waits_for_its_turn() -> None:
-    """It says for how long it waits, and is counted until well after its turn."""
+    """It reports how long it waits, and is counted until well after its turn."""
     candidate = make()
     first = tried(candidate)
     assert first.request.waits == 2 * (TTL + timedelta(seconds=4))
@@ -138,7 +138,7 @@ def refused(rank: int) -> Candidacy:
 
 
 def test_after_a_hint_the_first_few_try_one_after_the_other() -> None:
-    """20 ms from rank to rank; such a try writes nothing, so it does not say that it waits."""
+    """20 ms from rank to rank; such a try writes nothing, so it does not register a wait."""
     for rank in range(HINTED):
         candidate = refused(rank)
         assert candidate.hint(5.0)
@@ -150,8 +150,8 @@ def test_after_a_hint_the_first_few_try_one_after_the_other() -> None:
     assert last.next_at() == due
 
 
-def test_hints_come_in_swarms_and_tries_do_not() -> None:
-    """Each write to a SQLite file is a hint; a tenth of a second lies between two tries that they cause."""
+def test_many_hints_cause_few_tries() -> None:
+    """Each write to an SQLite file is a hint; there is a tenth of a second between two tries caused by them."""
     candidate = refused(0)
     candidate.hint(5.0)
     first = tried(candidate, 5.0)
@@ -162,15 +162,15 @@ def test_hints_come_in_swarms_and_tries_do_not() -> None:
 
 
 def test_a_hint_means_nothing_to_a_leader() -> None:
-    """It holds the lease, so it was not given back."""
+    """It holds the lease, so the lease was not released."""
     assert not holding().hint(1.0)
 
 
 # Trust
 
 
-def test_trust_counts_from_before_the_send() -> None:
-    """A slow answer shortens the trust, and a beat's answer extends it from when the beat was sent."""
+def test_trust_counts_from_the_send() -> None:
+    """A slow answer shortens the trust, and a heartbeat's answer extends it from when it was sent."""
     candidate = holding()
     assert is_held(candidate, TRUST - 0.001)
     assert not is_held(candidate, TRUST)
@@ -182,7 +182,7 @@ def test_trust_counts_from_before_the_send() -> None:
     assert candidate.next_at() == pytest.approx(4.0)
 
 
-def test_a_grant_that_comes_too_late_is_given_back_unused() -> None:
+def test_a_grant_that_comes_too_late_is_resigned_unused() -> None:
     """The answer to a try can be older than the trust in it."""
     candidate = make()
     asked = tried(candidate)
@@ -192,8 +192,8 @@ def test_a_grant_that_comes_too_late_is_given_back_unused() -> None:
     assert tried(candidate, TRUST + 2).request.acquisition != asked.request.acquisition
 
 
-def test_a_beat_without_an_answer_is_sent_again_soon() -> None:
-    """And when the trust ends, the loss is announced."""
+def test_a_heartbeat_without_an_answer_is_sent_again_soon() -> None:
+    """When the trust ends, the loss is announced."""
     candidate = holding(once=True)
     assert [type(action) for action in candidate.tick(2.0)] == [BeatLease]
     assert candidate.next_at() == pytest.approx(2.0 + 2 / 6)
@@ -203,7 +203,7 @@ def test_a_beat_without_an_answer_is_sent_again_soon() -> None:
 
 
 def test_an_answer_after_the_end_of_the_trust_changes_nothing() -> None:
-    """A process that was paused finds a good answer waiting, but somebody may have seen that it was not trusted."""
+    """A paused process finds a good answer waiting, but its trust may have been seen as ended."""
     candidate = holding(once=True)
     (beat,) = candidate.tick(8.0)
     assert isinstance(beat, BeatLease)
@@ -211,8 +211,8 @@ def test_an_answer_after_the_end_of_the_trust_changes_nothing() -> None:
     assert not is_held(candidate, 9.0)
 
 
-def test_a_refused_beat_is_a_loss_and_nothing_is_given_back() -> None:
-    """The database has said whose it is not."""
+def test_a_refused_heartbeat_is_a_loss_and_nothing_is_resigned() -> None:
+    """The database has said that the lease is not its own."""
     candidate = holding()
     (beat,) = candidate.tick(2.0)
     assert isinstance(beat, BeatLease)
@@ -222,7 +222,7 @@ def test_a_refused_beat_is_a_loss_and_nothing_is_given_back() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.01, 3), st.sampled_from(["renewed", "refused", "silence"]), st.floats(0, 3))))
 def test_no_lease_is_trusted_too_long_or_renewed_after_its_loss(steps: list[tuple[float, str, float]]) -> None:
-    """Whatever is answered and whenever: trust ends in time, and no beat follows an announcement."""
+    """Whatever the answers and their times: trust ends in time, and no heartbeat follows an announcement."""
     candidate, now, acknowledged = holding(once=True), 0.1, 0.0
     lost: list[LeaseAction] = []
     for pause, outcome, latency in steps:
@@ -247,7 +247,7 @@ def test_no_lease_is_trusted_too_long_or_renewed_after_its_loss(steps: list[tupl
     [({"rotate_after": timedelta(seconds=3)}, 3.1, ROTATED), ({"max_stall": timedelta(seconds=4)}, 4.1, STALLED)],
 )
 def test_rotation_and_stall_end_a_leadership(options: dict[str, Any], at: float, reason: str) -> None:
-    """Its holder is told; it gives back at once, except when somebody has to leave a block first."""
+    """The holder is notified. It resigns at once, except if a block has to be left first."""
     candidate = holding(**options)
     assert is_held(candidate, at - 0.001)
     assert not is_held(candidate, at)
@@ -261,7 +261,7 @@ def test_rotation_and_stall_end_a_leadership(options: dict[str, Any], at: float,
     assert [type(action) for action in patient.retire(at + 1)] == [ResignLease]
 
 
-def test_work_keeps_a_leader_from_stalling() -> None:
+def test_finished_work_prevents_a_stall() -> None:
     """`max_stall` counts from the last work."""
     candidate = holding(max_stall=timedelta(seconds=4))
     candidate.worked(3.0)
@@ -269,8 +269,8 @@ def test_work_keeps_a_leader_from_stalling() -> None:
     assert not is_held(candidate, 7.0)
 
 
-def test_who_retires_gives_back_and_tries_no_more() -> None:
-    """Also what a try that is still under way brings."""
+def test_a_retired_candidate_resigns_and_tries_no_more() -> None:
+    """This includes what a running try wins."""
     candidate = holding()
     lose, give_back = candidate.retire(1.0)
     assert lose == LoseLease(Term("reports", 7), RESIGNED)
@@ -282,8 +282,8 @@ def test_who_retires_gives_back_and_tries_no_more() -> None:
     assert [type(action) for action in late.answered(asked, answer(8), sent_at=0.0, now=0.2)] == [ResignLease]
 
 
-def test_a_lost_answer_is_asked_for_again_with_the_same_acquisition() -> None:
-    """So the lease that was won is found, and not won twice; who retires in doubt asks once more."""
+def test_a_try_without_an_answer_is_sent_again_with_the_same_acquisition() -> None:
+    """So a lease that was won is found, not won twice; a candidate that retires in doubt asks once more."""
     candidate = make()
     first = tried(candidate)
     pause = candidate.unanswered(1.0, in_doubt=True)
@@ -300,7 +300,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_acquisition() -> None:
 
 
 def test_pauses_after_failures_grow() -> None:
-    """A database that is away is not asked in a rush, and never left alone for long."""
+    """A database that is away is tried at growing intervals, up to a limit."""
     candidate = make()
     pauses = [candidate.unanswered(0.0, in_doubt=False) for _ in range(8)]
     longest = candidacy.OUTAGE_PAUSES

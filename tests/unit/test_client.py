@@ -1,4 +1,4 @@
-"""Producing jobs from wherever code runs: loops, threads, sync code, forks; and everything that is refused there."""
+"""Producing jobs from loops, threads, synchronous code and forks; and what is refused there."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def greet(app: App) -> Any:
 
 
 def test_enqueue_from_two_event_loops_in_a_row(app: App, greet: Any) -> None:
-    """A script that calls asyncio.run twice: no connection belongs to the loop that is gone."""
+    """A script that calls asyncio.run twice: no connection belongs to the closed loop."""
 
     async def once() -> None:
         await greet.enqueue("Ada")
@@ -74,7 +74,7 @@ def test_enqueue_from_two_event_loops_in_a_row(app: App, greet: Any) -> None:
 
 
 def test_enqueue_from_threads(app: App, greet: Any) -> None:
-    """Threads share one connection of the process, and none of them sees another's job."""
+    """Threads share one connection of the process, and each gets its own job."""
     with ThreadPoolExecutor(8) as pool:
         jobs = list(pool.map(greet.enqueue_sync, map(str, range(40))))
     assert len({job.id for job in jobs}) == 40
@@ -82,7 +82,7 @@ def test_enqueue_from_threads(app: App, greet: Any) -> None:
 
 
 def test_enqueue_from_loops_in_threads(app: App, greet: Any) -> None:
-    """Several loops at once, each in a thread of its own."""
+    """Several loops at once, each in its own thread."""
 
     async def some() -> None:
         await asyncio.gather(*(greet.enqueue(str(n)) for n in range(5)))
@@ -96,9 +96,9 @@ def test_enqueue_from_loops_in_threads(app: App, greet: Any) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is POSIX")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside threads is what a pre-forking server does
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a pre-forking server forks beside threads
 def test_enqueue_from_a_forked_child(app: App, greet: Any) -> None:
-    """A forked child opens connections of its own, and leaves its parent's alone."""
+    """A forked child opens its own connections, and leaves its parent's alone."""
     greet.enqueue_sync("parent")
     pid = os.fork()
     if pid == 0:
@@ -114,7 +114,7 @@ def test_enqueue_from_a_forked_child(app: App, greet: Any) -> None:
 
 
 def test_enqueue_inside_a_running_worker(app: App) -> None:
-    """A body that enqueues uses its worker's own connection, from the loop; a thread's body uses the client's."""
+    """A body that enqueues uses its worker's connection, from the loop; a thread's body uses the client's."""
 
     @app.task
     async def outer() -> None:
@@ -137,7 +137,7 @@ def test_enqueue_inside_a_running_worker(app: App) -> None:
 
 
 def test_enqueue_without_a_loop_names_enqueue_sync(app: App, greet: Any) -> None:
-    """A coroutine that nobody could await is refused at once, not at the garbage collector's leisure."""
+    """A coroutine that could not be awaited is refused at once."""
     with pytest.raises(UsageError, match=r"call enqueue_sync\(\)"):
         greet.enqueue("Ada")
     with pytest.raises(UsageError, match=r"call status_sync\(\)"):
@@ -153,7 +153,7 @@ async def test_enqueue_sync_inside_a_loop_names_enqueue(app: App, greet: Any) ->
 
 
 def test_nothing_connects_before_it_must(tmp_path: Path) -> None:
-    """Importing a module with an app and its tasks opens, reads and makes nothing, not even the settings."""
+    """Importing a module with an app and its tasks opens, reads and creates nothing, not even the settings."""
     app = App(f"sqlite:///{tmp_path / 'no' / 'such' / 'directory' / 'x.db'}", settings={"no.such.setting": 1})
 
     @app.task(every="10m")
@@ -166,7 +166,7 @@ def test_nothing_connects_before_it_must(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_import_starts_no_thread_and_loads_no_driver() -> None:
-    """`import reltask` is cheap: no threads, no database driver, no web of modules."""
+    """`import reltask` is cheap: no threads, no database driver, few modules."""
     code = (
         "import sys, threading, reltask; reltask.App; "
         "loaded = {'asyncpg', 'sqlite3', 'click', 'rich', 'uvloop'} & set(sys.modules); "
@@ -178,7 +178,7 @@ def test_import_starts_no_thread_and_loads_no_driver() -> None:
 
 
 def test_unreachable_database_is_an_error_that_can_be_tried_again(tmp_path: Path) -> None:
-    """A failed attempt to connect does not poison the client: when the directory is there, the next call works."""
+    """A failed attempt to connect does not break the client: once the directory exists, the next call works."""
     folder = tmp_path / "later"
     app = App(f"sqlite:///{folder / 'x.db'}")
 
@@ -193,7 +193,7 @@ def test_unreachable_database_is_an_error_that_can_be_tried_again(tmp_path: Path
 
 
 def test_closed_client_opens_again(app: App, greet: Any) -> None:
-    """close() ends connections and thread; the next call brings new ones."""
+    """close() ends connections and thread; the next call opens new ones."""
     greet.enqueue_sync("Ada")
     app.close()
     app.close()
@@ -202,8 +202,8 @@ def test_closed_client_opens_again(app: App, greet: Any) -> None:
     assert app.status_sync().due == 2
 
 
-def test_close_waits_for_calls_under_way(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever closes the client while another thread's call is under way neither cuts it off nor leaves it hanging."""
+def test_close_waits_for_running_calls(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing the client neither cuts off another thread's running call nor lets it hang."""
     gate = Gate(monkeypatch)
     with ThreadPoolExecutor(2) as pool:
         calling = pool.submit(greet.enqueue_sync, "Ada")
@@ -217,8 +217,8 @@ def test_close_waits_for_calls_under_way(app: App, greet: Any, monkeypatch: pyte
     assert app.status_sync().due == 1
 
 
-def test_close_cuts_off_what_does_not_end(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that hangs ends in doubt, instead of waiting for ever for a loop that is gone."""
+def test_close_cuts_off_a_hanging_call(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that hangs ends as ambiguous, instead of waiting for a loop that is gone."""
     monkeypatch.setattr(client, "PATIENCE", 0.0)
     gate = Gate(monkeypatch)
     with ThreadPoolExecutor(1) as pool:
@@ -231,7 +231,7 @@ def test_close_cuts_off_what_does_not_end(app: App, greet: Any, monkeypatch: pyt
 
 
 async def test_close_does_not_cancel_its_callers(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task group ignores a cancelled member: a call that was cut off must not look like one, and so like success."""
+    """A task group ignores a cancelled member: a call that was cut off must not look cancelled."""
     monkeypatch.setattr(client, "PATIENCE", 0.0)
     gate = Gate(monkeypatch)
 
@@ -251,7 +251,7 @@ async def test_close_does_not_cancel_its_callers(app: App, greet: Any, monkeypat
 
 
 async def test_producer_calls_from_its_own_loop(app: App, greet: Any) -> None:
-    """Inside the block no thread stands between caller and database; after it everything works as before."""
+    """Inside the block calls use no second thread; after it everything works as before."""
     async with app.producer():
         job = await greet.enqueue("Ada")
         assert (await job.view()).task == "greet"
@@ -262,7 +262,7 @@ async def test_producer_calls_from_its_own_loop(app: App, greet: Any) -> None:
 
 
 async def test_producer_beside_a_worker(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks on one loop may end in any order: calls use what is still open, and never what was closed."""
+    """Blocks on one loop may end in any order: calls use what is still open, never what was closed."""
     _refuse_after_close(monkeypatch)
     first, second = app.producer(), app.producer()
     await first.__aenter__()
@@ -278,8 +278,8 @@ async def test_producer_beside_a_worker(app: App, greet: Any, monkeypatch: pytes
     assert [run.outcome for run in await app.runs()] == ["succeeded"]
 
 
-async def test_producer_waits_for_calls_under_way(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connections are closed after the last call that uses them, so a handler that is late loses nothing."""
+async def test_producer_waits_for_running_calls(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections are closed after the last call that uses them, so a late handler loses nothing."""
     _refuse_after_close(monkeypatch)
     gate = Gate(monkeypatch)
     async with app.producer():
@@ -290,8 +290,8 @@ async def test_producer_waits_for_calls_under_way(app: App, greet: Any, monkeypa
     assert (await call).created
 
 
-async def test_producer_left_before_a_call_began(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that was made in the block, but begins after it, goes another way: it does not open what was closed."""
+async def test_producer_closed_before_a_call_began(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call made in the block that begins after it uses another connection: it does not reopen a closed one."""
     _refuse_after_close(monkeypatch)
     async with app.producer():
         call = asyncio.create_task(greet.enqueue("Ada"))
@@ -300,7 +300,7 @@ async def test_producer_left_before_a_call_began(app: App, greet: Any, monkeypat
 
 
 async def test_producer_without_its_database(tmp_path: Path) -> None:
-    """A program that cannot reach its database says so when it starts, and can try again."""
+    """A program that cannot reach its database fails at its start, and can try again."""
     app = App(f"sqlite:///{tmp_path / 'later' / 'x.db'}")
     with pytest.raises(DatabaseError, match=r"x\.db|directory"):
         async with app.producer():
@@ -328,7 +328,7 @@ class Gate:
 
 
 def _refuse_after_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store opens again if it has to. Here it does not."""
+    """A store may reopen. This one must not."""
     close, enqueue, closed = SqliteStore.close, SqliteStore.enqueue_jobs, set()
 
     async def closing(store: SqliteStore) -> None:
@@ -356,7 +356,7 @@ def _wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_key_makes_a_job_unique_while_it_exists(app: App, greet: Any) -> None:
-    """The second job of the same key is not made; another key, or another task, is another job."""
+    """The second job of the same key is not created; another key, or another task, is another job."""
     first = greet.using(key="k").enqueue_sync("Ada")
     second = greet.using(key="k").enqueue_sync("Bob")
     other = greet.using(key="l").enqueue_sync("Ada")
@@ -376,7 +376,7 @@ def test_options_reach_the_row(greet: Any) -> None:
 
 
 def test_job_at_a_time(greet: Any) -> None:
-    """`at` takes any aware datetime, whatever its zone."""
+    """`at` accepts any aware datetime, in any zone."""
     at = datetime(2030, 1, 1, 12, tzinfo=UTC)
     assert greet.using(at=at).enqueue_sync("Ada").view_sync().next_run_time == at
     for at in (EARLIEST, LATEST - timedelta(microseconds=1)):
@@ -385,7 +385,7 @@ def test_job_at_a_time(greet: Any) -> None:
 
 @pytest.mark.slow
 def test_enqueue_many(app: App, greet: Any) -> None:
-    """Thousands at once, in chunks, in order, from sync and async code, each with options of its own."""
+    """Thousands at once, in chunks, in order, from sync and async code, each with its own options."""
     jobs = app.enqueue_many_sync(greet.call(str(n)) for n in range(2_500))
     assert len({job.id for job in jobs}) == 2_500
     assert all(job.created for job in jobs)
@@ -407,7 +407,7 @@ def test_enqueue_many(app: App, greet: Any) -> None:
     ],
 )
 def test_doubt_stays_doubt(greet: Any, monkeypatch: pytest.MonkeyPatch, later: Exception) -> None:
-    """Once an answer was lost, no error says "certainly not applied": whoever believed it would enqueue twice."""
+    """Once an answer was lost, no error may say "not applied": the caller would enqueue twice."""
     answers: list[Exception] = [AmbiguousError("lost"), later]
 
     async def failing(*_: object, **__: object) -> set[UUID]:
@@ -420,7 +420,7 @@ def test_doubt_stays_doubt(greet: Any, monkeypatch: pytest.MonkeyPatch, later: E
 
 
 def _failing_batches(monkeypatch: pytest.MonkeyPatch, *answers: Exception | None) -> list[int]:
-    """Batches of two jobs, each answered with the next of these, None as it is; returns the sizes of what was sent."""
+    """Batches of two jobs, each answered with the next of these (None: really sent); returns the sizes sent."""
     enqueue, sizes, coming = SqliteStore.enqueue_jobs, list[int](), iter(answers)
 
     async def failing(store: SqliteStore, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
@@ -430,7 +430,7 @@ def _failing_batches(monkeypatch: pytest.MonkeyPatch, *answers: Exception | None
         if (answer := next(coming)) is None:
             return await enqueue(store, jobs)
         if len(sizes) == 1:
-            await asyncio.sleep(0)  # so that the second batch is begun before the first one fails
+            await asyncio.sleep(0)  # so that the second batch has begun before the first one fails
         raise answer
 
     monkeypatch.setattr(SqliteStore, "bulk", 2)
@@ -440,7 +440,10 @@ def _failing_batches(monkeypatch: pytest.MonkeyPatch, *answers: Exception | None
 
 @pytest.mark.parametrize("error", [TransientError("away"), PermanentError("refused"), SettingsError("no file")])
 def test_failed_batch_is_the_last(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch, error: ReltaskError) -> None:
-    """The other batch under way is finished, and no further one begun. That some jobs are there no error denies."""
+    """The other running batch is finished, and no further one begun.
+
+    The error does not deny that some jobs exist.
+    """
     sizes = _failing_batches(monkeypatch, None, error)
     with pytest.raises(AmbiguousError, match=rf"^2 of 9 jobs .*{error}.* all or nothing") as caught:
         app.enqueue_many_sync(greet.call(str(n)) for n in range(9))
@@ -449,15 +452,15 @@ def test_failed_batch_is_the_last(app: App, greet: Any, monkeypatch: pytest.Monk
     assert app.status_sync().due == 2
 
 
-def test_bulk_of_which_nothing_landed(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its error is raised as it is: whoever believes it may enqueue all of them again."""
+def test_bulk_of_which_nothing_was_inserted(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error is raised as it is: the caller may enqueue all of them again."""
     _failing_batches(monkeypatch, TransientError("away"), PermanentError("refused"))
     with pytest.raises(TransientError, match="away"):
         app.enqueue_many_sync(greet.call(str(n)) for n in range(9))
 
 
-def test_bulk_of_which_some_may_have_landed(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Doubt about one batch outweighs what is certain of another, whichever stands first."""
+def test_bulk_of_which_some_may_be_inserted(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doubt about one batch outweighs certainty about another, whichever comes first."""
     _failing_batches(monkeypatch, TransientError("away"), AmbiguousError("lost"))
     with pytest.raises(AmbiguousError, match=r"^0 of 9 jobs .*lost again") as caught:
         app.enqueue_many_sync(greet.call(str(n)) for n in range(9))
@@ -468,7 +471,7 @@ def test_bulk_of_which_some_may_have_landed(app: App, greet: Any, monkeypatch: p
 def test_ids_that_cannot_be_looked_up(
     app: App, greet: Any, monkeypatch: pytest.MonkeyPatch, error: ReltaskError
 ) -> None:
-    """What is inserted is not called a failure because the job that has another one's key cannot be named."""
+    """An insert is not reported as failed because the job with the same key cannot be named."""
 
     async def away(*_: object) -> object:
         raise error
@@ -488,7 +491,7 @@ async def _many(app: App, greet: Any) -> int:
 
 
 def test_ids_are_time_ordered(app: App) -> None:
-    """Ids are UUIDs of version 7: later ones sort later, so that new rows lie side by side in every index."""
+    """Ids are UUIDs of version 7: later ones sort later, so that new rows are adjacent in every index."""
     batches = [app._enqueuer.new_ids(count) for count in (1, 2, 2_500) * 30]
     ids = [new for batch in batches for new in batch]
     assert all(new.version == 7 and new.variant == "specified in RFC 4122" for new in ids)
@@ -498,14 +501,14 @@ def test_ids_are_time_ordered(app: App) -> None:
 
 
 class Still(random.Random):
-    """Draws nothing but zeros."""
+    """Draws only zeros."""
 
     def randbytes(self, n: int) -> bytes:
         return bytes(n)
 
 
 def test_no_two_ids_are_equal() -> None:
-    """Whatever is drawn: of two jobs with one id the second would be taken for the first."""
+    """Even with equal random bits: of two jobs with one id the second would be taken for the first."""
     ids = App("sqlite:///unused.db", rng=Still())._enqueuer.new_ids(3)
     assert len(set(ids)) == 3
 
@@ -559,14 +562,14 @@ BAD_CALLS: list[tuple[str, Callable[[Any], object], type[Exception], str]] = [
     ("call", "error", "why"), [case[1:] for case in BAD_CALLS], ids=[case[0] for case in BAD_CALLS]
 )
 def test_bad_calls_store_nothing(app: App, greet: Any, call: Callable[[Any], object], error: type, why: str) -> None:
-    """Each mistake is one error of reltask's tree that says what is wrong, and the table stays empty."""
+    """Each mistake raises one error of reltask's tree that says what is wrong, and the table stays empty."""
     with pytest.raises(error, match=why):
         call(greet)
     assert app.jobs_sync() == []
 
 
 def test_many_takes_calls(app: App, greet: Any) -> None:
-    """Anything else among them is named by its type, and none of the others is enqueued."""
+    """Another object among them is named by its type, and none of the others is enqueued."""
     wrong = [greet.call("Ada"), greet]
     with pytest.raises(UsageError, match=r"takes calls, not Task. Write .*task.call\(…\)"):
         app.enqueue_many_sync(wrong)
@@ -576,7 +579,7 @@ def test_many_takes_calls(app: App, greet: Any) -> None:
 
 
 def test_unknown_names_are_refused(app: App, greet: Any) -> None:
-    """A task or a job that is not there is named as such."""
+    """An unknown task or job is named as such."""
     del greet
     with pytest.raises(UnknownTask, match="Did you mean 'greet'"):
         app.get_task("gret")
@@ -589,7 +592,7 @@ def test_unknown_names_are_refused(app: App, greet: Any) -> None:
 
 
 def test_app_without_a_database_says_what_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No URL anywhere: the error names the three places for one. An unknown scheme is named, too."""
+    """Without a URL the error names the three places for one. An unknown scheme is named too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RELTASK_DATABASE_URL", raising=False)
     for app, why in ((App(), "No database is configured"), (App("oracle://host/db"), "oracle")):
@@ -598,7 +601,7 @@ def test_app_without_a_database_says_what_to_write(tmp_path: Path, monkeypatch: 
         app.close()
 
 
-# Steering
+# Pause, resume, run now
 
 
 def test_pause_resume_run_now(app: App, greet: Any) -> None:

@@ -1,4 +1,4 @@
-"""Where settings come from, which place wins, and what they are when nobody says anything."""
+"""Where settings come from, which source wins, and what the defaults are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES = ("file", "environment", "argument", "command line")
 
 
 def load(environ: dict[str, str] | None = None, **others: object) -> Loaded:
-    """Settings of a process that has nothing but what the test gives it."""
+    """Settings of a process that has only what the test gives it."""
     return load_settings(environ=environ or {}, **{"directory": NOWHERE, **others})  # type: ignore[arg-type]  # the tests check the values, mypy the callers of load_settings
 
 
@@ -55,7 +55,7 @@ def test_defaults() -> None:
     ],
 )
 def test_polls_are_closer_where_there_are_no_signals(url: str) -> None:
-    """Nothing there can tell a worker of a new job, so the default poll is shorter; the origin says why."""
+    """No signal announces a new job there, so the default poll is shorter; the origin says why."""
     loaded = load({"RELTASK_DATABASE_URL": url})
     assert loaded.settings.worker.poll == timedelta(seconds=5)
     assert loaded.origins["worker.poll"] == "default, follows from database.url"
@@ -67,8 +67,8 @@ def test_polls_are_closer_where_there_are_no_signals(url: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["environ", "arguments", "cli"])
-def test_a_poll_that_somebody_chose_wins(place: str) -> None:
-    """Also one that is the default of other databases: given is given, wherever."""
+def test_an_explicit_poll_wins(place: str) -> None:
+    """Also one that equals the default of other databases."""
     chosen = {"RELTASK_WORKER_POLL" if place == "environ" else "worker.poll": "60s"}
     url = {"RELTASK_DATABASE_URL": "mssql://server/db"}
     loaded = load(url | chosen) if place == "environ" else load(url, **{place: chosen})
@@ -83,7 +83,7 @@ def test_settings_are_frozen() -> None:
 
 
 def test_every_value_has_an_origin() -> None:
-    """Each setting says where it was written, also the untouched ones."""
+    """Each setting says where it was set, also the defaults."""
     loaded = load({"RELTASK_WORKER_POLL": "5s"}, arguments={"log.level": "debug"}, cli={"worker.concurrency": "3"})
     assert loaded.origins.keys() == fields().keys()
     assert loaded.origins["worker.poll"] == "environment RELTASK_WORKER_POLL"
@@ -93,8 +93,8 @@ def test_every_value_has_an_origin() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(PLACES), st.integers(1, 1000)))
-def test_the_highest_place_wins(tmp_path_factory: pytest.TempPathFactory, given: dict[str, int]) -> None:
-    """Command line > arguments in code > environment > file > default, whichever of them are there."""
+def test_the_highest_source_wins(tmp_path_factory: pytest.TempPathFactory, given: dict[str, int]) -> None:
+    """Command line > arguments in code > environment > file > default, whichever of them exist."""
     directory = tmp_path_factory.mktemp("place")
     if "file" in given:
         toml(directory, f"[worker]\nconcurrency = {given['file']}\n")
@@ -110,7 +110,7 @@ def test_the_highest_place_wins(tmp_path_factory: pytest.TempPathFactory, given:
 
 
 def test_given_as_the_default_is_not_unset() -> None:
-    """A value that equals the default still overrides a lower place."""
+    """A value that equals the default still overrides a lower source."""
     loaded = load({"RELTASK_WORKER_CONCURRENCY": "3"}, cli={"worker.concurrency": 10})
     assert loaded.settings.worker.concurrency == 10
     assert loaded.origins["worker.concurrency"] == "command line"
@@ -118,7 +118,7 @@ def test_given_as_the_default_is_not_unset() -> None:
 
 @pytest.mark.parametrize("nothing", [None, msgspec.UNSET])
 def test_nothing_overrides_nothing(nothing: object) -> None:
-    """None and UNSET, as of an option that was not used, leave the lower place alone; so does an empty variable."""
+    """None, UNSET and an empty variable leave the lower source's value."""
     environ = {"RELTASK_WORKER_POLL": "7s", "RELTASK_WORKER_NAME": ""}
     loaded = load(environ, arguments={"worker.poll": nothing}, cli={"worker.poll": nothing, "worker.name": nothing})
     assert loaded.settings.worker.poll == timedelta(seconds=7)
@@ -126,7 +126,7 @@ def test_nothing_overrides_nothing(nothing: object) -> None:
 
 
 def test_auto_brings_the_default_back() -> None:
-    """`auto` overrides a fixed heartbeat by the one that follows from the lock timeout."""
+    """`auto` replaces a fixed heartbeat by the one derived from the lock timeout."""
     worker = load({"RELTASK_WORKER_HEARTBEAT": "1s"}, cli={"worker.heartbeat": "auto"}).settings.worker
     assert worker.heartbeat is None
 
@@ -135,7 +135,7 @@ def test_auto_brings_the_default_back() -> None:
 
 
 def test_folded_names_stay_apart() -> None:
-    """No two settings differ only in what a name's spelling may leave out."""
+    """No two settings differ only in case, underscores or hyphens."""
     assert len(by_folded_key()) == len(fields())
 
 
@@ -162,14 +162,14 @@ def test_toml_spelling(tmp_path: Path, table: str, line: str) -> None:
 
 
 def test_queue_names_are_kept_as_written(tmp_path: Path) -> None:
-    """The names of queues are the user's own: their spelling is not touched."""
+    """The names of queues are the user's own: their spelling is kept."""
     text = '[worker]\nqueues = ["Mail_Out", "default"]\n[worker.queue-concurrency]\nMail_Out = 2\n'
     worker = load(directory=toml(tmp_path, text)).settings.worker
     assert (worker.queues, worker.queue_concurrency) == (("Mail_Out", "default"), {"Mail_Out": 2})
 
 
 def test_lists_and_tables_in_variables() -> None:
-    """A variable holds lists and tables with commas; blanks around them do not count, and a name twice counts once."""
+    """A variable holds lists and tables with commas; blanks around them do not count, duplicates count once."""
     environ = {"RELTASK_WORKER_QUEUES": "a, b,a", "RELTASK_WORKER_QUEUE_CONCURRENCY": "a=2, b = 1"}
     worker = load(environ).settings.worker
     assert (worker.queues, worker.queue_concurrency) == (("a", "b"), {"a": 2, "b": 1})
@@ -188,7 +188,7 @@ def test_native_values_in_code() -> None:
 
 @given(st.integers(1, 10**9))
 def test_fractions(microseconds: int) -> None:
-    """Durations go down to fractions of a second."""
+    """Durations may be fractions of a second."""
     text = f"{microseconds / 1_000_000:.6f}s"
     poll = load({"RELTASK_WORKER_POLL": text}).settings.worker.poll
     assert abs(poll - timedelta(microseconds=microseconds)) <= timedelta(microseconds=1)
@@ -198,7 +198,7 @@ def test_fractions(microseconds: int) -> None:
 
 
 def test_a_file_is_found_in_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without being told, reltask.toml of the working directory is read, and shown as ./reltask.toml."""
+    """Without --config, reltask.toml in the working directory is read, and shown as ./reltask.toml."""
     monkeypatch.chdir(toml(tmp_path, '[worker]\npoll = "5s"\n'))
     loaded = load(directory=None)
     assert loaded.settings.worker.poll == timedelta(seconds=5)
@@ -206,7 +206,7 @@ def test_a_file_is_found_in_the_directory(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_config_option_wins_over_variable_and_directory(tmp_path: Path) -> None:
-    """--config is read instead of RELTASK_CONFIG, and that instead of the files that lie around."""
+    """--config is read instead of RELTASK_CONFIG, and that instead of files in the directory."""
     toml(tmp_path, '[worker]\npoll = "1s"\n')
     for seconds in (2, 3):
         (tmp_path / f"{seconds}.toml").write_text(f'[worker]\npoll = "{seconds}s"\n')
@@ -219,7 +219,7 @@ def test_config_option_wins_over_variable_and_directory(tmp_path: Path) -> None:
 
 
 def test_two_files_are_an_error_unless_one_is_chosen(tmp_path: Path) -> None:
-    """Both files at once could mean either: the user must say which."""
+    """With both files it is unclear which is meant: the user must choose."""
     toml(tmp_path, "")
     (tmp_path / "appsettings.json").write_text("{}")
     with pytest.raises(SettingsError, match=r"Both appsettings.json and reltask.toml .* --config"):
@@ -240,7 +240,7 @@ def test_two_files_are_an_error_unless_one_is_chosen(tmp_path: Path) -> None:
     ],
 )
 def test_a_chosen_file_must_be_usable(tmp_path: Path, name: str, text: str | None, message: str) -> None:
-    """A file that was named and cannot be used is an error that names it."""
+    """A named file that cannot be used is an error that names it."""
     if text is not None:
         (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(SettingsError, match=message) as caught:
@@ -252,7 +252,7 @@ def test_a_chosen_file_must_be_usable(tmp_path: Path, name: str, text: str | Non
 
 
 def test_pace_of_a_shorter_lock_follows_from_it() -> None:
-    """A task with a short lock works beside a worker whose own heartbeat would be too slow for it."""
+    """A task with a short lock works on a worker whose own heartbeat would be too slow for it."""
     worker = WorkerSettings(heartbeat=timedelta(seconds=30))
     assert worker.pace().heartbeat == 30
     assert worker.pace(timedelta(seconds=20)).heartbeat == 5
@@ -261,13 +261,13 @@ def test_pace_of_a_shorter_lock_follows_from_it() -> None:
 
 @given(st.timedeltas(timedelta(milliseconds=10), timedelta(days=30)))
 def test_every_lock_timeout_has_a_pace(lock_timeout: timedelta) -> None:
-    """Who sets the lock timeout alone gets lengths that fit together."""
+    """A lock timeout alone gives lengths that fit together."""
     assert WorkerSettings().pace(lock_timeout).fault() is None
     assert WorkerSettings(lock_timeout=lock_timeout).pace().fault() is None
 
 
 def test_pace_that_cannot_work() -> None:
-    """Lengths that do not fit together are refused, with the places where they were written."""
+    """Lengths that do not fit together are refused, with the places where they were set."""
     with pytest.raises(SettingsError, match=r"do not fit together: .*Check worker.heartbeat \(environment RELTASK_WOR"):
         load({"RELTASK_WORKER_HEARTBEAT": "1m"})
     with pytest.raises(SettingsError, match="do not fit together"):

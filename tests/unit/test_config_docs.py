@@ -1,4 +1,4 @@
-"""The page about the settings is made from their types, complete, and its examples work."""
+"""The page about the settings is generated from their types and complete, and its examples work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def example(language: str) -> str:
 
 
 def test_the_page_is_up_to_date() -> None:
-    """docs/configuration.md is what describe_settings makes; its first lines say how to make it again."""
+    """docs/configuration.md equals the output of describe_settings; its first lines say how to generate it."""
     assert (ROOT / "docs/configuration.md").read_text(encoding="utf-8") == describe_settings()
 
 
@@ -49,7 +49,7 @@ def test_documented_dotnet_names_are_known() -> None:
 
 
 def test_the_examples_of_files_work(tmp_path: Path) -> None:
-    """Both files of the page can be used as they stand."""
+    """Both files of the page can be used unchanged."""
     (tmp_path / "reltask.toml").write_text(example("toml"))
     worker = load_settings(environ={}, directory=tmp_path).settings.worker
     assert (worker.concurrency, worker.queue_concurrency) == (20, {"mail": 2})
@@ -62,14 +62,14 @@ def test_the_examples_of_files_work(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_environment_works() -> None:
-    """So can the variables."""
+    """The variables can be used unchanged too."""
     environ = dict(re.findall(r"export (\w+)='?([^'\n]*)'?", example("sh")))
     settings = load_settings(environ=environ, directory=NOWHERE).settings
     assert (settings.worker.concurrency, settings.worker.poll) == (4, timedelta(seconds=5))
 
 
 def test_rendered_settings() -> None:
-    """`reltask config` shows every setting as it can be written, and what auto comes to."""
+    """`reltask config` shows every setting in a form that can be written back, and the value of auto."""
     arguments = {"worker.lock_timeout": "1m", "worker.queues": "a,b", "worker.queue_concurrency": "a=1,b=2"}
     rows = {
         name: (value, origin)
@@ -88,7 +88,7 @@ def test_rendered_settings() -> None:
 
 @pytest.mark.slow
 def test_importing_the_settings_is_cheap() -> None:
-    """What only files, mistakes or odd URLs need is not imported with the settings: every command pays for it."""
+    """What only files, errors or unusual URLs need is not imported with the settings: every command pays for it."""
     code = (
         "import sys, click, msgspec; before = set(sys.modules); import reltask.config;"
         "print(*sorted(name for name in set(sys.modules) - before if not name.startswith('reltask')))"

@@ -1,4 +1,4 @@
-"""What comes from .NET works as it is: appsettings.json, its variables, ADO.NET connection strings."""
+""".NET's configuration works unchanged: appsettings.json, its variables, ADO.NET connection strings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_json(directory: Path, text: str, environ: dict[str, str] | None = None)
 
 
 def test_the_required_file_works_as_it_is(tmp_path: Path) -> None:
-    """Integration test "Configuration loading from appsettings.json": the file of the requirements, untouched."""
+    """Integration test "Configuration loading from appsettings.json": the file of the requirements, unchanged."""
     loaded = load_json(tmp_path, AS_REQUIRED)
     assert loaded.settings.database.url == AZURE_URL
     assert loaded.settings.worker.poll == timedelta(seconds=60)
@@ -53,7 +53,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
 
 
 def test_json_as_dotnet_reads_it(tmp_path: Path) -> None:
-    """Comments, last commas and a byte order mark are fine; what looks like them inside a text stays."""
+    """Comments, trailing commas and a byte order mark are accepted; inside a text they stay."""
     text = """\ufeff// ours
     { /* all
          of it */
@@ -64,7 +64,7 @@ def test_json_as_dotnet_reads_it(tmp_path: Path) -> None:
 
 
 def test_only_our_sections_are_strict(tmp_path: Path) -> None:
-    """Other sections and other connection strings belong to other programs; null is not given."""
+    """Other sections and connection strings belong to other programs; null means not given."""
     content = {
         "AllowedHosts": "*",
         "Serilog": {"Poll": 5},
@@ -92,14 +92,14 @@ def test_only_our_sections_are_strict(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_task_execution(tmp_path: Path, name: str, value: object, key: str, expected: object) -> None:
-    """The .NET names mean our settings; a unit at the end may be another one, or be left out for a duration."""
+    """The .NET names mean our settings; the unit at the end may differ, or be left out for a duration."""
     settings = load_json(tmp_path, json.dumps({"TaskExecution": {name: value}})).settings
     section, field = key.split(".")
     assert getattr(getattr(settings, section), field) == expected
 
 
 def test_sql_azure_gives_way(tmp_path: Path) -> None:
-    """SqlAzure may be another program's: another name for the database in the same place wins, in any order."""
+    """SqlAzure may be another program's: another name for the database in the same source wins, in any order."""
     azure, ours = ("SqlAzure", "Server=x;Password=not ours"), ("Reltask", "postgresql://h/db")
     for pair in ([azure, ours], [ours, azure]):
         loaded = load_json(tmp_path, json.dumps({"ConnectionStrings": dict(pair)}))
@@ -132,7 +132,7 @@ def test_sql_azure_gives_way(tmp_path: Path) -> None:
     ],
 )
 def test_ado_net(text: str, url: str) -> None:
-    """Synonyms, quotes, named instances and options of ADO.NET arrive in the URL."""
+    """Synonyms, quotes, named instances and options of ADO.NET are carried over to the URL."""
     assert from_ado_net(text) == url
 
 
@@ -148,7 +148,7 @@ def test_ado_net(text: str, url: str) -> None:
     ],
 )
 def test_bad_ado_net_is_not_quoted(text: str) -> None:
-    """A connection string that cannot be read is refused without being shown: it may hold a password."""
+    """An unreadable connection string is refused without being shown: it may contain a password."""
     with pytest.raises(SettingsError, match=r"^database.url \(environment RELTASK_DATABASE_URL\): it ") as caught:
         load_settings(environ={"RELTASK_DATABASE_URL": text}, directory=NOWHERE)
     assert "hunter2" not in str(caught.value)
@@ -156,7 +156,7 @@ def test_bad_ado_net_is_not_quoted(text: str) -> None:
 
 @given(st.text(min_size=1).filter(lambda text: "\0" not in text), st.text(min_size=1))
 def test_ado_net_passwords_survive(password: str, database: str) -> None:
-    """Whatever characters a quoted password or database name has, the URL carries them."""
+    """The URL carries every character of a quoted password or database name."""
     quoted = [value.replace('"', '""') for value in (password, database)]
     url = from_ado_net(f'Server=h;User ID=u;Password="{quoted[0]}";Database="{quoted[1]}"')
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""A wrong name or value is an error that names it, its place, and what was probably meant."""
+"""A wrong name or value is an error that names it, its source, and the probable intention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOWHERE = Path("/nonexistent")
 
 
 def refusal(**places: object) -> str:
-    """What load_settings says against these."""
+    """The error of load_settings for these."""
     with pytest.raises(SettingsError) as caught:
         load_settings(**{"environ": {}, "directory": NOWHERE, **places})  # type: ignore[arg-type]  # wrong on purpose
     assert caught.value.code == "settings"
@@ -37,7 +37,7 @@ def refusal_of_file(directory: Path, name: str, text: str) -> str:
     ],
 )
 def test_unknown_variable(variable: str, suggestion: str) -> None:
-    """A variable of ours that means nothing is named, and never its value: it may be a misplaced secret."""
+    """An unknown RELTASK_ variable is named, but never its value: it may be a misplaced secret."""
     message = refusal(environ={variable: "hunter2"})
     assert variable in message
     assert suggestion in message
@@ -59,7 +59,7 @@ def test_unknown_variable(variable: str, suggestion: str) -> None:
     ],
 )
 def test_variables_of_others(variable: str) -> None:
-    """What is known but no setting, what Kubernetes sets for a service, and what is not ours is left alone."""
+    """Known variables that are no setting, Kubernetes' service variables, and other programs' are ignored."""
     loaded = load_settings(environ={variable: "tcp://10.0.0.1:80"}, directory=NOWHERE)
     assert set(loaded.origins.values()) == {"default"}
 
@@ -80,7 +80,7 @@ def test_variables_of_others(variable: str) -> None:
     ],
 )
 def test_wrong_key_in_toml(tmp_path: Path, text: str, message: str) -> None:
-    """In a reltask.toml everything is ours: an unknown table or key is an error with the nearest name, in any table."""
+    """In a reltask.toml everything is ours: an unknown table or key is an error with the nearest name."""
     assert message.format(file=tmp_path / "reltask.toml") in refusal_of_file(tmp_path, "reltask.toml", text)
 
 
@@ -107,7 +107,7 @@ def test_wrong_key_in_toml(tmp_path: Path, text: str, message: str) -> None:
     ],
 )
 def test_wrong_entry_in_appsettings(tmp_path: Path, text: str, message: str) -> None:
-    """In our sections of an appsettings.json the rules are as strict, and numbers need the unit in the name."""
+    """In our sections of an appsettings.json the rules are the same, and numbers need the unit in the name."""
     assert message.format(file=tmp_path / "appsettings.json") in refusal_of_file(tmp_path, "appsettings.json", text)
 
 
@@ -150,39 +150,39 @@ def test_wrong_entry_in_appsettings(tmp_path: Path, text: str, message: str) -> 
     ],
 )
 def test_wrong_value(key: str, value: object, message: str) -> None:
-    """A value that cannot be right is quoted with its key and place, and with what could stand there."""
+    """An impossible value is quoted with its key and source, and with possible values."""
     refused = refusal(arguments={key: value})
     assert refused.startswith(f"{key} (argument): ")
     assert message in refused
 
 
-def test_none_at_all_where_it_makes_sense() -> None:
-    """No retries, no grace and no pretended work are choices, not mistakes."""
+def test_zero_is_accepted_where_it_makes_sense() -> None:
+    """No retries, no grace and no simulated work are valid choices."""
     nothing = {"database.retry_attempts": 0, "worker.shutdown_grace": "0s", "sample.task_duration": "0s"}
     settings = load_settings(environ={}, directory=NOWHERE, arguments=nothing).settings
     assert (settings.database.retry_attempts, settings.worker.shutdown_grace.total_seconds()) == (0, 0)
 
 
 def test_unknown_key_in_code() -> None:
-    """A wrong dotted key is found too."""
+    """A wrong dotted key is refused too."""
     assert "worker.concurency (command line) is not a setting. Did you mean worker.concurrency?" in refusal(
         cli={"worker.concurency": 1}
     )
 
 
 def test_a_mistake_counts_although_overridden() -> None:
-    """A wrong value in a lower place is an error even where a higher place decides: it would strike another day."""
+    """A wrong value in a lower source is an error even if a higher source overrides it."""
     assert "RELTASK_WORKER_POLL" in refusal(environ={"RELTASK_WORKER_POLL": "5"}, cli={"worker.poll": "5s"})
 
 
 def test_the_same_setting_by_two_variables() -> None:
-    """Two variables for one setting are an error: nobody could say which wins."""
+    """Two variables for one setting are an error: it is unclear which wins."""
     environ = {"RELTASK_WORKER_POLL": "5s", "TaskExecution__PollingIntervalSeconds": "6"}
     assert "worker.poll is given twice" in refusal(environ=environ)
 
 
 def test_limit_for_a_queue_that_is_not_served() -> None:
-    """A limit for an unknown queue is a slip of the pen, and the nearest queue is suggested."""
+    """A limit for an unknown queue is an error, with the nearest queue as a suggestion."""
     message = refusal(arguments={"worker.queues": ["mail"], "worker.queue_concurrency": {"mial": 1}})
     assert "'mial' is not one of the queues of this worker. Did you mean mail?" in message
     environ = {"RELTASK_WORKER_QUEUE_CONCURRENCY": "zzz=1", "RELTASK_WORKER_QUEUES": "mail"}
@@ -190,7 +190,7 @@ def test_limit_for_a_queue_that_is_not_served() -> None:
 
 
 def test_limits_of_all_queues_in_a_file_serve_a_worker_that_picks_one() -> None:
-    """A lower place may hold limits for all queues, while a higher one picks some of them."""
+    """A lower source may have limits for all queues, while a higher one selects some of them."""
     environ = {"RELTASK_WORKER_QUEUE_CONCURRENCY": "mail=2,reports=1", "RELTASK_WORKER_QUEUES": "mail,reports"}
     worker = load_settings(environ=environ, directory=NOWHERE, cli={"worker.queues": "mail"}).settings.worker
     assert (worker.queues, worker.queue_concurrency["mail"]) == (("mail",), 2)

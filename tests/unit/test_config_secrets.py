@@ -1,4 +1,4 @@
-"""A password is accepted only where nobody else reads it, and shown nowhere."""
+"""A password is accepted only where other users cannot read it, and is never shown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHAPES = (
     "Server=host;Password={};Database=db",
 )
 WITHOUT_HOST = "postgresql://user:{}"
-"""What follows an @ in this password, or is a number, cannot be told from a host or a port."""
+"""What follows an @ in this password, or a number, looks like a host or a port."""
 AWKWARD = st.text(st.sampled_from("aZ9@:/?#&=;%+ [],\\\n'\"é"), min_size=1, max_size=12)
 
 
@@ -45,7 +45,7 @@ AWKWARD = st.text(st.sampled_from("aZ9@:/?#&=;%+ [],\\\n'\"é"), min_size=1, max
 @example("postgresql://user:{}@host:5432/db", "a/b@c")
 @example("postgresql://host/db?user=u&password={}", "x@y")
 def test_safe_url_never_shows_the_password(shape: str, password: str) -> None:
-    """Whatever the password is made of, and however wrongly the URL is written, it is not in what is shown."""
+    """Whatever the password contains, and however wrong the URL, the password is not shown."""
     assume(password not in safe_url(shape.format("-")))
     assume(shape is not WITHOUT_HOST or not re.match(r"\d|.*@", password, re.DOTALL))
     assert password not in safe_url(shape.format(password))
@@ -54,7 +54,7 @@ def test_safe_url_never_shows_the_password(shape: str, password: str) -> None:
 
 @given(st.sampled_from(SHAPES), st.lists(st.sampled_from(["XXXX", "YYYY"]), min_size=2), st.sampled_from("@:/?#&=;%"))
 def test_safe_url_shows_no_part_of_the_password(shape: str, words: list[str], separator: str) -> None:
-    """No piece of a password that was not percent-encoded is shown either."""
+    """No part of a password that was not percent-encoded is shown either."""
     shown = safe_url(shape.format(separator.join(words)))
     assert "XXXX" not in shown
     assert "YYYY" not in shown
@@ -62,7 +62,7 @@ def test_safe_url_shows_no_part_of_the_password(shape: str, words: list[str], se
 
 @given(st.text())
 def test_safe_url_takes_anything(text: str) -> None:
-    """Showing a URL never fails, however broken it is; both functions answer for any text."""
+    """Showing a URL never fails, however broken it is; both functions accept any text."""
     assert isinstance(safe_url(text), str)
     assert holds_password(text) in (True, False)
 
@@ -89,7 +89,7 @@ def test_safe_url_takes_anything(text: str) -> None:
     ],
 )
 def test_what_safe_url_shows(url: str, shown: str) -> None:
-    """User, host, database and harmless options stay readable: they are what one looks for in a banner."""
+    """User, host, database and harmless options stay readable."""
     assert safe_url(url) == shown
 
 
@@ -112,7 +112,7 @@ def test_what_safe_url_shows(url: str, shown: str) -> None:
 )
 @pytest.mark.parametrize("place", ["toml", "json", "connection string", "command line"])
 def test_password_where_others_read_it(tmp_path: Path, url: str, place: str) -> None:
-    """A password in a file or on a command line is refused, with the way out and without the password."""
+    """A password in a file or on a command line is refused, with an alternative and without the password."""
     cli = {"database.url": url} if place == "command line" else {}
     if place == "toml":
         (tmp_path / "reltask.toml").write_text(f"[database]\nurl = {json.dumps(url)}\n")
@@ -139,14 +139,14 @@ def test_password_where_others_read_it(tmp_path: Path, url: str, place: str) -> 
     ],
 )
 def test_no_password_no_complaint(tmp_path: Path, url: str) -> None:
-    """A URL without a password may stand in a file and on the command line."""
+    """A URL without a password is accepted in a file and on the command line."""
     (tmp_path / "reltask.toml").write_text(f"[database]\nurl = {json.dumps(url)}\n")
     assert load_settings(environ={}, directory=tmp_path).settings.database.url
     assert load_settings(environ={}, directory=NOWHERE, cli={"database.url": url}).settings.database.url
 
 
 def test_password_from_environment_or_code() -> None:
-    """In the environment and in code a password is fine, and arrives untouched."""
+    """In the environment and in code a password is accepted, and unchanged."""
     environ = {"RELTASK_DATABASE_URL": f" {WITH_PASSWORD}\n"}
     assert load_settings(environ=environ, directory=NOWHERE).settings.database.url == WITH_PASSWORD
     in_code = load_settings(environ={}, directory=NOWHERE, arguments={"database.url": WITH_PASSWORD})
@@ -168,7 +168,7 @@ def test_settings_never_show_the_password(caplog: pytest.LogCaptureFixture) -> N
 )
 @pytest.mark.parametrize("value", [WITH_PASSWORD, f"Server=h;Password={SECRET}", [f"a:{SECRET}@h", 1]])
 def test_a_misplaced_url_is_not_quoted(key: str, value: object) -> None:
-    """Even a URL that was put under the wrong name does not show up in the error."""
+    """Even a URL under the wrong name is not shown in the error."""
     try:
         load_settings(environ={}, directory=NOWHERE, arguments={key: value})
     except SettingsError as error:
@@ -176,7 +176,7 @@ def test_a_misplaced_url_is_not_quoted(key: str, value: object) -> None:
 
 
 def test_broken_files_are_not_quoted(tmp_path: Path) -> None:
-    """The error about a file that cannot be parsed does not carry the file."""
+    """The error about an unparsable file does not quote the file."""
     (tmp_path / "reltask.toml").write_text(f'[database]\nurl = "{WITH_PASSWORD}" oops\n')
     with pytest.raises(SettingsError) as caught:
         load_settings(environ={}, directory=tmp_path)

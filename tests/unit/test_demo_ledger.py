@@ -1,4 +1,4 @@
-"""The demonstration's verdict counts slots in the rows it is given: it must be able to say no."""
+"""The demo's verdict counts slots in the given rows, and finds what is wrong."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ STOPPED = [run(4, 5, Outcome.RELEASED, finished=2.5), run(4, 6, worker="bravo_1"
 
 
 def test_a_good_ledger() -> None:
-    """Each slot once, one takeover, one hand-over: that is what success means."""
+    """Success means: each slot once, one takeover, one hand-over."""
     summary = summarise(job(5), KILLED + STOPPED, killed=blow(2, 2), stopped=blow(4, 5))
     assert (summary.completed, summary.duplicates, summary.lost, summary.is_good) == (4, 0, 0, True)
     assert summary.takeover is not None
@@ -81,14 +81,14 @@ def test_a_good_ledger() -> None:
 
 
 def test_a_slot_completed_twice_is_a_duplicate() -> None:
-    """Whoever completed it."""
+    """Whichever worker completed it."""
     runs = [*KILLED, *STOPPED, run(3, 7, worker="bravo_1")]
     summary = summarise(job(5), runs, killed=blow(2, 2), stopped=blow(4, 5))
     assert (summary.duplicates, summary.is_good) == (1, False)
 
 
 def test_a_slot_without_an_end_is_lost() -> None:
-    """A slot that the job has passed must have ended in the ledger; the one that waits in the row has not to."""
+    """A slot that the job has passed must have ended in the ledger; the current one need not."""
     assert lost_slots(job(4), [run(1, 1), run(3, 2)]) == [2]
     assert lost_slots(job(2), [run(1, 1), run(2, 2, Outcome.LOST)]) == []
 
@@ -98,7 +98,7 @@ def test_a_job_whose_row_is_gone_has_lost_its_next_slot() -> None:
     assert lost_slots(None, [run(1, 1)]) == [2]
 
 
-def test_a_blow_that_did_not_hit_is_no_success() -> None:
+def test_a_kill_that_hit_no_run_is_no_success() -> None:
     """If the run had ended before the worker was killed, nothing was taken over."""
     assert succession(blow(2, 2), [run(2, 2)], Outcome.LOST) is None
     assert succession(blow(2, 2), [run(2, 2, Outcome.LOST)], Outcome.LOST) is None
@@ -106,5 +106,5 @@ def test_a_blow_that_did_not_hit_is_no_success() -> None:
 
 
 def test_lateness_is_that_of_the_first_claim() -> None:
-    """A slot that was claimed again after a crash was not late for that reason."""
+    """A slot that was claimed again after a crash is not late because of it."""
     assert lateness([run(2, 3, claimed=9), run(2, 2, Outcome.LOST, claimed=2.5)]) == {2: 0.5}

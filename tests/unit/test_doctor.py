@@ -1,4 +1,4 @@
-"""The doctor's judgement: from facts to findings, without any database."""
+"""The doctor's rules: from facts to findings, without a database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = {
 
 
 def facts(database: str = "postgres", *, settings: dict[str, str] | None = None, **others: Any) -> Facts:
-    """A sound database, but for what the test says."""
+    """A sound database, except for what the test sets."""
     sound: dict[str, Any] = {
         "database": database,
         "server": "Server 1",
@@ -40,7 +40,7 @@ def found(check: str, given: Facts, *, skew: float = 0) -> list[Finding]:
 
 @pytest.mark.parametrize("database", SETTINGS)
 def test_a_sound_database(database: str) -> None:
-    """Everything is ok, and nothing has to be done."""
+    """Everything is ok, and there is nothing to do."""
     findings = diagnose(facts(database), skew=timedelta(0))
     assert is_sound(findings)
     assert {(finding.level, finding.remedy) for finding in findings} == {(Level.OK, "")}
@@ -74,7 +74,7 @@ NOTES: list[tuple[str, Facts, str, str]] = [
 
 @pytest.mark.parametrize(("check", "given", "text", "remedy"), PROBLEMS)
 def test_a_problem(check: str, given: Facts, text: str, remedy: str) -> None:
-    """Something will not work: the doctor says what, and what to do, and is not content."""
+    """Something will not work: the finding says what, and what to do, and the result is not ok."""
     findings = diagnose(given, skew=timedelta(0))
     (finding,) = (one for one in findings if one.check == check)
     assert (finding.level, is_sound(findings)) == (Level.PROBLEM, False)
@@ -84,7 +84,7 @@ def test_a_problem(check: str, given: Facts, text: str, remedy: str) -> None:
 
 @pytest.mark.parametrize(("check", "given", "text", "remedy"), NOTES)
 def test_a_note(check: str, given: Facts, text: str, remedy: str) -> None:
-    """It works, and somebody should know."""
+    """It works, but an operator should know."""
     findings = diagnose(given, skew=timedelta(0))
     (finding,) = (one for one in findings if one.check == check)
     assert (finding.level, is_sound(findings)) == (Level.NOTE, True)
@@ -94,15 +94,18 @@ def test_a_note(check: str, given: Facts, text: str, remedy: str) -> None:
 
 @pytest.mark.parametrize(("skew", "level"), [(1.9, "ok"), (-1.9, "ok"), (30, "note"), (-30, "note")])
 def test_clocks(skew: float, level: str) -> None:
-    """A difference is told from two seconds on, with its direction. It decides nothing, so it is no problem."""
+    """A difference is reported from two seconds on, with its direction.
+
+    It decides nothing, so it is no problem.
+    """
     (finding,) = found("clock", facts(), skew=skew)
     assert finding.level == level
     if level == "note":
         assert f"30 s {'ahead of' if skew > 0 else 'behind'}" in finding.text
 
 
-def test_what_cannot_be_seen_is_not_judged() -> None:
-    """A user without rights on the server's views hears nothing about them."""
+def test_unreadable_facts_are_not_judged() -> None:
+    """A user without rights on the server's views gets no finding about them."""
     given = facts("mssql", connections=None, oldest_transaction=None)
     assert [found(check, given) for check in ("connections", "transactions")] == [[], []]
 

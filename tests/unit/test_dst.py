@@ -1,4 +1,4 @@
-"""Cron on the days when clocks change: a golden table, and a slow reading of the same rule to compare with.
+"""Cron on the days when clocks change: a golden table, and a slow implementation of the same rule.
 
 The changes of 2025, in UTC:
 
@@ -72,7 +72,8 @@ GOLDEN = [
     Day(LORD_HOWE, "45 2 * * *", "10-03 00:00", "10-06 00:00", "10-03 16:15, 10-04 15:45, 10-05 15:45"),
     Day(LORD_HOWE, "30 2 * * *", "10-03 00:00", "10-06 00:00", "10-03 16:00, 10-04 15:30, 10-05 15:30"),
     Day(LORD_HOWE, "*/15 * * * *", "10-04 15:00", "10-04 16:00", "10-04 15:15, 10-04 15:30, 10-04 15:45, 10-04 16:00"),
-    # An hourly rhythm at the full hour has no 02:00 that night: 01:00, then 03:00, an hour and a half later.
+    # An hourly schedule at the full hour has no 02:00 that night: 01:00, then 03:00, an hour and a
+    # half later.
     Day(LORD_HOWE, "0 * * * *", "10-04 14:00", "10-04 17:00", "10-04 14:30, 10-04 16:00, 10-04 17:00"),
     # Lord Howe, back. UTC+11 until 5 Apr 15:00, then UTC+10:30; 01:30 to 02:00 comes twice.
     Day(LORD_HOWE, "45 1 * * *", "04-04 00:00", "04-07 00:00", "04-04 14:45, 04-05 14:45, 04-06 15:15"),
@@ -113,7 +114,7 @@ def backward(expression: str, zone: str, after: datetime, until: datetime) -> li
 
 @pytest.mark.parametrize("day", GOLDEN, ids=lambda day: f"{day.zone} {day.expression} {day.after[:5]}")
 def test_golden_days(day: Day) -> None:
-    """A wall time that does not exist runs once at the jump, one that exists twice runs once, a rhythm goes on."""
+    """A wall time that does not exist runs once at the jump, one that exists twice runs once, an interval goes on."""
     after, until = instant(day.after), instant(day.until)
     expected = [instant(text) for text in day.expected.split(", ")]
     assert forward(day.expression, day.zone, after, until) == expected
@@ -121,14 +122,14 @@ def test_golden_days(day: Day) -> None:
 
 
 def test_slots_are_kept_in_utc() -> None:
-    """What is stored is an instant in UTC, whatever the schedule's zone."""
+    """A slot is stored as an instant in UTC, whatever the schedule's zone."""
     start = instant("10-25 12:00")
     slot = next_slot(Cron("30 2 * * *", BERLIN), nominal=start, started=start, finished=start)
     assert slot.at.tzinfo is UTC
 
 
 def test_aligned_intervals_ignore_clock_changes() -> None:
-    """The grid of `every` is counted in real time: an hour stays an hour."""
+    """Aligned times of `every` count real time: an hour stays an hour."""
     every, slot = Every(timedelta(hours=1), align=True), instant("10-25 20:00")
     for _ in range(12):
         following = next_slot(every, nominal=slot, started=slot, finished=slot).at
@@ -137,7 +138,7 @@ def test_aligned_intervals_ignore_clock_changes() -> None:
 
 
 def read_slowly(minutes: set[int], hours: set[int], zone: ZoneInfo, after: datetime, until: datetime) -> list[datetime]:
-    """The rule again, by looking at each minute: what is shown, was shown before, was left out."""
+    """The same rule, minute by minute: what is shown, was shown before, was left out."""
 
     def wall(moment: datetime) -> datetime:
         return moment.astimezone(zone).replace(tzinfo=None)
@@ -184,8 +185,8 @@ CHANGES = [
     minutes=st.sets(st.integers(0, 59), min_size=1, max_size=5),
     hours=st.one_of(st.just(set(range(24))), st.sets(st.sampled_from([22, 23, 0, 1, 2, 3, 4]), min_size=1)),
 )
-def test_agrees_with_a_slow_reading(change: tuple[str, str], minutes: set[int], hours: set[int]) -> None:
-    """Around every kind of change the search, forward and backward, finds what looking at each minute finds."""
+def test_agrees_with_the_slow_implementation(change: tuple[str, str], minutes: set[int], hours: set[int]) -> None:
+    """Around every kind of change the search, forward and backward, finds what checking each minute finds."""
     zone, turn = change
     expression = f"{','.join(map(str, minutes))} {','.join(map(str, hours))} * * *"
     after, until = instant(turn) - timedelta(hours=5), instant(turn) + timedelta(hours=5)
@@ -200,8 +201,8 @@ def test_agrees_with_a_slow_reading(change: tuple[str, str], minutes: set[int], 
     expression=st.sampled_from(["30 2 * * *", "*/20 * * * *", "0 */2 * * *", "*/30 0-3 * * *", "*/10 * * * * *"]),
     offset=st.timedeltas(timedelta(hours=-4), timedelta(hours=4)),
 )
-def test_any_moment_lies_between_its_neighbours(change: tuple[str, str], expression: str, offset: timedelta) -> None:
-    """From any moment near a change, the points before and after enclose it, and nothing lies between them."""
+def test_any_moment_is_between_its_neighbours(change: tuple[str, str], expression: str, offset: timedelta) -> None:
+    """From any moment near a change, the times before and after enclose it, with none between."""
     zone, turn = change
     moment = instant(turn) + offset
     before = nearest(expression, zone, moment, forward=False)

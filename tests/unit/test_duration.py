@@ -1,4 +1,4 @@
-"""Lengths of time as people write them."""
+"""Durations as people write them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_round_trip(length: timedelta) -> None:
 
 @given(length=lengths)
 def test_timedeltas_pass_unchanged(length: timedelta) -> None:
-    """A timedelta is a duration as it stands."""
+    """A timedelta is accepted as it is."""
     assert parse_duration(length) is length
 
 
@@ -60,7 +60,7 @@ def test_what_people_write(text: str, length: timedelta) -> None:
     ],
 )
 def test_shortest_text(length: timedelta, text: str) -> None:
-    """The text has no parts that say nothing."""
+    """The text has no zero parts."""
     assert format_duration(length) == text
 
 
@@ -69,26 +69,26 @@ def test_shortest_text(length: timedelta, text: str) -> None:
     [10, 10.5, None, True, "", " ", "10", "s", "10x", "10 seconds", "-5s", "5s-", "1e3s", "10s;", "nan s"],
 )
 def test_everything_else_is_refused(value: Any) -> None:
-    """A bare number above all: nobody remembers whether it meant seconds. The error says what to write."""
+    """A bare number above all: its unit is unclear. The error says what to write."""
     with pytest.raises(ValueError, match=r'poll: .* is not a duration; write "10s"'):
         parse_duration(value, name="poll")
 
 
 def test_negative_lengths_are_refused() -> None:
-    """A duration counts forward."""
+    """A duration is not negative."""
     with pytest.raises(ValueError, match=r"poll: .* is negative"):
         parse_duration(timedelta(seconds=-1), name="poll")
 
 
 @given(text=st.text(alphabet="0123456789.smhdu \n", max_size=20))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """No text leads to anything but a length, a refusal, or the refusal of a length beyond all calendars."""
+    """Any text gives a length, or one of two errors: no duration, or too long."""
     with suppress(ValueError, OverflowError):
         assert parse_duration(text) >= timedelta(0)
 
 
 @pytest.mark.parametrize("value", ["36526d", "999999999999999d", timedelta.max])
 def test_nothing_lasts_longer_than_a_hundred_years(value: str | timedelta) -> None:
-    """A time that far away could not be read back from any database."""
+    """A time that far away could not be read back from every database."""
     with pytest.raises(ValueError, match="write at most 36525d"):
         parse_duration(value)

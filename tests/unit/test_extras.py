@@ -20,7 +20,7 @@ except ReltaskError as error:
 
 @pytest.mark.slow
 def test_missing_driver_says_what_to_install() -> None:
-    """A database whose driver is not there: an error that names the command, before anything connects."""
+    """A database whose driver is missing: the error names the command, before anything connects."""
     program = WITHOUT.format(module="asyncpg", url="postgresql://127.0.0.1:1/nothing")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == (

@@ -1,4 +1,4 @@
-"""The pure decisions about heartbeats: what is renewed, what is verified, what is given up, and when."""
+"""The pure decisions about heartbeats: what is renewed, verified and abandoned, and when."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def renewing(*holds: Hold) -> BeatAnswer:
 
 
 def watching(*holds: Hold, pace: Pace = PACE, renew_until: float | None = None) -> Heartbeats:
-    """Claims that were asked for at 0."""
+    """Claims that were requested at 0."""
     beats = Heartbeats(sweep_interval=pace.heartbeat)
     for one in holds:
         beats.watch(one, pace, sent_at=0.0, renew_until=renew_until)
@@ -38,7 +38,7 @@ def only(kind: type[BeatAction], actions: list[BeatAction]) -> list[BeatAction]:
 
 
 def drive(beats: Heartbeats, until: float, *, answer_at: set[float] | None = None) -> list[tuple[float, BeatAction]]:
-    """Tick whenever the logic asks for it; beats sent at these times are answered at once, all others never."""
+    """Tick when the logic asks for it; heartbeats sent at these times are answered at once, all others never."""
     done: list[tuple[float, BeatAction]] = []
     now = 0.0
     while (planned := beats.next_at(now)) is not None and planned <= until:
@@ -54,7 +54,7 @@ def drive(beats: Heartbeats, until: float, *, answer_at: set[float] | None = Non
 
 
 def test_heartbeat_runs_at_configured_interval() -> None:
-    """A claim whose beats are answered is renewed once per interval, counted from when the last one was sent."""
+    """A claim whose heartbeats are answered is renewed once per interval, counted from the last send."""
     beats = watching(hold(1))
     times = {30.0 * n for n in range(1, 11)}
     done = drive(beats, 300.0, answer_at=times)
@@ -62,7 +62,7 @@ def test_heartbeat_runs_at_configured_interval() -> None:
 
 
 def test_heartbeat_stops_when_run_ends() -> None:
-    """A run that is over is not renewed, and leaves nothing to decide."""
+    """A run that has ended is not renewed, and needs no decision."""
     beats = watching(hold(1))
     beats.forget(hold(1))
     assert beats.next_at(0.0) is None
@@ -70,7 +70,7 @@ def test_heartbeat_stops_when_run_ends() -> None:
 
 
 def test_all_claims_share_one_beat() -> None:
-    """When one claim is due, all go with it: one statement for all of a worker's runs."""
+    """When one claim is due, all are renewed with it: one statement for all of a worker's runs."""
     beats = watching(hold(1))
     beats.watch(hold(2), PACE, sent_at=20.0)
     assert beats.tick(30.0) == [SendBeat((hold(1), hold(2)))]
@@ -87,7 +87,7 @@ def test_beats_come_in_chunks_of_a_thousand(count: int) -> None:
 
 
 def test_run_past_its_own_timeout_is_not_renewed() -> None:
-    """Past its timeout and grace a run is renewed no more, so that a body that will not stop loses its lock."""
+    """Past its timeout and grace a run is renewed no more, so that a body that does not stop loses its lock."""
     beats = watching(hold(1), renew_until=70.0)
     done = drive(beats, 1000.0, answer_at={30.0, 60.0})
     assert [time for time, action in done if isinstance(action, SendBeat)] == [30.0, 60.0]
@@ -95,7 +95,7 @@ def test_run_past_its_own_timeout_is_not_renewed() -> None:
 
 
 def test_settling_run_is_renewed_but_never_abandoned() -> None:
-    """A body that has ended cannot be stopped any more: its claim is kept alive until its outcome is written."""
+    """A body that has ended cannot be stopped: its claim is renewed until its outcome is written."""
     beats = watching(hold(1))
     beats.settling(hold(1))
     done = drive(beats, 600.0)
@@ -116,14 +116,14 @@ def test_heartbeat_failure_increments_consecutive_failure_counter() -> None:
 
 
 def test_retries_inside_an_interval_are_not_failures() -> None:
-    """A beat without an answer is sent again soon; that makes many beats, but one failure per interval."""
+    """A heartbeat without an answer is sent again soon; that makes many sends, but one failure per interval."""
     done = [action for _, action in drive(watching(hold(1)), 64.0)]
     assert len(only(SendBeat, done)) > 5
     assert only(ReportFailures, done) == [ReportFailures(1, 3)]
 
 
 def test_three_consecutive_heartbeat_failures_trigger_abandonment() -> None:
-    """At the third failure, told as such, the body is stopped: not before, not later."""
+    """At the third failure the body is stopped, with that reason: not before, not later."""
     done = drive(watching(hold(1)), 1000.0)
     assert [time for time, action in done if isinstance(action, Abandon)] == [95.0]
     assert [action for time, action in done if time == 95.0] == [
@@ -133,7 +133,7 @@ def test_three_consecutive_heartbeat_failures_trigger_abandonment() -> None:
 
 
 def test_successful_heartbeat_resets_failure_counter() -> None:
-    """Two failures, a success, two failures: nothing is given up, and the count starts again."""
+    """Two failures, a success, two failures: nothing is abandoned, and the count starts again."""
     beats = watching(hold(1))
     done = drive(beats, 154.0, answer_at={70.0})
     assert [action for _, action in done if isinstance(action, ReportFailures)] == [
@@ -145,8 +145,8 @@ def test_successful_heartbeat_resets_failure_counter() -> None:
     assert not only(Abandon, [action for _, action in done])
 
 
-def test_short_lock_is_given_up_at_its_deadline() -> None:
-    """A count of failures is not a deadline: where the lock ends first, its deadline decides."""
+def test_short_lock_is_abandoned_at_its_deadline() -> None:
+    """A count of failures is not a deadline: if the lock ends first, its deadline decides."""
     pace = Pace(lock_timeout=60.0, heartbeat=30.0, beat_timeout=5.0, stop_grace=10.0)
     done = drive(watching(hold(1), pace=pace), 1000.0)
     assert [action.reason for _, action in done if isinstance(action, Abandon)] == [
@@ -158,8 +158,8 @@ def test_short_lock_is_given_up_at_its_deadline() -> None:
 # Suspects
 
 
-def test_missing_row_is_verified_not_given_up() -> None:
-    """A row that a beat did not renew may be held by a transaction: a committed read has to say that it is lost."""
+def test_missing_row_is_verified_not_abandoned() -> None:
+    """A row that a heartbeat did not renew may be locked by a transaction: only a committed read shows a loss."""
     beats = watching(hold(1), hold(2))
     (beat,) = beats.tick(30.0)
     assert isinstance(beat, SendBeat)
@@ -167,7 +167,7 @@ def test_missing_row_is_verified_not_given_up() -> None:
 
 
 def test_suspect_that_is_still_ours_goes_on() -> None:
-    """A suspect that the read shows as ours is beaten again soon; its trust is not renewed by that."""
+    """A suspect that the read shows as ours is renewed again soon; the read does not extend its trust."""
     beats = watching(hold(1))
     assert only(SendBeat, beats.tick(30.0))
     assert beats.verified(Verify((hold(1),)), [hold(1)], sent_at=31.0) == []
@@ -176,7 +176,7 @@ def test_suspect_that_is_still_ours_goes_on() -> None:
 
 
 def test_busy_database_is_no_failed_beat_while_the_claim_is_seen_to_be_ours() -> None:
-    """A beat that was refused is not counted while a read shows the claim as ours; the deadline comes all the same."""
+    """A refused heartbeat is not counted while a read shows the claim as ours; the deadline stays."""
     beats = watching(hold(1))
     for now in (30.0, 60.0, 90.0):
         beat = next(action for action in beats.tick(now) if isinstance(action, SendBeat))
@@ -197,7 +197,7 @@ def test_suspect_that_is_not_ours_is_lost() -> None:
 
 
 def test_suspect_that_is_settling_is_not_lost() -> None:
-    """A run whose outcome is on its way may have completed its own row: neither suspect nor lost."""
+    """A run whose outcome is being written may have completed its own row: neither suspect nor lost."""
     beats = watching(hold(1))
     (beat,) = beats.tick(30.0)
     assert isinstance(beat, SendBeat)
@@ -206,8 +206,8 @@ def test_suspect_that_is_settling_is_not_lost() -> None:
     assert beats.verified(Verify((hold(1),)), [], sent_at=1.0) == []
 
 
-def test_forgotten_suspect_is_nobodys_business() -> None:
-    """A run that ended between beat and read is not given up."""
+def test_forgotten_suspect_is_ignored() -> None:
+    """A run that ended between heartbeat and read is not abandoned."""
     beats = watching(hold(1))
     beats.forget(hold(1))
     assert beats.verified(Verify((hold(1),)), [], sent_at=1.0) == []
@@ -217,14 +217,14 @@ def test_forgotten_suspect_is_nobodys_business() -> None:
 
 
 def test_stray_is_released() -> None:
-    """A row that is ours without our knowing goes back."""
+    """A row that this worker owns without knowing is released."""
     beats = watching()
     answer = BeatAnswer(renewed=frozenset(), strays=[hold(9)])
     assert beats.answered(SendBeat((), (TOKEN,)), answer, sent_at=0.0) == [ReleaseStrays((hold(9),))]
 
 
-def test_nobody_is_looked_for_without_need() -> None:
-    """Only a claim whose answer was lost is worth a look, and one of the beats of a round carries it."""
+def test_lost_claims_are_searched_only_if_needed() -> None:
+    """Only a claim whose answer was lost is searched for, by one of the heartbeats of a round."""
     many = [hold(number) for number in range(BATCH + 1)]
     beats = watching(*many)
     assert [beat.tokens for beat in beats.tick(30.0) if isinstance(beat, SendBeat)] == [(), ()]
@@ -232,8 +232,8 @@ def test_nobody_is_looked_for_without_need() -> None:
     assert [beat.tokens for beat in beats.tick(31.0) if isinstance(beat, SendBeat)] == [(TOKEN,), ()]
 
 
-def test_lost_claim_is_looked_for_until_it_cannot_land_any_more() -> None:
-    """A claim whose answer was lost may land late: look at once, then each interval, until its time has passed."""
+def test_lost_claim_is_searched_until_it_cannot_arrive_any_more() -> None:
+    """A claim whose answer was lost may arrive late: search at once, then each interval, until its time has passed."""
     beats = watching()
     beats.claim_unanswered(TOKEN, now=10.0, may_land_for=120.0)
     times = [10.0 + 30.0 * n for n in range(5)]
@@ -241,16 +241,16 @@ def test_lost_claim_is_looked_for_until_it_cannot_land_any_more() -> None:
     assert beats.next_at(10_000.0) is None
 
 
-def test_lost_claim_is_looked_for_until_a_look_was_answered() -> None:
-    """Looks without an answer have seen nothing: however long the outage, one after it ends the search."""
+def test_lost_claim_is_searched_until_a_search_was_answered() -> None:
+    """A search without an answer does not count: however long the outage, one after it ends the search."""
     beats = watching()
     beats.claim_unanswered(TOKEN, now=0.0, may_land_for=120.0)
     looks = [time for time, action in drive(beats, 10_000.0, answer_at={30.0, 3600.0}) if isinstance(action, SendBeat)]
     assert looks == [30.0 * n for n in range(121)]
 
 
-def test_answer_to_an_early_look_does_not_end_the_search() -> None:
-    """When it was sent counts, not when its answer came."""
+def test_answer_to_an_early_search_does_not_end_it() -> None:
+    """The time of its sending counts, not that of its answer."""
     beats = watching()
     beats.claim_unanswered(TOKEN, now=0.0, may_land_for=120.0)
     (early,) = beats.tick(90.0)
@@ -263,8 +263,8 @@ def test_answer_to_an_early_look_does_not_end_the_search() -> None:
     assert beats.next_at(121.0) is None
 
 
-def test_stray_is_looked_for_until_it_is_gone() -> None:
-    """Giving it back may fail as well: a look that still finds it is not the last."""
+def test_stray_is_searched_until_it_is_gone() -> None:
+    """Releasing it may fail too: a search that still finds it is not the last."""
     beats = watching()
     beats.claim_unanswered(TOKEN, now=0.0, may_land_for=120.0)
     (beat,) = beats.tick(120.0)
@@ -273,8 +273,8 @@ def test_stray_is_looked_for_until_it_is_gone() -> None:
     assert beats.tick(150.0) == [SendBeat((), (TOKEN,))]
 
 
-def test_one_look_is_for_a_thousand_claims_at_most() -> None:
-    """However many answers an outage cost, a statement stays within bounds, and the oldest come first."""
+def test_one_search_is_for_at_most_a_thousand_claims() -> None:
+    """However many answers an outage cost, a statement is bounded, and the oldest claims come first."""
     beats = watching()
     tokens = [UUID(int=number) for number in range(BATCH + 1)]
     for token in tokens:
@@ -286,11 +286,11 @@ def test_one_look_is_for_a_thousand_claims_at_most() -> None:
     ]
 
 
-# Whatever happens
+# Properties
 
 
 class History:
-    """A random life of a few claims: ticks, answers late, lost, partial or repeated, in any order."""
+    """A random history of a few claims: ticks, answers late, lost, partial or repeated, in any order."""
 
     def __init__(self, draw: st.DataObject) -> None:
         self.draw = draw
@@ -299,11 +299,11 @@ class History:
         self.open_beats: list[tuple[float, SendBeat]] = []
         self.open_reads: list[Verify] = []
         self.trusted: dict[Hold, float] = {}
-        """When the last acknowledged claim or beat of each run had been sent."""
+        """When the last acknowledged claim or heartbeat of each run was sent."""
         self.abandoned: dict[Hold, float] = {}
         self.settling: set[Hold] = set()
 
-    def live(self, steps: int) -> None:
+    def run(self, steps: int) -> None:
         for number in range(self.draw.draw(st.integers(1, 4), label="claims")):
             until = self.draw.draw(st.one_of(st.none(), st.floats(1.0, 200.0)), label="renew until")
             self.beats.watch(hold(number), PACE, sent_at=0.0, renew_until=until)
@@ -319,16 +319,16 @@ class History:
         if planned is None:
             return
         self.now = max(self.now, planned) + self.draw.draw(st.sampled_from([0.0, 0.0, 0.3, 7.0]), label="late")
-        self.obey(self.beats.tick(self.now))
+        self.apply(self.beats.tick(self.now))
 
-    def obey(self, actions: list[BeatAction]) -> None:
+    def apply(self, actions: list[BeatAction]) -> None:
         for action in actions:
             if isinstance(action, Abandon):
-                assert action.hold not in self.abandoned, "given up twice"
+                assert action.hold not in self.abandoned, "abandoned twice"
                 assert action.hold not in self.settling
                 self.abandoned[action.hold] = self.now
             elif isinstance(action, SendBeat):
-                assert not set(action.holds) & set(self.abandoned), "renewed after it was given up"
+                assert not set(action.holds) & set(self.abandoned), "renewed after it was abandoned"
                 self.open_beats.append((self.now, action))
             elif isinstance(action, Verify):
                 self.open_reads.append(action)
@@ -342,13 +342,13 @@ class History:
         for one in renewed:
             if one not in self.abandoned:
                 self.trusted[one] = max(self.trusted[one], sent_at)
-        self.obey(self.beats.answered(beat, renewing(*renewed), sent_at=sent_at))
+        self.apply(self.beats.answered(beat, renewing(*renewed), sent_at=sent_at))
 
     def read(self) -> None:
         if self.open_reads:
             verify = self.open_reads.pop()
             ours = [h for h in verify.holds if self.draw.draw(st.booleans(), label="ours")]
-            self.obey(self.beats.verified(verify, ours, sent_at=self.now))
+            self.apply(self.beats.verified(verify, ours, sent_at=self.now))
 
     def settle(self) -> None:
         one = self.draw.draw(st.sampled_from(sorted(self.trusted)), label="settles")
@@ -374,16 +374,16 @@ class History:
 def test_deadline_holds_whatever_answers_come(data: st.DataObject) -> None:
     """Answers late, lost, partial or out of order: no run is renewed after abandonment, none outlives its trust."""
     history = History(data)
-    history.live(steps=25)
-    last_word = max(history.now, *(PACE.deadline(at) for at in history.trusted.values()))
-    history.now = last_word
-    history.obey(history.beats.tick(last_word))
+    history.run(steps=25)
+    end = max(history.now, *(PACE.deadline(at) for at in history.trusted.values()))
+    history.now = end
+    history.apply(history.beats.tick(end))
     assert set(history.abandoned) | history.settling == set(history.trusted)
 
 
 @given(sent=st.lists(st.floats(0.0, 90.0), min_size=1, max_size=10), lost=st.data())
 def test_lost_answers_only_shorten_trust(sent: list[float], lost: st.DataObject) -> None:
-    """A worker that misses some answers gives up no later than one that got them all."""
+    """A worker that misses some answers abandons no later than one that got them all."""
 
     def given_up(answered: list[float]) -> float:
         beats = watching(hold(1))
@@ -395,12 +395,12 @@ def test_lost_answers_only_shorten_trust(sent: list[float], lost: st.DataObject)
     assert given_up(some) <= given_up(sent)
 
 
-def test_late_answer_counts_from_before_it_was_sent() -> None:
-    """An answer that took long renews the trust from its sending, not from its arrival."""
+def test_late_answer_counts_from_its_send() -> None:
+    """An answer that took long extends the trust from its sending, not from its arrival."""
     beats = watching(hold(1))
     (beat,) = beats.tick(30.0)
     assert isinstance(beat, SendBeat)
-    beats.answered(beat, renewing(hold(1)), sent_at=30.0)  # it may arrive at 90: nothing here asks for that time
+    beats.answered(beat, renewing(hold(1)), sent_at=30.0)  # it may arrive at 90: no decision depends on that time
     assert [time for time, action in drive(beats, 1000.0) if isinstance(action, Abandon)] == [125.0]
 
 
@@ -411,8 +411,8 @@ def test_late_answer_counts_from_before_it_was_sent() -> None:
     sweep=st.booleans(),
 )
 @settings(deadline=None)
-def test_next_at_never_lies(heartbeats: list[float], untils: list[float | None], *, sweep: bool) -> None:
-    """At the planned time there is something to do, just before it there is not, and plans do not pile up."""
+def test_next_at_is_exact(heartbeats: list[float], untils: list[float | None], *, sweep: bool) -> None:
+    """At the planned time there is something to do, just before it there is not, and plans do not accumulate."""
     beats = Heartbeats(sweep_interval=30.0)
     for number, heartbeat in enumerate(heartbeats):
         pace = Pace(lock_timeout=4 * heartbeat, heartbeat=heartbeat, beat_timeout=heartbeat / 6, stop_grace=0.0)
@@ -438,7 +438,7 @@ def test_next_at_never_lies(heartbeats: list[float], untils: list[float | None],
 
 
 @pytest.mark.parametrize("late", [96.0, 10_000.0])
-def test_process_that_was_paused_gives_up_first(late: float) -> None:
+def test_paused_process_abandons_first(late: float) -> None:
     """After a pause past the deadline the first decision is to stop the body, not to renew its claim."""
     beats = watching(hold(1))
     actions = beats.tick(late)

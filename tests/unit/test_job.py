@@ -1,4 +1,4 @@
-"""The table of transitions: what may happen to a job, and what each step does to its counters."""
+"""The transition table: what may happen to a job, and what each step does to its counters."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_every_pair(state: State, verb: Verb) -> None:
 
 
 def test_fences_never_shrink() -> None:
-    """The fence grows by one at a claim and at a discard, which must outdate a claim; nothing lowers it."""
+    """The fence grows by one at a claim, and at a discard, so that an old claim is refused; nothing lowers it."""
     growing = {verb for (_, verb), transition in TRANSITIONS.items() if transition.fence == 1}
     assert growing == {Verb.CLAIM, Verb.DISCARD}
     assert {transition.fence for transition in TRANSITIONS.values()} == {0, 1}
 
 
 def test_attempts() -> None:
-    """An attempt is counted at the claim, given back by a release, and touched by nothing else."""
+    """An attempt is counted at the claim, given back by a release, and changed by nothing else."""
     changing = {verb: transition.attempt for (_, verb), transition in TRANSITIONS.items() if transition.attempt}
     assert changing == {Verb.CLAIM: 1, Verb.RELEASE: -1}
 
@@ -59,7 +59,7 @@ def test_what_leaves_claimed() -> None:
 
 
 def test_only_a_claim_leads_to_claimed() -> None:
-    """Nothing but a claim of a ready job takes its lock, so a paused or dead job never runs."""
+    """Only a claim of a ready job takes its lock, so a paused or dead job never runs."""
     taking = {
         (state, verb)
         for (state, verb), transition in TRANSITIONS.items()
@@ -69,13 +69,13 @@ def test_only_a_claim_leads_to_claimed() -> None:
 
 
 def test_dead_is_reached_by_failing_only() -> None:
-    """A dead letter comes from a failed or a lost run, never from one that was given back."""
+    """A dead letter comes from a failed or a lost run, never from a released one."""
     killing = {verb for (_, verb), transition in TRANSITIONS.items() if State.DEAD in transition.to}
     assert killing == {Verb.FAIL, Verb.RECLAIM}
 
 
 def test_pausing_outlives_a_run() -> None:
-    """Whatever gives a claimed job back can find that it was paused meanwhile."""
+    """A claimed job that ends its claim can have been paused meanwhile."""
     for verb in (Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.RECLAIM):
         assert {State.READY, State.PAUSED} <= TRANSITIONS[State.CLAIMED, verb].to
 
@@ -97,7 +97,7 @@ def test_no_dead_end() -> None:
 
 @given(data=st.data(), steps=st.integers(0, 60))
 def test_any_walk(data: st.DataObject, steps: int) -> None:
-    """On any way through the table the fence never shrinks, a claim always raises it, attempts never fall below 0."""
+    """On any path through the table the fence never shrinks, a claim always raises it, attempts never fall below 0."""
     state, fence, attempt = State.READY, 0, 0
     for _ in range(steps):
         verbs = sorted(verb for (source, verb) in TRANSITIONS if source is state)
@@ -144,11 +144,11 @@ def claim(*, fence: int = 1, slot_no: int = 1) -> Claim:
 
 
 def test_a_claim_presents_job_and_fence() -> None:
-    """What a run shows with every write names its own claim, not just the job."""
+    """The hold of a run's writes names its claim, not only the job."""
     assert claim(fence=3).hold == Hold(UUID(int=7), 3)
 
 
 def test_idempotency_key() -> None:
-    """The key is the same for every run of a slot, and another for every other slot."""
+    """The key is the same for every run of a slot, and different for every other slot."""
     assert claim(fence=1).idempotency_key == claim(fence=2).idempotency_key
     assert claim(slot_no=1).idempotency_key != claim(slot_no=2).idempotency_key

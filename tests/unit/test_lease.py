@@ -1,4 +1,4 @@
-"""Until when a holder may trust itself: arithmetic that must err on the safe side only."""
+"""How long a holder may trust itself: this arithmetic must err on the safe side only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEFAULT = Pace.of(timedelta(minutes=2))
 
 
 def test_defaults() -> None:
-    """A lock of 2 minutes is renewed every 30 s, given up after 3 failures, with 12 s kept back for stopping."""
+    """A lock of 2 minutes is renewed every 30 s, abandoned after 3 failures, with 12 s kept for stopping."""
     assert (DEFAULT.lock_timeout, DEFAULT.heartbeat, DEFAULT.beat_timeout, DEFAULT.stop_grace) == (120, 30, 5, 10)
     assert DEFAULT.abandon_after == 3
     assert DEFAULT.margin == 12
@@ -51,13 +51,13 @@ def test_defaults() -> None:
 
 @given(length=lock_timeouts)
 def test_what_follows_from_a_lock_timeout_works(length: timedelta) -> None:
-    """Whatever lock timeout is set, the lengths derived from it fit together."""
+    """For any lock timeout, the derived lengths fit together."""
     assert Pace.of(length).fault() is None
 
 
 @given(pace=paces, sent=sends)
 def test_the_deadline_comes_before_the_lock_ends(pace: Pace, sent: float) -> None:
-    """The body is stopped at least a margin before others may take the job; the margin covers beat and stop."""
+    """The body is stopped at least a margin before other workers may claim; the margin covers heartbeat and stop."""
     assert pace.margin >= max(MARGIN_SHARE * pace.lock_timeout, pace.beat_timeout, pace.stop_grace)
     assert pace.deadline(sent) == pytest.approx(sent + pace.lock_timeout - pace.margin)
     assert pace.deadline(sent) < sent + pace.lock_timeout
@@ -65,7 +65,7 @@ def test_the_deadline_comes_before_the_lock_ends(pace: Pace, sent: float) -> Non
 
 @given(pace=paces, one=sends, other=sends)
 def test_an_older_acknowledgement_only_shortens_trust(pace: Pace, one: float, other: float) -> None:
-    """Lost answers leave an older send as the last acknowledged one: deadline and abandonment come no later."""
+    """After lost answers an older send is the last acknowledged one: deadline and abandonment come no later."""
     older, newer = sorted([one, other])
     assert pace.deadline(older) <= pace.deadline(newer)
     assert pace.abandon_at(older) <= pace.abandon_at(newer)
@@ -73,14 +73,14 @@ def test_an_older_acknowledgement_only_shortens_trust(pace: Pace, one: float, ot
 
 @given(pace=nearly_sound(), sent=sends)
 def test_sound_lengths_abandon_before_the_deadline(pace: Pace, sent: float) -> None:
-    """Lengths without a fault reach the last tolerated failure before the deadline, so failures are counted out."""
+    """Valid lengths reach the last tolerated failure before the deadline."""
     assume(pace.fault() is None)
     assert pace.abandon_at(sent) <= pace.deadline(sent) + 1e-6
 
 
 @given(length=lock_timeouts, sent=sends)
 def test_failures_are_whole_intervals(length: timedelta, sent: float) -> None:
-    """A beat has failed when its interval and its timeout are over, not before; a retry inside does not count."""
+    """A heartbeat has failed when its interval and its timeout are over; a retry inside does not count."""
     pace = Pace.of(length)
     for count in range(1, pace.abandon_after + 1):
         certain = sent + count * pace.heartbeat + pace.beat_timeout
@@ -90,7 +90,7 @@ def test_failures_are_whole_intervals(length: timedelta, sent: float) -> None:
 
 @given(pace=paces, sent=sends, waited=st.floats(0, 1e6), more=st.floats(0, 1e6))
 def test_failures_never_shrink_with_time(pace: Pace, sent: float, waited: float, more: float) -> None:
-    """Without a good beat the count only grows, from none."""
+    """Without a good heartbeat the count only grows, from 0."""
     assert pace.failures(sent, sent) == 0
     assert pace.failures(sent, sent + waited) <= pace.failures(sent, sent + waited + more)
 
@@ -102,7 +102,7 @@ def test_the_last_failure_is_certain_at_abandonment() -> None:
 
 
 def test_lengths_that_do_not_fit() -> None:
-    """Three heartbeats that outlast the lock are refused in a sentence that names the numbers and the way out."""
+    """Three heartbeats longer than the lock are refused, with the numbers and an alternative."""
     fault = Pace.of(timedelta(minutes=1), heartbeat=timedelta(seconds=30)).fault()
     assert fault is not None
     assert "3 heartbeats of 30s" in fault
@@ -119,7 +119,7 @@ def test_nothing_is_not_a_length(name: str) -> None:
 
 
 def test_what_is_given_is_kept() -> None:
-    """Lengths that are given are not replaced by derived ones."""
+    """Given lengths are not replaced by derived ones."""
     pace = Pace.of(
         timedelta(minutes=10),
         heartbeat=timedelta(seconds=7),

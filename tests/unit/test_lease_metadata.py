@@ -1,4 +1,4 @@
-"""What a leader publishes: checked when it is set, sent once."""
+"""The metadata of a leader: checked when it is set, sent once."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_it_is_a_dict_of_json_values() -> None:
     [
         ({"a": object()}, "cannot be stored"),
         ({"a": float("nan")}, "cannot be stored"),
-        ({1: "a"}, "not text"),
+        ({1: "a"}, "not a string"),
         ({"a": "x" * LIMIT}, "more than the limit of 16,384"),
     ],
 )
 def test_what_cannot_be_published_is_refused_at_once(values: dict[str, object], message: str) -> None:
-    """Where it is set, not in some later beat; and nothing is changed."""
+    """At the assignment, not at a later heartbeat; nothing is changed."""
     metadata = Metadata()
     metadata["kept"] = 1
     with pytest.raises(ArgumentsError, match=message):
@@ -41,7 +41,7 @@ def test_what_cannot_be_published_is_refused_at_once(values: dict[str, object], 
     assert dict(metadata) == {"kept": 1}
 
 
-def test_a_beat_carries_what_the_database_does_not_know_yet() -> None:
+def test_a_heartbeat_carries_what_the_database_does_not_have_yet() -> None:
     """Until it is acknowledged; a change in between is sent with the next one."""
     metadata = Metadata()
     assert metadata.unsent() is None

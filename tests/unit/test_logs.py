@@ -1,4 +1,4 @@
-"""Log lines: the right level, the right fields, nothing that does not belong there, and no cost when nobody listens."""
+"""Log lines: the right level, the right fields, nothing secret, and no cost without a listener."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SAMPLES: dict[Any, Any] = {
 
 
 def make(kind: type[events.Event], **changes: Any) -> events.Event:
-    """An event of this kind with some value in each field."""
+    """An event of this class with some value in each field."""
     values = {field.name: SAMPLES[field.type] for field in msgspec.structs.fields(kind)}
     return kind(**{**values, "worker": WORKER, **changes})
 
@@ -67,7 +67,7 @@ def captured() -> Iterator[Captured]:
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """Where `setup_logging` may write; the process's own logging is put back afterwards."""
+    """A stream for `setup_logging`; the process's logging is restored afterwards."""
     root = logging.getLogger()
     handlers, level, other = root.handlers[:], root.level, logging.getLogger("asyncio").level
     yield io.StringIO()
@@ -78,7 +78,7 @@ def stream() -> Iterator[io.StringIO]:
 
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.__name__)
 def test_every_event_has_a_line_that_names_its_worker(kind: type[events.Event], captured: Captured) -> None:
-    """An event that nobody thought of would raise in the subscriber and leave no trace."""
+    """An event without a line would raise in the subscriber, and would be lost."""
     log_event(make(kind))
     (record,) = captured.records
     assert record.getMessage()
@@ -87,7 +87,7 @@ def test_every_event_has_a_line_that_names_its_worker(kind: type[events.Event], 
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if issubclass(kind, events.RunEvent)], ids=str)
 def test_a_line_about_a_run_names_job_slot_and_fence(kind: type[events.Event], captured: Captured) -> None:
-    """The three that find the run in the ledger; the logger is the task's own."""
+    """These three find the run in the ledger; the logger is the task's own."""
     log_event(make(kind, task="mail"))
     (record,) = captured.records
     fields = vars(record)
@@ -97,7 +97,7 @@ def test_a_line_about_a_run_names_job_slot_and_fence(kind: type[events.Event], c
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if issubclass(kind, events.LeaseEvent)], ids=str)
 def test_a_line_about_a_lease_names_lease_and_term(kind: type[events.Event], captured: Captured) -> None:
-    """The two that find the leadership in the table."""
+    """These two find the leadership in the table."""
     log_event(make(kind))
     (record,) = captured.records
     assert (vars(record)["lease"], vars(record)["term"]) == ("text", 7)
@@ -123,7 +123,7 @@ def test_a_line_about_a_lease_names_lease_and_term(kind: type[events.Event], cap
     ],
 )
 def test_levels(kind: type[events.Event], level: int, logger: str, captured: Captured) -> None:
-    """Information for the life of a task, warning for heartbeats, error for failures, debug for the machinery."""
+    """Information for the life of a task, warning for heartbeats, error for failures, debug for internals."""
     log_event(make(kind))
     (record,) = captured.records
     assert (record.levelno, record.name) == (level, logger)
@@ -131,7 +131,7 @@ def test_levels(kind: type[events.Event], level: int, logger: str, captured: Cap
 
 @pytest.mark.parametrize("kind", [events.RunFailed, events.JobReclaimed])
 def test_a_dead_letter_is_an_error(kind: type[events.Event], captured: Captured) -> None:
-    """However a job used up its attempts, somebody has to look at it."""
+    """However a job used up its attempts, an operator has to look at it."""
     log_event(make(kind, dead=True))
     (record,) = captured.records
     assert record.levelno == ERROR
@@ -139,7 +139,7 @@ def test_a_dead_letter_is_an_error(kind: type[events.Event], captured: Captured)
 
 
 def test_death_of_a_recurring_job_says_that_its_schedule_stops(captured: Captured) -> None:
-    """Nothing else would: the slot stays where it is until somebody gives it new attempts."""
+    """The slot stays where it is until an operator gives it new attempts."""
     log_event(make(events.RunFailed, task="tick", dead=True, recurring=True))
     log_event(make(events.RunFailed, task="send", dead=True, recurring=False))
     log_event(make(events.RunFailed, task="tick", dead=False, recurring=True))
@@ -152,7 +152,7 @@ def test_death_of_a_recurring_job_says_that_its_schedule_stops(captured: Capture
 
 @pytest.mark.parametrize(("beside", "why"), [("new", "old recurs beside its new name new,"), (None, "old recurs, but")])
 def test_what_to_do_about_a_schedule_left_over(captured: Captured, beside: str | None, why: str) -> None:
-    """The line names the job, in words that can be pasted, and as a field."""
+    """The line has the job, as a command to paste, and as a field."""
     log_event(make(events.ScheduleLeftOver, task="old", key=None, beside=beside))
     (record,) = captured.records
     assert record.getMessage().startswith(why)
@@ -160,15 +160,15 @@ def test_what_to_do_about_a_schedule_left_over(captured: Captured, beside: str |
     assert vars(record)["job"] == str(JOB)
 
 
-def test_a_line_that_nobody_wants_is_not_even_put_together() -> None:
-    """It runs for every event of every job: with its level off, a line must cost no formatting."""
+def test_a_line_below_the_level_is_not_formatted() -> None:
+    """This runs for every event of every job: with its level off, a line must cost no formatting."""
     unprintable = make(events.RunStarted, task="quiet", late="not a number")
     logging.getLogger("reltask.task.quiet").setLevel(WARNING)
     log_event(unprintable)
 
 
 def test_json_line_with_a_lone_surrogate_is_written(stream: io.StringIO) -> None:
-    """File names and foreign texts hold such; the line is kept, with the surrogate as an escape that can be read."""
+    """File names and other texts contain them; the line is kept, with the surrogate as a readable escape."""
     setup_logging("info", "json", stream)
     logging.getLogger("mine").info(
         "read %s", "caf\udce9", extra={"parts": {"caf\udce9": ["\udce9", 1]}, "what": {"\udce9"}}
@@ -180,7 +180,7 @@ def test_json_line_with_a_lone_surrogate_is_written(stream: io.StringIO) -> None
 
 
 def test_json_lines(stream: io.StringIO) -> None:
-    """One object per line, with UTC times; what a record carries becomes keys, and the traceback is one of them."""
+    """One object per line, with UTC times; extra fields and the traceback become keys."""
     setup_logging("debug", "json", stream)
     log_event(make(events.RunFailed, task="mail", error="Traceback …\nValueError: no\n"))
     logging.getLogger("mine").info("odd %s", "one", extra={"what": {1, 2}, "job": JOB})
@@ -193,7 +193,7 @@ def test_json_lines(stream: io.StringIO) -> None:
 
 
 def test_json_lines_hold_an_exception_of_the_user(stream: io.StringIO) -> None:
-    """`logger.exception` in a task works as everywhere."""
+    """`logger.exception` in a task works as usual."""
     setup_logging("info", "json", stream)
     try:
         int("mine")
@@ -203,7 +203,7 @@ def test_json_lines_hold_an_exception_of_the_user(stream: io.StringIO) -> None:
 
 
 def test_text_lines(stream: io.StringIO) -> None:
-    """Time, level, message, where from; the traceback below."""
+    """Time, level, message, origin; the traceback below."""
     setup_logging("info", "text", stream)
     log_event(make(events.RunFailed, task="mail", error="Traceback …\nValueError: no\n"))
     log_event(make(events.Idle))
@@ -213,8 +213,8 @@ def test_text_lines(stream: io.StringIO) -> None:
     assert rest == ["Traceback …", "ValueError: no"]
 
 
-def test_auto_is_json_where_no_terminal_is(stream: io.StringIO) -> None:
-    """A collector reads what no person watches."""
+def test_auto_is_json_without_a_terminal(stream: io.StringIO) -> None:
+    """A log collector reads it."""
     setup_logging("info", "auto", stream)
     logging.getLogger("mine").info("hello")
     assert json.loads(stream.getvalue())["message"] == "hello"

@@ -1,4 +1,7 @@
-"""Names that SQL Server's columns cannot hold. A server would cut them off in silence, so they are not sent."""
+"""Names that SQL Server's columns cannot hold.
+
+A server would truncate them silently, so they are not sent.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ JOB = NewJob(id=uuid4(), task="greet", args="{}")
 
 @pytest.mark.parametrize(("name", "most"), [("task", 256), ("key", 256), ("queue", 128)])
 async def test_name_that_is_too_long_is_refused(name: str, most: int) -> None:
-    """Two long keys with one beginning would become one key. The error says how long it is, and does not quote it."""
+    """Two long keys with the same start would become one key.
+
+    The error gives the length, and does not quote it.
+    """
     store = MssqlStore("mssql://sa:p@127.0.0.1:1/d")
     secret = replace(JOB, **{name: "s" * (most + 1)})
     for verb in (store.enqueue_jobs([JOB, secret]), store.declare_job(secret, seen=seen())):

@@ -1,4 +1,7 @@
-"""What only the text of SQL Server's statements can show here: locks and overflows are seen on a server."""
+"""Rules about the text of SQL Server's statements.
+
+Locks and overflows can be seen on a server only.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ _COUNTED = re.compile(r"IF @\S+ <> @\w+\s+THROW (\d+), N'(.+)', 1;\s+COMMIT TRAN
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_rows_that_are_held_are_not_skipped(verb: str) -> None:
-    """The first write locks. A later one that skips, or goes another way, might leave a row whose end is recorded."""
+def test_locked_rows_are_not_skipped(verb: str) -> None:
+    """The first write locks. A later one that skips rows could leave a row whose end is recorded."""
     _, *later = _WRITE.findall(read_sql("mssql", verb))
     assert later
     for write in later:
@@ -30,8 +33,8 @@ def test_rows_that_are_held_are_not_skipped(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_rows_that_were_not_reached_undo_everything(verb: str) -> None:
-    """What was locked and what was written are counted before the commit; the answer then means: not applied, again."""
+def test_missed_rows_undo_everything(verb: str) -> None:
+    """Locked and written rows are counted before the commit; a difference means: not applied, send again."""
     counted = _COUNTED.search(read_sql("mssql", verb))
     assert counted is not None
     error = answered(int(counted[1]), counted[2], verb=verb, writes=True)
@@ -41,5 +44,5 @@ def test_rows_that_were_not_reached_undo_everything(verb: str) -> None:
 
 @pytest.mark.parametrize("file", STATEMENTS, ids=lambda file: file.name)
 def test_durations_are_added_as_minutes(file: Path) -> None:
-    """DATEADD takes an int, and a hundred years are too many seconds for one: a long delay would be refused."""
+    """DATEADD takes an int, too small for a hundred years in seconds: a long delay would be refused."""
     assert not re.search(r"DATEADD\(\s*SECOND,(?!\s*-?\d+,)", file.read_text())

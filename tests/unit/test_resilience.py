@@ -1,4 +1,7 @@
-"""Retry and circuit breaker together, as callers meet them, in virtual time. Each decision alone: test_breaker.py."""
+"""Retry and circuit breaker together, as callers use them, in virtual time.
+
+Each decision alone: test_breaker.py.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ T = TypeVar("T")
 
 
 class Jumps(selectors.DefaultSelector):
-    """Instead of waiting, moves the time on."""
+    """Moves the time on instead of waiting."""
 
     now = 0.0
 
@@ -41,7 +44,7 @@ class Jumps(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time jumps to the next timer as soon as nothing else is to be done."""
+    """An event loop whose time jumps to the next timer when nothing else is ready."""
 
     def __init__(self) -> None:
         self.jumps = Jumps()
@@ -65,7 +68,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 class Database:
-    """Answers each statement with the next of its answers, and then with the last one again."""
+    """Answers each statement with the next of its answers, and then repeats the last."""
 
     def __init__(self, *answers: Exception | str, seconds: float = 0.0) -> None:
         self.answers = list(answers)
@@ -131,7 +134,7 @@ def scripted(answers: Iterable[str]) -> Database:
 
 
 def expected_sends(answers: list[str], attempts: int, *, resend_ambiguous: bool) -> int:
-    """How many of these answers a caller gets to see."""
+    """How many of these answers a caller gets."""
     again = {"transient", "ambiguous"} if resend_ambiguous else {"transient"}
     ends = (n for n, answer in enumerate(answers, 1) if answer not in again)
     return min(next(ends, len(answers)), attempts + 1)
@@ -139,9 +142,9 @@ def expected_sends(answers: list[str], attempts: int, *, resend_ambiguous: bool)
 
 @given(st.lists(ANSWERS, min_size=8, max_size=8), st.integers(0, 6), st.booleans())
 def test_what_is_sent_again_and_how_often(answers: list[str], attempts: int, resend_ambiguous: bool) -> None:
-    """Transient errors are sent again, ambiguous ones only on request, others end it at once; never over the limit.
+    """Transient errors are sent again, ambiguous ones only on request, others end the call; never over the limit.
 
-    What surfaces is the last answer, or a doubt that no result has settled.
+    The caller gets the last answer, or a doubt that no result has settled.
     """
 
     async def scenario() -> tuple[Database, str]:
@@ -161,7 +164,7 @@ def test_what_is_sent_again_and_how_often(answers: list[str], attempts: int, res
 
 @pytest.mark.parametrize("later", [TransientError, ConflictError, AccessRefused, SettingsError, SchemaError])
 def test_a_doubt_survives_any_later_error(later: type[ReltaskError]) -> None:
-    """Lost answer, then "not applied", or "not let in": the first try may still have been applied: say so."""
+    """Lost answer, then "not applied" or "refused": the error says that the first try may have been applied."""
 
     async def scenario() -> None:
         database = Database(AmbiguousError("lost"), later("said of the second try"))
@@ -174,7 +177,7 @@ def test_a_doubt_survives_any_later_error(later: type[ReltaskError]) -> None:
 
 
 def test_a_doubt_survives_a_breaker_that_opens_meanwhile() -> None:
-    """The same where the second try is not even sent: CircuitOpen would claim that nothing was applied."""
+    """The same if the second try is not sent: CircuitOpen would claim that nothing was applied."""
 
     async def scenario() -> None:
         guarded = policy()
@@ -191,7 +194,7 @@ def test_a_doubt_survives_a_breaker_that_opens_meanwhile() -> None:
 
 
 def test_a_cancelled_wait_sends_nothing_more() -> None:
-    """Cancelling a caller between two tries ends it there."""
+    """Cancelling a caller between two tries ends the call there."""
 
     async def scenario() -> None:
         guarded, database = policy(), scripted(["transient"])
@@ -211,7 +214,7 @@ def test_a_cancelled_wait_sends_nothing_more() -> None:
 
 @pytest.mark.parametrize("refusal", [ConflictError("key taken"), PermanentError("no such table")])
 def test_a_refusal_counts_as_an_answer(refusal: Exception) -> None:
-    """A constraint or a permission speaks for a database that is there: it surfaces at once and never opens."""
+    """A constraint or a permission error comes from a working database: it is raised at once and never opens."""
 
     async def scenario() -> None:
         guarded = policy(breaker_failures=2)
@@ -300,7 +303,7 @@ def test_a_failed_probe_costs_a_whole_reset_time() -> None:
 
 @given(st.integers(1, 20), st.integers(1, 20))
 def test_a_cancelled_probe_frees_its_place(cancelled: int, callers: int) -> None:
-    """However many probes are cancelled one after another, the next caller is let through, and only one of them."""
+    """However many probes are cancelled, the next caller is let through, and only one."""
 
     async def scenario() -> None:
         guarded, silent = policy(), Database("ok", seconds=5.0)
@@ -321,8 +324,8 @@ def test_a_cancelled_probe_frees_its_place(cancelled: int, callers: int) -> None
     run(scenario())
 
 
-def test_a_probe_that_ends_in_a_mistake_frees_its_place() -> None:
-    """An exception that is not the database's teaches nothing: the next caller may probe."""
+def test_a_probe_that_ends_in_another_error_frees_its_place() -> None:
+    """An exception that is not the database's says nothing about it: the next caller may probe."""
 
     async def scenario() -> None:
         guarded = policy()
@@ -337,7 +340,7 @@ def test_a_probe_that_ends_in_a_mistake_frees_its_place() -> None:
 
 
 def test_a_listener_that_raises_does_not_keep_the_probes_place() -> None:
-    """on_change is somebody else's code: its mistake surfaces, and the breaker can still close."""
+    """on_change is the user's code: its error is raised, and the breaker can still close."""
 
     async def scenario() -> None:
         def listener(state: str) -> None:
@@ -357,7 +360,7 @@ def test_a_listener_that_raises_does_not_keep_the_probes_place() -> None:
 
 @pytest.mark.parametrize("wrong", [{"breaker_failures": 0}, {"breaker_reset": -1.0}, {"attempts": -1}, {"first": -0.1}])
 def test_numbers_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
-    """A mistake in the settings is an error when the policy is made, not when the database is away."""
+    """A mistake in the settings is an error when the policy is made, not during an outage."""
     with pytest.raises(UsageError):
         policy(**wrong)
 
@@ -366,7 +369,7 @@ def test_numbers_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
 
 
 class Outage:
-    """A database that is away between two moments, and a witness of what reaches it and when."""
+    """A database that is away for a time, and records what reaches it and when."""
 
     def __init__(self, start: float, end: float, rng: random.Random) -> None:
         self.start, self.end, self.rng = start, end, rng
@@ -395,7 +398,7 @@ class Outage:
         return "ok"
 
     async def caller(self) -> None:
-        """Call again and again, sometimes losing patience, until the outage is long over."""
+        """Call repeatedly, sometimes with a timeout, until long after the outage."""
         while asyncio.get_running_loop().time() < self.end + 30:
             try:
                 async with asyncio.timeout(self.rng.choice([0.5, 3, 60])):
@@ -407,7 +410,7 @@ class Outage:
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.floats(0, 5), st.floats(0, 60))
 def test_an_outage_under_load(seed: int, callers: int, start: float, length: float) -> None:
-    """Many impatient callers and an outage: never two probes, never a send before its time, and closed in the end."""
+    """Many callers with timeouts and an outage: never two probes, never an early send, and closed in the end."""
 
     async def scenario() -> None:
         outage = Outage(start, start + length, random.Random(seed))

@@ -1,4 +1,4 @@
-"""When a job runs next: rules that hold for any schedule and any clock, then the examples people ask about."""
+"""When a job runs next: rules for any schedule and any clock, then frequent examples."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def with_missed(grid: Schedule, missed: Missed, limit: int = 100) -> Schedule:
 
 
 def following(grid: Schedule, point: datetime) -> datetime:
-    """The grid point after a moment, for a run that took no time."""
+    """The first aligned time after a moment, for a run that took no time."""
     return next_slot(with_missed(grid, "once"), nominal=point, started=point, finished=point).at
 
 
@@ -75,7 +75,7 @@ def points_between(grid: Schedule, after: datetime, until: datetime) -> list[dat
 @quick
 @given(schedule=st.one_of(plain, grids), nominal=moments, started=moments, finished=moments)
 def test_next_is_strictly_later(schedule: Schedule, nominal: datetime, started: datetime, finished: datetime) -> None:
-    """The next slot is strictly later than the last one, whatever the clocks did."""
+    """The next slot is strictly later than the last one, whatever the clocks show."""
     answer = next_slot(schedule, nominal=nominal, started=started, finished=finished)
     assert answer.at > nominal
     for earlier, later in pairwise([nominal, *answer.skipped, answer.at]):
@@ -117,7 +117,7 @@ def test_aligned_slots_lie_on_the_grid(
 @quick
 @given(cron=grids.filter(lambda grid: isinstance(grid, Cron)), nominal=moments, length=st.timedeltas(MINUTE, 5 * HOUR))
 def test_cron_slots_lie_on_the_grid(cron: Schedule, nominal: datetime, length: timedelta) -> None:
-    """Cron slots, run or skipped, are points that the expression itself names."""
+    """Cron slots, run or skipped, are times that the expression names."""
     answer = next_slot(cron, nominal=nominal, started=nominal, finished=nominal + length)
     for point in [answer.at, *answer.skipped]:
         assert following(cron, point - timedelta(microseconds=1)) == point
@@ -126,7 +126,7 @@ def test_cron_slots_lie_on_the_grid(cron: Schedule, nominal: datetime, length: t
 @quick
 @given(grid=grids, nominal=moments, late=intervals, length=intervals)
 def test_once_covers_all_that_was_missed(grid: Schedule, nominal: datetime, late: timedelta, length: timedelta) -> None:
-    """With missed="once" one body yields one slot: the first point after its start, and nothing is listed."""
+    """With missed="once" one body gives one slot: the first time after its start, and none is listed as skipped."""
     started = nominal + late
     answer = next_slot(with_missed(grid, "once"), nominal=nominal, started=started, finished=started + length)
     assert answer.at == following(grid, started)
@@ -134,7 +134,7 @@ def test_once_covers_all_that_was_missed(grid: Schedule, nominal: datetime, late
 
 
 def reachable_end(grid: Schedule, nominal: datetime, steps: int) -> datetime:
-    """A moment that lies so many points after the nominal time."""
+    """A moment that is `points` times after the nominal time."""
     for _ in range(steps):
         nominal = following(grid, nominal)
     return nominal
@@ -144,7 +144,7 @@ def reachable_end(grid: Schedule, nominal: datetime, steps: int) -> datetime:
 @quick
 @given(grid=grids, nominal=moments, steps=st.integers(0, 40), late=st.floats(0, 1), grace=graces)
 def test_skip_leaves_no_gap(grid: Schedule, nominal: datetime, steps: int, late: float, grace: timedelta) -> None:
-    """With missed="skip" the newest point runs if it is within the grace; skipped ones and the next leave no gap."""
+    """With missed="skip" the newest time runs if it is within the grace; skipped ones and the next leave no gap."""
     end = reachable_end(grid, nominal, steps)
     finished = end + late * (following(grid, end) - end)
     skip = msgspec.structs.replace(with_missed(grid, "skip"), missed_grace=grace)
@@ -159,7 +159,7 @@ def test_skip_leaves_no_gap(grid: Schedule, nominal: datetime, steps: int, late:
 @quick
 @given(grid=grids, nominal=moments, steps=st.integers(0, 40), limit=st.integers(1, 30))
 def test_all_runs_each_up_to_its_limit(grid: Schedule, nominal: datetime, steps: int, limit: int) -> None:
-    """With missed="all" each point runs, except the oldest beyond the limit; skipped and next leave no gap."""
+    """With missed="all" each time runs, except the oldest beyond the limit; skipped and next leave no gap."""
     finished = reachable_end(grid, nominal, steps)
     answer = next_slot(with_missed(grid, "all", limit), nominal=nominal, started=nominal, finished=finished)
     assert len(answer.skipped) == max(0, steps - limit)
@@ -170,7 +170,7 @@ def test_all_runs_each_up_to_its_limit(grid: Schedule, nominal: datetime, steps:
     "grid", [Every(timedelta(seconds=1), align=True), Cron("* * * * * *"), Cron("* * * * * *", "Europe/Berlin")]
 )
 def test_a_year_of_outage_is_bounded(grid: Schedule) -> None:
-    """After a year without a worker a schedule of each second lists its newest missed points and no more."""
+    """After a year without a worker a schedule of every second lists its newest missed times up to the limit."""
     back = NOON + timedelta(days=365)
     skip = next_slot(with_missed(grid, "skip"), nominal=NOON, started=back, finished=back)
     assert skip.at == back
@@ -181,8 +181,8 @@ def test_a_year_of_outage_is_bounded(grid: Schedule) -> None:
     assert catch_up.skipped[-1] == back - timedelta(seconds=10)
 
 
-def test_clock_put_back() -> None:
-    """A database clock put back by a day neither repeats nor reorders slots."""
+def test_clock_set_back() -> None:
+    """A database clock set back by a day neither repeats nor reorders slots."""
     yesterday = NOON - timedelta(days=1)
     plain_next = next_slot(Every(MINUTE), nominal=NOON, started=yesterday, finished=yesterday)
     assert plain_next.at == NOON + timedelta(microseconds=1)
@@ -191,8 +191,8 @@ def test_clock_put_back() -> None:
         assert next_slot(grid, nominal=NOON, started=yesterday, finished=yesterday) == (NOON + MINUTE, ())
 
 
-def test_the_picture() -> None:
-    """The example drawn at the top of the module."""
+def test_the_example_of_the_docstring() -> None:
+    """The example at the top of the module."""
     times = {"nominal": NOON, "started": NOON + 2.4 * MINUTE, "finished": NOON + 3.5 * MINUTE}
     two, three, four, five = (NOON + n * MINUTE for n in range(1, 5))
     assert next_slot(Every(MINUTE, align=True), **times) == (four, ())
@@ -219,19 +219,19 @@ def test_first_slot() -> None:
     [
         ("skip", 61, 1, True),
         ("skip", 60, 1, False),  # the grace itself is still in time
-        ("skip", 3600, 2, False),  # a retry was started in time once; it goes on
+        ("skip", 3600, 2, False),  # a retry started in time once; it continues
         ("once", 3600, 1, False),
         ("all", 3600, 1, False),
     ],
 )
 def test_is_missed(missed: Missed, late: int, attempt: int, expected: bool) -> None:
-    """Only missed="skip" drops a slot, only when it is later than the grace, and only at its first attempt."""
+    """Only missed="skip" drops a slot, only if it is later than the grace, and only at its first attempt."""
     cron = Cron("0 * * * *", missed=missed)
     assert is_missed(cron, nominal=NOON, claimed_at=NOON + timedelta(seconds=late), attempt=attempt) is expected
 
 
 def test_plain_intervals_are_never_missed() -> None:
-    """An interval that counts from the last run runs however late it is."""
+    """An interval that counts from the last run is run however late it is."""
     assert not is_missed(Every(MINUTE), nominal=NOON, claimed_at=NOON + 9 * HOUR, attempt=1)
 
 
@@ -239,7 +239,7 @@ def test_plain_intervals_are_never_missed() -> None:
     ("old", "new", "expected"),
     [
         (Every(HOUR), Every(MINUTE), NOON + MINUTE),  # shortened: not an hour from now
-        (Every(HOUR), Every(2 * HOUR), NOON + 30 * MINUTE),  # lengthened: the promised slot stays
+        (Every(HOUR), Every(2 * HOUR), NOON + 30 * MINUTE),  # lengthened: the announced slot stays
         (None, Every(HOUR), NOON),
         (Cron("0 9 * * *"), Every(HOUR), NOON),
         (Every(HOUR), Cron("0 9 * * *"), datetime(2025, 6, 12, 9, 0, tzinfo=UTC)),
@@ -248,12 +248,12 @@ def test_plain_intervals_are_never_missed() -> None:
     ],
 )
 def test_changed_declaration(old: Schedule | None, new: Schedule, expected: datetime) -> None:
-    """A changed declaration takes effect from now on, and a plain interval never pushes its next slot away."""
+    """A changed declaration applies from now on, and a plain interval never delays its next slot."""
     assert next_after_change(old, new, next_run_time=NOON + 30 * MINUTE, now=NOON) == expected
 
 
 def test_changed_treatment_of_missed_slots_moves_nothing() -> None:
-    """A slot that is due already is not lost when only `missed` changes."""
+    """A slot that is due is not lost if only `missed` changes."""
     due = NOON - HOUR
     old, new = Cron("0 * * * *"), Cron("0 * * * *", missed="all")
     assert next_after_change(old, new, next_run_time=due, now=NOON) == due
@@ -286,7 +286,7 @@ def test_json_round_trip(schedule: Schedule, grace: timedelta) -> None:
     ],
 )
 def test_stored_text(schedule: Schedule, text: str, words: str) -> None:
-    """The row holds JSON that a person can read and write: durations as text, defaults left out."""
+    """The row has readable JSON: durations as text, defaults left out."""
     assert encode(schedule) == text
     assert decode(text) == schedule
     assert describe(schedule) == words
@@ -310,8 +310,8 @@ def test_stored_text(schedule: Schedule, text: str, words: str) -> None:
         '{"cron":"\ud800"}',
     ],
 )
-def test_rubbish_is_refused(text: str) -> None:
-    """A row that holds no schedule is an error of one kind, never a crash of another."""
+def test_invalid_text_is_refused(text: str) -> None:
+    """A row without a valid schedule raises one kind of error, never another."""
     with pytest.raises(DeclarationError):
         decode(text)
 
@@ -320,7 +320,7 @@ def test_rubbish_is_refused(text: str) -> None:
 
 
 def test_declarations() -> None:
-    """What people write becomes the value they mean; nothing written is no schedule."""
+    """What people write becomes the value they mean; nothing written means no schedule."""
     assert make_schedule() is None
     assert make_schedule(every="1h30m") == Every(90 * MINUTE)
     assert make_schedule(every=HOUR, align=True, missed="skip", missed_grace="5m") == Every(
@@ -368,20 +368,20 @@ def test_declarations() -> None:
     ],
 )
 def test_wrong_declarations(options: dict[str, Any], words: str) -> None:
-    """Whatever cannot be right is refused, with what to write instead."""
+    """An impossible declaration is refused, with what to write instead."""
     with pytest.raises(DeclarationError) as caught:
         make_schedule(**options)
     assert words in str(caught.value)
 
 
 def test_a_time_that_never_comes() -> None:
-    """An expression without any time is refused when it is declared, not found out when it is due."""
+    """An expression that never matches is refused at its declaration, not when it is due."""
     with pytest.raises(DeclarationError, match="never matches"):
         make_schedule(cron="0 0 */31 * mon#5")  # the first of a month is never its fifth Monday
 
 
 def test_intervals_need_no_calendar() -> None:
-    """A program with intervals alone pays neither for cronsim nor for time zones at its start."""
+    """A program with intervals only loads neither cronsim nor time zones."""
     program = (
         'import sys; from reltask.model.schedule import decode; decode(\'{"every":"10m"}\'); '
         "sys.exit(bool({'cronsim', 'zoneinfo'} & set(sys.modules)))"

@@ -1,4 +1,4 @@
-"""SQL as it stands in its file, rewritten for a driver: only parameters change, and nothing else looks like one."""
+"""A statement from its file, rewritten for a driver: only parameters change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPAQUE = [
     "$body$ :name $$ ; $body$",
     "now()::timestamptz",
 ]
-"""Pieces in which `:name` is not a parameter, whatever surrounds them."""
+"""Pieces in which `:name` is not a parameter, in any context."""
 
 PLAIN = ["select ", "a", " = ", ", ", "1", "(", ")", "\n", " - ", " / ", "$1", "[1]", "* "]
 
@@ -42,7 +42,7 @@ pieces = st.one_of(
 
 @given(text=st.text(alphabet="ab:;'\"$[]-/*\n 1_é", max_size=60))
 def test_tokens_are_the_text(text: str) -> None:
-    """Nothing is lost or invented: joined together the tokens are the text, however broken it is."""
+    """Nothing is lost or added: the joined tokens are the text, however broken it is."""
     assert "".join(piece for _, piece in tokens(text)) == text
 
 
@@ -57,7 +57,7 @@ def test_only_parameters_are_parameters(parts: list[tuple[str, bool]]) -> None:
 
 @given(parts=st.lists(pieces, max_size=12))
 def test_each_style_says_the_same(parts: list[tuple[str, bool]]) -> None:
-    """Putting the names back into any style's text gives the file's text again."""
+    """Putting the names back into any style's text gives the file's text."""
     sql = " ".join(text for text, _ in parts)
     numbers = {name: f"${n}" for n, name in enumerate(compile_statement(sql, "numbered").names, start=1)}
     assert compile_statement(sql, "named").text == sql
@@ -78,32 +78,32 @@ def test_each_style_says_the_same(parts: list[tuple[str, bool]]) -> None:
     ],
 )
 def test_styles(style: Style, text: str, names: tuple[str, ...]) -> None:
-    """A parameter that stands twice is one number for asyncpg and two marks for ODBC."""
+    """A parameter used twice is one number for asyncpg and two marks for ODBC."""
     assert compile_statement("select :a, :b::text, :a", style) == Statement(text, names)
 
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("piece", OPAQUE)
 def test_opaque_pieces_are_left_alone(piece: str, style: Style) -> None:
-    """What only looks like a parameter reaches the driver unchanged, and asks for no value."""
+    """What only looks like a parameter reaches the driver unchanged, and needs no value."""
     assert compile_statement(f"select {piece}", style) == Statement(f"select {piece}", ())
 
 
 def test_percent_signs_survive_psycopg() -> None:
-    """It reads each % as the begin of a placeholder, in strings and comments too; a doubled one it takes back."""
+    """It reads each % as the start of a placeholder, in strings and comments too; a doubled one becomes one."""
     sql = "select 7 % :n, '%', :n::text -- 100 %"
     assert compile_statement(sql, "pyformat") == Statement("select 7 %% %(n)s, '%%', %(n)s::text -- 100 %%", ("n",))
     assert compile_statement(sql, "named").text == sql
 
 
-def test_the_picture() -> None:
-    """The example drawn at the top of the module."""
+def test_the_example_of_the_docstring() -> None:
+    """The example at the top of the module."""
     statement = compile_statement("select :now::timestamptz, ':not' -- :nor this", "numbered")
     assert statement == Statement("select $1::timestamptz, ':not' -- :nor this", ("now",))
 
 
 def test_arguments_in_order() -> None:
-    """Values are given by name and handed over in the driver's order; one that is missing raises at once."""
+    """Values are given by name and passed in the driver's order; a missing one raises at once."""
     statement = compile_statement("select :b, :a, :b", "qmark")
     assert statement.arguments({"a": 1, "b": 2, "unused": 3}) == [2, 1, 2]
     with pytest.raises(KeyError, match="'b'"):
@@ -111,7 +111,7 @@ def test_arguments_in_order() -> None:
 
 
 def test_sqlite_agrees() -> None:
-    """A real driver finds the same parameters, once by name and once by place."""
+    """A real driver finds the same parameters, by name and by position."""
     sql = 'select :b, \':a\', /* :a */ ":b" from (select 3 as ":b") -- :c\n where :a = :a'
     values: dict[str, object] = {"a": 1, "b": 2}
     connection = sqlite3.connect(":memory:")
@@ -138,12 +138,12 @@ def test_sqlite_agrees() -> None:
     ],
 )
 def test_split(script: str, statements: list[str]) -> None:
-    """A semicolon ends a statement unless it stands in a string, name, comment or body; remarks alone are none."""
+    """A semicolon ends a statement unless it is in a string, name, comment or body; comments alone are none."""
     assert split(script) == statements
 
 
 @given(bodies=st.lists(st.sampled_from(OPAQUE).map(lambda piece: f"select {piece}".strip()), max_size=6))
 def test_split_undoes_joining(bodies: list[str]) -> None:
-    """Statements joined by semicolons come apart where they were joined."""
+    """Statements joined by semicolons are split where they were joined."""
     closed = [f"{body}\n + 1" for body in bodies]
     assert split(";\n".join(closed)) == closed

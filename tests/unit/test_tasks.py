@@ -30,7 +30,7 @@ async def plain(a: int, b: int = 2) -> int:
 
 
 def test_decorated_function_stays_a_function(app: App) -> None:
-    """A task can be called directly, keeps its name and its docstring, and can be read back."""
+    """A task can be called directly, and keeps its name, docstring and source."""
     task = app.task(plain)
     assert asyncio.run(task(1, b=3)) == 4
     shown: Any = task
@@ -41,7 +41,7 @@ def test_decorated_function_stays_a_function(app: App) -> None:
 
 
 def test_context_stays_a_parameter_of_the_direct_call(app: App) -> None:
-    """A direct call passes whatever ctx the caller has: a test needs no worker."""
+    """A direct call passes any ctx: a test needs no worker."""
 
     @app.task
     def double(ctx: SyncContext, number: int) -> tuple[object, int]:
@@ -61,7 +61,7 @@ def test_kind_follows_from_the_function(app: App) -> None:
 
 
 def test_duplicate_name_is_an_error_that_suggests_one(app: App) -> None:
-    """Two tasks of one name, also by alias: refused, both places named, and what to write."""
+    """Two tasks of one name, also by alias, are refused: the error names both places, and what to write."""
     app.task(plain)
     with pytest.raises(DeclarationError, match=r"Two tasks are called 'plain'.*name=\"plain_2\"") as caught:
         app.task(plain)
@@ -80,7 +80,7 @@ def test_refused_task_leaves_no_trace(app: App) -> None:
 
 
 def test_unknown_task_suggests_the_nearest_name(app: App) -> None:
-    """A slip of the pen is answered with the name that was meant."""
+    """The error suggests the probable name."""
     app.task(name="send_welcome")(plain)
     with pytest.raises(UnknownTask, match="Did you mean 'send_welcome'"):
         app.get_task("send_welcom")
@@ -91,7 +91,7 @@ def test_unknown_task_suggests_the_nearest_name(app: App) -> None:
 
 
 def test_context_of_the_wrong_kind_is_refused(app: App) -> None:
-    """`Context` in `async def`, `SyncContext` in `def`: a mismatch is an error when the decorator runs."""
+    """`Context` in `async def`, `SyncContext` in `def`: a mismatch raises at the decorator."""
 
     def sync(ctx: Context) -> None: ...
 
@@ -116,7 +116,7 @@ def test_context_must_be_the_first_parameter(app: App) -> None:
 
 
 def test_context_is_given_by_position(app: App) -> None:
-    """Behind a star no body could be given it, and as a star it would be a tuple."""
+    """A keyword-only parameter could not be passed, and *args would be a tuple."""
 
     async def by_name(*, ctx: Context) -> None: ...
 
@@ -133,7 +133,7 @@ def test_context_is_given_by_position(app: App) -> None:
 
 
 def test_context_is_annotated_as_itself(app: App) -> None:
-    """Inside another annotation it would be taken for an argument, and never be given."""
+    """Inside another annotation it would look like an argument, and never be passed."""
 
     async def perhaps(ctx: Context | None = None) -> None: ...
 
@@ -202,7 +202,7 @@ def test_generators_are_refused(app: App) -> None:
     ],
 )
 def test_malformed_options_are_refused_at_the_decorator(app: App, options: dict[str, object], why: str) -> None:
-    """Each wrong option is one clear DeclarationError, and nothing is registered."""
+    """Each wrong option raises one clear DeclarationError, and nothing is registered."""
 
     async def task() -> None: ...
 
@@ -213,7 +213,7 @@ def test_malformed_options_are_refused_at_the_decorator(app: App, options: dict[
 
 
 def test_recurring_task_needs_no_arguments(app: App) -> None:
-    """A schedule calls its task without arguments: parameters without defaults are refused, with the way out."""
+    """A schedule calls its task without arguments: parameters without defaults are refused, with an alternative."""
 
     async def needs(user: int) -> None: ...
 
@@ -222,7 +222,7 @@ def test_recurring_task_needs_no_arguments(app: App) -> None:
 
 
 def test_declaration_hash_changes_with_what_is_declared() -> None:
-    """The hash sees schedule, queue, priority, attempts, lock timeout and arguments; not the id, not the version."""
+    """The hash covers schedule, queue, priority, attempts, lock timeout and arguments; not id and version."""
 
     def job(**fields: object) -> NewJob:
         return NewJob(**{"id": uuid4(), "task": "t", "schedule": '{"every":"10m"}', **fields})  # type: ignore[arg-type]
@@ -242,7 +242,7 @@ def test_declaration_hash_changes_with_what_is_declared() -> None:
 
 @pytest.mark.parametrize("what", [functools.partial(plain, 1), "plain", None])
 def test_only_functions_become_tasks(app: App, what: Any) -> None:
-    """What has no name, no signature of its own, or cannot be called is refused, with what to write instead."""
+    """Objects without a name or signature, or that cannot be called, are refused, with what to write instead."""
     decorators: list[Any] = [app.task, app.task(name="named")]
     for decorate in decorators:
         with pytest.raises(DeclarationError, match=f"A task is a function, not {type(what).__name__}.*async def"):
@@ -251,7 +251,7 @@ def test_only_functions_become_tasks(app: App, what: Any) -> None:
 
 
 def test_only_tasks_are_scheduled(app: App) -> None:
-    """A function that nobody has decorated is named, with the decorator that it lacks; task.using(…) is a task."""
+    """An undecorated function is named, with the missing decorator; task.using(…) is a task."""
     schedule: Any = app.schedule
     with pytest.raises(DeclarationError, match=r"takes a task, not function. Decorate it with @app.task"):
         schedule(plain, every="1h")
@@ -260,21 +260,21 @@ def test_only_tasks_are_scheduled(app: App) -> None:
 
 
 def test_version_is_a_text() -> None:
-    """A number would be found out at the next deploy, when a worker compares it with the one that is stored."""
+    """A number would fail at the next deploy, when a worker compares it with the stored one."""
     number: Any = 2
     with pytest.raises(ConfigurationError, match=r"version=2 is not a string. Write it in quotes"):
         App("sqlite:////nowhere/reltask.db", version=number)
 
 
 def test_misspelt_option_is_refused_with_the_right_one(app: App) -> None:
-    """An option that does not exist is an error that names the task and suggests what was meant."""
+    """An unknown option is an error that names the task and suggests the right one."""
     decorate: Any = app.task
     with pytest.raises(DeclarationError, match=r"Task plain: @app.task has no option 'evry'. Did you mean 'every'\?"):
         decorate(evry="10m")(plain)
 
 
 def test_shortest_lock_timeout(app: App) -> None:
-    """What `app.lease` calls long enough is long enough for a claim, of a task, a call or a worker."""
+    """The shortest length for `app.lease` is also valid for the claims of a task, a call or a worker."""
     task = app.task(lock_timeout="500ms")(plain)
     assert task.using(lock_timeout="500ms").call(1).job(uuid4()).lock_timeout == timedelta(milliseconds=500)
     shortest = App("sqlite:////nowhere/reltask.db", settings={"worker.lock_timeout": "500ms"})
@@ -291,7 +291,7 @@ def test_using_twice_keeps_what_was_said_first(app: App) -> None:
 
 
 def test_schedule_takes_the_key_of_its_call(app: App) -> None:
-    """A key may stand in the call or beside it, also in both if it is the same; the call's other options hold."""
+    """A key may be in the call or beside it, also in both if it is the same; the call's other options apply."""
     task = app.task(plain)
     app.schedule(task.using(key="k7", queue="mail").call(7), every="1h")
     app.schedule(task.using(key="k8").call(8), key="k8", every="1h")
@@ -303,7 +303,10 @@ def test_schedule_takes_the_key_of_its_call(app: App) -> None:
 
 
 def test_grace_that_a_claim_can_meet(app: App) -> None:
-    """A claim is always a little late: less than a second would skip every slot. Rows that have less are still read."""
+    """A claim is always a little late: less than a second would skip every slot.
+
+    Rows with less are still read.
+    """
 
     @app.task(cron="0 9 * * *", missed="skip", missed_grace="1s")
     async def task() -> None: ...
@@ -324,7 +327,7 @@ def test_grace_that_a_claim_can_meet(app: App) -> None:
     ],
 )
 def test_schedule_refuses_what_it_would_drop(app: App, options: dict[str, Any], why: str) -> None:
-    """A schedule says itself when it runs, and has one key: what the call says otherwise is refused, with a remedy."""
+    """A schedule has its own times and key: other ones in the call are refused, with a remedy."""
     call = app.task(plain).using(**options).call(1)
     with pytest.raises(DeclarationError, match=f"Task plain: {why}.* (Leave|Give)"):
         app.schedule(call, key="b", every="1h")

@@ -1,7 +1,7 @@
-"""Rules about the files themselves: what a linter does not know and a reader would trip over.
+"""Rules about the files themselves that no linter checks.
 
-Each rule is a function from text to complaints. It is run on every file of the tree, and on a planted mistake, so that
-a rule that has gone blind is noticed.
+Each rule is a function from text to complaints. It is run on every file of the tree, and on a
+planted mistake, so that a rule that finds nothing is noticed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from reltask.stores.store import Store
 ROOT = Path(__file__).parents[2]
 STORES = ROOT / "src/reltask/stores"
 ITSELF = "tests/unit/test_tree.py"
-"""Full of planted mistakes."""
+"""This file contains planted mistakes."""
 Rule = Callable[[str], list[str]]
 
 
 @cache
 def tree() -> dict[str, str]:
-    """Every text file that belongs to the project, by its path; new ones count before they are added."""
+    """Every text file of the project, by its path; new ones count before they are added."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
@@ -44,7 +44,7 @@ def read(path: Path) -> str | None:
 
 
 def complaints(rule: Rule, *suffixes: str, under: str = "") -> list[str]:
-    """What a rule says about the files with these suffixes."""
+    """The complaints of a rule about the files with these suffixes."""
     chosen = ((path, text) for path, text in tree().items() if path.startswith(under) and path.endswith(suffixes or ""))
     return [f"{path}: {complaint}" for path, text in chosen for complaint in rule(text)]
 
@@ -65,12 +65,12 @@ def of_one_machine(text: str) -> list[str]:
 
 
 def test_nothing_is_left_unfinished() -> None:
-    """What is in the tree is done: no markers for later, no stubs."""
+    """No markers for later, and no stubs."""
     assert complaints(unfinished) == []
 
 
 def test_nothing_names_one_machine() -> None:
-    """No home folders and no package registries: a clone works wherever it is."""
+    """No home folders and no package registries: a clone works anywhere."""
     assert complaints(of_one_machine) == []
 
 
@@ -91,7 +91,7 @@ def unlocked(text: str) -> list[str]:
 
 
 def test_the_lock_file_holds_versions_and_hashes_and_nothing_else() -> None:
-    """Every package is pinned and hashed; where it comes from is the business of whoever installs."""
+    """Every package is pinned and hashed; the installer chooses the source."""
     assert complaints(unlocked, "requirements-dev.txt") == []
 
 
@@ -104,7 +104,7 @@ def unpinned(text: str) -> list[str]:
 
 
 def test_actions_are_pinned_by_commit() -> None:
-    """A tag can be moved by somebody else, a commit cannot; the version stands beside it for people."""
+    """A tag can be moved by its owner, a commit cannot; the version is beside it, for people."""
     assert complaints(unpinned, ".yml", under=".github/") == []
 
 
@@ -117,7 +117,7 @@ SQL = re.compile(
 
 
 def glued_sql(text: str) -> list[str]:
-    """SQL that is put together in Python: by f-string, `+`, `%` or format."""
+    """SQL that is composed in Python: by f-string, `+`, `%` or format."""
     return [f"line {node.lineno}" for node in expressions(text) if glues(node) and SQL.search(literals(node))]
 
 
@@ -144,7 +144,7 @@ def literals(node: ast.expr) -> str:
 
 
 def test_no_sql_is_glued_together() -> None:
-    """A statement is a file that a person can read whole; values travel as parameters."""
+    """A statement is a file that can be read as a whole; values are parameters."""
     assert complaints(glued_sql, ".py", under="src/") == []
 
 
@@ -153,7 +153,7 @@ def test_no_sql_is_glued_together() -> None:
 WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 
 LOOK_AT_THE_WALL = ("src/reltask/producer/enqueue.py", "src/reltask/cli/doctor.py")
-"""Who may: a new id only sorts by it, and a doctor compares it with the database's."""
+"""Exceptions: a new id sorts by it, and the doctor compares it with the database's clock."""
 
 
 def wall_clock(text: str) -> list[str]:
@@ -174,7 +174,7 @@ def test_no_wall_clock() -> None:
     assert [complaint for complaint in found if not complaint.startswith(LOOK_AT_THE_WALL)] == []
 
 
-# Each rule sees its mistake
+# Each rule finds its mistake
 
 PLANTED: list[tuple[Rule, str]] = [
     (unfinished, "# TODO: later"),
@@ -196,7 +196,7 @@ PLANTED: list[tuple[Rule, str]] = [
     (wall_clock, "import datetime\ndatetime.datetime.now()"),
     (wall_clock, "from datetime import datetime\ndatetime.now(UTC)"),
 ]
-INNOCENT: list[tuple[Rule, str]] = [
+CORRECT: list[tuple[Rule, str]] = [
     (of_one_machine, "https://packages.example/project/reltask/ and src/work/home/ada/"),
     (unlocked, "click==8.1 ; sys_platform == 'win32' \\\n    --hash=sha256:" + "0" * 64),
     (unpinned, "- uses: actions/checkout@" + "0" * 40 + " # v7.0.1"),
@@ -207,13 +207,13 @@ INNOCENT: list[tuple[Rule, str]] = [
 
 @pytest.mark.parametrize(("rule", "text"), PLANTED)
 def test_a_rule_sees_a_planted_mistake(rule: Rule, text: str) -> None:
-    """A rule that cannot fail guards nothing."""
+    """A rule that finds no mistake is broken."""
     assert rule(text) != []
 
 
-@pytest.mark.parametrize(("rule", "text"), INNOCENT)
-def test_a_rule_leaves_the_innocent_alone(rule: Rule, text: str) -> None:
-    """A rule that cries wolf gets switched off."""
+@pytest.mark.parametrize(("rule", "text"), CORRECT)
+def test_a_rule_accepts_correct_text(rule: Rule, text: str) -> None:
+    """A rule with false alarms would be switched off."""
     assert rule(text) == []
 
 
@@ -233,7 +233,7 @@ HOUSEKEEPING = {
 }
 """Statements that migration, start-up, pruning and a task's own transaction need, below the seam."""
 OF_POSTGRES = {"enqueue_job", "complete_one_offs"}
-"""Plainer statements for one job, and for jobs that do not come again: most of them are such."""
+"""Simpler statements for one job, and for one-offs, which are the most frequent."""
 OF_MSSQL = {
     "find_schema",
     "commit_transaction",
@@ -242,9 +242,9 @@ OF_MSSQL = {
     "advisory_lock_held",
     "advisory_unlock",
 }
-"""What its driver has no call for."""
+"""What its driver has no function for."""
 WITHOUT = {"sqlite": {"signal", "signal_lease"}, "mssql": {"signal", "signal_lease"}}
-"""Verbs that need no statement in a store: SQLite and SQL Server have no notifications."""
+"""Verbs without a statement in a store: SQLite and SQL Server have no notifications."""
 
 
 def verbs() -> set[str]:
@@ -257,7 +257,7 @@ def stores() -> list[Path]:
 
 @pytest.mark.parametrize("store", stores(), ids=lambda folder: folder.name)
 def test_each_verb_is_a_file_and_each_file_a_verb(store: Path) -> None:
-    """`ls` is the table of contents: the same names in the seam and in every store."""
+    """The same names in the seam and in every store, so that `ls` lists the verbs."""
     files = {path.stem for path in (store / "sql").iterdir()}
     own = {"mssql": OF_MSSQL, "postgres": OF_POSTGRES}.get(store.name, set())
     assert files - HOUSEKEEPING - own == verbs() - WITHOUT.get(store.name, set())

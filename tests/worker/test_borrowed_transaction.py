@@ -295,9 +295,9 @@ def test_connection_inside_a_block(borrowed: BorrowedConnection) -> None:
     assert (borrowed.errors, borrowed.outcomes()) == ([], ["succeeded"])
 
 
-@pytest.mark.parametrize("lends", [True, False], ids=["own connection", "reltask's"])
+@pytest.mark.parametrize("borrows", [True, False], ids=["own connection", "reltask's"])
 @pytest.mark.parametrize("borrowed", [ON_SQLITE[0], ON_POSTGRES[2]], ids=repr, indirect=True)
-def test_a_schedule_enqueued_inside_has_its_first_slot(borrowed: BorrowedConnection, lends: bool) -> None:
+def test_a_schedule_enqueued_inside_has_its_first_slot(borrowed: BorrowedConnection, borrows: bool) -> None:
     """A schedule made in a block starts at its own next time, by the database's clock, and not at once."""
 
     @borrowed.app.task
@@ -306,7 +306,7 @@ def test_a_schedule_enqueued_inside_has_its_first_slot(borrowed: BorrowedConnect
 
     async def planning(ctx: SyncContext) -> None:
         async with borrowed.kind.connect(borrowed.url) as connection:
-            with ctx.transaction(connection=connection if lends else None):
+            with ctx.transaction(connection=connection if borrows else None):
                 borrowed.task.using(key="tenant", cron="0 9 * * *").enqueue_sync(1)
 
     plan.enqueue_sync()
@@ -399,7 +399,7 @@ async def test_a_commit_inside_the_block_is_noticed(app: App, tmp_path: Path) ->
 
     @app.task(max_attempts=1)
     def body(ctx: SyncContext) -> None:
-        with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+        with closing(sqlite3.connect(tmp_path / "user.db")) as connection:
             try:
                 with ctx.transaction(connection=connection):
                     connection.commit()
@@ -409,7 +409,7 @@ async def test_a_commit_inside_the_block_is_noticed(app: App, tmp_path: Path) ->
 
     await body.enqueue()
     await drain(app)
-    assert "was ended inside it" in str(errors[0])
+    assert "was ended inside the block" in str(errors[0])
     assert [run.outcome for run in await app.runs()] == ["failed"]
 
 
@@ -429,7 +429,7 @@ async def test_coroutine_for_a_result_undoes_both(app: App, tmp_path: Path) -> N
     (run,) = await job.runs()
     assert (run.outcome, await job.view() is not None) == ("failed", True)
     assert "never run" in (run.error or "")
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as file:
+    with closing(sqlite3.connect(tmp_path / "user.db")) as file:
         assert file.execute("select name from sqlite_master where name = 'effects'").fetchall() == []
 
 
@@ -459,7 +459,7 @@ async def test_a_commit_in_doubt_is_looked_up(app: App, tmp_path: Path, kind: ty
 
     @app.task(max_attempts=1)
     def body(ctx: SyncContext) -> None:
-        with closing(sqlite3.connect(tmp_path / "shop.db", factory=kind)) as connection:
+        with closing(sqlite3.connect(tmp_path / "user.db", factory=kind)) as connection:
             try:
                 with ctx.transaction(connection=connection) as tx:
                     tx.execute("create table effects (note text)")

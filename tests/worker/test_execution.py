@@ -17,7 +17,7 @@ from reltask.worker.run import Run
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
 
-def play(
+def run_once(
     harness: WorkerHarness, app: HarnessApp, task: str, count: int = 1
 ) -> list[tuple[str, str | None, str | None]]:
     """Enqueue the task, run what is due, and read the ledger: outcome, result, error."""
@@ -84,7 +84,7 @@ def test_result_that_cannot_be_stored_is_still_a_success(harness: WorkerHarness,
     async def give() -> object:
         return value
 
-    assert play(harness, app, "give") == [("succeeded", None, None)]
+    assert run_once(harness, app, "give") == [("succeeded", None, None)]
     (event,) = app.log.of(events.ResultNotStored)
     assert why in event.reason
 
@@ -171,7 +171,7 @@ def test_failure_keeps_the_traceback_of_the_tasks_own_code(harness: WorkerHarnes
     async def fail() -> None:
         raise ZeroDivisionError("by nought")
 
-    ((outcome, _, error),) = play(harness, app, "fail")
+    ((outcome, _, error),) = run_once(harness, app, "fail")
     assert (outcome, error and error.count("File ")) == ("failed", 1)
     assert error is not None
     assert error.startswith("Traceback (most recent call last):")
@@ -187,7 +187,7 @@ def test_long_traceback_is_cut_in_the_middle(harness: WorkerHarness) -> None:
     async def fail() -> None:
         raise RuntimeError("begin " + "x" * 5000 + " end")
 
-    ((_, _, error),) = play(harness, app, "fail")
+    ((_, _, error),) = run_once(harness, app, "fail")
     assert error is not None
     assert len(error) < 700
     assert "characters left out" in error
@@ -278,7 +278,7 @@ def test_body_cannot_end_the_worker(harness: WorkerHarness, error: BaseException
     async def polite() -> str:
         return "still here"
 
-    assert [run[0] for run in play(harness, app, "rude")] == ["failed"]
+    assert [run[0] for run in run_once(harness, app, "rude")] == ["failed"]
     assert app.log.of(events.RunFailed)[0].dead
 
 

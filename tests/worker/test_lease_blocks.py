@@ -201,7 +201,7 @@ async def test_a_caller_interrupted_before_the_try_takes_nothing(app: App) -> No
     host = app._lease_host
     holding = host._holding(lease_options("reports", ttl="1m", wait=True, rotate_after=None, max_stall=None))
     await asyncio.wrap_future(host._give_back_privately(holding))
-    with pytest.raises(UsageError, match="given up"):
+    with pytest.raises(UsageError, match="was cancelled"):
         await app._client.run_private(holding.take, name="lease")
     assert await app.leases() == []
 
@@ -221,7 +221,7 @@ try:
             try:
                 lease.guard_sync(None)
             except UsageError as error:
-                assert "belongs to the process that took it" in str(error)
+                assert "belongs to the process that acquired it" in str(error)
         else:
             assert os.waitpid(child, 0)[1] == 0
             assert lease.held and app.leases_sync()[0].held, "the child has given nothing back"

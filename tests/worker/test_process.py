@@ -57,7 +57,7 @@ def _read(file: Path) -> str:
 
 
 async def wait_for_death(pid: int) -> None:
-    while _is_alive(pid):  # noqa: ASYNC110 - it is not our child: only looking tells
+    while _is_alive(pid):  # noqa: ASYNC110 - it is not our child, so it cannot be waited for
         await asyncio.sleep(0.01)
 
 

@@ -336,7 +336,7 @@ def test_stop_cancelled_while_outcomes_are_written(harness: WorkerHarness) -> No
     harness.run(scenario())
 
 
-@pytest.mark.parametrize("after", [0.5, 7.0], ids=["while the lease is given back", "while the poller ends"])
+@pytest.mark.parametrize("after", [0.5, 7.0], ids=["while the lease is resigned", "while the poller ends"])
 def test_cancelled_stop_begins_nothing_more(harness: WorkerHarness, after: float) -> None:
     """Jobs of a claim that was under way are released unbegun: no worker would renew or stop them."""
     app = harness.app(settings={"maintenance.coordination": "lease"})
@@ -421,11 +421,11 @@ async def test_stuck_thread_is_reported_and_does_not_keep_the_worker(live: Worke
     let_go = threading.Event()
 
     @app.task
-    def deaf() -> None:
+    def ignores_stop() -> None:
         let_go.wait()
 
     async with app.worker():
-        await deaf.enqueue()
+        await ignores_stop.enqueue()
         await app.log.wait(events.RunStarted)
     assert len(app.log.of(events.BodyStuck)) == 1
     assert app.log.of(events.WorkerStopped)[0].unsettled == 1

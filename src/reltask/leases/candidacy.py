@@ -1,29 +1,29 @@
-"""Whether to try, to beat or to give up: one candidate for one lease, decided here, without doing anything.
+"""Decides for one candidate of one lease whether to try, to renew or to give up. It performs no I/O.
 
     waiting ── due, or a hint ──► Try ──► refused: wait for this one's turn
        ▲                           ├────► no answer: the same acquisition again, soon
        │                           └────► granted ──► Win ──► [trusted] ── every TTL/5 ──► Beat ──► renewed
        │                                                          │                         ├─► no answer: again, soon
-       └─ unless `once` ◄─ GiveBack ◄─ Lose ◄─────────────────────┴─ see below ◄────────────┴─► refused
+       └─ unless `once` ◄─ Resign ◄── Lose ◄──────────────────────┴─ see below ◄────────────┴─► refused
 
-**Trust.** The holder counts from *before* it sent its last acknowledged try or beat, so a slow or lost answer can only
-shorten its trust. It stops a margin before the database lets anybody else in. It also stops when its time is up
-(`rotate_after`), or when it gets nothing done (`max_stall`). Whatever the reason, a lease that was announced as lost is
-never renewed, and a grant whose answer came too late to be trusted is given back unused.
+**Trust.** The holder counts from *before* it sent its last acknowledged try or heartbeat, so a slow or lost answer can
+only shorten the time for which it trusts its lease. It stops a margin before the database would grant the lease to
+another candidate. It also stops after `rotate_after`, and when it has finished no work for `max_stall`. A lease that
+was announced as lost is never renewed, and a grant whose answer came too late is resigned unused.
 
-**Turns.** Nobody can get a lease before it ends, so nobody tries before then, and a candidate tries once per TTL or so.
-A few of them can all try when it ends, one after the other in the order of their ranks: together they send no more than
-one try per *spacing*. When more of them wait, each has one turn in a period of one spacing per waiter, by the clock of
-the database, so that they still send no more than that.
+**Turns.** A lease cannot be acquired before it expires, so a candidate does not try earlier: about one try per TTL. If
+few candidates wait, all of them try when it expires, one after the other in the order of their ranks; together they
+send at most one try per *spacing*. If many wait, each has one turn in a period of one spacing per waiting candidate, by
+the database's clock, so that they still send no more than that.
 
     lease ends ▼    0       1       2       3       4       0         ranks; one spacing from turn to turn
     ───────────┴────┴───────┴───────┴───────┴───────┴───────┴──► database time
 
-So whatever the moment at which a lease ends, somebody's turn is at most a spacing away. A waiter that has died leaves
-its turn empty until its place lapses, and one that has just come may share a turn with one that does not know it yet;
-then the next turn is a spacing later.
+So when a lease expires, the next turn of any candidate is at most one spacing away. The turn of a candidate that has
+died stays empty until its place lapses, and a new candidate may share a turn with one that does not know it yet; then
+the next turn is one spacing later.
 
-`now` and the answers are arguments, so that tests and the deterministic simulation drive this same code.
+`now` and the answers are arguments, so that tests and the deterministic simulation run this same code.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
 from reltask.model.pace import Pace
 
 SPACING = (0.1, 2.0)
-"""Seconds between two turns: a fifth of the TTL, but not less and not more than these."""
+"""Seconds between two turns: a fifth of the TTL, within these bounds."""
 FEW = 0.8
-"""Waiters are few if their tries, this share of a TTL apart at least, are no more than one per spacing."""
+"""Candidates are few if one spacing for each of them adds up to at most this share of the TTL."""
 STEP = 0.02
-"""Seconds from one rank to the next where all of them try."""
+"""Seconds from one rank to the next if all candidates try."""
 HINTED = 10
-"""So many of those that wait try at once when they hear that the lease was given back."""
+"""How many waiting candidates try at once when they are notified that the lease was resigned."""
 HINT_PAUSE = 0.1
-"""Seconds at least between two tries that hints have caused."""
+"""The least seconds between two tries caused by notifications."""
 RETRY_SHARE = 6
-"""A beat without an answer is sent again after this fraction of an interval."""
+"""A heartbeat without an answer is sent again after this fraction of an interval."""
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 RESIGNED = "resigned"
-ROTATED = "its time is up: rotate_after has passed"
+ROTATED = "rotate_after has passed"
 STALLED = "no work was finished for max_stall"
 TAKEN = "the database says that this term is over"
 UNRENEWED = "it could not be renewed in time"
@@ -65,7 +65,7 @@ class TryLease(Struct, frozen=True):
 
 
 class WinLease(Struct, frozen=True):
-    """The lease is held, and trusted."""
+    """The lease was acquired in time."""
 
     term: Term
     answer: LeaseAnswer
@@ -78,14 +78,14 @@ class BeatLease(Struct, frozen=True):
 
 
 class LoseLease(Struct, frozen=True):
-    """Announce that the lease is not to be trusted any more."""
+    """Announce that the lease can no longer be trusted."""
 
     term: Term
     reason: str
 
 
 class ResignLease(Struct, frozen=True):
-    """Resign in the database, and tell those that wait."""
+    """Resign in the database, and notify the candidates that wait."""
 
     grant: Grant
 
@@ -94,7 +94,7 @@ LeaseAction = TryLease | WinLease | BeatLease | LoseLease | ResignLease
 
 
 class Tenure(Struct):
-    """One leadership, from its grant to its loss."""
+    """One term of the lease, from its grant to its loss."""
 
     grant: Grant
     pace: Pace
@@ -107,25 +107,25 @@ class Tenure(Struct):
     max_stall: float
     lost: str | None = None
     gone: bool = False
-    """The database has said so: there is nothing to give back."""
+    """The database has ended the term: there is nothing to resign."""
 
     @property
     def stop_at(self) -> float:
-        """When the lease is lost unless a good beat, or some work, comes first."""
+        """When the lease is lost unless a successful heartbeat, or finished work, comes first."""
         return min(self.pace.deadline(self.acknowledged), self.rotate_at, self.progressed + self.max_stall)
 
     def is_held(self, now: float) -> bool:
         return self.lost is None and now < self.stop_at
 
     def why(self, now: float) -> str:
-        """The reason for which it is over by now."""
+        """Why the lease is lost at `now`."""
         if now >= self.pace.deadline(self.acknowledged):
             return UNRENEWED
         return ROTATED if now >= self.rotate_at else STALLED
 
 
 def lease_pace(ttl: timedelta) -> Pace:
-    """A beat every fifth of the TTL; each may take a sixth, and that much is also kept back at the end."""
+    """A heartbeat every fifth of the TTL; each may take a sixth of it, which is also the margin at the end."""
     seconds = ttl.total_seconds()
     return Pace(lock_timeout=seconds, heartbeat=seconds / 5, beat_timeout=min(5.0, seconds / 6), stop_grace=0.0)
 
@@ -140,7 +140,7 @@ def seconds_to_turn(answer: LeaseAnswer, *, rank: int, waiting: int, ttl: timede
     """How long a refused candidate waits: until the lease can have ended, and then for its turn."""
     spacing = spacing_of(ttl)
     left = (answer.expires_at - answer.now).total_seconds()
-    soonest = left if left > 0 else spacing / 2  # it has ended, but its row is held: by a leader's last transaction
+    soonest = left if left > 0 else spacing / 2  # expired, but its row is still locked by a guarded transaction
     if waiting * spacing <= FEW * ttl.total_seconds():
         return soonest + rank * STEP
     period = spacing * waiting
@@ -163,13 +163,13 @@ class Candidacy:
         once: bool = False,
         waits: bool = True,
     ) -> None:
-        """`once`: one leadership and no other. Without `waits` nobody is told that this one waits."""
+        """`once`: retire after one term. Without `waits` the candidate is not registered as waiting."""
         self.pace = lease_pace(ttl)
         self.spacing = spacing_of(ttl)
         self.tenure: Tenure | None = None
         self.retired = False
         self.in_doubt = False
-        """The answer to a try was lost: the lease may be ours without our knowing."""
+        """The answer to a try was lost: the lease may be held without this candidate's knowledge."""
         self._name, self._holder, self._ttl = name, holder, ttl
         self._rng = rng
         self._rotate_after = _seconds(rotate_after)
@@ -183,7 +183,7 @@ class Candidacy:
         self._place: tuple[int, int] | None = None
         self._failures = 0
 
-    # What is to be done
+    # Decisions
 
     def next_at(self) -> float | None:
         """The monotonic time of the next decision; None: there is none to make."""
@@ -192,7 +192,7 @@ class Candidacy:
         return None if self.retired else min(self._next_try, self._hinted_try)
 
     def tick(self, now: float) -> list[LeaseAction]:
-        """Everything that is due by now."""
+        """All actions that are due at `now`."""
         tenure = self.tenure
         if tenure is None:
             return [] if self.retired or now < min(self._next_try, self._hinted_try) else [self._try(now)]
@@ -206,7 +206,7 @@ class Candidacy:
         return []
 
     def retire(self, now: float) -> list[LeaseAction]:
-        """Hold no more, and try no more."""
+        """Resign what is held, and try no more."""
         self.retired = True
         tenure, self.tenure = self.tenure, None
         if tenure is None:
@@ -218,13 +218,13 @@ class Candidacy:
         return [*announced, *([] if tenure.gone else [ResignLease(tenure.grant)])]
 
     def settle_doubt(self) -> list[LeaseAction]:
-        """One more try of a retired candidate, only to learn whether there is something to give back."""
+        """One more try of a retired candidate, to learn whether it holds a lease that it must resign."""
         return [TryLease(self._request(waits=None))] if self.in_doubt and self.retired else []
 
-    # What happened
+    # Events
 
     def hint(self, now: float) -> bool:
-        """Somebody says that the lease may be free. The first few try, one after the other, and write nothing."""
+        """A notification that the lease may be free. The first few try, one after the other, and write nothing."""
         if self.tenure is not None or self.retired or self._place is None or self._place[0] >= HINTED:
             return False
         soonest = max(now, self._last_hinted + HINT_PAUSE) + self._place[0] * STEP
@@ -251,7 +251,7 @@ class Candidacy:
         return [WinLease(grant.term, answer)]
 
     def unanswered(self, now: float, *, in_doubt: bool) -> float:
-        """A try failed, or its answer was lost: the same acquisition again, in so many seconds."""
+        """A try failed, or its answer was lost. Returns the seconds until the same acquisition is tried again."""
         self.in_doubt = self.in_doubt or in_doubt
         pause = OUTAGE_PAUSES[min(self._failures, len(OUTAGE_PAUSES) - 1)] * self._rng.uniform(0.5, 1.0)
         self._failures += 1
@@ -259,7 +259,7 @@ class Candidacy:
         return pause
 
     def beaten(self, beat: BeatLease, *, renewed: bool, sent_at: float, now: float) -> list[LeaseAction]:
-        """A beat was answered. Trust that has ended meanwhile stays ended, even if the database would still have us."""
+        """A heartbeat was answered. A lease that was lost meanwhile stays lost, even if the database renewed it."""
         tenure = self.tenure
         if tenure is None or tenure.lost or tenure.grant != beat.grant:
             return []
@@ -272,7 +272,7 @@ class Candidacy:
         tenure.next_beat = sent_at + self.pace.heartbeat
         return []
 
-    # Inside
+    # Internals
 
     def _try(self, now: float) -> TryLease:
         hinted = now < self._next_try
@@ -289,12 +289,15 @@ class Candidacy:
         )
 
     def _waiting_time(self) -> timedelta:
-        """Until well after the next turn: a place that lapses sooner would be counted now and missing then."""
+        """Until well after the next turn: a place must not lapse before it."""
         waiting = 2 if self._place is None else max(2, self._place[1])
         return 2 * (self._ttl + timedelta(seconds=self.spacing * waiting))
 
     def _wait_for_turn(self, tried: TryLease, answer: LeaseAnswer, now: float) -> None:
-        """Until its turn. Whoever did not know how many wait gave its place too short a time, and comes sooner."""
+        """Schedule the next try at this candidate's turn, or earlier if its place would lapse before.
+
+        That happens if it did not know how many candidates wait when it chose the lifetime of its place.
+        """
         lapses = float("inf")
         if tried.request.waits is not None:
             self._place = (answer.rank, answer.waiting)
@@ -318,7 +321,7 @@ class Candidacy:
         tenure.lost = reason
         announced = LoseLease(tenure.grant.term, reason)
         if self._once:
-            return [announced]  # whoever leads has still to stop: the lease is given back when it has
+            return [announced]  # the user's block still has to end: the lease is resigned after that
         self.tenure = None
         self._next_try = now + (self.spacing if reason == TAKEN else self.pace.lock_timeout)
         return [announced, *([] if tenure.gone else [ResignLease(tenure.grant)])]

@@ -1,4 +1,4 @@
-"""What `async with app.lease(…) as lease` hands to its block; it may be used from any thread and any loop."""
+"""The `Lease` of `async with app.lease(…) as lease`; it may be used from any thread and any loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reltask.producer.transaction import SyncTransaction, TaskTransaction, run_h
 from reltask.stores.store import Borrowed
 
 Borrow = Callable[[object], Borrowed]
-"""What makes a user's connection usable: see `Store.borrow`."""
+"""Wraps a user's connection: see `Store.borrow`."""
 
 
 class LossEvent:
@@ -35,7 +35,7 @@ class LossEvent:
         return self._event.is_set()
 
     def wait(self, timeout: float | None = None) -> str | None:
-        """Block until it is lost, or for so many seconds; the reason, or None."""
+        """Block until the lease is lost, at most `timeout` seconds; return the reason, or None."""
         self._event.wait(timeout)
         return self.reason
 
@@ -46,7 +46,7 @@ class LossEvent:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # that loop may have ended
+            with contextlib.suppress(RuntimeError):  # the loop may have been closed
                 loop.call_soon_threadsafe(woken.set)
 
         with self._lock:
@@ -61,7 +61,7 @@ class LossEvent:
         return str(self.reason)
 
     def announce(self, reason: str) -> None:
-        """Once; whatever comes later changes nothing."""
+        """Set the reason and wake all waiters. Only the first call has an effect."""
         with self._lock:
             if self.reason is not None:
                 return
@@ -78,7 +78,7 @@ class Lease:
     def __init__(self, term: Term, *, holder: str, leader: Leader, lost: LossEvent, borrow: Borrow) -> None:
         self.name: str = term.lease
         self.term: int = term.number
-        """Grows with every acquisition: present it to other systems, and let them refuse an older one."""
+        """Grows with every acquisition: send it to other systems, so that they can refuse an older one."""
         self.holder: str = holder
         self.lost: LossEvent = lost
         """`await lease.lost` returns the reason; `.is_set()` and `.wait(timeout)` for synchronous code."""
@@ -92,22 +92,23 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether this process leads at this moment, as far as it can be sure; asks no database."""
+        """Whether this process can be sure to hold the lease now; computed without a query."""
         return self._pid == os.getpid() and self._leader.term == self._term
 
     @property
     def metadata(self) -> Metadata:
-        """JSON values for whoever looks at the lease; they travel with the next beat."""
+        """JSON values shown by `reltask leases`; they are sent with the next heartbeat."""
         return self._leader.metadata
 
     def worked(self, *, items: int = 0, errors: int = 0) -> None:
-        """Some work was finished: `max_stall` counts from here; `last_run`, `items` and `errors` are published."""
+        """Report finished work: `max_stall` counts from now; `last_run`, `items` and `errors` are published."""
         self._leader.worked(items=items, errors=errors)
 
     def guard(self, connection: Any) -> Coroutine[Any, Any, None]:
-        """Fence your open transaction: until it ends nobody can take over, and if somebody has, `LeaseLost`.
+        """Fence your open transaction: until it ends no other process can acquire the lease.
 
-        `connection` is your own asynchronous connection or session with its open transaction, or a task's `tx`.
+        Raises `LeaseLost` if another one already has. `connection` is your own asynchronous connection or session with
+        an open transaction, or a task's `tx`.
         """
         self._refuse_announced()
         if isinstance(connection, TaskTransaction):
@@ -125,7 +126,8 @@ class Lease:
         borrowed = self._borrow(connection)
         if borrowed.is_async != is_async:
             call = "await lease.guard(…)" if borrowed.is_async else "lease.guard_sync(…)"
-            raise UsageError("This connection needs the other form of guard.", remedy=f"Write: {call}.")
+            kind = "asynchronous" if borrowed.is_async else "synchronous"
+            raise UsageError(f"This connection is {kind} and needs the other form of guard.", remedy=f"Write: {call}.")
         return borrowed
 
     async def _join(self, borrowed: Borrowed) -> None:
@@ -136,17 +138,18 @@ class Lease:
 
     def _check(self, *, guarded: bool) -> None:
         if not guarded:
-            raise self._over("the database says so")
+            raise self._over("the database refused it")
 
     def _refuse_announced(self) -> None:
         if self._pid != os.getpid():
             raise UsageError(
-                f"Lease {self.name} belongs to the process that took it.", remedy="Take a lease in this process."
+                f"Lease {self.name} belongs to the process that acquired it.", remedy="Acquire it in this process."
             )
         if self.lost.reason is not None:
             raise self._over(self.lost.reason)
 
     def _over(self, why: str) -> LeaseLost:
         return LeaseLost(
-            f"Term {self.term} of lease {self.name} is over: {why}.", remedy="Roll back, and stop: others may lead."
+            f"Term {self.term} of lease {self.name} is over: {why}.",
+            remedy="Roll back and stop: another process may hold the lease.",
         )

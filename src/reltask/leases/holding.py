@@ -1,14 +1,14 @@
-"""`app.lease(…)`: run something in one process at a time, without workers and without jobs.
+"""`app.lease(…)`: run code in one process at a time, without workers and without jobs.
 
     your code, any loop or thread                      the private loop (see `client.py`)
     ─────────────────────────────                      ─────────────────────────────────────────────────
-    async with app.lease("reports") as lease:   ──►    a Leader with a connection of its own: try, beat, beat …
+    async with app.lease("reports") as lease:   ──►    a Leader with a connection of its own: try, heartbeats …
         lease.held, lease.lost                  ◄──    trust by monotonic time; the loss is announced once
         await lease.guard(connection)                  (runs on your connection: locks the row, names the term)
     leaving the block                           ──►    resign, signal, close
 
-Beats do not depend on your event loop, so code that blocks it keeps its lease. The lease belongs to the process that
-took it: in a forked child it is not held, and a child that leaves the block gives nothing back.
+Heartbeats do not depend on your event loop, so code that blocks it keeps its lease. The lease belongs to the process
+that acquired it: in a forked child it is not held, and a child that leaves the block does not resign it.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ from reltask.stores.store import Borrowed, Store
 LONGEST_TRY = timedelta(seconds=5)
 LONGEST_NAME = 200
 RESERVED = "reltask:"
-"""Names that begin so belong to reltask's own leases."""
+"""Names with this prefix are reserved for reltask's own leases."""
 
 
 class LeaseOptions(Struct, frozen=True, kw_only=True):
-    """What one `app.lease(…)` asks for."""
+    """The options of one `app.lease(…)`."""
 
     name: str
     ttl: timedelta
     wait: bool
     patience: timedelta | None
-    """How long to wait; None: for ever."""
+    """How long to wait; None: without a limit."""
     rotate_after: timedelta | None
     max_stall: timedelta | None
 
     @property
     def try_patience(self) -> timedelta:
-        """How long one try may take: whoever will not wait, or leaves, is kept no longer by a database that is busy."""
+        """How long one try may take: a busy database delays a caller that does not wait, or leaves, no longer."""
         return min(self.ttl / TRY_SHARE, LONGEST_TRY)
 
 
 def lease_options(
     name: str, *, ttl: Duration, wait: bool | Duration, rotate_after: Duration | None, max_stall: Duration | None
 ) -> LeaseOptions:
-    """The wish, checked."""
+    """The checked options."""
     _check_name(name)
     length = _length("ttl", ttl)
     if length < SHORTEST:
         raise UsageError(
             f"ttl: {format_duration(length)} is too short for a lease.",
-            remedy=f"Write at least {format_duration(SHORTEST)}; it is renewed five times as often.",
+            remedy=f"Write at least {format_duration(SHORTEST)}; it is renewed five times per TTL.",
         )
     stall = None if max_stall is None else _length("max_stall", max_stall)
     if stall == timedelta(0):
@@ -93,7 +93,7 @@ def _check_name(name: str) -> None:
         )
     if name.startswith(RESERVED):
         raise UsageError(
-            f"Lease names that begin with {RESERVED!r} are reltask's own.", remedy="Choose another beginning."
+            f"Lease names that begin with {RESERVED!r} are reserved.", remedy="Choose a name with another prefix."
         )
 
 
@@ -105,7 +105,7 @@ def _length(name: str, value: Duration) -> timedelta:
 
 
 class Holding:
-    """One block's leadership, as the private loop sees it: from the first try to the resignation."""
+    """One block's lease on the private loop: from the first try to the resignation."""
 
     def __init__(self, host: LeaseHost, wish: LeaseOptions) -> None:
         self.over = False
@@ -124,16 +124,16 @@ class Holding:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process has something to give back: a forked child has not."""
+        """Whether this process has a lease to resign: a forked child has none."""
         return not self.over and self._pid == os.getpid()
 
     @property
     def is_here(self) -> bool:
-        """Whether it lives on the running loop."""
+        """Whether it belongs to the running loop."""
         return self._loop is asyncio.get_running_loop()
 
     async def take(self, store: Store) -> Lease:
-        """Wait for the lease as the wish says; `store` is there to ask who holds it."""
+        """Wait for the lease as the options say; `store` is used to find out which process holds it."""
         wish, holder = self._wish, worker_id(None, self._host.rng)
         self._loop = asyncio.get_running_loop()
         self._outcome = self._loop.create_future()
@@ -153,13 +153,14 @@ class Holding:
 
     async def _begin(self, service: LoopHost) -> None:
         if self.over:
-            raise self._given_up()  # whoever asked has left before this began
+            raise self._given_up()  # the caller has already left
         await service.start()
 
     async def give_back(self) -> None:
-        """Resign, signal and close. Bounded in time, and silent: it must not hide what the body raised.
+        """Resign, signal and close. Takes a bounded time and raises nothing: it must not hide an error of the block.
 
-        On another loop than its own, which takes no more work because it is being closed: wait until that has done it.
+        When called on another loop (its own is being closed and accepts no more work), wait until its own loop has
+        done it.
         """
         if self._loop is not None and not self.is_here:
             await asyncio.shield(asyncio.wrap_future(self._given_back))
@@ -167,7 +168,7 @@ class Holding:
         self.over = True
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(self._given_up())
-            self._outcome.exception()  # looked at, even if nobody waits any more
+            self._outcome.exception()  # marks it as retrieved, in case no caller waits any more
         try:
             await self._end()
         finally:
@@ -176,7 +177,10 @@ class Holding:
                 self._given_back.set_result(None)
 
     async def _end(self) -> None:
-        """One after the other: a wait that is cut off ends here while its block is left, and must resign first."""
+        """Stop the leader, announce the loss, close the store.
+
+        A cancelled wait and the end of its block may both call this; the lock lets the first finish resigning.
+        """
         async with self._ending:
             service, self._service = self._service, None
             if service is not None:
@@ -187,7 +191,7 @@ class Holding:
                 await store.close()
 
     def _given_up(self) -> UsageError:
-        return UsageError(f"Waiting for lease {self._wish.name} was given up, or the app was closed.")
+        return UsageError(f"The wait for lease {self._wish.name} was cancelled, or the app was closed.")
 
     def _make_leader(self, store: Store, holder: str) -> Leader:
         wish, host = self._wish, self._host
@@ -210,7 +214,7 @@ class Holding:
         )
 
     def _decide(self, outcome: Term | Exception | None) -> None:
-        """The waiting is over: a term, an error, or neither, because somebody else leads."""
+        """End the wait: with a term, an error, or None because another process holds the lease."""
         if self._outcome is None or self._outcome.done():
             return
         if isinstance(outcome, Exception):
@@ -219,8 +223,14 @@ class Holding:
             self._outcome.set_result(outcome)
 
     def _tried(self, outcome: LeaseAnswer | Exception) -> None:
-        """A try did not win: go on waiting, unless that is not wished for or cannot help."""
-        self._error = _told(outcome) if isinstance(outcome, Exception) else None
+        """A try did not win: continue to wait, unless the caller does not wait or waiting cannot help."""
+        self._error = None
+        if isinstance(outcome, TimeoutError):
+            self._error = AmbiguousError(
+                "acquire_lease: no answer in time.", remedy="Check that the database is reachable and not overloaded."
+            )
+        elif isinstance(outcome, Exception):
+            self._error = outcome
         if not self._wish.wait or not isinstance(self._error, TransientError | AmbiguousError | None):
             self._decide(self._error)
 
@@ -239,16 +249,16 @@ class Holding:
         views: list[LeaseView] = []
         with contextlib.suppress(DatabaseError):
             views = [view for view in await store.list_leases() if view.name == self._wish.name and view.held]
-        who = f"held by {views[0].holder}, term {views[0].term}" if views else "held by somebody else"
-        waited = "" if self._wish.patience is None else f" still, after {format_duration(self._wish.patience)},"
+        who = f"{views[0].holder}, term {views[0].term}" if views else "another process"
+        waited = "" if self._wish.patience is None else f" after a wait of {format_duration(self._wish.patience)}"
         return LeaseTaken(
-            f"Lease {self._wish.name} is{waited} {who}.",
-            remedy="wait=True waits for as long as it takes; `reltask leases` shows who leads what.",
+            f"Lease {self._wish.name} is held by {who}{waited}.",
+            remedy="wait=True waits without a limit; `reltask leases` lists all holders.",
         )
 
 
 class LeaseHost:
-    """What leases need of their app, and the blocks that are open."""
+    """What leases need from their app, and the open blocks."""
 
     def __init__(
         self,
@@ -270,11 +280,11 @@ class LeaseHost:
         client.leave = self._leave_loop
 
     def own_store(self, *, timeout: timedelta) -> Store:
-        """A connection for one leader alone."""
+        """A store with a connection of its own, for one leader."""
         return self._make_store(inline=self._inline).dedicated(timeout=timeout)
 
     def borrow(self, connection: object) -> Borrowed:
-        """A connection of the user's."""
+        """A wrapped connection of the user's own."""
         return self._make_store(inline=self._inline).borrow(connection)
 
     @contextlib.asynccontextmanager
@@ -288,7 +298,7 @@ class LeaseHost:
                 await self._leave(holding)
 
     async def _leave(self, holding: Holding) -> None:
-        """Give back; on the private loop this goes on even if the caller is cancelled."""
+        """Resign; on the private loop this continues even if the caller is cancelled."""
         if self._inline:
             await holding.give_back()
         else:
@@ -300,7 +310,7 @@ class LeaseHost:
         refuse_running_loop("lease", instead="async with app.lease(…)")
         if self._inline:
             raise UsageError(
-                "An inline app's leases live on its caller's loop.", remedy="Write: async with app.lease(…)."
+                "An inline app runs its leases on the caller's event loop.", remedy="Write: async with app.lease(…)."
             )
         holding = self._holding(wish)
         try:
@@ -315,18 +325,18 @@ class LeaseHost:
         return holding
 
     def forget(self, holding: Holding) -> None:
-        """It is given back."""
+        """Remove a block whose lease is resigned."""
         self._open.discard(holding)
 
     def close(self) -> None:
-        """Give back what this process still holds or waits for, before its private loop ends."""
+        """Resign what this process still holds or waits for, before its private loop ends."""
         if not self._inline:
             given = [self._give_back_privately(holding) for holding in list(self._open) if holding.is_mine]
-            for future in given:  # all at once: who waits here must not win what is given back beside it
+            for future in given:  # started all at once: one of them must not acquire what another has resigned
                 future.result()
 
     async def _leave_loop(self) -> None:
-        """The running loop ends: give back what was won there after `close` had looked."""
+        """The running loop ends: resign what was acquired there after `close` had begun."""
         await asyncio.gather(*(holding.give_back() for holding in list(self._open) if holding.is_here))
 
     def _give_back_privately(self, holding: Holding) -> Future[None]:
@@ -334,7 +344,7 @@ class LeaseHost:
 
 
 class LeaseMethods:
-    """The part of an app that leases things."""
+    """The methods of an app for leases."""
 
     _lease_host: LeaseHost
 
@@ -347,10 +357,10 @@ class LeaseMethods:
         rotate_after: Duration | None = None,
         max_stall: Duration | None = None,
     ) -> AbstractAsyncContextManager[Lease]:
-        """Lead while the block is open: `async with app.lease("reports") as lease`. One process at a time.
+        """Hold a lease while the block is open: `async with app.lease("reports") as lease`. One process at a time.
 
-        `wait=True` waits for ever, `"30s"` that long, `False` not at all: then `LeaseTaken`. After `rotate_after`, or
-        when nothing was finished for `max_stall` (see `Lease.worked`), the lease is announced as lost.
+        `wait=True` waits without a limit, `"30s"` that long, `False` not at all; then it raises `LeaseTaken`. The lease
+        is announced as lost after `rotate_after`, or when no work was finished for `max_stall` (see `Lease.worked`).
         """
         return self._lease_host.hold(
             lease_options(name, ttl=ttl, wait=wait, rotate_after=rotate_after, max_stall=max_stall)
@@ -372,11 +382,4 @@ class LeaseMethods:
 
 
 def _ignore(_due_at: object) -> None:
-    """Jobs are of no interest here."""
-
-
-def _told(error: Exception) -> Exception:
-    """The error as the caller is told it: a call that got no answer has a name in reltask's tree."""
-    if isinstance(error, TimeoutError):
-        return AmbiguousError("acquire_lease: no answer in time.", remedy="Is the database busy, or out of reach?")
-    return error
+    """Signals about due jobs do not concern a lease."""

@@ -1,10 +1,11 @@
-"""Leads, or waits to lead. It decides nothing: `Candidacy` does.
+"""Holds a lease, or waits for it. `Candidacy` decides; this service sends the statements.
 
-    acquire_lease ──► beats, each of them bounded by what is left of the trust ──► resign_lease, signal_lease ──► …
+    acquire_lease ──► heartbeats, each with a timeout before the trust ends ──► resign_lease, signal_lease ──► …
 
-It wants a store of its own, as `Store.dedicated` makes one: no pool, no retry and no breaker in front of a beat. Every
-call is cut short when the trust ends, so that a connection into a black hole cannot delay the announcement. Callbacks
-are called on the leader's own loop; `term`, `worked` and `hint` may be used from any thread.
+It needs a store of its own, made by `Store.dedicated`: no pool, no retry and no circuit breaker in front of a
+heartbeat. Every call has a timeout before the trust ends, so that a connection that never answers cannot delay the
+announcement of the loss. Callbacks run on the leader's own loop; `term`, `worked` and `hint` may be used from any
+thread.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from reltask.service import Service
 from reltask.stores.store import LeaseStore
 
 TRY_SHARE = 3
-"""A try may take this fraction of the TTL: a grant that comes later is hardly worth having."""
+"""A try may take this fraction of the TTL: a later grant could hardly be used."""
 RESIGN_PATIENCE = 2.0
-"""Seconds that giving back may take in all. After that the lease is left to expire."""
+"""Seconds that resigning may take in all. After that the lease is left to expire."""
 RESIGN_PAUSE = 0.05
 
 
 class Leader(Service):
-    """One candidate for one lease, for as long as it runs."""
+    """One candidate for one lease."""
 
     def __init__(
         self,
@@ -63,9 +64,9 @@ class Leader(Service):
         waits: bool = True,
         patience: timedelta | None = None,
     ) -> None:
-        """After a loss it waits again, unless `once`. `tried` hears of each try that did not win.
+        """After a loss it waits again, unless `once`. `tried` is called after each try that did not win.
 
-        `patience` is for one try; None: a fraction of the TTL.
+        `patience` is the timeout of one try; None: a fraction of the TTL.
         """
         super().__init__()
         self.metadata = Metadata()
@@ -97,12 +98,12 @@ class Leader(Service):
 
     @property
     def term(self) -> Term | None:
-        """The term that is held and trusted at this moment."""
+        """The term that is held and trusted now, or None."""
         tenure = self._candidacy.tenure
         return tenure.grant.term if tenure is not None and tenure.is_held(self._clock.monotonic()) else None
 
     def worked(self, *, items: int = 0, errors: int = 0, **more: object) -> None:
-        """Some work was finished: `max_stall` counts from here, and the next beat publishes what was done."""
+        """Report finished work: `max_stall` counts from now, and the next heartbeat publishes it."""
         now = self._clock.monotonic()
         with self._counting:
             self._totals = {"items": self._totals["items"] + items, "errors": self._totals["errors"] + errors}
@@ -111,17 +112,17 @@ class Leader(Service):
         self._candidacy.worked(now)
 
     def hint(self, name: str | None) -> None:
-        """A signal about this lease, or about anything: what `Store.listen` calls."""
+        """A signal about this lease, or (None) about any: called by `Store.listen`."""
         if name in (None, self._name) and self._candidacy.hint(self._clock.monotonic()):
             self.wake()
 
     # On the leader's own loop
 
     async def resign(self) -> None:
-        """Give back at once what is held, and try no more. Takes a bounded time, whatever the database does."""
+        """Resign what is held, and try no more. Takes a bounded time, even if the database does not answer."""
         actions = self._candidacy.retire(self._clock.monotonic())
         await self._perform([action for action in actions if isinstance(action, LoseLease)])
-        async with self._calling:  # a try under way may still win; its answer is then given back
+        async with self._calling:  # a current try may still win; then it is resigned
             await self._perform([action for action in actions if isinstance(action, ResignLease)])
             await self._perform(self._candidacy.settle_doubt())
         self.wake()
@@ -143,7 +144,7 @@ class Leader(Service):
                 case BeatLease():
                     await self._perform(await self._beat(action))
                 case ResignLease(grant):
-                    await self._give_back(grant)
+                    await self._resign(grant)
                 case WinLease(term, answer):
                     self._won(term, answer)
                 case LoseLease(term, reason):
@@ -154,18 +155,17 @@ class Leader(Service):
         try:
             async with asyncio.timeout(self._try_patience):
                 answer = await self._store.acquire_lease(action.request)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the next try may succeed
-            self._failed("acquire_lease", error)
+        except Exception as error:  # noqa: BLE001 - the next try may succeed
+            self._try_failed(error)
             return []
         followed_by = self._candidacy.answered(action, answer, sent_at=sent_at, now=self._clock.monotonic())
         if answer.term is None and self._tried is not None:
             self._tried(answer)
         return followed_by
 
-    def _failed(self, verb: str, error: Exception) -> None:
-        in_doubt = isinstance(error, AmbiguousError | TimeoutError)
-        pause = self._candidacy.unanswered(self._clock.monotonic(), in_doubt=in_doubt)
-        self._tell_of_trouble(verb, error, pause)
+    def _try_failed(self, error: Exception) -> None:
+        pause = self._candidacy.unanswered(self._clock.monotonic(), in_doubt=_is_in_doubt(error))
+        self._report_failure("acquire_lease", error, pause)
         if self._tried is not None:
             self._tried(error)
 
@@ -175,16 +175,16 @@ class Leader(Service):
         try:
             async with asyncio.timeout(self._patience(sent_at)):
                 renewed = await self._store.heartbeat_lease(beat.grant, metadata=None if unsent is None else unsent[1])
-        except Exception as error:  # noqa: BLE001 - the next beat may arrive, and the trust ends by itself
+        except Exception as error:  # noqa: BLE001 - the next heartbeat may succeed; otherwise the trust ends in time
             due = self._candidacy.next_at() or sent_at
-            self._tell_of_trouble("heartbeat_lease", error, max(0.0, due - self._clock.monotonic()))
+            self._report_failure("heartbeat_lease", error, max(0.0, due - self._clock.monotonic()))
             return []
         if renewed and unsent is not None:
             self.metadata.sent(unsent[0])
         return self._candidacy.beaten(beat, renewed=renewed, sent_at=sent_at, now=self._clock.monotonic())
 
     def _patience(self, now: float) -> float:
-        """No beat may outlast the trust: its end has to be announced in time."""
+        """The timeout of a heartbeat: it must end before the trust does, whose end has to be announced in time."""
         tenure = self._candidacy.tenure
         return min(self._candidacy.pace.beat_timeout, 0.0 if tenure is None else tenure.stop_at - now)
 
@@ -202,30 +202,30 @@ class Leader(Service):
         if self._lost is not None:
             self._lost(reason)
 
-    def _tell_of_trouble(self, verb: str, error: Exception, pause: float) -> None:
+    def _report_failure(self, verb: str, error: Exception, pause: float) -> None:
         self._emit(events.DatabaseUnavailable(worker=self._holder, verb=verb, error=_text(error), retry_in=pause))
 
-    # Giving back
+    # Resigning
 
-    async def _give_back(self, grant: Grant) -> None:
-        """Resign, and tell those that wait; a database that does not answer is not waited for very long."""
+    async def _resign(self, grant: Grant) -> None:
+        """Resign and notify waiting candidates, within RESIGN_PATIENCE."""
         failures: list[Exception] = []
         number = grant.term.number
         try:
             async with asyncio.timeout(RESIGN_PATIENCE):
                 resigned = await self._resigned(grant, failures)
-        except Exception as error:  # noqa: BLE001 - it ends by itself, only later
+        except Exception as error:  # noqa: BLE001 - the lease then expires by itself
             why = _text(failures[-1] if failures else error)
             self._emit(events.LeaseLeftToExpire(worker=self._holder, lease=self._name, term=number, error=why))
             return
         if resigned:
             self._emit(events.LeaseResigned(worker=self._holder, lease=self._name, term=number))
-            with contextlib.suppress(TimeoutError):  # losing a signal costs time, and nothing else
+            with contextlib.suppress(TimeoutError):  # without the signal, another candidate only acquires it later
                 async with asyncio.timeout(self._candidacy.pace.beat_timeout):
                     await self._store.signal_lease(self._name)
 
     async def _resigned(self, grant: Grant, failures: list[Exception]) -> bool:
-        """Whether it was given back; after a lost answer, "no longer yours" may mean just that."""
+        """Whether the lease was resigned. After a lost answer, a refusal may mean that the first call succeeded."""
         while True:
             try:
                 async with asyncio.timeout(self._candidacy.pace.beat_timeout):

@@ -1,4 +1,4 @@
-"""What a leader publishes about its work: JSON values by name, checked when they are set, sent with the next beat."""
+"""What a holder publishes about its work: JSON values by name, checked when set, sent with the next heartbeat."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from reltask.errors import ArgumentsError
 from reltask.model.arguments import encode_json
 
 LIMIT = 16_384
-"""Bytes of JSON: it is written at every beat that finds it changed."""
+"""Bytes of JSON: it is written with every heartbeat after a change."""
 
 
 class Metadata(MutableMapping[str, Any]):
-    """A dict that refuses what cannot be stored. From any thread. What it returns are copies: set, to change."""
+    """A thread-safe dict that refuses what cannot be stored. It returns copies: to change a value, set it again."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
@@ -48,17 +48,17 @@ class Metadata(MutableMapping[str, Any]):
         return repr(msgspec.json.decode(self._text))
 
     def change(self, values: Mapping[str, Any]) -> None:
-        """Set these all at once, or raise ArgumentsError and set none."""
+        """Set all of these values, or raise ArgumentsError and set none."""
         with self._lock:
             self._replace({**self._values, **values})
 
     def restart(self) -> None:
-        """A new leadership begins with nothing; what the last one said is overwritten by the first beat."""
+        """Clear the values for a new term; its first heartbeat overwrites those of the last one."""
         with self._lock:
             self._replace({})
 
     def unsent(self) -> tuple[int, str] | None:
-        """What the next beat has to carry, and its version; None: the database knows it already."""
+        """What the next heartbeat must send, and its version; None: the database already has it."""
         with self._lock:
             return None if self._version == self._sent else (self._version, self._text)
 
@@ -74,12 +74,12 @@ class Metadata(MutableMapping[str, Any]):
 
 def _encoded(values: dict[str, Any]) -> str:
     if not all(isinstance(name, str) for name in values):
-        raise ArgumentsError("A lease's metadata has names that are not text.", remedy="Use strings as keys.")
+        raise ArgumentsError("A lease's metadata has a key that is not a string.", remedy="Use strings as keys.")
     try:
         raw = encode_json(values)
     except (TypeError, ValueError) as error:
         raise ArgumentsError(
-            f"A lease's metadata cannot be stored: {error}.", remedy="Publish numbers, text, lists and dicts."
+            f"A lease's metadata cannot be stored: {error}.", remedy="Use numbers, strings, lists and dicts."
         ) from error
     if len(raw) > LIMIT:
         raise ArgumentsError(

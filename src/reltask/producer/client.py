@@ -6,10 +6,11 @@
                                                       │            └──────────► that store, directly
     a forked child ─► notices the new process id, and opens a portal of its own
 
-A database connection belongs to one event loop, but producers come and go with theirs: a script that calls
-`asyncio.run` twice, a web server's threads, a test that makes a loop per case. So client connections live on one
-private loop per process, and no caller's loop has to outlive a call. A loop that lives for a while can be lent a store
-of its own, which saves the way to another thread and back: a worker's is, and a web server's by `app.producer()`.
+A database connection belongs to one event loop, but a producer's loop may be short-lived: a script that
+calls `asyncio.run` twice, a web server's threads, a test that makes a loop per case. So client
+connections live on one private loop per process, and no caller's loop has to outlive a call. A loop
+that lives longer can have a store of its own, which saves the hop to another thread and back: a
+worker's loop has one, and a web server's gets one by `app.producer()`.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Portal:
         self._thread.start()
 
     def submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T] | None:
-        """Do some work on the private loop; None: it is being closed, and takes no more work."""
+        """Run `work` on the private loop; None: the portal is being closed, and accepts no more."""
         with self._lock:
             return None if self._closing else asyncio.run_coroutine_threadsafe(self._run(work), self._loop)
 
@@ -103,7 +104,7 @@ class Portal:
         except asyncio.CancelledError:
             if not self._closing:
                 raise
-            # the caller is not cancelled, and would take a CancelledError for a cancellation of its own
+            # The caller is not cancelled, and would mistake a CancelledError for its own cancellation.
             raise AmbiguousError("The app was closed before the call ended; it may or may not be applied.") from None
         finally:
             self._calls.end()
@@ -139,7 +140,7 @@ class Portal:
         await self._calls.ended()
         late = [call for call in self._calls.tasks if call is not None]
         for call in late:
-            call.cancel()  # without its loop it would never end, and its caller would wait for ever
+            call.cancel()  # without its loop the call would never end, and its caller would wait for ever
         await asyncio.gather(*late, return_exceptions=True)
         await self._leave()
         if self._store is not None:
@@ -147,18 +148,18 @@ class Portal:
 
 
 class Client:
-    """Runs operations on the right store for wherever the caller is."""
+    """Runs operations on the store that fits the caller's loop, thread and process."""
 
     def __init__(self, make_store: Callable[[], Store], *, inline: bool = False) -> None:
         self._make_store = make_store
         self._inline = inline
-        """Without a portal: every call runs on its caller's loop, as tests with virtual time need it."""
+        """No portal: every call runs on its caller's loop, as tests with virtual time need it."""
         self._lock = threading.Lock()
         self._portal: Portal | None = None
         self._inherited: list[Portal] = []
         self._lent: dict[asyncio.AbstractEventLoop, list[LentStore]] = defaultdict(list)
         self.leave: Callable[[], Awaitable[None]] = _no_leave
-        """Gives back what lives on the running loop: called on a private one before it ends."""
+        """Called on the private loop before it ends: gives back the leases that live on it."""
 
     def run(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """The operation as a coroutine for the running loop; without a loop, an error at once."""
@@ -173,26 +174,26 @@ class Client:
         return self._run(operation)
 
     def run_sync(self, operation: Operation[T], *, name: str) -> T:
-        """The operation, waited for; refused on a running loop, which it would block."""
+        """Run the operation and wait for it; refused on a running loop, which it would block."""
         refuse_running_loop(name)
         refuse_open_transaction(f"{name}_sync")
         return self.private(operation).result()
 
     def run_private(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
-        """As `run`, but on the private loop even for a worker's: for what goes on while the caller's loop blocks."""
+        """As `run`, but always on the private loop: for work that continues while the caller's loop blocks."""
         refuse_open_transaction(name)
         return self.run(operation, name=name) if self._inline else self._through_portal(operation)
 
     def private(self, operation: Operation[T]) -> Future[T]:
-        """The operation on the private loop, for the caller to wait for in its own way."""
+        """Run the operation on the private loop; the caller waits for the future."""
         return self._submit(lambda portal: portal.ask(operation))
 
     def privately(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Work for the private loop that needs no store, and so need not wait for the database."""
+        """Run `work` on the private loop. It needs no store, so it does not wait for the database."""
         return self._submit(lambda _: work())
 
     def run_apart(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
-        """The operation on a store of its own that is not opened: for a database that may be in any state."""
+        """Run the operation on a new store that is not opened: for a database in any state."""
         refuse_open_transaction(name)
         return asyncio.to_thread(self._apart, operation)
 
@@ -218,7 +219,7 @@ class Client:
         return lent
 
     def take_back(self, lent: LentStore) -> None:
-        """The store is about to be closed. Calls use the one that was lent before it, or else the portal."""
+        """The store is about to be closed. Further calls use the one lent before it, or the portal."""
         loop = asyncio.get_running_loop()
         self._lent[loop].remove(lent)
         if not self._lent[loop]:
@@ -234,7 +235,7 @@ class Client:
     def _connected(self) -> Portal:
         with self._lock:
             if self._portal is not None and self._portal.pid != os.getpid():
-                # A forked child must neither use nor close its parent's connections: keep them, untouched.
+                # A forked child must neither use nor close its parent's connections: only keep them.
                 self._inherited.append(self._portal)
                 self._portal = None
             if self._portal is None:
@@ -243,11 +244,11 @@ class Client:
 
     def _submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T]:
         while (future := self._connected().submit(work)) is None:
-            pass  # another thread closes it: the next one is there, or made
+            pass  # another thread closes this portal: get or make the next one
         return future
 
     async def _run(self, operation: Operation[T]) -> T:
-        """Choose the store when the call begins: a store may have been closed since the coroutine was made."""
+        """Choose the store when the coroutine runs: one may have been closed since it was created."""
         lent = self._lent.get(asyncio.get_running_loop())
         if not lent:
             return await (self._on_this_loop(operation) if self._inline else self._through_portal(operation))
@@ -271,11 +272,11 @@ class Client:
 
 
 async def _no_leave() -> None:
-    """Nothing lives on it."""
+    """The default: there is nothing to give back."""
 
 
 def refuse_running_loop(name: str, *, instead: str | None = None) -> None:
-    """Say at once that a blocking call would block the loop that it is made on."""
+    """UsageError if a loop runs in this thread, which the blocking call would block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -287,7 +288,7 @@ def refuse_running_loop(name: str, *, instead: str | None = None) -> None:
 
 
 def refuse_open_transaction(name: str) -> None:
-    """A call that needs a connection of its own would wait for the block that it is made in."""
+    """UsageError inside an open transaction: a call on another connection would wait for it."""
     block = current.get()
     if block is not None and block.open:
         raise UsageError(

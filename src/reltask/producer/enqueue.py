@@ -1,4 +1,4 @@
-"""The one door through which jobs get into the database: alone or in bulk, in a transaction that is open, or in none.
+"""Inserts jobs: one or many, in an open transaction or in their own. Every enqueue goes through here.
 
     calls ──► is a transaction open, or a connection given?
                  │ yes: join it                                    no: a statement of its own
@@ -7,7 +7,7 @@
                  ──► handles; it exists when that commits                     │
                                                                               └─ answer lost: the same ids again
 
-A bulk goes in batches, each committed by itself; while the server works on one, the next is made ready.
+Many jobs go in batches, each committed by itself; while the server inserts one, the next is prepared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Place = Store | Transaction | TaskTransaction
 
 _VERSION_7 = 7 << 76 | 0b10 << 62
 AT_ONCE = 2
-"""Batches that a bulk insert has under way: the server works on one while the next is made ready."""
+"""Batches of a bulk insert in progress at once: the server inserts one while the next is prepared."""
 RESENDS = 3
 """How often an insert whose answer was lost is sent again."""
 
@@ -58,7 +58,7 @@ class Call(Struct, frozen=True):
         """The row to insert."""
         task, options = self.task, self.options
         max_attempts = task.options.max_attempts if options.max_attempts is msgspec.UNSET else options.max_attempts
-        if max_attempts is msgspec.UNSET:  # a recurring job without a limit has none, a one-off has a few attempts
+        if max_attempts is msgspec.UNSET:  # no limit for a recurring job, a few attempts for a one-off
             max_attempts = ONE_OFF_ATTEMPTS if options.schedule is None else None
         return NewJob(
             id=job_id,
@@ -88,7 +88,7 @@ class Enqueuer:
     ) -> None:
         self.client = client
         self.wakes: set[Callable[[], None]] = set()
-        """Wake the workers of this process: they need no signal from the database."""
+        """Callbacks that wake this process's own workers, without a signal from the database."""
         self._rng = rng
         self._borrow = borrow
         self._read_limit = arguments_limit
@@ -102,7 +102,7 @@ class Enqueuer:
         return Call(task, task.arguments.encode(args, kwargs, limit=self.arguments_limit), options)
 
     def enqueue(self, calls: list[Call], connection: object, *, name: str) -> Coroutine[Any, Any, list[Job]]:
-        """Insert jobs: in the user's transaction on `connection`, in the task's open block, or by themselves."""
+        """Insert jobs: in the user's transaction on `connection`, in the task's open block, or on their own."""
         if connection is not None:
             return self._insert_joining(self._borrowed(connection, name, is_async=True), calls)
         block = current.get()
@@ -111,7 +111,7 @@ class Enqueuer:
         return self.client.run(lambda store: self._insert(calls, store), name=name)
 
     def enqueue_sync(self, calls: list[Call], connection: object, *, name: str) -> list[Job]:
-        """`enqueue` for synchronous code. A given connection blocks its thread anyway, so a running loop may, too."""
+        """`enqueue` for synchronous code. With `connection` also on a running loop: it blocks that anyway."""
         if connection is not None:
             return run_here(self._insert_joining(self._borrowed(connection, name, is_async=False), calls))
         block = current.get()
@@ -121,16 +121,17 @@ class Enqueuer:
         return self.client.run_sync(lambda store: self._insert(calls, store), name=name)
 
     async def signal(self, store: Store) -> None:
-        """Wake workers, here and elsewhere: there may be something to do."""
+        """Wake the workers of this process and of others."""
         for wake in list(self.wakes):
             wake()
         await store.signal()
 
     def new_ids(self, count: int) -> list[UUID]:
-        """UUIDs in order, also of time (version 7): new rows lie side by side, and of two with a key the first wins.
+        """UUIDs in ascending order and in order of time (version 7).
 
-        The first has 73 random bits, one less than there is room for; each next one is a random step of 32 bits
-        further. No step is 0, so no two are equal.
+        So new rows are adjacent, and of two jobs with one key the first wins. The first UUID has 73
+        random bits, one less than fit; each further one adds a random step of 32 bits. No step is 0,
+        so no two are equal.
         """
         milliseconds, first = time.time_ns() // 1_000_000, self._rng.getrandbits(12) << 64 | self._rng.getrandbits(61)
         steps = memoryview(self._rng.randbytes(4 * (count - 1))).cast("I")
@@ -150,7 +151,7 @@ class Enqueuer:
         try:
             done, errors = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
         finally:
-            await self.signal(store)  # also for what was inserted before one of them failed
+            await self.signal(store)  # also for batches that were inserted before one failed
         inserted = [job for batch in done for job in batch]
         if errors:
             _raise_first(errors, inserted=sum(job.created for job in inserted), wanted=len(calls))
@@ -164,7 +165,7 @@ class Enqueuer:
         try:
             return await self._handles(jobs, created, store)
         except ReltaskError:
-            if not created:  # else an error about the ids of the others would say that these are not inserted
+            if not created:  # else the error would say that nothing was inserted
                 raise
             return [Job(self.client, job.id, job.task, job.id in created) for job in jobs]
 
@@ -202,7 +203,7 @@ class Enqueuer:
     # Both
 
     async def _rows(self, calls: list[Call], place: Place) -> list[NewJob]:
-        """What to insert. A schedule begins at its first slot; for a grid only the database's clock can tell it."""
+        """The rows to insert. A schedule begins at its first slot, by the database's clock."""
         jobs = [call.job(job_id) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
         if any(job.key and call.task.aliases for call, job in zip(calls, jobs, strict=True)):
             jobs = await _under_former_names(calls, jobs, place)
@@ -217,7 +218,7 @@ class Enqueuer:
         ]
 
     async def _handles(self, jobs: list[NewJob], created: set[UUID], place: Place) -> list[Job]:
-        """A handle for each; for a job whose key was taken, the handle of the job that has the key."""
+        """A handle for each job; if its key was taken, the handle of the job that has the key."""
         names = {job.id: (job.task, job.key) for job in jobs if job.key is not None and job.id not in created}
         owners = await _owners_of(list(names.values()), place)
         return [
@@ -227,10 +228,10 @@ class Enqueuer:
 
 
 async def insert_surely(jobs: list[NewJob], store: Store) -> set[UUID]:
-    """Insert; when the answer is lost, send the same ids again: what has landed is not inserted twice.
+    """Insert. After a lost answer send the same ids again: a job that was inserted is not inserted twice.
 
-    Once there is doubt, no other error takes its place: a caller who believes that nothing was applied enqueues
-    again, with other ids.
+    After an AmbiguousError no other error is raised instead: it would say that nothing was applied, and
+    the caller would enqueue again, with other ids.
     """
     try:
         return await store.enqueue_jobs(jobs)
@@ -247,7 +248,7 @@ async def insert_surely(jobs: list[NewJob], store: Store) -> set[UUID]:
 
 
 async def _under_former_names(calls: list[Call], jobs: list[NewJob], place: Place) -> list[NewJob]:
-    """A job whose key is taken under a former name of its task gets that name: else there would be two of it."""
+    """Give a job whose key is taken under a former name of its task that name, to avoid a second one."""
     renamed = {job.id: call.task for call, job in zip(calls, jobs, strict=True) if job.key and call.task.aliases}
     names = [(name, job.key) for job in jobs if job.key and job.id in renamed for name in renamed[job.id].names]
     taken = await _owners_of(names, place)
@@ -274,9 +275,9 @@ def _batches(calls: list[Call], size: int) -> Iterator[list[Call]]:
 async def _overlapping(
     work: Callable[[B], Coroutine[Any, Any, T]], given: Iterable[B], *, at_once: int
 ) -> tuple[list[T], list[BaseException]]:
-    """Work on all of these, `at_once` at a time: what was done, and the errors of what was not.
+    """Work on all of these, `at_once` at a time; return the results and the errors.
 
-    After a failure nothing more is begun, and nothing is left under way.
+    After a failure no further one is begun. All that were begun have ended.
     """
     waiting, done = deque(enumerate(given)), {}
 
@@ -294,9 +295,9 @@ async def _overlapping(
 
 
 def _raise_first(errors: list[BaseException], *, inserted: int, wanted: int) -> NoReturn:
-    """Raise the error of a bulk that broke off; as AmbiguousError where some of its jobs are inserted, or may be.
+    """Raise the error of a failed bulk insert: AmbiguousError if some jobs are inserted, or may be.
 
-    An error about one batch alone would say that all of them may be enqueued again.
+    The error of one batch alone would say that all jobs may be enqueued again.
     """
     lost = [error for error in errors if isinstance(error, AmbiguousError)]
     first = (lost or errors)[0]
@@ -304,5 +305,5 @@ def _raise_first(errors: list[BaseException], *, inserted: int, wanted: int) -> 
         raise first
     raise AmbiguousError(
         f"{inserted} of {wanted} jobs are certainly inserted. {first}",
-        remedy="Look which are there before you enqueue them again. With connection= it is all or nothing.",
+        remedy="Check which exist before you enqueue them again. With connection= it is all or nothing.",
     ) from first

@@ -1,4 +1,4 @@
-"""The handle of a job: what its row and its runs say."""
+"""The handle of a job: reads its row and its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do with a running system from Python: look, count, audit, pause, resume, run, retry, discard, release."""
+"""Operating a running system from Python: read, count, audit, pause, resume, run, retry, discard, release."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ACTIONS = {
 
 
 class Operations:
-    """Reading and steering, as coroutines and, with `_sync` behind the name, for synchronous code."""
+    """Reads and operations: each as a coroutine and, with the suffix `_sync`, for synchronous code."""
 
     _client: Client
     _enqueuer: Enqueuer
@@ -97,7 +97,7 @@ class Operations:
     def stats(
         self, *, since: timedelta = timedelta(hours=1), task: str | None = None
     ) -> Coroutine[Any, Any, list[TaskStats]]:
-        """How each task has been doing for so long, as far as its runs have been counted: once a minute."""
+        """Metrics of each task over the time `since`. Runs are counted once a minute."""
         return self._client.run(lambda store: _stats(store, since, task), name="stats")
 
     def stats_sync(self, *, since: timedelta = timedelta(hours=1), task: str | None = None) -> list[TaskStats]:
@@ -115,7 +115,7 @@ class Operations:
         return self._client.run_sync(lambda store: _audit(store, task, lock_timeout), name="audit")
 
     def examine(self) -> Coroutine[Any, Any, Facts]:
-        """What a doctor wants to know about the database, in whatever state it is."""
+        """The facts that `reltask doctor` checks, of a database in any state."""
         return self._client.run_apart(lambda store: store.examine(), name="examine")
 
     def examine_sync(self) -> Facts:
@@ -123,7 +123,7 @@ class Operations:
         return self._client.run_apart_sync(lambda store: store.examine(), name="examine")
 
     def notify(self) -> Coroutine[Any, Any, None]:
-        """Wake the workers: after the commit of what was enqueued with `connection=`, so that it starts at once."""
+        """Wake the workers. Call it after you commit jobs enqueued with `connection=`, to start them at once."""
         return self._client.run(self._enqueuer.signal, name="notify")
 
     def notify_sync(self) -> None:

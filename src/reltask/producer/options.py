@@ -15,8 +15,8 @@ from reltask.model.task import PRIORITIES, check_number, check_text
 
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
-"""Times from EARLIEST to before LATEST can be stored. In any zone, and with the longest duration added, they are still
-times in Python: a row that cannot be read would stop every worker."""
+"""Times from EARLIEST to before LATEST can be stored. In any zone, and with the longest duration
+added, they are still valid in Python: a row that cannot be read would stop every worker."""
 _LONGEST_NAME = 400
 
 
@@ -33,7 +33,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     lock_timeout: timedelta | None = None
 
     def with_given(self, given: JobOptions) -> JobOptions:
-        """These options, where `given` says nothing else."""
+        """These options, overridden by those that are set in `given`."""
         said = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not None}
         if given.max_attempts is msgspec.UNSET:
             del said["max_attempts"]
@@ -43,7 +43,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
 
 
 def check_job_options(options: JobOptions) -> None:
-    """Refuse, in words, what could never run as meant."""
+    """Refuse options that could never run as intended."""
     check_text("queue", options.queue, UsageError)
     check_text("key", options.key, UsageError)
     check_number("priority", options.priority, UsageError)

@@ -56,7 +56,7 @@ class Schedules:
         self._calls[name] = Call(call.task, call.args, options)
 
     def jobs(self, app_version: str | None) -> list[NewJob]:
-        """The rows that are to exist."""
+        """The rows that should exist."""
         jobs = [call.job(self._enqueuer.new_ids(1)[0]) for call in self._calls.values()]
         return [
             msgspec.structs.replace(job, declaration=declaration_hash(job), app_version=app_version) for job in jobs
@@ -64,10 +64,10 @@ class Schedules:
 
 
 def _key_of(call: Call, key: str | None) -> str | None:
-    """The key of a schedule of this call, which may name one itself; DeclarationError if the call says when to run."""
+    """The key of this call's schedule. DeclarationError if the call says when to run, or names another key."""
     options = call.options
-    said = {"delay=": options.delay, "at=": options.at, "every= or cron=": options.schedule}
-    for name, value in said.items():
+    given = {"delay=": options.delay, "at=": options.at, "every= or cron=": options.schedule}
+    for name, value in given.items():
         if value is not None:
             raise DeclarationError(
                 f"Task {call.task.name}: {name} in a call that is scheduled would be without effect.",

@@ -1,4 +1,4 @@
-"""What a decorated function becomes: still a function, and a way to enqueue it."""
+"""A decorated function: still callable, and can be enqueued."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Producer(Generic[P]):
         return self.definition.name
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
-        """These arguments, checked: for `app.enqueue_many` and `app.schedule`."""
+        """A call with these arguments, checked: for `app.enqueue_many` and `app.schedule`."""
         if self._connection is not None:
             raise UsageError(
                 "A call that is enqueued with others has no connection of its own.",
@@ -77,8 +77,9 @@ class Producer(Generic[P]):
     ) -> Producer[P]:
         """The same task with other options for the jobs enqueued through the result.
 
-        With `connection`, your own connection or session with its open transaction, the jobs exist when you commit,
-        and never if you roll back. Workers hear of them at their next wake-up, or by `app.notify()`.
+        With `connection`, your own connection or session with its open transaction, the jobs exist when
+        you commit, and never if you roll back. Workers find them when they next look, or after
+        `app.notify()`.
         """
         given = JobOptions(
             queue=queue,

@@ -1,7 +1,8 @@
-"""A task's open transaction, as the code inside it sees it: its own statements, and the calls that join it.
+"""A task's open transaction as its block uses it: the task's own statements, and the enqueues that join it.
 
-While a block of `ctx.transaction()` is open, `open_transaction()` returns it. An enqueue made there joins it, and any
-other call that would need a second connection is refused at once, instead of waiting for the block that it is in.
+While a block of `ctx.transaction()` is open, `open_transaction()` returns it. An enqueue inside the
+block joins it. Any other call that needs a second connection is refused at once, because it would
+wait for the block that it is in.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ T = TypeVar("T")
 
 
 class Home(Protocol):
-    """Where a transaction's coroutines run, and where the worker's store is, seen from its body."""
+    """Where a transaction's coroutines run, and how its body reaches the worker's loop."""
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run one of the transaction's coroutines from synchronous code, and wait for it."""
         ...
 
     async def on_loop(self, work: Awaitable[T]) -> T:
-        """Await something of the store's."""
+        """Await a call of the worker's store."""
         ...
 
 
@@ -88,7 +89,7 @@ class TaskTransaction:
         return await self._inner.read_now()
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        """Insert jobs inside this transaction: what `task.enqueue` does while the block is open."""
+        """Insert jobs inside this transaction: used by `task.enqueue` while the block is open."""
         self.enqueued = True
         return await self._inner.enqueue_jobs(jobs)
 
@@ -97,11 +98,11 @@ class TaskTransaction:
         return await self._inner.read_keys(names)
 
     async def guard_lease(self, term: Term) -> bool:
-        """Keep anybody from taking over this lease until the commit: what `lease.guard(tx)` asks."""
+        """Keep others from taking over this lease until the commit: used by `lease.guard(tx)`."""
         return await self._inner.guard_lease(term)
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something of this transaction's from synchronous code, and wait for it."""
+        """Run one of this transaction's coroutines from synchronous code, and wait for it."""
         return self._home.wait_for(work)
 
 
@@ -134,12 +135,12 @@ class SyncTransaction:
         return self._block.wait_for(self._block.fetch(sql, *args, **named))
 
     def guard_lease(self, term: Term) -> bool:
-        """Keep anybody from taking over this lease until the commit: what `lease.guard_sync(tx)` asks."""
+        """Keep others from taking over this lease until the commit: used by `lease.guard_sync(tx)`."""
         return self._block.wait_for(self._block.guard_lease(term))
 
 
 def wait_for(work: Awaitable[T], loop: asyncio.AbstractEventLoop) -> T:
-    """Run something on a loop and wait for it in another thread."""
+    """Run an awaitable on a loop, and wait for it in this other thread."""
 
     async def awaited() -> T:
         return await work
@@ -148,7 +149,7 @@ def wait_for(work: Awaitable[T], loop: asyncio.AbstractEventLoop) -> T:
 
 
 def run_here(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, in this thread and without a loop: a synchronous connection's."""
+    """Run a coroutine that never waits (a synchronous connection's) in this thread, without a loop."""
     try:
         work.send(None)
     except StopIteration as ended:
@@ -159,10 +160,10 @@ def run_here(work: Coroutine[Any, Any, T]) -> T:
 
 
 current: ContextVar[TaskTransaction | None] = ContextVar("reltask_transaction", default=None)
-"""The block that the running code is in. It may have ended meanwhile: ask `open_transaction`."""
+"""The block that the running code was started in. It may have ended: use `open_transaction`."""
 
 
 def open_transaction() -> TaskTransaction | None:
-    """The transaction that a call made here and now would have to join."""
+    """The open transaction that a call made here has to join, or None."""
     transaction = current.get()
     return transaction if transaction is not None and transaction.open else None

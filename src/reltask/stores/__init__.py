@@ -1,5 +1,5 @@
 """The databases: one folder each, one `.sql` file per verb of `reltask.stores.store`, under the same names.
 
-PostgreSQL has a plainer statement beside two of them: for one job, and for jobs that do not come again. Many new jobs
-reach it by COPY, whose text is the driver's.
+PostgreSQL has two more, simpler statements: to enqueue a single job, and to complete one-off jobs. It inserts large
+batches by COPY, whose text the driver makes.
 """

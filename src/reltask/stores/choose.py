@@ -1,4 +1,4 @@
-"""Which store a URL asks for. Drivers are imported only here, and only the one that is needed."""
+"""Makes the store for a URL. Drivers are imported only here, and only the one that is needed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def make_store(
     on_retry: Callable[[str, ReltaskError, float], None] | None = None,
     credential: Any = None,
 ) -> Store:
-    """An unopened store for this URL. `inline`: its thread may block, as a private thread may."""
+    """An unopened store for this URL. `inline`: it may block its caller's thread."""
     scheme = urlsplit(url).scheme.split("+")[0]
     if credential is not None and scheme == "sqlite":
         raise ConfigurationError(
-            "App(credential=…) is for mssql:// and postgresql:// URLs, and this one is neither.",
-            remedy="Leave it out, or check the URL.",
+            "App(credential=…) is for mssql:// and postgresql:// URLs; this URL is sqlite://.",
+            remedy="Remove the credential, or check the URL.",
         )
     policy = Policy(
         clock=clock,
@@ -56,7 +56,7 @@ def make_store(
     if scheme == "mssql":
         return _mssql(url, settings, policy, now, credential)
     raise ConfigurationError(
-        f"The database URL starts with {scheme or 'nothing'}://, which this version does not speak.",
+        f"reltask does not support database URLs that start with {scheme or 'nothing'}://.",
         remedy="Use sqlite:///file.db, postgresql://host/database or mssql://server/database.",
     )
 
@@ -92,7 +92,7 @@ def _mssql(url: str, settings: DatabaseSettings, policy: Policy, now: Now | None
 
 
 def _lengths(settings: DatabaseSettings) -> dict[str, Any]:
-    """How patiently a server is asked, in seconds, and over how many connections."""
+    """Timeouts in seconds, and the size of the pool."""
     return {
         "connect_timeout": settings.connect_timeout.total_seconds(),
         "command_timeout": settings.command_timeout.total_seconds(),

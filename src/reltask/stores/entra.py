@@ -1,18 +1,18 @@
-"""Tokens of Microsoft Entra ID, which take the place of passwords on Azure.
+"""Tokens of Microsoft Entra ID, which replace passwords on Azure.
 
-A token is asked for at each physical connection, never kept for a later one on purpose: credentials of azure-identity
-keep their own, answer from memory while it is good, and renew it minutes before it expires. So no clock is read here;
-whether a token still holds is for the database to say.
+A token is requested for each physical connection and not cached here: credentials of azure-identity have a cache of
+their own and renew a token minutes before it expires. So this module reads no clock; the database decides whether a
+token is still valid.
 
     connect ──► fetch ──► the credential, on a thread ──► a token                 remembered as the last good one
                  │              └─ error, or no answer in time ──► the last good one, if there was any
-                 └─ a question is under way already: share it                     none: TransientError, AccessRefused
+                 └─ a request is already running: share it                        none: TransientError, AccessRefused
 
-So an endpoint that is down, slow or out of patience hurts nobody whose token is still good, and connections that are
-open do not notice at all: the database asks for a token only at the login.
+So if the token endpoint is down, slow or refuses for a while, a process with a valid token can still connect, and open
+connections are not affected: the database checks the token only at the login.
 
-A token opens the database to whoever has it. It is in no log line, no error and no repr, and it leaves this process
-over encrypted connections alone: see `stores/mssql/connect.py` and `stores/postgres/target.py`.
+A token gives access to the database. It is in no log line, no error and no repr, and it is sent over encrypted
+connections only: see `stores/mssql/url.py` and `stores/postgres/url.py`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ POSTGRES_SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
 """Azure Database for PostgreSQL: the token is the password."""
 
 PATIENCE = 10.0
-"""Seconds that a connection waits for its token. Where packets are swallowed a credential can hang for minutes."""
+"""Seconds that a connection waits for its token. If packets are dropped, a credential can hang for minutes."""
 HOPELESS = 60.0
-"""Seconds after which a question that is still under way is given up, and another one asked beside it."""
+"""Seconds after which a request that still runs is given up and another one started beside it."""
 
 _REMEDY = (
     "Run: az login. On Azure give this host a managed identity (AZURE_CLIENT_ID names a user-assigned one), "
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class Credential(Protocol):
-    """Whatever can get a token: every synchronous credential of azure-identity, or an object of your own."""
+    """Any source of tokens: a synchronous credential of azure-identity, or an object of your own."""
 
     def get_token(self, scope: str, /) -> Any:
         """A token for this scope, with its text in `.token`."""
@@ -68,8 +68,8 @@ def default_credential(client_id: str | None = None) -> Credential:
     return DefaultAzureCredential(managed_identity_client_id=client_id)
 
 
-class _Question(NamedTuple):
-    """One question to the credential that is under way."""
+class _Request(NamedTuple):
+    """A running request to the credential."""
 
     answer: Future[str]
     since: float
@@ -86,64 +86,64 @@ class Tokens:
         client_id: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a credential the default one is made when the first token is asked for."""
+        """Without a credential the default one is created when the first token is requested."""
         self._credential = credential
         self._scope = scope
         self._client_id = client_id
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._question: _Question | None = None
+        self._request: _Request | None = None
         self._last: str | None = None
 
     def __repr__(self) -> str:
         return f"Tokens(scope={self._scope!r})"
 
     def fetch(self, patience: float = PATIENCE) -> str:
-        """A token for a connection that is about to be made. Blocks for at most as long as the patience."""
-        question = self._ask()
-        waited = self._monotonic() - question.since
+        """A token for a new connection. Blocks for at most `patience` seconds."""
+        request = self._start_request()
+        waited = self._monotonic() - request.since
         try:
-            return question.answer.result(max(0.0, patience - waited))
+            return request.answer.result(max(0.0, patience - waited))
         except TimeoutError:
             failure: ReltaskError = TransientError(
                 f"Microsoft Entra ID gave no token within {patience:g} s.",
-                remedy="Check the network, and the endpoint of the managed identity.",
+                remedy="Check the network and the endpoint of the managed identity.",
             )
             return self._fall_back(failure, None)
         except UsageError:
             raise
-        except Exception as error:  # noqa: BLE001 - a credential may be anybody's, and raise anything
+        except Exception as error:  # noqa: BLE001 - a credential of the user's own may raise anything
             return self._fall_back(self._refused(error), error)
 
     async def fetch_async(self, patience: float = PATIENCE) -> str:
-        """The same for an event loop, which goes on meanwhile."""
+        """The same, without blocking the event loop."""
         return await asyncio.to_thread(self.fetch, patience)
 
-    def _ask(self) -> _Question:
-        """The question that is under way, or a new one."""
+    def _start_request(self) -> _Request:
+        """The running request, or a new one."""
         with self._lock:
             now = self._monotonic()
-            if self._question is None or now - self._question.since > HOPELESS:
-                self._question = _Question(Future(), now)
-                threading.Thread(target=self._answer, args=(self._question,), name="reltask-token", daemon=True).start()
-            return self._question
+            if self._request is None or now - self._request.since > HOPELESS:
+                self._request = _Request(Future(), now)
+                threading.Thread(target=self._run, args=(self._request,), name="reltask-token", daemon=True).start()
+            return self._request
 
-    def _answer(self, question: _Question) -> None:
+    def _run(self, request: _Request) -> None:
         """Runs on a thread of its own, because a credential cannot be interrupted."""
         try:
             token = self._get_token()
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
-            self._close(question)
-            question.answer.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - raised by the callers that wait for it
+            self._finish(request)
+            request.answer.set_exception(error)
         else:
-            self._close(question, token)
-            question.answer.set_result(token)
+            self._finish(request, token)
+            request.answer.set_result(token)
 
-    def _close(self, question: _Question, token: str | None = None) -> None:
+    def _finish(self, request: _Request, token: str | None = None) -> None:
         with self._lock:
             self._last = token or self._last
-            if self._question is question:
-                self._question = None
+            if self._request is request:
+                self._request = None
 
     def _get_token(self) -> str:
         if self._credential is None:
@@ -155,23 +155,26 @@ class Tokens:
         if not isinstance(token, str):
             raise UsageError(
                 f"{type(self._credential).__name__}.get_token() returned no token.",
-                remedy="Use a credential of azure.identity, not of azure.identity.aio, or an object like them.",
+                remedy="Use a credential of azure.identity (not of azure.identity.aio) or a compatible object.",
             )
         return token
 
     def _refused(self, error: Exception) -> ReltaskError:
-        """Azure's errors do not tell a refusal from an overload. Where it worked before, it will work again."""
+        """The error for a failed request. Azure's errors do not distinguish a refusal from an overload.
+
+        If a token was issued before, the failure counts as transient.
+        """
         if isinstance(error, ReltaskError):
             return error
-        said = f"Microsoft Entra ID gave no token: {_first_line(error)}"
+        message = f"Microsoft Entra ID gave no token: {_first_line(error)}"
         denied = any(kind.__name__ == "ClientAuthenticationError" for kind in type(error).__mro__)
         kind = AccessRefused if denied and self._last is None else TransientError
-        return kind(said, remedy=_REMEDY)
+        return kind(message, remedy=_REMEDY)
 
     def _fall_back(self, failure: ReltaskError, cause: Exception | None) -> str:
         if self._last is None:
             raise failure from cause
-        log.warning("%s The token of the last connection is tried again.", failure.message)
+        log.warning("%s Connecting with the last token instead.", failure.message)
         return self._last
 
 

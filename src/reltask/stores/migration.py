@@ -1,17 +1,17 @@
-"""The schema's own history: numbered files in `database/<dialect>/`, run once each, in order.
+"""Schema migrations: numbered files in `database/<dialect>/`, run once each, in order.
 
-    001-create-tables.sql       a migration: its number is the schema version that it leads to
-    002-seed-sample-job.sql     not one: a sample to run by hand
-    003-reclamation-query.sql   not one: what reclaims do, for a DBA's eyes
-    004-create-leases.sql       a migration; the number is the version, so 2 and 3 do not exist
+    001-create-tables.sql       a migration: its number is the schema version that it creates
+    002-seed-sample-job.sql     no migration: a sample to run by hand
+    003-reclamation-query.sql   no migration: shows a DBA what a reclaim does
+    004-create-leases.sql       a migration; the number is the version, so versions 2 and 3 do not exist
 
-The rule is in the name: `NNN-create-…` and `NNN-alter-…` are migrations; `database/mssql` spells them the way its
-people do, `NNN-Create….sql` and `NNN-Alter….sql`. Each is additive, can be run again without harm, and writes its own
-number into the `meta` table as its last statement, so that a DBA who runs the files by hand ends with the same
-database. Each runs in one transaction, under a lock, after another look at the version: of two migrators the second
-finds nothing left to do. A schema newer than this version of reltask is never touched.
+`NNN-create-…` and `NNN-alter-…` are migrations; in `database/mssql`, by the custom there, `NNN-Create….sql` and
+`NNN-Alter….sql`. Each is additive, can be run again, and writes its own number into the `meta` table as its last
+statement, so that a DBA who runs the files by hand gets the same database. Each runs in one transaction, under a lock,
+after the version is read again: if two processes migrate, the second finds nothing to do. A schema newer than this
+version of reltask is never changed.
 
-In an installed wheel the files lie inside the package, in a checkout beside `src`.
+In an installed wheel the files are inside the package, in a checkout beside `src`.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ def migrations(dialect: Dialect) -> list[Migration]:
 
 
 def schema_version(dialect: Dialect) -> int:
-    """The version that this reltask speaks."""
+    """The schema version that this reltask needs."""
     return migrations(dialect)[-1].version
 
 
 def check_version(dialect: Dialect, found: int) -> None:
-    """Refuse a database that this version of reltask does not speak to."""
-    spoken = schema_version(dialect)
-    if found > spoken:
+    """Refuse a database whose schema this version of reltask cannot use."""
+    needed = schema_version(dialect)
+    if found > needed:
         raise SchemaError(
-            f"the database has schema version {found}, and this reltask knows versions up to {spoken}.",
+            f"the database has schema version {found}, but this reltask knows versions up to {needed}.",
             remedy="Upgrade reltask here: a newer one has migrated the database.",
         )
-    if found < spoken:
+    if found < needed:
         raise SchemaError(
-            f"the database has schema version {found}, and this reltask needs version {spoken}.",
+            f"the database has schema version {found}, but this reltask needs version {needed}.",
             remedy="Run: reltask migrate",
         )
 

@@ -1,9 +1,8 @@
-"""How many ledger rows there are is costly to ask, so it is asked seldom.
+"""The time before which ledger rows exceed the number to keep, cached because it is costly to find.
 
-`prune_runs` wants to know the time before which rows are beyond the number to keep. Finding it walks over as many index
-entries as rows are kept: for a million a fifth of a second, and longer until they are vacuumed. But what is beyond the
-number once stays so, because newer rows only become more; so an answer holds until the next one, which is merely a
-little later.
+To find this time for `prune_runs`, the database reads as many index entries as rows are kept: a fifth of a second for a
+million, and more until they are vacuumed. A row that exceeds the number once always will, because rows are only added
+at the newer end. So an old answer stays valid; a new one is only a little later.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 EVERY = 600.0
-"""Seconds between two questions; by so much history the number kept may be exceeded."""
+"""Seconds between two queries; the number of rows kept may be exceeded by what is added in this time."""
 
 Moment = TypeVar("Moment")
 
 
 class PruneCutoff(Generic[Moment]):
-    """The last answer, and when it is worth asking again."""
+    """The last answer, and when to query again."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -27,7 +26,7 @@ class PruneCutoff(Generic[Moment]):
         self._asked_at = 0.0
 
     async def before(self, most: int, ask: Callable[[], Awaitable[Moment | None]]) -> Moment | None:
-        """The time before which rows are too many when `most` are kept; None: nothing is."""
+        """The time before which rows exceed the `most` that are kept; None: there are not that many."""
         if self._most != most or self._monotonic() - self._asked_at >= EVERY:
             self._before = await ask()
             self._most, self._asked_at = most, self._monotonic()

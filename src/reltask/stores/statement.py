@@ -1,9 +1,9 @@
-"""SQL as it stands in its file, and SQL as a driver wants it.
+"""Compiles SQL files into the parameter styles of the drivers.
 
-The files name their parameters `:like_this`, so that a person can read them and any SQL tool can run them. Each
-driver has its own way of saying the same: asyncpg wants `$1`, psycopg `%(name)s`, sqlite3 takes the names as they
-are, ODBC wants `?`, and Django in front of ODBC `%s`. A small tokenizer finds the parameters, and leaves alone what
-only looks like one: a cast (`x::text`), a string, a quoted name, a comment, a dollar-quoted body.
+The files name their parameters `:like_this`, so that they are readable and any SQL tool can run them. Each driver has
+its own style: asyncpg `$1`, psycopg `%(name)s`, sqlite3 takes `:name`, ODBC `?`, and Django in front of ODBC `%s`. A
+small tokenizer finds the parameters and leaves alone what only looks like one: a cast (`x::text`), a string, a quoted
+name, a comment, a dollar-quoted body.
 
     select :now::timestamptz, ':not' -- :nor this        select $1::timestamptz, ':not' -- :nor this
            ▲                                       ──►          ▲
@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 Style = Literal["named", "numbered", "pyformat", "qmark", "format"]
 BY_POSITION = frozenset({"numbered", "qmark", "format"})
-"""Styles whose values travel as a list."""
+"""Styles whose values are passed as a list."""
 
 _TOKEN = re.compile(
     r"""
@@ -42,21 +42,21 @@ class Statement(NamedTuple):
 
     text: str
     names: tuple[str, ...]
-    """The parameters in the order in which the driver wants them."""
+    """The parameters in the driver's order."""
 
     def arguments(self, values: dict[str, object]) -> list[object]:
-        """The values in the driver's order. A missing one is a mistake of the adapter, and raises KeyError."""
+        """The values in the driver's order. A missing one is a bug in the store and raises KeyError."""
         return [values[name] for name in self.names]
 
 
 def tokens(sql: str) -> Iterator[tuple[str, str]]:
-    """The pieces of a text, each with its kind; joined together they are the text again."""
+    """The tokens of a text, each with its kind; joined they are the text again."""
     for match in _TOKEN.finditer(sql):
         yield str(match.lastgroup), match.group()
 
 
 def split(script: str) -> list[str]:
-    """The statements of a script, without the semicolons between them, each with the comments above it."""
+    """The statements of a script without the semicolons, each with the comments above it."""
     statements, current, empty = [], [], True
     for kind, text in [*tokens(script), ("end", ";")]:
         if kind != "end":
@@ -76,7 +76,7 @@ def compile_statement(sql: str, style: Style) -> Statement:
     pieces: list[str] = []
     for kind, text in tokens(sql):
         if kind != "parameter":
-            # psycopg and Django look for their placeholders everywhere, in strings and comments too.
+            # psycopg and Django look for placeholders everywhere, also in strings and comments.
             pieces.append(text.replace("%", "%%") if style in ("pyformat", "format") else text)
             continue
         name = text[1:]
@@ -110,5 +110,5 @@ def load(store: str, verb: str, style: Style) -> tuple[Statement, ...]:
 
 @cache
 def load_batch(store: str, verb: str, style: Style) -> Statement:
-    """The whole of a verb's file as one text, for a server that takes several statements at once."""
+    """A verb's whole file as one text, for a server that takes several statements at once."""
     return compile_statement(read_sql(store, verb), style)

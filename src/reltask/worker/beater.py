@@ -1,7 +1,7 @@
 """The thread that renews claims. It decides nothing: `Heartbeats` does.
 
-It has its own connection with its own short timeout, and neither pool, nor retry, nor breaker in front of it, so that a
-busy worker, a blocked event loop or an open circuit cannot keep a beat from being sent.
+It has its own connection with its own short timeout, and no pool, retry or circuit breaker in front
+of it. So a busy worker, a blocked event loop or an open circuit cannot delay a beat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LATE = 1.0
 
 
 class Beater(Service):
-    """Renews one worker's claims and says which ones are no longer to be trusted."""
+    """Renews one worker's claims, and reports those that can no longer be trusted."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Beater(Service):
     # Called from the worker's thread
 
     def watch(self, runs: Sequence[Run], *, sent_at: float) -> None:
-        """Renew these claims from now on; `sent_at` is when they had been asked for."""
+        """Renew these claims from now on; `sent_at` is when the claim was sent."""
         if not runs:
             return
         with self._lock:
@@ -70,7 +70,7 @@ class Beater(Service):
             self.wake()
 
     def settling(self, holds: Iterable[Hold], *, is_settling: bool = True) -> None:
-        """These outcomes are being written, or not any more; keep the claims, and do not take their end for a loss."""
+        """These outcomes are being written, or no longer are. Meanwhile a missing row is no lost claim."""
         with self._lock:
             for hold in holds:
                 self._heartbeats.settling(hold, is_settling=is_settling)
@@ -82,7 +82,7 @@ class Beater(Service):
                 self._heartbeats.forget(hold)
 
     def claim_unanswered(self, token: UUID, *, may_land_for: float) -> None:
-        """A claim's answer was lost, and it may still land for `may_land_for` seconds: look for its rows."""
+        """A claim's answer was lost; it may be applied up to `may_land_for` seconds from now: look for its rows."""
         with self._lock:
             self._heartbeats.claim_unanswered(token, now=self._clock.monotonic(), may_land_for=may_land_for)
         self.wake()
@@ -91,7 +91,8 @@ class Beater(Service):
 
     async def tick(self) -> float | None:
         now = self._clock.monotonic()
-        self._report_lateness(now)
+        if self._planned is not None and now - self._planned > LATE:
+            self._emit(events.HeartbeatLate(worker=self._worker, seconds=now - self._planned))
         with self._lock:
             actions = self._heartbeats.tick(now)
         await self._perform(actions)
@@ -103,12 +104,8 @@ class Beater(Service):
     async def closed(self) -> None:
         await self._store.close()
 
-    def _report_lateness(self, now: float) -> None:
-        if self._planned is not None and now - self._planned > LATE:
-            self._emit(events.HeartbeatLate(worker=self._worker, seconds=now - self._planned))
-
     async def _perform(self, actions: list[BeatAction]) -> None:
-        """Do what was decided; runs to be abandoned come first, before any call that may hang."""
+        """Do what was decided. Abandon runs first, before any call that may hang."""
         for action in actions:
             if isinstance(action, Abandon):
                 self._abandon(action)
@@ -121,7 +118,7 @@ class Beater(Service):
         for action in actions:
             patience = min(self._pace.beat_timeout, self._until_stop())
             if patience <= 0:
-                return  # a body has to be stopped first; what is left undone here is decided again
+                return  # a body has to be stopped first; the next tick decides the rest again
             try:
                 async with asyncio.timeout(patience):
                     followed_by = await self._ask(action)

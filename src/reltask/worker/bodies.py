@@ -50,15 +50,15 @@ class Bodies:
 
 
 class BodyExit(Exception):
-    """A body called `sys.exit()`, or raised what would have ended the whole process."""
+    """A body called `sys.exit()`, or raised another exception that would end the process."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"The task raised {type(error).__name__}; a worker does not end for that.")
+        super().__init__(f"The task raised {type(error).__name__}, which does not end a worker.")
         self.__cause__ = error
 
 
 class AsyncBody:
-    """A coroutine on the worker's loop. It reports its end itself: a callback would cost every job another turn."""
+    """A coroutine on the worker's loop. It reports its end itself, which saves each job a turn of the loop."""
 
     __slots__ = ("_function", "_given", "_loop", "_named", "_task")
 

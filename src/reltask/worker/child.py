@@ -1,4 +1,4 @@
-"""The other end of `process`: what runs inside the child. Started as `python -m reltask.worker.child`."""
+"""What runs inside the child process of `process.py`: `python -m reltask.worker.child`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from reltask.worker import posix
 from reltask.worker.process import Message, Order
 from reltask.worker.run import not_run
 
-LIFELINE_CUT = 70
-"""Exit status of a child whose worker has gone."""
+WORKER_GONE = 70
+"""Exit status of a child whose worker is gone."""
 
 
 class ProcessContext:
@@ -55,7 +55,7 @@ class ProcessContext:
 
 
 def main() -> None:
-    """Read the order, obey, answer."""
+    """Read the order, call the function, send the answer."""
     answers = _take_over_stdout()
 
     def say(message: Message) -> None:
@@ -67,29 +67,29 @@ def main() -> None:
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
     _log_through(say)
     context = None if order.facts is None else ProcessContext(order.facts, say)
-    posix.on_stop(lambda: _note(context), _stop)
-    say(_obey(order, context))
+    posix.on_stop(lambda: _set_cancelled(context), _stop)
+    say(_run(order, context))
 
 
 class _LogPipe(logging.Handler):
-    """Sends log lines to the worker, which knows where they go and in what form."""
+    """Sends log lines to the worker, which formats and writes them."""
 
     def __init__(self, say: Callable[[Message], None]) -> None:
         super().__init__()
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """As every handler of Python's: a line that cannot be formed is told on stderr, and harms nobody."""
+        """Like Python's own handlers, report a record that cannot be formatted on stderr, and go on."""
         try:
             self._say(Message(kind="log", text=self.format(record), level=record.levelno, logger=record.name))
         except Stopped:
-            raise  # it came by a signal, and is the task's
-        except Exception:  # noqa: BLE001 - told there
+            raise  # raised by a signal handler, for the task
+        except Exception:  # noqa: BLE001 - reported there
             self.handleError(record)
 
 
 def _readable(text: str) -> str:
-    """The text with lone surrogates, as in the name of a file, as escapes: neither JSON nor a database takes them."""
+    """The text with lone surrogates (from file names) as escapes: JSON and databases refuse them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -100,19 +100,19 @@ def _log_through(say: Callable[[Message], None]) -> None:
 
 
 def _take_over_stdout() -> IO[bytes]:
-    """Keep the pipe to the worker for answers; what the task prints goes to stderr."""
+    """Keep the pipe to the worker for answers; the task's own output goes to stderr."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers
 
 
 def _read_line() -> bytes:
-    """The order. Read from the bare descriptor: a lock on a buffered stdin would hinder the interpreter's end."""
+    """The order. Read from the file descriptor: the lock of a buffered stdin could block the exit."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 65536)
         if not piece:
-            posix.end_at_once(LIFELINE_CUT)
+            posix.end_at_once(WORKER_GONE)
         line += piece
     return line
 
@@ -120,10 +120,10 @@ def _read_line() -> bytes:
 def _end_with_the_worker() -> None:
     while os.read(0, 4096):
         pass
-    posix.end_at_once(LIFELINE_CUT)
+    posix.end_at_once(WORKER_GONE)
 
 
-def _note(context: ProcessContext | None) -> None:
+def _set_cancelled(context: ProcessContext | None) -> None:
     if context is not None:
         context.cancelled = True
 
@@ -132,8 +132,8 @@ def _stop() -> None:
     raise Stopped
 
 
-def _obey(order: Order, context: ProcessContext | None) -> Message:
-    """Call the function, and put its end into a message."""
+def _run(order: Order, context: ProcessContext | None) -> Message:
+    """Call the function, and describe its end in a message."""
     try:
         function = _find(order)
         arguments = Arguments(function, skip_first=context is not None).decode(order.args)
@@ -147,7 +147,7 @@ def _obey(order: Order, context: ProcessContext | None) -> Message:
         return Message(kind="cancel", text=str(signal))
     except Stopped as signal:
         return Message(kind="stopped", text=str(signal))
-    except BaseException:  # noqa: BLE001 - whatever it was, the ledger shall say so
+    except BaseException:  # noqa: BLE001 - the ledger records it
         return Message(kind="failed", text=traceback.format_exc())
     return _returned(value)
 

@@ -1,4 +1,4 @@
-"""What a task body is handed when its first parameter asks for it.
+"""The context that a task's function receives if its first parameter asks for it.
 
 `Context` for `async def`, `SyncContext` for `def`, `ProcessContext` for `def` in a child process. Every call on a
 context first checks that the run may go on, and raises `LockLost` or `Stopped` if not.
@@ -78,9 +78,9 @@ class BaseContext:
         self.nominal_time: datetime = claim.nominal
         self.attempt: int = claim.attempt
         self.fence: int = claim.fence
-        """Grows with every claim of this job: present it to other systems, and let them refuse an older one."""
+        """Grows with every claim of this job. Pass it to other systems, so that they can refuse an older one."""
         self.idempotency_key: str = claim.idempotency_key
-        """The same for every run of this slot: what makes an effect elsewhere happen once."""
+        """The same for every run of this slot. Other systems can use it to apply an effect once."""
         self.worker: str = worker
         self.state: Any = services.state
         """What the app's lifespan yielded."""

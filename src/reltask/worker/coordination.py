@@ -1,16 +1,16 @@
-"""Is it my turn? Four ways for many workers to share out work that is nobody's job, behind one question.
+"""Is it my turn? Four ways for many workers to share the maintenance, behind one question.
 
     everyone   each worker, always                          ●●●●   N workers do N times the work
-    advisory   whoever holds a lock of its connection       ●···   one works; each of the others tries now and then
-    stealing   each worker, a small batch at a staggered    ◔◔◔◔   N workers ask; a heap of work is shared out,
-               time; rows that others hold are skipped             because no two batches meet
-    lease      whoever holds the row in `leases`            ●···   one works; the others try one after another
+    advisory   the worker whose connection holds a lock     ●···   one works; the others try every 10 s or so
+    stealing   each worker, a small batch at a staggered    ◔◔◔◔   N workers ask; a backlog is shared,
+               time; rows that others hold are skipped             because no two batches overlap
+    lease      the worker that holds the row in `leases`    ●···   one works; the others try one after another
 
-Only the lease has a term, so only its holder's writes can be refused when somebody else has taken over meanwhile. The
-other three need not refuse anything: what they do harms nobody when it is done twice at once.
+Only the lease has a term. So only its holder's writes can be refused after another worker has taken
+over. The other three refuse nothing: each step is safe when two workers do it at once.
 
-An advisory lock ends with its connection, and the database notices that a process has died sooner than the process
-notices that its connection has: so its holder asks, over that very connection, before each turn.
+An advisory lock ends with its connection. The database may end that connection before the holder
+notices, so the holder asks, over the same connection, before each turn.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from reltask.service import LoopHost
 from reltask.stores.store import BATCH, Store
 
 TRY_EVERY = (7.5, 12.5)
-"""Whoever waits for an advisory lock tries again after so many seconds, at least and at most."""
+"""Seconds between two tries for an advisory lock, at least and at most."""
 STOLEN = 100
-"""A batch that is stolen is small, so that there is something left for the others."""
+"""Rows in a batch of `stealing`: small, so that the other workers get a share."""
 STAGGER = (0.75, 1.25)
-"""Each time comes after this share of its interval, at least and at most."""
+"""With `stealing`, a step comes again after this share of its interval, at least and at most."""
 STALLED_AFTER = 2
-"""Whoever has seldom something to do is not stalled before so many intervals have passed."""
+"""A leader does not count as stalled before this many of its shortest intervals have passed."""
 
 
 class Turn(Struct, frozen=True):
-    """Leave to work now."""
+    """Permission to work now."""
 
     leader: Term | None = None
-    """What fences the work's writes, where there is something to fence them with."""
+    """The term that fences the writes; None: the coordination has no terms."""
 
 
 class Coordination(ABC):
@@ -56,40 +56,40 @@ class Coordination(ABC):
 
     @abstractmethod
     async def turn(self) -> Turn | None:
-        """Leave to work, or None: not now."""
+        """Permission to work, or None: not now."""
 
-    # What follows does nothing unless a coordination has something to do here.
+    # The following methods do nothing by default.
 
     async def start(self) -> None:  # noqa: B027
         """Begin to wait for a turn."""
 
     async def stop(self) -> None:  # noqa: B027
-        """Let somebody else have the turn, at once. Takes a bounded time, whatever the database does."""
+        """Let another worker have the turn, at once. Bounded in time, whatever the database does."""
 
     def ask_again(self) -> float | None:
-        """Seconds until it is worth asking again; None: whoever asked is woken."""
+        """Seconds until it is worth asking again; None: the caller is woken."""
         return None
 
     def stagger(self, every: float, *, first: bool) -> float:
-        """Seconds until something that is done this often is due."""
+        """Seconds until a step with this interval is due."""
         return 0.0 if first else every
 
     def worked(self, *, items: int, errors: int) -> None:  # noqa: B027
-        """Something was done in this turn."""
+        """A step of this turn has ended."""
 
     def hint(self, name: str | None) -> None:  # noqa: B027
-        """Somebody has given a lease back; None: perhaps."""
+        """The lease of this name was given back; None: any lease may have been."""
 
 
 class Everyone(Coordination):
-    """Always."""
+    """Every worker, at all times."""
 
     async def turn(self) -> Turn | None:
         return Turn()
 
 
 class Stealing(Coordination):
-    """Always, but at its own times, and a little at a time."""
+    """Every worker, at staggered times and in small batches."""
 
     batch = STOLEN
 
@@ -104,7 +104,7 @@ class Stealing(Coordination):
 
 
 class Advisory(Coordination):
-    """While a connection of its own holds the database's lock, and lives."""
+    """The worker whose own connection holds the database's advisory lock, while it lives."""
 
     def __init__(self, store: Store, rng: random.Random) -> None:
         self._store = store
@@ -132,10 +132,10 @@ class Advisory(Coordination):
 
 
 class MaintenanceLease(Coordination):
-    """While it leads. Its writes carry the term.
+    """The worker that leads. Its writes carry the term.
 
-    It beats through the worker's own store: 200 workers need not 200 more connections for one of them to lead. A worker
-    whose store is in trouble loses the lease, and cannot do the work either.
+    It beats through the worker's own store, so that 200 workers need no 200 further connections for
+    one of them to lead. A worker whose store fails loses the lease, and could not do the work either.
     """
 
     def __init__(self, leader: Leader) -> None:
@@ -154,7 +154,7 @@ class MaintenanceLease(Coordination):
         await self._host.stop()
 
     def worked(self, *, items: int, errors: int) -> None:
-        """Errors are published with the next success: a leader that only fails has finished nothing, and stalls."""
+        """Publish errors with the next success: a leader that only fails finishes nothing, and stalls."""
         self._errors += errors
         if not errors:
             self._leader.worked(items=items, errors=self._errors)

@@ -1,14 +1,17 @@
-"""Recurring jobs as the code declares them, brought into the table.
+"""Writes the recurring jobs that the code declares into the table.
 
-The row keeps a hash of its last declaration and the version of the app that made it. A starting worker inserts what
-is missing, and rewrites a definition only if its own differs and its app is not older: so old and new workers can run
-side by side, and what an operator changed at run time stays until the declaration itself changes. A claimed slot is
-never moved, and its worker ends it by the schedule that it has claimed: a starting worker that finds one comes again
-until the slot has ended, or is its own. A job that runs back to back is hardly ever seen unclaimed; its holder rewrites
-it while it runs, and ends the slot by the new schedule.
+A row keeps a hash of its last declaration and the version of the app that made it. A starting worker
+inserts missing rows. It rewrites a row only if its own declaration differs and its app is not older.
+So old and new workers can run side by side, and a change that an operator made at run time stays
+until the declaration itself changes.
 
-A task that was renamed declares the row that recurs under its old name, where there is one: workers of both versions
-then share it, while a second row would make everything happen twice.
+A claimed slot is never moved, and its worker ends it by the schedule that it has claimed. A starting
+worker that finds a claimed slot tries again until the slot has ended or is its own. A job that runs
+back to back is hardly ever unclaimed: its holder rewrites it while it runs, and ends the slot by the
+new schedule.
+
+A renamed task declares the row under its old name, if there is one. Workers of both versions then
+share that row; a second row would run everything twice.
 """
 
 from __future__ import annotations
@@ -33,13 +36,13 @@ from reltask.worker.run import Run
 AGAIN = 2.0
 """Seconds until a declaration that found its job running is tried again."""
 BLOCKED = 60.0
-"""Seconds until one whose key a one-off has is tried again: that job may be due in a year."""
+"""Seconds until a declaration whose key a one-off has is tried again: that job may be due in a year."""
 DeclaredRows = dict[tuple[str, str | None], Declared]
 """By task and key."""
 
 
 class LeftOver(NamedTuple):
-    """A recurring job that goes on although the code does not declare it."""
+    """A recurring job that still runs although the code does not declare it."""
 
     row: Declared
     beside: str | None
@@ -47,15 +50,15 @@ class LeftOver(NamedTuple):
 
 
 class Declaration(NamedTuple):
-    """What came of declaring."""
+    """The result of declaring."""
 
     left_over: list[LeftOver]
     outdated: list[Declared]
-    """Rows that a newer version of the app has declared: ours differ, and are ignored."""
+    """Rows that a newer version of the app has declared: our different declaration is ignored."""
     blocking: list[Declared]
-    """One-offs that have the key of a schedule: it can be made when they are done."""
+    """One-offs that have the key of a schedule: the schedule is inserted when they are done."""
     waits: bool
-    """Whether a job could not be made or rewritten: it runs, or somebody else was faster."""
+    """Whether a job could not be inserted or rewritten: it runs, or another worker was faster."""
 
 
 async def declare(
@@ -67,12 +70,13 @@ async def declare(
     run_of: Callable[[UUID], Run | None],
     app_version: str | None = None,
 ) -> Declaration:
-    """Bring these declarations into the table, and say what goes on beside them, or differs from them.
+    """Write these declarations into the table, and return the rows that differ from them.
 
-    `run_of` tells the worker's own run of a job, if its end is still to be computed.
+    `run_of` returns the worker's own run of a job, if its end is still to be computed.
 
-    Safe from any number of workers at once. Two versions that begin on an empty table in the same moment can make a row
-    each, under the old name and the new: both stay, and whoever starts next tells of it.
+    Safe from any number of workers at once. Two versions that start on an empty table at the same
+    moment can insert a row each, under the old name and the new. Both stay, and the next worker that
+    starts reports it.
     """
     read = await _read(store, jobs, registry)
     rows = {name: row for name, row in read.items() if row.schedule is not None}
@@ -89,14 +93,14 @@ async def declare(
 
 
 async def _rewrite(store: Store, job: NewJob, row: Declared, worker: str, run: Run | None) -> bool:
-    """Rewrite a row; False: it runs elsewhere, or somebody else has just rewritten it."""
+    """Rewrite a row; False: it runs elsewhere, or another worker has just rewritten it."""
     if run is None:
         return await store.declare_job(_moved(job, row), seen=row)
     before, run.redeclared = run.redeclared, job.schedule  # first: its body may end at any time
     try:
         won = await store.declare_job(_moved(job, row), seen=row, worker=worker, fence=run.hold.fence)
     except ReltaskError as error:
-        if not isinstance(error, AmbiguousError):  # then it may be applied, as when this is cut off
+        if not isinstance(error, AmbiguousError):  # that one may be applied, as after a cancellation
             run.redeclared = before
         raise
     if not won:
@@ -105,14 +109,14 @@ async def _rewrite(store: Store, job: NewJob, row: Declared, worker: str, run: R
 
 
 class Redeclaring(Service):
-    """Declares until nothing waits any more."""
+    """Declares again until nothing waits any more."""
 
     def __init__(self, attempt: Callable[[], Awaitable[Declaration]]) -> None:
         super().__init__()
         self._attempt = attempt
 
     async def tick(self) -> float | None:
-        with contextlib.suppress(ReltaskError):  # others tell of an outage
+        with contextlib.suppress(ReltaskError):  # the poller reports an outage
             declared = await self._attempt()
             if not declared.waits:
                 return BLOCKED if declared.blocking else None
@@ -120,8 +124,9 @@ class Redeclaring(Service):
 
 
 async def _read(store: Store, jobs: Sequence[NewJob], registry: Registry) -> DeclaredRows:
-    """The rows with the names of these declarations, and what recurs without a key: nobody can ask for a key that is
-    gone.
+    """The rows with the names of these declarations, and the rows of known tasks without a key.
+
+    A key that is no longer declared is not known here, so its row is not read.
     """
     names = {(name, job.key) for job in jobs for name in registry.get(job.task).names}
     names |= {(name, None) for name in registry.names()}
@@ -129,7 +134,7 @@ async def _read(store: Store, jobs: Sequence[NewJob], registry: Registry) -> Dec
 
 
 def _rows_of(job: NewJob, registry: Registry, rows: DeclaredRows) -> list[Declared]:
-    """The rows that this declaration may mean; the first counts: under the task's own name, else under a former one."""
+    """The rows of this declaration: the one under the task's own name first, then former names."""
     return [row for name in registry.get(job.task).names if (row := rows.get((name, job.key)))]
 
 
@@ -141,12 +146,12 @@ def _left_over(found: list[list[Declared]], rows: DeclaredRows, app_version: str
 
 
 def _was_declared(row: Declared, app_version: str | None) -> bool:
-    """Whether code once declared it, and not that of a version which knows more than ours."""
+    """Whether code declared it, and not code of a newer version than ours."""
     return row.declaration is not None and not is_older(app_version, row.app_version)
 
 
 async def _insert(store: Store, jobs: list[NewJob]) -> bool:
-    """Insert new declarations; whether all are new. A grid's first slot depends on the database's time."""
+    """Insert declarations; whether all were new. A grid's first slot depends on the database's time."""
     now = await store.read_now()
     placed = [(job, first_slot(decode(job.schedule or ""), now)) for job in jobs]
     created = await insert_surely([msgspec.structs.replace(job, run_at=moment) for job, moment in placed], store)
@@ -162,7 +167,7 @@ def _is_outdated(job: NewJob, row: Declared) -> bool:
 
 
 def _moved(job: NewJob, row: Declared) -> NewJob:
-    """The declaration as it shall stand in this row, which may have a former name of the task."""
+    """The declaration as it is to be written into this row, which may have a former name of the task."""
     before = None if row.schedule is None else decode(row.schedule)
     after = decode(job.schedule or "")
     moment = next_after_change(before, after, next_run_time=row.next_run_time, now=row.now)
@@ -170,8 +175,10 @@ def _moved(job: NewJob, row: Declared) -> NewJob:
 
 
 def is_older(ours: str | None, theirs: str | None) -> bool:
-    """Whether a version precedes another, by the numbers that they begin with: 1.4 and v1.4.0 are equal, as are 2.0rc1
-    and 2.0. What does not begin like a version, as a git SHA, or is missing, neither precedes nor is preceded.
+    """Whether a version precedes another, compared by their leading numbers.
+
+    1.4 and v1.4.0 are equal, as are 2.0rc1 and 2.0. A missing version, or text that does not start
+    like a version, such as a git SHA, is neither older nor newer.
     """
     our_numbers, their_numbers = _numbers(ours), _numbers(theirs)
     return our_numbers is not None and their_numbers is not None and our_numbers < their_numbers
@@ -180,8 +187,8 @@ def is_older(ours: str | None, theirs: str | None) -> bool:
 _VERSION = re.compile(
     r"(?:(?:v(?=\d)|(?=\d+\.\d))(\d+(?:\.\d+)*)(?:\.?(?:a|b|rc|dev|post)\d*)*|(\d+))(?:[-+_.].*)?", re.DOTALL
 )
-"""The numbers, then what PEP 440 or SemVer adds to them. It must match to the end, and letters are believed only after
-a v or a dot: neither the SHA 3fa9c1d is a version 3, nor 12a4567 a version 12."""
+"""The numbers, then what PEP 440 or SemVer adds to them. It must match to the end, and letters count
+only after a v or a dot, so that the SHA 3fa9c1d is not version 3, nor 12a4567 version 12."""
 
 
 def _numbers(version: str | None) -> tuple[int, ...] | None:

@@ -1,16 +1,17 @@
-"""Runs as a pipeline of small steps: decode, run, judge, settle. The outcome is a value all the way.
+"""A run as a pipeline of small steps: decode, run, judge, settle. The outcome is a value throughout.
 
     claim ─► skip? ─► decode ─► body ─────────────────────────► Ended ─► settlement ─► committed ─► event
                                   │ timeout, shutdown, doubt      ▲
                                   └─► stop ─► grace ─► kill ──────┘
                                                  └─► will not end: stuck. Its place stays taken, its lock expires.
 
-Each arrow is a plain call, made by the claim's answer, by the last step of a body, or by the answer to a settlement. So
-a run costs the loop one task, its body's own. Runs travel in groups: what was claimed together begins together, what
-ends in the same turn of the loop is settled together.
+Each arrow is a plain call, made by the claim's answer, by the last step of a body, or by the answer to
+a settlement. So a run needs only one task of the loop, for its body. Runs are handled in groups: runs
+that were claimed together begin together, and runs that end in the same turn of the loop are settled
+together.
 
-A claim is released only after its body has ended. A body that cannot be stopped keeps its place in this worker. Its
-claim is no longer renewed, so that another worker gets the slot when the lock ends.
+A claim is released only after its body has ended. A body that cannot be stopped keeps its place in
+this worker. Its claim is no longer renewed, so another worker gets the slot when the lock ends.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from reltask.worker.settle import Settler, Waiting
 
 
 class End(Struct, frozen=True, gc=False):
-    """How a run ended, kept until that is on record."""
+    """How a run ended, kept until that is recorded."""
 
     run: Run
     ended: Ended
@@ -90,15 +91,15 @@ class Executor:
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop
         self._context: Context
-        """Settlement runs in the worker's own context variables, although a body's last step begins it."""
+        """The worker's own context variables: settlement runs in these, not in those of a body."""
 
     def open(self) -> None:
-        """Runs will begin on this loop."""
+        """Use the running loop for all runs."""
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
 
     def start(self, runs: Sequence[Run]) -> None:
-        """Begin claimed slots. The rest follows by itself."""
+        """Begin claimed slots; their ends are settled without further calls."""
         if not runs:
             return
         if self._stopping:
@@ -117,17 +118,17 @@ class Executor:
             run.stop(StopReason.SHUTDOWN, "the worker is shutting down")
 
     def begin_no_more(self) -> None:
-        """No claim is renewed from now on: stop all bodies, and give back unbegun what a claim still brings."""
+        """Claims are no longer renewed: stop all bodies, and release later claims without starting them."""
         self._stopping = True
         self.stop_bodies(self._places)
 
     def close(self) -> None:
-        """Cancel what is still under way: its result is no longer waited for."""
+        """Cancel the executor's own tasks that are still running."""
         for task in self._tasks:
             task.cancel()
 
     def _give_up(self, run: Run, error: Exception) -> None:
-        """A bug in the worker: free the place, and let the claim expire, which will not be settled."""
+        """After a bug in the worker: free the place, and let the claim expire without a settlement."""
         logging.getLogger("reltask").error("A run of %s is given up", run.claim.task, exc_info=error)
         self._places.vacate([run])
         self._over([run])
@@ -151,33 +152,31 @@ class Executor:
             run.asked_to_stop, run.body = self._asked_to_stop, body
             if run.stop_reason is not None:  # read after `body` is set: a stop either sees the body, or is seen here
                 run.pass_on()
-        except Exception as error:  # noqa: BLE001 - a row that cannot be read is this slot's failure, not the worker's
+        except Exception as error:  # noqa: BLE001 - a row that cannot be read fails its slot, not the worker
             self._body_ended(run, None, error)
             return
         if run.task.options.timeout is not None and not run.has_ended:
-            run.timer = self._start_timer(run, run.task.options.timeout.total_seconds())
+            seconds = run.task.options.timeout.total_seconds()
+            why = f"the run took longer than its timeout of {seconds:g} s"
+            run.timer = self._loop.call_later(seconds, run.stop, StopReason.TIMEOUT, why)
 
     def _begun(self, runs: Sequence[Run]) -> None:
-        """All bodies have taken their first step. One that was cancelled before it could not report its end."""
+        """All bodies have taken their first step. One that was cancelled before that has not reported its end."""
         for run in runs:
             if run.ending is not None and run.ending.cancelled():
                 self._body_ended(run, None, asyncio.CancelledError())
-
-    def _start_timer(self, run: Run, seconds: float) -> asyncio.TimerHandle:
-        why = f"the run took longer than its timeout of {seconds:g} s"
-        return self._loop.call_later(seconds, run.stop, StopReason.TIMEOUT, why)
 
     def _asked_to_stop(self, run: Run) -> None:
         """From any thread."""
         self._loop.call_soon_threadsafe(self._enforce_soon, run)
 
     def _enforce_soon(self, run: Run) -> None:
-        """A body that has ended only waits for its outcome to be written."""
+        """Watch the body, unless it has ended and only its outcome is still to be written."""
         if run.enforcing is None and run.ending is not None and not run.ending.done():
             run.enforcing = self._spawn(self._enforce(run))
 
     async def _enforce(self, run: Run) -> None:
-        """The body was asked to stop: kill it after the grace, and report it if it lives on even then."""
+        """The body was asked to stop: kill it after the grace, and report it if it still runs then."""
         await self._clock.sleep(run.pace.stop_grace)
         run.kill()
         await self._clock.sleep(min(1.0, run.pace.stop_grace))
@@ -202,7 +201,7 @@ class Executor:
     # Settling
 
     def _end(self, run: Run, ended: Ended) -> None:
-        """Whatever ends in this turn of the loop is settled in the next."""
+        """Settle in the next turn of the loop, together with all that ends in this one."""
         if not self._ends:
             self._loop.call_soon(self._settle, context=self._context)
         self._ends.append((run, ended))
@@ -229,7 +228,7 @@ class Executor:
         self.settler.settle(outcomes)
 
     def _outcome(self, end: End, now: float) -> Waiting[End]:
-        """What to write. A stored schedule that this version cannot read, or that has no next time, is a failure."""
+        """What to write. A schedule that this version cannot read, or without a next time, is a failure."""
         run = end.run
         written: Settlement
         try:
@@ -261,7 +260,7 @@ class Executor:
             self._over(over)
 
     def _over(self, runs: Sequence[Run]) -> None:
-        """Free the places. A run that a shutdown cut off keeps its place, and counts as unsettled."""
+        """Free the places. A run that a shutdown cut off never gets here, and counts as unsettled."""
         self._beater.forget([run.hold for run in runs])
         self._places.give_back(runs)
 
@@ -291,7 +290,7 @@ class Executor:
             self._report(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "")
 
     async def _refused(self, end: End) -> None:
-        """The claim had passed on, or this very run had ended the slot by a commit whose answer was lost."""
+        """Another worker had the claim, or this run had ended the slot by a commit whose answer was lost."""
         run = end.run
         try:
             recorded = await self.settler.recorded(run.hold)
@@ -304,7 +303,7 @@ class Executor:
         self._over([run])
 
     def _completed_already(self, end: End, completion: Completion) -> None:
-        """The body's own transaction has completed the slot; what it raised afterwards changes nothing."""
+        """The body's own transaction has completed the slot; a later error changes nothing."""
         if end.run.not_stored is not None:
             self._report(end.run, events.ResultNotStored, reason=end.run.not_stored)
         self._report(end.run, events.RunSucceeded, seconds=end.seconds, next_run_time=completion.next_run_time)

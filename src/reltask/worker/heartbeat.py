@@ -1,4 +1,4 @@
-"""Which claims to renew, which to verify, which to give up: decided here, without doing anything.
+"""Decides which claims to renew, which to verify and which to give up. Does no I/O.
 
     watch ──► [trusted] ──── beat due ────► Beat ──► answered: renewed ──► trust counts from before the send
                   │                           │
@@ -49,7 +49,7 @@ class Abandon(Struct, frozen=True):
     hold: Hold
     reason: str
     lost: bool
-    """The claim is known to be somebody else's, or nobody's."""
+    """Whether a committed read has shown that this worker no longer has the claim."""
 
 
 class ReleaseStrays(Struct, frozen=True):
@@ -59,7 +59,7 @@ class ReleaseStrays(Struct, frozen=True):
 
 
 class ReportFailures(Struct, frozen=True):
-    """One more whole interval has passed without a good beat."""
+    """Another whole interval has passed without a good beat."""
 
     failures: int
     limit: int
@@ -78,11 +78,11 @@ class Watch(Struct, gc=False):
     next_beat: float
     """When to renew it: an interval after the last good beat, or sooner after one without an answer."""
     seen_ours: float = float("-inf")
-    """When a committed read last showed it as ours: beats that failed before do not count, but the deadline stays."""
+    """When a committed read last showed it as ours. Beats that failed before do not count; the deadline stays."""
     renew_until: float | None = None
     """A run past its own timeout and grace is no longer renewed."""
     settling: bool = False
-    """Its outcome is on its way: no longer abandoned, but still renewed."""
+    """Its outcome is being written: it is no longer abandoned, but still renewed."""
     abandoned: bool = False
 
     @property
@@ -97,7 +97,7 @@ class Watch(Struct, gc=False):
 
     @property
     def known_ours(self) -> float:
-        """Since when nothing has been heard of it: failed beats count from here."""
+        """When it was last known to be ours: failed beats count from here."""
         return max(self.acknowledged, self.seen_ours)
 
     def renewable(self, now: float) -> bool:
@@ -118,14 +118,14 @@ class Heartbeats:
     def __len__(self) -> int:
         return len(self._watches)
 
-    # What the worker tells
+    # Called by the worker
 
     def watch(self, hold: Hold, pace: Pace, *, sent_at: float, renew_until: float | None = None) -> None:
         """A claim has been acknowledged; `sent_at` is when it had been asked for."""
         self._watches[hold] = Watch(hold, pace, sent_at, sent_at + pace.heartbeat, renew_until=renew_until)
 
     def settling(self, hold: Hold, *, is_settling: bool = True) -> None:
-        """The run's outcome is being written: its row may vanish because of us. Or it is not being written any more."""
+        """The run's outcome is being written, so this worker may end the claim itself; or no longer is."""
         watch = self._watches.get(hold)
         if watch is not None:
             watch.settling = is_settling
@@ -135,15 +135,15 @@ class Heartbeats:
         self._watches.pop(hold, None)
 
     def claim_unanswered(self, token: UUID, *, now: float, may_land_for: float) -> None:
-        """The claim's answer was lost, and it may still land for so many seconds: look for strays.
+        """The claim's answer was lost; it may be applied up to `may_land_for` seconds from now: look for strays.
 
-        A look without an answer has seen nothing, and a row's own lock may last for hours: the search ends with the
-        answer to a look that was sent after that time.
+        The search ends with the first answer to a beat that was sent after that time and found no
+        stray. A beat without an answer proves nothing, and a row's own lock may last for hours.
         """
         self._unanswered[token] = now + may_land_for
         self._next_sweep = now
 
-    # What is to be done
+    # What to do
 
     def next_at(self, now: float) -> float | None:
         """The monotonic time of the next decision, or None while there is nothing to decide."""
@@ -158,7 +158,7 @@ class Heartbeats:
 
     def tick(self, now: float) -> list[BeatAction]:
         """Everything that is due by now."""
-        failed = self._falter(now)  # counted before anything is given up, so that the last failure is told, too
+        failed = self._count_failures(now)  # first, so that the last failure is reported, too
         actions: list[BeatAction] = [
             self._abandon(watch, self._why(watch, now), lost=False)
             for watch in self._watches.values()
@@ -166,14 +166,15 @@ class Heartbeats:
         ]
         actions += failed
         renewable = [w for w in self._watches.values() if w.renewable(now)]
-        if self._sweep_due(now) or any(now >= w.next_beat for w in renewable):
+        sweep_due = self._next_sweep is not None and now >= self._next_sweep
+        if sweep_due or any(now >= w.next_beat for w in renewable):
             actions += self._beat(renewable, now)
         return actions
 
     # What the database answered
 
     def answered(self, beat: SendBeat, answer: BeatAnswer, *, sent_at: float) -> list[BeatAction]:
-        """A beat was answered: renewed claims are trusted anew, missing ones are suspect, strays go back."""
+        """A beat was answered: trust renewed claims anew, verify missing ones, release strays."""
         for hold in answer.renewed:
             watch = self._watches.get(hold)
             if watch is not None and not watch.abandoned:
@@ -181,12 +182,12 @@ class Heartbeats:
                 watch.next_beat = watch.acknowledged + watch.pace.heartbeat
         suspects = tuple(h for h in beat.holds if h not in answer.renewed and self._is_open(h))
         strays = tuple(answer.strays)
-        if not strays:  # else they may have to be given back again
+        if not strays:  # else their release may fail, and be needed again
             self._end_search(beat.tokens, sent_at)
         return [*([Verify(suspects)] if suspects else []), *([ReleaseStrays(strays)] if strays else [])]
 
     def refused(self, beat: SendBeat) -> list[BeatAction]:
-        """The database answered, but took no beat: it is busy. Whose the claims are can still be read."""
+        """The database is busy and refused the beat. Whether the claims are ours can still be read."""
         return [Verify(beat.holds)] if beat.holds else []
 
     def verified(self, verify: Verify, still_ours: Iterable[Hold], *, sent_at: float) -> list[BeatAction]:
@@ -195,9 +196,9 @@ class Heartbeats:
         for hold in ours & self._watches.keys():
             self._watches[hold].seen_ours = sent_at
         lost = [h for h in verify.holds if h not in ours and self._is_open(h)]
-        return [self._abandon(self._watches[h], "the claim has passed to somebody else", lost=True) for h in lost]
+        return [self._abandon(self._watches[h], "another worker has the claim", lost=True) for h in lost]
 
-    # Inside
+    # Internal
 
     def _beat(self, watches: list[Watch], now: float) -> list[BeatAction]:
         for watch in watches:
@@ -207,21 +208,18 @@ class Heartbeats:
         return [first, *(SendBeat(tuple(holds[i : i + BATCH])) for i in range(BATCH, len(holds), BATCH))]
 
     def _sweep(self, now: float) -> tuple[UUID, ...]:
-        """The claims to look for now: as many as one statement takes."""
+        """The claims to look for now: up to BATCH."""
         if self._unanswered:
             self._next_sweep = now + self._sweep_interval
         return tuple(islice(self._unanswered, BATCH))
 
     def _end_search(self, tokens: Iterable[UUID], sent_at: float) -> None:
-        """Nothing was found of these claims: forget those that could not land any more when the look was sent."""
+        """No rows of these claims were found: forget those that could not be applied after `sent_at`."""
         for token in tokens:
             if self._unanswered.get(token, float("inf")) <= sent_at:
                 del self._unanswered[token]
         if not self._unanswered:
             self._next_sweep = None
-
-    def _sweep_due(self, now: float) -> bool:
-        return self._next_sweep is not None and now >= self._next_sweep
 
     def _is_open(self, hold: Hold) -> bool:
         watch = self._watches.get(hold)
@@ -236,7 +234,7 @@ class Heartbeats:
         watch.abandoned = True
         return Abandon(watch.hold, reason, lost)
 
-    def _falter(self, now: float) -> list[BeatAction]:
+    def _count_failures(self, now: float) -> list[BeatAction]:
         """Report each failed interval once, counted from the claim that has waited longest for a good beat."""
         waiting = [w for w in self._watches.values() if w.renewable(now)]
         if not waiting:

@@ -1,4 +1,4 @@
-"""Keeping the database in order: what no job asks for and every system needs.
+"""Maintenance of the database: reclaiming, counting, pruning.
 
     step             every   what it does
     reclaim          30 s    takes ended claims from their owners, as each poller does, too
@@ -6,17 +6,18 @@
     roll up          60 s    counts the runs of the last minutes, by minute and task
     prune runs       60 s    removes old ledger rows, a batch at a time
     prune records    60 s    removes old metrics and workers that have ended
-    unknown tasks    10 min  warns of due jobs that no living worker knows: they would wait for ever, and silently
+    unknown tasks    10 min  warns of due jobs that no living worker knows, which would wait for ever
 
-Whose turn it is, `coordination.py` decides; with the lease, all but the reclaim carry the term, and write nothing under
-an old one. Promise 3 does not hang on any of this: a worker reclaims by itself whenever a claim's answer says that a
-lock has ended.
+`coordination.py` decides which worker does it. With the lease, all steps but the reclaim carry the
+term, and write nothing under an old one. Promise 3 does not depend on this: each worker also reclaims
+by itself when a claim's answer says that a lock has ended.
 
-A batch is small. A whole one means that there is more, so the step comes again soon; in between it rests for four times
-as long as the batch took, and claims pass: `make bench-prune` measures them. One step at a time, so that a long pruning
-keeps no other step waiting. What fails is told, and comes again at its next time.
+A batch is small. A full one means that there is more, so the step is repeated soon. In between it
+rests for four times as long as the batch took, so that claims get through (measured by
+`make bench-prune`). After each batch the step that is due first comes next, so a long pruning delays
+no other step. A step that fails is reported, and tried again at its next time.
 
-Idle cost is arithmetic. Of 200 idle workers with the default settings, statements a second:
+The idle cost can be computed. Statements per second of 200 idle workers with the default settings:
 
     polls          200 / 60 s                        3.33
     beats          the leader, every 2 s             0.50
@@ -24,15 +25,16 @@ Idle cost is arithmetic. Of 200 idle workers with the default settings, statemen
     maintenance    2 / 30 s + 3 / 60 s + 1 / 600 s   0.12
                                               total  4.45     at most 5, and only the first line grows with workers
 
-With `everyone` and `stealing` the last line is 200 times as long, 23.7, and nobody beats or tries: 27.0 in all. With
-`advisory` 199 others try every 10 s, 19.9, each over a connection made for it.
+With `everyone` and `stealing` the last line is 200 times as large, 23.7, and there are no beats and
+tries: 27.0 in all. With `advisory` 199 others try every 10 s: 19.9, each over a new connection.
 
-On SQLite a worker looks for work whenever anybody has written to the file, and every beat is a write. So the lease
-lasts a minute there, with a beat every 12 s. Four idle workers then look every five seconds each, because a look may
-write a sign of life; a look costs a tenth of a millisecond. Whoever takes over from a leader that was killed comes a
-minute later, early enough for work that nobody waits for; a leader that stops in good order is followed at once.
+On SQLite a worker looks for work after every write to the file, and every beat is a write. So the
+lease lasts a minute there, with a beat every 12 s. Four idle workers then look every five seconds
+each, because a look may write a sign of life; a look costs a tenth of a millisecond. After a leader
+was killed, another worker takes over within a minute, which is soon enough for maintenance. After a
+leader that stops in good order, another takes over at once.
 
-A worker begins only after a moment, so that `worker --once` is not kept by it.
+A worker begins only after a second or more, so that maintenance does not delay `worker --once`.
 """
 
 from __future__ import annotations
@@ -52,18 +54,18 @@ from reltask.worker.coordination import Turn, make_coordination
 from reltask.worker.reclaim import reclaim
 
 FIRST_AFTER = (1.0, 3.0)
-"""A worker takes part after so many seconds, at least and at most."""
+"""Seconds after its start until a worker takes part, at least and at most."""
 PRUNED = 250
-"""Ledger rows in a batch, at most: some milliseconds' work."""
+"""Ledger rows in a batch, at most: a few milliseconds of work."""
 REST, REST_SHARE = 0.05, 4
-"""Between two batches: so many seconds, or so many times as long as the last one took."""
+"""The rest between two batches: at least REST seconds, and REST_SHARE times the last batch."""
 UNKNOWN_EVERY = timedelta(minutes=10)
 UNKNOWN_AFTER = timedelta(minutes=1)
-"""A name that nobody knows while everybody is being started is not worth a warning."""
+"""No warning about unknown tasks before this: other workers may still be starting."""
 
 
 class Step:
-    """One thing that is done again and again."""
+    """One kind of maintenance, with its interval."""
 
     def __init__(
         self,
@@ -78,9 +80,9 @@ class Step:
         self.every = every.total_seconds()
         self.work = work
         self.batch = batch
-        """So many at once mean that there is more."""
+        """This count in one turn means that there is more."""
         self.after = after.total_seconds()
-        """Before the first time, at least."""
+        """Seconds before the first time, at least."""
         self.due_at = inf
 
 
@@ -98,7 +100,7 @@ class Maintenance(Service):
         emit: events.Subscriber,
         reclaimed: Callable[[], None],
     ) -> None:
-        """`reclaimed` is called when there is something to claim again."""
+        """`reclaimed` is called when reclaimed jobs can be claimed again."""
         super().__init__()
         self._store = store
         self._settings = settings
@@ -152,15 +154,15 @@ class Maintenance(Service):
             step.due_at = now + step.after + self._coordination.stagger(step.every, first=True)
 
     async def _take_turn(self) -> Turn | None:
-        """Whose turn it is cannot be told while the database is away: nobody's."""
+        """The turn, or None. While the database is unavailable no worker has it."""
         try:
             return await self._coordination.turn()
         except ReltaskError as error:
-            self._tell("take a turn", error, self._coordination.ask_again() or 0.0)
+            self._report("take a turn", error, self._coordination.ask_again() or 0.0)
             return None
 
     async def _do(self, step: Step, turn: Turn) -> None:
-        """One step. Its next time is set before it begins: whatever happens to it, the others have their turn."""
+        """Do one step. Its next time is set first, so that a failing step does not block the others."""
         began = self._clock.monotonic()
         wait = self._coordination.stagger(step.every, first=False)
         step.due_at = began + wait
@@ -168,20 +170,20 @@ class Maintenance(Service):
             count = await step.work(turn)
         except ReltaskError as error:
             self._coordination.worked(items=0, errors=1)
-            self._tell(step.name, error, wait)
+            self._report(step.name, error, wait)
             return
         self._coordination.worked(items=count, errors=0)
         if count >= step.batch:
             now = self._clock.monotonic()
             step.due_at = now + max(REST, REST_SHARE * (now - began))
 
-    def _tell(self, step: str, error: ReltaskError, retry_in: float) -> None:
+    def _report(self, step: str, error: ReltaskError, retry_in: float) -> None:
         self._emit(events.MaintenanceFailed(worker=self._worker, step=step, error=str(error), retry_in=retry_in))
 
     # The steps: each does at most a batch, and says how much it did
 
     async def _reclaim(self, _turn: Turn) -> int:
-        """Without the term: every poller does it, and the claims' own fences are all the protection it needs."""
+        """Needs no term: every poller does it, too, and the claims' fences protect it."""
         count = await reclaim(self._store, worker=self._worker, emit=self._emit, limit=self._coordination.batch)
         if count:
             self._reclaimed()

@@ -1,4 +1,4 @@
-"""How a run ended, as a value; and what that means for its job.
+"""How a run ended, as a value, and what is written for its job.
 
     body returned ─────────────► Ended(succeeded, result)      ┐
     body raised ───────────────► Ended(failed, error, delay)   ├─► Completion | Failure | Release
@@ -40,21 +40,21 @@ class Ended(Struct, frozen=True, kw_only=True, gc=False):
     delay: timedelta | None = None
     """Chosen by the task; None: the task's backoff."""
     not_stored: str | None = None
-    """Why the return value could not be kept, though the slot succeeded."""
+    """Why the return value could not be stored, although the slot succeeded."""
 
 
 PLAIN_SUCCESS = Ended(outcome=Outcome.SUCCEEDED)
 
 
 def returned(value: object, *, limit: int) -> Ended:
-    """The body returned: a success, whether or not its result can be kept, unless it is work that was never begun."""
+    """The body returned: a success, even if its result cannot be stored, unless it returned an unrun coroutine."""
     if value is None:
         return PLAIN_SUCCESS
     if isinstance(value, Unkept):
         return Ended(outcome=Outcome.SUCCEEDED, not_stored=value.reason)
     try:
         raw = encode_json(value)
-    except Exception as error:  # noqa: BLE001 - a class of the user's may raise anything when it is asked for its JSON
+    except Exception as error:  # noqa: BLE001 - encoding calls the user's classes, which may raise anything
         why = not_run(value)
         if why is not None:
             return Ended(outcome=Outcome.FAILED, error=why)
@@ -90,7 +90,7 @@ def stopped(run: Run) -> Ended:
 
 
 def describe(error: BaseException, *, limit: int) -> str:
-    """The traceback from the task's own code on, cut in the middle where it exceeds the limit."""
+    """The traceback from the task's own code on, shortened in the middle if it exceeds the limit."""
     text = str(error) if isinstance(error, ChildFailed) else _traceback(error)
     text = text.replace("\x00", "\\x00")
     if len(text) <= limit:
@@ -107,7 +107,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Settlement:
-    """What is to be written for this end, at this monotonic time."""
+    """What to write for this end, at this monotonic time."""
     if ended.outcome in SLOT_ENDINGS:
         return complete(run, ended, now)
     if ended.outcome is Outcome.FAILED:
@@ -117,7 +117,7 @@ def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Set
 
 
 def complete(run: Run, ended: Ended, now: float) -> Completion:
-    """The slot is over: compute the next one, or let the row go."""
+    """End the slot: compute the next one, or, for a one-off, none."""
     claim = run.claim
     end = Completion(run.hold, ended.outcome, ended.result, ended.error)
     if claim.schedule is None:

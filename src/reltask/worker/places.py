@@ -1,8 +1,9 @@
-"""The places of a worker: what runs in it now, and how much more it may take.
+"""The places of a worker: what runs in it now, and how much more it may claim.
 
-A body that has ended makes room at once, while its outcome is still being written: so the next claim and the last
-settlement travel together. A worker holds at most twice as many claims as it runs bodies. A worker with many places
-claims them in two halves: while the bodies of one half run, the server looks for the other.
+A body that has ended makes room at once, while its outcome is still being written, so the next claim
+overlaps with the settlement. A worker holds at most twice as many claims as it runs bodies. A worker
+with many places claims them in two halves: while the bodies of one half run, the server looks for
+the other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from reltask.model.job import Hold
 from reltask.worker.run import Run
 
 WHOLE = 100
-"""This many places are never claimed in two halves: one statement is cheaper than two."""
+"""Up to this many places are claimed at once: one statement is cheaper than two halves."""
 
 
 class ClaimPlan(NamedTuple):
@@ -62,7 +63,7 @@ class Places:
         return self._runs.get(hold)
 
     def take(self, runs: Sequence[Run]) -> None:
-        """These are claimed, and their bodies begin."""
+        """These runs are claimed, and their bodies begin."""
         self._runs.update((run.hold, run) for run in runs)
         self._bodies.update(dict.fromkeys(runs))
         self._isolated.update((run, None) for run in runs if run.claim.isolated)
@@ -70,7 +71,7 @@ class Places:
             self._in_queue.update(run.claim.queue for run in runs)
 
     def vacate(self, runs: Sequence[Run]) -> None:
-        """The bodies of these have ended. Idempotent."""
+        """The bodies of these runs have ended. Idempotent."""
         if self._per_queue:
             self._in_queue.subtract(run.claim.queue for run in runs if run in self._bodies)
         for run in runs:
@@ -78,7 +79,7 @@ class Places:
         self.on_vacated()
 
     def give_back(self, runs: Sequence[Run]) -> None:
-        """The ends of these are recorded."""
+        """The ends of these runs are recorded."""
         for run in runs:
             self._runs.pop(run.hold, None)
             self._isolated.pop(run, None)
@@ -92,11 +93,11 @@ class Places:
             await self.freed.wait()
 
     def isolated(self) -> Iterable[Run]:
-        """Runs of jobs whose last run was lost: they get the worker to themselves."""
+        """Runs of jobs whose last run was lost: each runs alone in its worker."""
         return self._isolated
 
     def plans(self) -> Iterator[ClaimPlan]:
-        """The claims worth making now. Queues with limits of their own take turns in being asked first."""
+        """The claims worth making now. Queues with their own limits take turns at coming first."""
         self._turn += 1
         groups = [[queue] for queue in self._limited]
         if self._unlimited:
@@ -110,4 +111,4 @@ class Places:
 
 
 def _ignore() -> None:
-    """Until the worker has wired its parts."""
+    """The default callback, until the worker sets its own."""

@@ -1,17 +1,19 @@
-"""Reclaim, claim, dispatch, and sleep until there is a reason not to.
+"""Reclaims, claims, dispatches, and sleeps until the next reason to look.
 
-A worker sleeps until the earliest of: its poll, the next due time that its last claim reported, the earliest end
-of a lock, the end of a quarantine, a signal, a freed place. So a due job starts within milliseconds although
-polls are a minute apart, and a dead worker's slot is taken over when its lock ends, not a poll later.
+A worker sleeps until the earliest of: its poll, the next due time that its last claim reported, the
+earliest end of a lock, the end of a quarantine, a signal, a freed place. So a due job starts within
+milliseconds although polls are a minute apart, and a dead worker's slot is taken over when its lock
+ends, not a poll later.
 
-Idle cost is arithmetic. An idle worker sends one statement per poll: the claim, which also carries its sign of life
-and says when the next lock ends, so that a reclaim is sent only when there is something to reclaim. With the default
-poll of 60 s, 200 idle workers send 200 / 60 = 3.3 statements a second, and none of them grows with the number of jobs;
-where a database has no signals the default is 5 s, and they send 40. For the rest see `maintenance.py`.
+The idle cost can be computed. An idle worker sends one statement per poll: the claim, which also
+carries its sign of life and returns when the next lock ends, so that a reclaim is sent only when there
+is something to reclaim. With the default poll of 60 s, 200 idle workers send 200 / 60 = 3.3 statements
+a second, and their cost does not grow with the number of jobs. Where a database has no signals the
+default is 5 s, and they send 40. For the rest see `maintenance.py`.
 
-A job whose last run was lost may be what killed its worker. It is claimed alone: an idle worker takes it at once, a
-busy one only after ISOLATION_PATIENCE, and neither claims anything beside it until it has ended or has lived for one
-lock timeout. So a poison job takes no bystander along twice.
+A job whose last run was lost may have killed its worker. It is claimed alone: an idle worker takes it
+at once, a busy one only after ISOLATION_PATIENCE, and neither claims anything beside it until it has
+ended or has run for one lock timeout. So a poison job does not kill other jobs' runs twice.
 """
 
 from __future__ import annotations
@@ -37,16 +39,16 @@ from reltask.worker.run import Run
 
 ISOLATION_PATIENCE = timedelta(seconds=0.5)
 RIVAL_PAUSE = (0.05, 0.15)
-"""Seconds, at least and at most, until a due job that a rival held while we looked is looked at again."""
+"""Seconds, at least and at most, until the next look at a due job that another worker had locked."""
 EXPIRY_PAUSE = (0.26, 0.4)
-"""The same for a lock that has ended but could not be reclaimed yet: a little longer than a store that looks twice
-needs."""
+"""The same for a lock that has ended but was not reclaimed: a little longer than a store needs that
+looks twice."""
 DUE_SPREAD = (0.004, 0.064)
 EXPIRY_SPREAD = 0.25
 HINT_SPREAD = (0.02, 0.5)
-"""Workers that wait for the same moment spread over this many seconds; they do not stampede. For a due time the worker
-that found work last uses the first value, and one that a rival was faster than uses the second: so the last winner
-looks nearly alone."""
+"""Workers that wait for the same moment spread over this many seconds, to avoid a stampede. For a due
+time, the worker that won last uses the first value, and a worker that lost uses the second: so the
+last winner looks nearly alone."""
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -105,7 +107,7 @@ class Poller(Service):
         super().wake()
 
     def vacated(self) -> None:
-        """Bodies have ended: look, if the last look may have left something for want of room."""
+        """Bodies have ended: look again, if the last look may have left due jobs for lack of room."""
         if self._due_at <= self._clock.monotonic():
             self.wake()
 
@@ -137,7 +139,7 @@ class Poller(Service):
     # Claiming
 
     async def _claim(self) -> None:
-        """Fill the free places. A worker is idle if it looked in vain, and was not woken since it began to look."""
+        """Fill the free places. A worker is idle if it found nothing, and was not woken meanwhile."""
         self.idle, looked, claimed = False, self._wakes, 0
         if self._is_quarantined() or self._places.free == 0:
             return
@@ -150,7 +152,7 @@ class Poller(Service):
         self.idle = claimed == 0 and looked == self._wakes
 
     def _is_quarantined(self) -> bool:
-        """Whether a run that was lost before has the worker to itself. When that ends, it is time to look."""
+        """Whether a run of a job that was lost before runs alone here. Plans the next look for its end."""
         now = self._clock.monotonic()
         ends = [run.time.at + run.claim.lock_timeout.total_seconds() for run in self._places.isolated()]
         if now >= max(ends, default=now):
@@ -159,7 +161,7 @@ class Poller(Service):
         return True
 
     async def _claim_once(self, plan: ClaimPlan) -> int:
-        """Make one claim and dispatch what it got. A claim whose answer is lost is looked for by the beater."""
+        """Make one claim and dispatch its runs. If the answer is lost, the beater looks for the rows."""
         token = UUID(int=self._rng.getrandbits(128), version=4)
         sent_at = self._clock.monotonic()
         try:
@@ -176,10 +178,10 @@ class Poller(Service):
         return len(runs)
 
     def _begin(self, runs: Sequence[Run]) -> None:
-        """Begin what was claimed.
+        """Begin the claimed runs.
 
-        If there is more to claim, begin it in the turn of the loop after next: by then the next claim is on its way,
-        and the server looks while bodies run.
+        If there is more to claim, begin them two turns of the loop later: by then the next claim has
+        been sent, and the server works on it while bodies run.
         """
         if self._due_at <= self._clock.monotonic() and self._places.free > 0:
             loop = asyncio.get_running_loop()
@@ -200,7 +202,7 @@ class Poller(Service):
         )
 
     def _watch(self, answer: ClaimAnswer, sent_at: float) -> list[Run]:
-        """Trust each claim from before it was asked for, and have it renewed."""
+        """Make runs of the claims, and have them renewed; trust counts from before the claim was sent."""
         time = self._time = DatabaseTime(answer.now, self._clock.monotonic())
         tasks, pace = self._registry.tasks, self._pace_of
         runs = [
@@ -214,9 +216,9 @@ class Poller(Service):
     # Sleeping
 
     def signalled(self, due_at: datetime | None) -> None:
-        """A signal says that something is due, or when it will be: look now, or a little after that time.
+        """A signal: something is due now, or will be at `due_at`. Look now, or a little after that time.
 
-        The worker that knew the time first looks at that very time; the others look in case it has died meanwhile.
+        The worker that sent the signal looks at that time itself. The others look in case it has died.
         """
         seconds = 0.0
         if due_at is not None and self._time is not None:
@@ -232,7 +234,7 @@ class Poller(Service):
             self._hint = loop.call_at(at, self.wake)
 
     def _rate(self, answer: ClaimAnswer) -> None:
-        """Keep away from the rivals if the time that we expected has come, and one of them was faster."""
+        """Spread wider after the expected due time has come and another worker was faster."""
         if answer.claims:
             self._due_spread, self._expected = DUE_SPREAD[0], None
         elif self._expected is not None and self._expected <= answer.now:
@@ -250,7 +252,7 @@ class Poller(Service):
         self._reclaim_at = self._next_reclaim(answer, now)
 
     def _next_reclaim(self, answer: ClaimAnswer, now: float) -> float:
-        """When a lock ends next. One that has ended is not put off again, however often a busy worker claims."""
+        """When the next lock ends. A lock that has ended is not postponed by further claims."""
         if answer.next_expiry is None:
             return now + self._poll * 1.5
         due = now + self._seconds_until(answer.next_expiry, answer.now, EXPIRY_PAUSE, EXPIRY_SPREAD)
@@ -258,12 +260,12 @@ class Poller(Service):
         return min(due, self._reclaim_at if has_ended else now + self._poll * 1.5)
 
     def _seconds_until(self, moment: datetime, now: datetime, again: tuple[float, float], spread: float) -> float:
-        """Seconds until a moment of the database's clock; one that has passed already is not asked about in a rush."""
+        """Seconds until a moment of the database's clock; a pause from `again` if it has passed."""
         seconds = (moment - now).total_seconds()
         return self._rng.uniform(0, spread) + seconds if seconds > 0 else self._rng.uniform(*again)
 
     def _pause(self) -> float:
-        """Seconds until the next look. Without a free place only an ending lock or the poll is worth one."""
+        """Seconds until the next look. Without a free place only the end of a lock or the poll counts."""
         now = self._clock.monotonic()
         due_in = self._due_at - now if self._places.free > 0 else float("inf")
         pause = max(0.0, min(self._poll, due_in, self._reclaim_at - now))

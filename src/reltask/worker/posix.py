@@ -1,4 +1,4 @@
-"""Whatever differs between POSIX and Windows, in one place."""
+"""The differences between POSIX and Windows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 IS_POSIX = os.name == "posix"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""What a supervisor or a terminal sends to end a worker."""
+"""The signals by which a supervisor or a terminal ends a worker."""
 
 
 def install_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Callable[[], None]:
-    """Call `stop` on the loop at SIGTERM or Ctrl+C; returns a function that puts everything back."""
+    """Call `stop` on the loop at SIGTERM or Ctrl+C; returns a function that restores the handlers."""
     before: dict[signal.Signals, Any] = {}
     for name in _STOP_SIGNALS:
         if IS_POSIX:
@@ -37,7 +37,7 @@ def install_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], Non
 def spawn(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """A child in a group of its own, so that Ctrl+C in a terminal reaches only the worker, with pipes both ways.
 
-    Until it calls `on_stop` it is deaf to SIGTERM and Ctrl+C: an interpreter that starts would die of them.
+    Until it calls `on_stop`, SIGTERM and Ctrl+C are blocked in it: they would kill a starting interpreter.
     """
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment}
     if not IS_POSIX:
@@ -51,7 +51,7 @@ def spawn(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen
 
 
 def ask_to_stop(child: subprocess.Popen[bytes]) -> None:
-    """Ask a child to end, by a signal that nobody else sends. Windows knows no asking: there it ends."""
+    """Ask a child to end, by a signal that supervisors do not send. On Windows, terminate it."""
     if IS_POSIX:
         child.send_signal(signal.SIGUSR2)
     else:
@@ -59,7 +59,7 @@ def ask_to_stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:
-    """End a child by force, and on POSIX whatever it started."""
+    """End a child by force, and on POSIX the processes that it started."""
     if child.poll() is not None:
         return
     if IS_POSIX:
@@ -79,10 +79,10 @@ def end_at_once(code: int) -> None:
 def on_stop(noted: Callable[[], None], stop: Callable[[], None]) -> None:
     """In a child: when its worker asks it to stop, call `noted`, then raise SIGTERM here, which calls `stop`.
 
-    So whoever puts a handler of his own in the place of ours is asked, too. SIGTERM from elsewhere is ignored, as is
-    Ctrl+C: a supervisor may signal worker and children at once (systemd does), and then the worker says what is to end.
-    It is ignored by a handler, which programs that the child starts do not inherit, and processes that it forks put
-    away: they can be ended as ever.
+    So a task that installs its own SIGTERM handler is asked, too. SIGTERM from elsewhere is ignored, as
+    is Ctrl+C: a supervisor may signal the worker and its children at once (systemd does), and then the
+    worker decides what ends. SIGTERM is ignored by a handler. Programs that the child starts do not
+    inherit it, and processes that it forks remove it, so these can be ended as usual.
     """
     asked = False
 

@@ -1,13 +1,13 @@
-"""A body in a child process: for C code that holds the interpreter's lock, and for what must be killable.
+"""A body in a child process: for C code that holds the interpreter's lock, and for code that must be killable.
 
     worker                                          child: python -m reltask.worker.child
       │  stdin:  one line: function, arguments, facts of the run ──►  imports the module, calls the function
       │  stdout: ◄── one line per progress, one line for the end      (what the task prints goes to stderr)
       │  SIGUSR2: please stop ──►                                     raises SIGTERM in itself, and so `Stopped`
       │
-      └─ stdin stays open as a lifeline: when the worker is gone, the child reads the end of it and ends itself
+      └─ stdin stays open: when the worker is gone, the child reads the end of the file and ends itself
 
-The child is told what to import by the worker's registry, never by the database, and gets its arguments as JSON.
+The worker's registry, never the database, names the module that the child imports. Arguments are JSON.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Order(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the child says: progress, a line for the log, or its end."""
+    """What the child sends: progress, a line for the log, or its end."""
 
     kind: str
     value: msgspec.Raw = msgspec.Raw(b"null")
@@ -98,7 +98,7 @@ def order_for(run: Run, worker: str) -> Order:
 
 
 def _environment() -> dict[str, str]:
-    """The worker's environment, in which the child finds the same reltask, installed or not."""
+    """The worker's environment, changed so that the child imports the same reltask, installed or not."""
     home = str(Path(version.__file__).parents[1])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
 
@@ -116,7 +116,7 @@ class ProcessBody:
         self._lock = threading.Lock()
 
     def start(self, ended: Ending) -> asyncio.Future[Any]:
-        return in_thread(self._pool, self._converse, ended)
+        return in_thread(self._pool, self._run_child, ended)
 
     def stop(self) -> None:
         with self._lock:
@@ -135,7 +135,7 @@ class ProcessBody:
             self._child = posix.spawn([sys.executable, "-m", "reltask.worker.child"], _environment())
             return self._child
 
-    def _converse(self) -> object:
+    def _run_child(self) -> object:
         with self._spawn() as child:
             assert child.stdin is not None
             assert child.stdout is not None
@@ -144,7 +144,7 @@ class ProcessBody:
                 child.stdin.write(msgspec.json.encode(self._order) + b"\n")
                 child.stdin.flush()
             except BrokenPipeError:
-                pass  # it died at once; its exit status says more than the pipe
+                pass  # it died at once; its exit status is reported below
             for line in child.stdout:
                 message = msgspec.json.decode(line, type=Message)
                 if message.kind == "progress":
@@ -156,7 +156,7 @@ class ProcessBody:
         return self._judge(end, child.returncode)
 
     def _judge(self, end: Message | None, status: int) -> object:
-        """The child's end as the same return or exception that the function would have given here."""
+        """Return or raise what the function returned or raised in the child."""
         if end is None:
             if self._run.stop_reason is not None:
                 raise Stopped(self._run.stop_detail)

@@ -1,4 +1,4 @@
-"""One run in this worker: its claim, its body, and whether it may still go on."""
+"""One run in this worker: its claim, its body, and whether it may continue."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Ending = Callable[[Any, BaseException | None], object]
 
 
 class Body(Protocol):
-    """A task's function on its way: on the loop, in a thread or in a child process."""
+    """A call of a task's function: on the loop, in a thread or in a child process."""
 
     def start(self, ended: Ending) -> asyncio.Future[Any]:
         """Begin. `ended` is called once, on the loop, except for a coroutine that is cancelled before it begins."""
@@ -63,21 +63,21 @@ class Run(Struct, eq=False):
 
     claim: Claim
     hold: Hold
-    """What it presents with every write."""
+    """The id and fence that every write names."""
     task: TaskDefinition
     pace: Pace
     time: DatabaseTime
-    """The database's time at the claim, to be carried forward by monotonic time."""
+    """The database's time at the claim; monotonic time since then is added to it."""
     stop_reason: StopReason | None = None
     stop_detail: str = ""
     redeclared: str | None = None
-    """The schedule that its job was given while it ran: its end is computed by this one."""
+    """A new schedule that was declared for its job while it ran: its end is computed by this one."""
     is_completing: bool = False
     """Whether the body's own transaction has computed its end."""
     completion: Completion | None = None
     """What the body's own transaction has committed."""
     not_stored: str | None = None
-    """Why the result of that transaction could not be kept."""
+    """Why the result of that transaction could not be stored."""
     started_at: float = float("-inf")
     """Monotonic."""
     progress_at: float = float("-inf")
@@ -86,18 +86,18 @@ class Run(Struct, eq=False):
     has_ended: bool = False
     timer: asyncio.TimerHandle | None = None
     enforcing: asyncio.Task[None] | None = None
-    """Makes sure that a body which was asked to stop does so."""
+    """The task that kills a body which was asked to stop and does not."""
     body: Body | None = None
     """None before it begins and after it has ended."""
     asked_to_stop: Callable[[Run], object] | None = None
     """Called at each request to stop, on any thread."""
 
     def now(self, monotonic: float) -> datetime:
-        """The database's time, as far as this worker can tell."""
+        """The database's time, as this worker estimates it."""
         return self.time.now(monotonic)
 
     def stop(self, reason: StopReason, detail: str = "") -> None:
-        """Ask the body to stop. From any thread. The first reason stays, unless the claim turns out to be doubtful."""
+        """Ask the body to stop. From any thread. The first reason stays, unless a later one doubts the claim."""
         with _stopping:
             if self.stop_reason is None or (reason.claim_is_doubtful and not self.stop_reason.claim_is_doubtful):
                 self.stop_reason, self.stop_detail = reason, detail
@@ -110,7 +110,7 @@ class Run(Struct, eq=False):
             body.kill()
 
     def pass_on(self) -> None:
-        """Hand a request to stop to the body, if there is one."""
+        """Pass a request to stop to the body, if there is one."""
         body = self.body
         if body is not None and self.asked_to_stop is not None:
             body.stop()
@@ -126,7 +126,7 @@ class Run(Struct, eq=False):
 
 
 def log_fields(claim: Claim, worker: str) -> dict[str, object]:
-    """What every log line about a run carries."""
+    """The fields of every log line about a run."""
     return {"worker": worker, "job": str(claim.job_id), "slot": claim.slot_no, "fence": claim.fence}
 
 
@@ -135,13 +135,13 @@ def not_run(value: object) -> str | None:
     if not _is_waiting(value):
         return None
     if inspect.iscoroutine(value):
-        value.close()  # or else Python warns of it, later and elsewhere
+        value.close()  # else Python warns later that it was never awaited
     kind = type(value).__name__
     return f"The function returned a {kind} that was never run: make its wrapper `async def`, and await it there."
 
 
 def _is_waiting(value: object) -> bool:
-    """Whether this is work that has not begun. A future goes on by itself."""
+    """Whether this is work that has not begun. A future runs by itself."""
     if inspect.iscoroutine(value):
         return inspect.getcoroutinestate(value) == inspect.CORO_CREATED
     if inspect.isgenerator(value):

@@ -1,14 +1,15 @@
-"""Outcomes on their way into the ledger, grouped as commits are.
+"""Writes outcomes into the ledger, in groups.
 
     body ends ─► ┐
     body ends ─► ├─ waiting ──► one statement ──► committed ──► each run learns whether it was accepted
     body ends ─► ┘     ▲              │
-                       └─ what ended meanwhile goes with the next one
+                       └─ runs that end meanwhile go with the next one
 
-Nothing waits on a timer: while one flush is under way, the next group gathers. Nothing is reported before it is
-committed. When the database does not answer, or does not let us in, the outcome is kept and sent again until it does;
-when the *answer* was lost, the same fenced statement is sent again, and the ledger settles what it no longer matches.
-Only a worker that shuts down gives up on a database that is away: the locks of what it could not write expire.
+There is no timer: while one group is being written, the next one collects. Nothing is reported before
+it is committed. While the database is unavailable or refuses the login, the outcome is kept and sent
+again. After a lost *answer* the same fenced statement is sent again, and outcomes that no longer match
+are looked up in the ledger. Only a worker that shuts down gives up on an unavailable database: the
+locks of the outcomes that it could not write expire.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ SettleVerb = Callable[[str, Sequence[S]], Awaitable[list[Settled]]]
 UNWRITABLE_PAUSE = timedelta(minutes=1)
 RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
 AWAY = (TransientError, AmbiguousError, AccessRefused, SchemaError, SettingsError)
-"""Errors that speak of the database, not of what was to be written: what has run need not run again for these."""
+"""Errors about the database, not about the outcome: after these the outcome is sent again."""
 
 
 class Waiting(Struct, Generic[T], frozen=True, gc=False):
-    """An outcome on its way."""
+    """An outcome that is to be written."""
 
     settlement: Settlement
     due_at: datetime | None
     """When the job is due again, by the database's clock; None: not at all."""
     end: T
-    """What the executor keeps until the answer is there."""
+    """The executor's own record, returned with the answer."""
 
 
 Answers = dict[Hold, Settled | None]
-"""What the database said to outcomes; None: refused. What is missing was given up: the locks will expire."""
+"""The database's answers; None: refused. Outcomes that are missing were given up: their locks expire."""
 OnAnswered = Callable[[Sequence[tuple[Waiting[T], Settled | None]]], None]
 """Called with outcomes and their answers; None: another worker had the claim."""
 
@@ -76,12 +77,12 @@ class Settler(Service, Generic[T]):
         self._waiting: list[Waiting[T]] = []
 
     def settle(self, outcomes: Iterable[Waiting[T]]) -> None:
-        """Write these outcomes, and report how they were accepted."""
+        """Write these outcomes, and report the answers."""
         self._waiting += outcomes
         self._woken.set()
 
     async def recorded(self, hold: Hold) -> Outcome | None:
-        """What the ledger says about a run, as soon as the database answers."""
+        """What the ledger says about a run. Waits until the database answers."""
         for tries in itertools.count():
             try:
                 return (await self._store.read_outcomes([hold])).get(hold)
@@ -106,19 +107,19 @@ class Settler(Service, Generic[T]):
         return 0.0 if self._waiting else None
 
     async def _flush(self, group: list[Waiting[T]], verb: SettleVerb[Any]) -> None:
-        """Write the outcomes of one kind, and report what became of each."""
+        """Write the outcomes of one kind, and report the answer to each."""
         answers = await self._write([waiting.settlement for waiting in group], verb) if group else {}
         if not answers:
             return
         self._answered([(w, answers[w.settlement.hold]) for w in group if w.settlement.hold in answers])
         due = [w.due_at for w in group if w.due_at is not None and answers.get(w.settlement.hold)]
-        if due:  # these slots are due again; sleeping workers saw them claimed, and this worker may die before then
+        if due:  # other workers saw these slots claimed, and this worker may die before they are due
             await self._store.signal(min(due))
 
     async def _write(self, settlements: list[S], verb: SettleVerb[S], *, doubtful: bool = False) -> Answers:
-        """Send until answered, or given up. Once an answer was lost, what no longer matches is looked up in the ledger.
+        """Send until answered, or given up. After a lost answer, look up in the ledger what no longer matches.
 
-        `doubtful`: one was, before this.
+        `doubtful`: an answer was lost before this call.
         """
         tries = 0
         while True:
@@ -144,7 +145,7 @@ class Settler(Service, Generic[T]):
     async def _one_by_one(
         self, settlements: list[S], verb: SettleVerb[S], error: Exception, *, doubtful: bool
     ) -> Answers:
-        """The database refuses the batch for good: one bad row must not take the others along."""
+        """The database refuses the batch for good: write each outcome alone, so that only a bad one fails."""
         if len(settlements) == 1:
             return await self._refused(settlements[0], error, doubtful=doubtful)
         answers: Answers = {}
@@ -153,7 +154,7 @@ class Settler(Service, Generic[T]):
         return answers
 
     async def _refused(self, settlement: Settlement, error: Exception, *, doubtful: bool) -> Answers:
-        """The database refuses this one for good, unless it has taken it before and only the answer was lost."""
+        """The database refuses this one for good, unless it was written before and the answer was lost."""
         hold = settlement.hold
         self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=0.0))
         if doubtful and await self.recorded(hold) == _outcome(settlement):
@@ -162,12 +163,12 @@ class Settler(Service, Generic[T]):
         return {hold: None}
 
     async def _fail_instead(self, settlement: Settlement, error: Exception) -> None:
-        """An outcome that the database will never take counts as a failure, so that it is seen and does not repeat."""
+        """Record a failure instead of an outcome that the database will never accept, so that it is visible."""
         if isinstance(settlement, Failure):
             return
         why = f"The outcome could not be written: {error}"
         failure = Failure(hold=settlement.hold, error=why, delay=UNWRITABLE_PAUSE)
-        with contextlib.suppress(Exception):  # then the claim is let go, and its lock expires
+        with contextlib.suppress(Exception):  # then the claim's lock expires
             await self._store.fail_jobs(self._worker, [failure])
 
     async def _wait_for_database(self, error: ReltaskError, tries: int) -> None:

@@ -1,4 +1,4 @@
-"""A few threads for plain functions. They are daemons: a body that never ends cannot keep the process from ending."""
+"""Threads for plain functions. They are daemons: a body that never ends does not keep the process alive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reltask.worker.run import Ending
 
 
 class ThreadPool:
-    """Runs each function on an idle thread, or on a new one: its size is bounded by the worker's concurrency."""
+    """Runs each function on an idle thread, or on a new one; the worker's concurrency bounds their number."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
@@ -27,7 +27,7 @@ class ThreadPool:
         future: Future[Any] = Future()
         context = contextvars.copy_context()
         if not self._idle.acquire(blocking=False):
-            # First of all: where no thread can be had, the function must not be left for another one to run.
+            # Before the queue: if no thread can be started, no other one may run the function later.
             threading.Thread(target=self._serve, name=f"reltask-body-{self._threads + 1}", daemon=True).start()
             self._threads += 1
         self._work.put((future, lambda: context.run(function)))
@@ -50,12 +50,12 @@ class ThreadPool:
 
 
 def in_thread(pool: ThreadPool, function: Callable[[], Any], ended: Ending) -> asyncio.Future[Any]:
-    """Run the function, and tell the loop how it ended."""
+    """Run the function in a thread; `ended` is called on the loop."""
     future = asyncio.wrap_future(pool.submit(function))
-    future.add_done_callback(partial(_tell, ended))
+    future.add_done_callback(partial(_report_end, ended))
     return future
 
 
-def _tell(ended: Ending, future: asyncio.Future[Any]) -> None:
+def _report_end(ended: Ending, future: asyncio.Future[Any]) -> None:
     error = asyncio.CancelledError() if future.cancelled() else future.exception()
     ended(None if error is not None else future.result(), error)

@@ -3,15 +3,16 @@
     BEGIN ─► is the claim still ours? ─► the task's own statements ─► complete, naming owner and fence ─► COMMIT
              (a plain read: no lock,      (jobs enqueued here too)     │ 0 rows: ROLLBACK and LockLost
               so beats and reclaims                                    └ 1 row: it stays locked until the commit,
-              are not kept waiting)                                            so nobody can reclaim it in between
+              are not kept waiting)                                            so it cannot be reclaimed in between
 
-The completion comes last. Its row lock is held for the moment between it and the commit only; a worker that froze
-before it finds 0 rows when it wakes up, and a worker that froze after it is thrown out by the server's own timeout.
+The completion comes last, so its row lock is held only until the commit. A worker that froze before
+it finds 0 rows when it wakes up. A worker that froze after it is disconnected by the server's timeout.
 
 A block with `complete=False` is a fenced chunk: the same, except that the last statement renews the claim.
 
-With `connection=` all of it happens on the user's own connection, through `Store.borrow`. A synchronous one is used in
-the body's own thread, and its coroutines never wait; only what concerns the store itself goes to the worker's loop:
+With `connection=` all of it happens on the user's own connection, through `Store.borrow`. A
+synchronous one is used in the body's own thread, and its coroutines never wait; only calls to the
+store itself go to the worker's loop:
 
     own connection               body ──► worker's loop ──► transaction, store
     connection=, async task      body ══► worker's loop ══► transaction, store           ──► hops to another thread
@@ -33,7 +34,7 @@ from reltask.worker.outcome import complete as completion_of
 from reltask.worker.outcome import returned
 from reltask.worker.run import Run, StopReason
 
-_PASSED = "the claim has passed to somebody else"
+_LOST = "another worker has the claim"
 
 
 class Transactions:
@@ -71,8 +72,8 @@ class Transactions:
                 raise
         except BaseException as error:
             self._beater.settling([run.hold], is_settling=False)
-            if isinstance(error, LockLost):  # only now: to stop the body is to cut short what it waits for, a rollback
-                run.stop(StopReason.LOST, _PASSED)
+            if isinstance(error, LockLost):  # after the rollback: a stop would interrupt it
+                run.stop(StopReason.LOST, _LOST)
             raise
         run.completion = completion
         if block.enqueued:
@@ -89,12 +90,12 @@ class Transactions:
 
     async def _check(self, run: Run, inner: Transaction) -> None:
         if not await inner.holds_job(self._worker, run.hold):
-            raise LockLost(f"This run's writes were rolled back: {_PASSED}.")
+            raise LockLost(f"This run's writes were rolled back: {_LOST}.")
 
     def _completion(self, run: Run, block: TaskTransaction) -> Completion:
         ended = returned(block.result, limit=self._result_limit)
         if ended.outcome is not Outcome.SUCCEEDED:
-            raise UsageError(f"tx.result is no result. {ended.error}")  # before the commit: nothing of it is applied
+            raise UsageError(f"tx.result is no result. {ended.error}")  # before the commit: nothing is applied
         run.not_stored, run.is_completing = ended.not_stored, True
         return completion_of(run, ended, self._clock.monotonic())
 
@@ -103,17 +104,17 @@ class Transactions:
         if completion is None:
             won = await inner.guard_job(self._worker, run.hold)
         else:
-            # From here on the row may be gone because *we* ended it: that is no lost lock.
+            # From here on the row may be gone because this run ended it: not a lost lock.
             self._beater.settling([run.hold])
             won = await inner.complete_job(self._worker, completion)
         if not won:
-            raise LockLost(f"This run's writes were rolled back: {_PASSED}.")
+            raise LockLost(f"This run's writes were rolled back: {_LOST}.")
 
     async def _was_committed(self, run: Run, completion: Completion | None) -> bool:
-        """The commit's answer was lost; the ledger knows.
+        """Whether the ledger shows the commit whose answer was lost.
 
-        Where it knows nothing yet, the doubt is left to the run's own settlement: it names the fence, waits for the
-        row, and looks into the ledger again.
+        If it does not show it yet, the run's settlement decides: it names the fence, waits for the
+        row, and reads the ledger again.
         """
         if completion is None:
             return False

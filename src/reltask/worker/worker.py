@@ -1,14 +1,14 @@
-"""A worker: composes the services and, above all, ends them in the right order.
+"""A worker: composes the services, and ends them in the right order.
 
     start   open store ─► declare schedules ─► register ─► beater ─► settler ─► poller ─► maintenance
     stop    maintenance (resigns) ─► poller ─► wait for bodies (beating on) ─► stop bodies ─► release ─► settler
             ─► beater ─► mark the worker as stopped
     cut off stop bodies and beater at once ─► the rest of a stop, from the poller on, for as long as there is a loop;
-            what a claim on its way still brings is released unbegun
+            jobs of a claim that is still unanswered are released without being started
 
-Maintenance ends first, so that another worker has it at once, however long bodies go on. While bodies finish within the
-grace, the beater goes on: a shutdown that stops beating would hand a running slot to another worker. Claims are
-released only after their bodies have ended.
+Maintenance ends first, so that another worker takes it over at once, however long bodies run. While
+bodies finish within the grace, the beater continues: without beats, another worker would get a running
+slot. Claims are released only after their bodies have ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import os
 import random
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -49,9 +48,9 @@ from reltask.worker.threads import ThreadPool
 from reltask.worker.transaction import Transactions
 
 Unused = Callable[[], Awaitable[None]]
-"""Waits until the calls that were lent a worker's store have ended, for a limited time."""
+"""Waits, for a limited time, until the calls that use a worker's store have ended."""
 MAINTENANCE_PATIENCE = 1.0
-"""Seconds after which a step of the maintenance is cut off by a stop: another worker tries it again."""
+"""Seconds that a stop waits for a step of the maintenance before it cancels it."""
 
 
 class Worker:
@@ -90,7 +89,7 @@ class Worker:
         self._app_version = app_version
         self._pool = ThreadPool()
         self._listening = contextlib.AsyncExitStack()
-        self._leaving: asyncio.Task[None] | None = None
+        self._shutting_down: asyncio.Task[None] | None = None
         self._hurried = asyncio.Event()
         self._queues = settings.queues or registry.queues()
         self._places = Places(
@@ -107,7 +106,7 @@ class Worker:
         self._settling = LoopHost(self._executor.settler)
         self._beating = beater_host(self._beater)
         self._others: list[Host] = [] if self._maintenance is None else [LoopHost(self._maintenance)]
-        """Services that end first: maintenance, and declarations that could not be written at the start."""
+        """Services that are stopped first: maintenance, and declarations that could not be written at the start."""
 
     def _make_beater(self, pace: Pace) -> Beater:
         return Beater(
@@ -174,7 +173,7 @@ class Worker:
         """How many runs this worker holds now."""
         return len(self._places)
 
-    # Life
+    # Start and stop
 
     async def start(self) -> None:
         """Open the store, declare the schedules, register the worker, and begin to claim."""
@@ -184,7 +183,7 @@ class Worker:
             if task.options.lock_timeout is not None:
                 self._settings.pace(task.options.lock_timeout)
         try:
-            await self._introduce()
+            await self._register()
         except BaseException:
             await self.store.close()
             raise
@@ -198,7 +197,7 @@ class Worker:
             )
         )
 
-    async def _introduce(self) -> None:
+    async def _register(self) -> None:
         await self.store.open()
         declared = await self._declare()
         if declared.waits or declared.blocking:
@@ -220,7 +219,8 @@ class Worker:
                 )
             )
         await self.store.register_worker(self._record())
-        await self._listening.enter_async_context(self._listen())
+        lease = None if self._maintenance is None else self._maintenance.hint
+        await self._listening.enter_async_context(self.store.listen(self._poller.signalled, lease=lease))
 
     async def _declare(self) -> Declaration:
         return await declare(
@@ -233,20 +233,16 @@ class Worker:
         )
 
     def _run_of(self, job_id: UUID) -> Run | None:
-        """The run of a job here whose end is still to be computed.
+        """This worker's run of a job, if its end is still to be computed.
 
-        None for a run that was brought forward: its nominal time is in the future, and the new rule would begin there.
+        None for a run that was brought forward: its nominal time is in the future, and a new schedule
+        would begin there.
         """
         now = self._clock.monotonic()
         for run in self._places:
             if run.hold.job_id == job_id and not run.has_ended and not run.is_completing:
                 return run if run.claim.nominal <= run.now(now) else None
         return None
-
-    def _listen(self) -> AbstractAsyncContextManager[bool]:
-        if self._maintenance is None:
-            return self.store.listen(self._poller.signalled)
-        return self.store.listen(self._poller.signalled, lease=self._maintenance.hint)
 
     async def stop(self, *, grace: timedelta | None = None, unused: Unused | None = None) -> None:
         """Claim no more, let bodies finish within the grace, stop the rest, release their claims, and close.
@@ -256,24 +252,24 @@ class Worker:
         grace = self._settings.shutdown_grace if grace is None else grace
         try:
             await self._withdraw(grace)
-            await self._leave(grace, unused)
+            await self._shut_down(grace, unused)
         except BaseException:
             self._cut_off(unused)
             raise
 
     async def _withdraw(self, grace: timedelta) -> None:
-        """Claim no more, and leave the maintenance to another worker."""
-        self._poller.finish()  # first of all: however long the rest takes, nothing more is claimed
+        """Stop claiming, and leave the maintenance to another worker."""
+        self._poller.finish()  # first: nothing more is claimed, however long the rest takes
         self._emit(events.WorkerStopping(worker=self.id, running=self.running, grace=grace.total_seconds()))
         for host in self._others:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(MAINTENANCE_PATIENCE):
                     await host.stop()
 
-    async def _leave(self, grace: timedelta, unused: Unused | None) -> None:
-        """Wait for the claim on its way and for the bodies, and close. If it is cancelled, it can begin anew."""
+    async def _shut_down(self, grace: timedelta, unused: Unused | None) -> None:
+        """Wait for the last claim and for the bodies, and close. After a cancellation it can be called again."""
         await self._listening.aclose()
-        await self._polling.ended()  # if cancelled here, a claim may be on its way: its runs are given back
+        await self._polling.ended()  # if cancelled here, a claim may be unanswered: its runs are released
         await self._finish_bodies(grace)
         await asyncio.shield(self._settling.stop())  # if cancelled here, the last outcomes are still written
         self._executor.close()  # runs that the last answer refused
@@ -281,7 +277,7 @@ class Worker:
         self._pool.close()
         with contextlib.suppress(ReltaskError):
             await self.store.stop_worker(self.id)
-            await self.store.signal()  # the other workers look, and learn the due times that only this one knew
+            await self.store.signal()  # the other workers look, and learn due times that only this one knew
         if unused is not None:
             await unused()
         await self.store.close()
@@ -290,13 +286,13 @@ class Worker:
     def _cut_off(self, unused: Unused | None) -> None:
         """This stop was cancelled: ask all bodies to end, and renew no claim, so that the locks expire.
 
-        The beater has a thread of its own, and would renew them for as long as the process lives. The rest of the stop
-        goes on as a task, without a grace, for as long as the loop runs.
+        The beater has its own thread, and would renew them for as long as the process lives. The rest
+        of the stop continues as a task, without a grace, for as long as the loop runs.
         """
         for host in (self._beating, self._polling, *self._others):
             host.service.finish()
         self._executor.begin_no_more()
-        self._leaving = self._loop.create_task(self._leave(timedelta(0), unused))
+        self._shutting_down = self._loop.create_task(self._shut_down(timedelta(0), unused))
 
     async def drained(self) -> None:
         """Wait until nothing is due and nothing runs: for `worker --once`."""
@@ -307,7 +303,7 @@ class Worker:
                     await self._places.freed.wait()
 
     def hurry(self) -> None:
-        """End the grace of a stop, under way or to come: stop the bodies now."""
+        """End the grace of a stop, now or when it comes: stop the bodies at once."""
         self._hurried.set()
 
     def wake(self) -> None:
@@ -315,7 +311,7 @@ class Worker:
         self._poller.wake()
 
     async def _finish_bodies(self, grace: timedelta) -> None:
-        """Wait for the bodies; those that outlast the grace are stopped, and get their own grace to end."""
+        """Wait for the bodies; stop those that outlast the grace, and wait for their own stop grace."""
         waits = [self._loop.create_task(self._hurried.wait()), self._loop.create_task(self._places.emptied())]
         try:
             await asyncio.wait(waits, timeout=grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
@@ -330,7 +326,7 @@ class Worker:
         self._executor.close()
 
     def _abandon(self, abandon: Abandon) -> None:
-        """Stop a body whose claim is no longer to be trusted. Called on the beater's thread."""
+        """Stop a body whose claim can no longer be trusted. Called on the beater's thread."""
         run = self._places.get(abandon.hold)
         if run is None:
             return
@@ -348,7 +344,7 @@ class Worker:
         )
 
     def _find_pace(self, lock_timeout: timedelta) -> Pace:
-        """The pace for a row's own lock timeout; one that does not suit this worker's heartbeat brings its own."""
+        """The pace for a row's lock timeout, with its own heartbeat if this worker's does not fit."""
         try:
             return self._settings.pace(lock_timeout)
         except SettingsError:

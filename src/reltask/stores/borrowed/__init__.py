@@ -1,15 +1,15 @@
-"""The user's own connections: reltask's shipped statements on a connection that somebody else opened.
+"""The user's own connections: reltask's statements on a connection that the application opened.
 
     asyncpg · psycopg · sqlite3       ┐                              ┌ postgres/borrowed.py ┐
     pyodbc · mssql-python             ├─► a Link: run, begin, end ──►┤ sqlite/borrowed.py   ├─► a store's Transaction
     SQLAlchemy connection or session  │   (one per library)          └ mssql/borrowed.py    ┘   (one per database)
     Django's connection               ┘
 
-A connection is recognised by the name of its class, so that no library is imported that the user does not use. What a
-link runs belongs to the transaction that is open on the connection. `enqueue` never begins and never ends one that the
-user could have: rolled back must mean never enqueued. Where nothing could be rolled back, it refuses.
+A connection is recognised by the name of its class, so that reltask imports no library that the user does not use. A
+link's statements belong to the transaction that is open on the connection. `enqueue` neither begins nor ends the user's
+transaction: after a rollback the job must not exist. If nothing could be rolled back, `enqueue` refuses the connection.
 
-An error of a statement is the library's own, as the user's code expects it on this connection.
+Errors of statements are the library's own, as the user's code expects them on this connection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAMES = {"postgres": "PostgreSQL", "sqlite": "SQLite", "mssql": "SQL Server"}
 
 
 def recognise(connection: object, dialect: str) -> Link:
-    """A link to this connection, which must lead to this kind of database."""
+    """A link to this connection, which must be to this kind of database."""
     for kind in type(connection).__mro__:
         make = _KINDS.get(f"{kind.__module__}.{kind.__qualname__}")
         if make is not None:
@@ -61,8 +61,8 @@ def recognise(connection: object, dialect: str) -> Link:
 def _of_dialect(link: Link, wanted: str) -> Link:
     if link.dialect != wanted:
         raise UsageError(
-            f"connection= leads to {_NAMES.get(link.dialect, link.dialect)}, but the app's jobs live in"
+            f"connection= is a connection to {_NAMES.get(link.dialect, link.dialect)}, but the app's jobs are in"
             f" {_NAMES[wanted]}.",
-            remedy="Pass a connection to the database that the app's URL names.",
+            remedy="Pass a connection to the database in the app's URL.",
         )
     return link

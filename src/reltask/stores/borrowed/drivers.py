@@ -1,4 +1,4 @@
-"""Links to connections of the drivers themselves."""
+"""Links to connections of the database drivers."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class PsycopgLink(_Psycopg):
     is_async = False
 
     async def run(self, text: str, values: Values) -> Answer:
-        from psycopg import Cursor  # noqa: PLC0415 - who has such a connection has the library
+        from psycopg import Cursor  # noqa: PLC0415 - installed if there is such a connection
         from psycopg.rows import tuple_row  # noqa: PLC0415
 
-        # A plain cursor: the connection's own factories may take another style, or give other rows.
+        # A plain cursor: the connection's own factories may use another parameter style or row type.
         with Cursor(self.connection, row_factory=tuple_row) as cursor:
             return read(cursor.execute(text, values))
 
@@ -80,7 +80,7 @@ class AsyncPsycopgLink(_Psycopg):
     is_async = True
 
     async def run(self, text: str, values: Values) -> Answer:
-        from psycopg import AsyncCursor  # noqa: PLC0415 - who has such a connection has the library
+        from psycopg import AsyncCursor  # noqa: PLC0415 - installed if there is such a connection
         from psycopg.rows import tuple_row  # noqa: PLC0415
 
         async with AsyncCursor(self.connection, row_factory=tuple_row) as cursor:
@@ -96,7 +96,7 @@ class AsyncPsycopgLink(_Psycopg):
 
 
 class SqliteLink:
-    """sqlite3: it begins transactions by itself, unless told not to."""
+    """sqlite3: it begins transactions implicitly, unless configured otherwise."""
 
     dialect = "sqlite"
     style: Style = "named"
@@ -110,7 +110,7 @@ class SqliteLink:
 
     async def join(self) -> bool:
         if not self.is_open() and not commits_at_once(self.connection):
-            # sqlite3 begins before an INSERT, but does not see the one that stands behind a WITH.
+            # sqlite3 begins a transaction before an INSERT, but does not recognise one that starts with WITH.
             self.connection.execute(BEGIN_SQLITE)
         return self.is_open()
 
@@ -133,13 +133,13 @@ class SqliteLink:
             raise
 
     def _end(self, statement: str) -> None:
-        # Spelled out like the BEGIN: with autocommit=True the methods of these names do nothing.
+        # As statements, because with autocommit=True the methods commit() and rollback() do nothing.
         if self.is_open():
             self.connection.execute(statement)
 
 
 class OdbcLink:
-    """pyodbc and mssql-python: a transaction begins by itself at the first statement, unless told not to."""
+    """pyodbc and mssql-python: a transaction begins implicitly at the first statement, unless autocommit is on."""
 
     dialect = "mssql"
     style: Style = "qmark"
@@ -186,5 +186,5 @@ class OdbcLink:
 
 
 def commits_at_once(connection: Any) -> bool:
-    """Whether an sqlite3 connection commits each statement; Python 3.12 has a second way to ask for it."""
+    """Whether an sqlite3 connection commits each statement; Python 3.12 has a second setting for that."""
     return connection.isolation_level is None or getattr(connection, "autocommit", False) is True

@@ -1,7 +1,7 @@
-"""Links to what SQLAlchemy and Django put around a driver's connection.
+"""Links to connections of SQLAlchemy and Django.
 
-Both run on several drivers. SQLAlchemy passes a statement on in its driver's own style, so the driver's name decides
-which; Django speaks one style to all.
+Both support several drivers. SQLAlchemy passes a statement to its driver unchanged, so the driver's name determines the
+parameter style; Django has one style for all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Alchemy:
     """What all of SQLAlchemy's connections and sessions have in common."""
 
     def __init__(self, owner: Any) -> None:
-        self.connection = owner() if callable(owner) else owner  # a scoped session stands for one of many
+        self.connection = owner() if callable(owner) else owner  # a scoped session returns the current session
         dialect = _dialect_of(self.connection)
         if dialect.name in _DIALECTS and dialect.driver not in _STYLES:
             raise UsageError(
@@ -93,7 +93,7 @@ def _dialect_of(owner: Any) -> Any:
 
 
 def _join(owner: Any) -> bool:
-    """SQLAlchemy begins at the first statement, which may be ours."""
+    """SQLAlchemy begins a transaction at the first statement, which may be ours."""
     connection = owner.connection() if _is_session(owner) else owner
     if not connection.in_transaction():
         connection.begin()
@@ -101,14 +101,14 @@ def _join(owner: Any) -> bool:
         return not getattr(connection.connection.dbapi_connection, "autocommit", False)
     driver = connection.connection.driver_connection
     if not driver.in_transaction and not commits_at_once(driver):
-        connection.exec_driver_sql(BEGIN_SQLITE)  # the driver does not see the INSERT behind a WITH
+        connection.exec_driver_sql(BEGIN_SQLITE)  # the driver does not recognise an INSERT that starts with WITH
     return bool(driver.in_transaction)
 
 
 def _run(owner: Any, text: str, values: Values) -> Answer:
     connection = owner
     if _is_session(owner):
-        owner.flush()  # in the order of the code, as with the session's own statements; the completion comes last
+        owner.flush()  # keeps the order of the code, as the session's own statements do; the completion comes last
         connection = owner.connection()
     try:
         result = connection.exec_driver_sql(text, _plain(values, connection.dialect.driver))
@@ -120,7 +120,7 @@ def _run(owner: Any, text: str, values: Values) -> Answer:
 
 
 def _plain(values: Values, driver: str) -> Any:
-    """The values as this driver wants them: asyncpg's come as a tuple, and psycopg2 does not know a UUID."""
+    """The values as this driver takes them: a tuple for positional styles; text instead of UUIDs for psycopg2."""
     if not isinstance(values, Mapping):
         return None if values is None else tuple(values)
     return {name: _text(value) for name, value in values.items()} if driver == "psycopg2" else dict(values)
@@ -140,7 +140,7 @@ class DjangoLink:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.dialect = _DIALECTS.get(connection.vendor, connection.vendor)
-        self.style: Style = "format" if self.dialect == "mssql" else "pyformat"  # names do not reach ODBC
+        self.style: Style = "format" if self.dialect == "mssql" else "pyformat"  # ODBC has no named parameters
 
     def is_open(self) -> bool:
         return bool(self.connection.in_atomic_block or not self.connection.get_autocommit())
@@ -155,7 +155,7 @@ class DjangoLink:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        from django.db.transaction import atomic  # noqa: PLC0415 - who has such a connection has the library
+        from django.db.transaction import atomic  # noqa: PLC0415 - installed if there is such a connection
 
         with atomic(using=self.connection.alias):
             yield

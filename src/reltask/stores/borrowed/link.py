@@ -1,4 +1,4 @@
-"""What every library's connection can be asked for, in the same words."""
+"""One interface for the connections of all libraries."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from reltask.stores.statement import Style
 
 Values = Mapping[str, object] | Sequence[object] | None
 BEGIN_SQLITE = "begin immediate"
-"""As every writer of reltask begins: it waits for other writers now, instead of failing later."""
+"""As all of reltask's write transactions begin: it waits for other writers now, instead of failing later."""
 
 _CONNECTION_ENDS = ("08", "57P01", "57P02")
 _MISSING = ("no such table: reltask_", "Invalid object name 'reltask.", 'relation "reltask.')
-"""What SQLite, SQL Server and Babelfish say about a table that is not there."""
+"""The messages of SQLite, SQL Server and Babelfish for a missing table."""
 
 
 class Answer(NamedTuple):
-    """What a statement answered."""
+    """The result of a statement."""
 
     columns: list[str]
     rows: list[Any]
@@ -42,7 +42,7 @@ class Link(Protocol):
         ...
 
     async def join(self) -> bool:
-        """Whether what runs next can be rolled back by the owner; begins a transaction where the library would."""
+        """Whether the owner can roll back the next statement; begins a transaction where the library would."""
         ...
 
     async def run(self, text: str, values: Values) -> Answer:
@@ -55,14 +55,14 @@ class Link(Protocol):
 
 
 def read(cursor: Any) -> Answer:
-    """What a DB-API cursor holds after a statement."""
+    """The result in a DB-API cursor after a statement."""
     if cursor.description is None:
         return Answer([], [])
     return Answer([column[0] for column in cursor.description], cursor.fetchall())
 
 
 def read_batch(cursor: Any) -> Answer:
-    """The answer of several statements sent at once: the first that has columns. An error may come behind it."""
+    """The first result with columns of several statements sent together; reads all, as an error may follow it."""
     answer = read(cursor)
     while cursor.nextset():
         answer = answer if answer.columns else read(cursor)
@@ -70,7 +70,7 @@ def read_batch(cursor: Any) -> Answer:
 
 
 def is_ambiguous(error: BaseException) -> bool:
-    """Whether a commit that ended so may have been applied: the server did not answer, or is going away."""
+    """Whether a commit that failed with this error may have been applied: the answer or the connection was lost."""
     for one in _layers(error):
         state = getattr(one, "sqlstate", None) or getattr(one, "pgcode", None)
         if state:
@@ -82,13 +82,13 @@ def is_ambiguous(error: BaseException) -> bool:
 
 
 def is_missing_table(error: BaseException) -> bool:
-    """Whether reltask's tables are not there."""
+    """Whether the error says that reltask's tables do not exist."""
     states = {getattr(one, "sqlstate", None) or getattr(one, "pgcode", None) for one in _layers(error)}
     return bool(states & {"42P01", "3F000"}) or any(words in str(error) for words in _MISSING)
 
 
 def _layers(error: BaseException) -> list[BaseException]:
-    """The error and the driver's own beneath it: SQLAlchemy keeps it in `orig`, Django as the cause."""
+    """The error and the driver's error inside it: SQLAlchemy has it in `orig`, Django as the cause."""
     found: list[BaseException] = []
     layer: Any = error
     while isinstance(layer, BaseException) and layer not in found:

@@ -1,4 +1,4 @@
-"""Transactions on a user's connection: the one that is open already, and one that is begun for a task.
+"""Transactions on a user's connection: the one that is already open, or one that is begun for a task.
 
 enqueue(…)                 join ─► enqueue_job(s).sql                     the user commits, or rolls back
 ctx.transaction(…)         begin ─► the claim's check ─► the task's own statements ─► completion ─► commit
@@ -20,8 +20,8 @@ from reltask.stores.statement import BY_POSITION, Statement, compile_statement
 class BorrowedConnection(ABC):
     """A user's connection. Each store adds its verbs."""
 
-    if_open = "Hand over a connection without an open transaction: the block begins and commits its own."
-    """What to do about a transaction that is in the way of a block."""
+    if_open = "Pass a connection without an open transaction: the block begins and commits its own."
+    """The remedy if a transaction is already open."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -38,15 +38,15 @@ class BorrowedConnection(ABC):
     async def join(self) -> Self:
         if not await self._link.join():
             raise UsageError(
-                "connection= has no open transaction, and commits each statement at once.",
-                remedy="Open a transaction on it, so that rolled back can mean never enqueued.",
+                "connection= has no open transaction and commits each statement at once.",
+                remedy="Open a transaction on it, so that a rollback also removes the job.",
             )
         return self
 
     @asynccontextmanager
     async def transaction(self, *, timeout: timedelta) -> AsyncIterator[Self]:
         if self._link.is_open():
-            raise UsageError("connection= has an open transaction already.", remedy=self.if_open)
+            raise UsageError("connection= already has an open transaction.", remedy=self.if_open)
         committing = False
         try:
             async with self._link.transaction():
@@ -61,7 +61,7 @@ class BorrowedConnection(ABC):
 
     @abstractmethod
     async def _begun(self, timeout: timedelta) -> None:
-        """Settle what has to be said first in a transaction."""
+        """Send the statements that must come first in a transaction."""
 
     async def execute(self, sql: str, /, *args: object, **named: object) -> None:
         await self._of_user(sql, args, named)
@@ -83,7 +83,7 @@ class BorrowedConnection(ABC):
         except Exception as error:
             if is_missing_table(error):
                 raise SchemaError(
-                    "The database that connection= leads to has no reltask tables.",
+                    "The database of connection= has no reltask tables.",
                     remedy="Pass a connection to the app's own database; if it is that one, run: reltask migrate",
                 ) from error
             raise
@@ -94,9 +94,9 @@ class BorrowedConnection(ABC):
         return await self._link.run(statement.text, {name: values[name] for name in statement.names})
 
     def _refuse_ended(self) -> None:
-        """What was committed inside the block can no longer be rolled back; at least nobody thinks that it was one."""
+        """Refuse to complete after a commit inside the block: those writes can no longer be rolled back."""
         if not self._link.is_open():
             raise UsageError(
-                "The transaction of this block was ended inside it, so its writes cannot commit with the completion.",
-                remedy="Leave commit and rollback to the block.",
+                "The block's transaction was ended inside the block, so its writes cannot commit with the completion.",
+                remedy="Do not commit or roll back inside the block.",
             )

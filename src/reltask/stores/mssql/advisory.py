@@ -1,7 +1,8 @@
-"""A lock that ends with its connection.
+"""An application lock, which ends with its connection.
 
-The server gives it up when the connection ends, however that happens; who held it must notice too, because its process
-may live on. So it has a connection of its own, and can be asked whether that still answers and still has the lock.
+The server releases the lock when the connection ends, for whatever reason. The holder must notice that, too, because
+its process may still run. So the lock has a connection of its own, and its holder can check that the connection still
+answers and still has the lock.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from reltask.stores.statement import load_batch
 
 @asynccontextmanager
 async def advisory_lock(connections: Connections, name: str) -> AsyncIterator[Callable[[], Awaitable[bool]] | None]:
-    """Try for the lock; None: somebody has it. Otherwise a question: is it still ours?"""
+    """Try to get the lock. Yields a function that checks whether it is still held; None: another process holds it."""
     patience = connections.patience
 
     async def is_alive() -> bool:
@@ -32,7 +33,7 @@ async def advisory_lock(connections: Connections, name: str) -> AsyncIterator[Ca
             try:
                 yield is_alive if locked else None
             finally:
-                # Where the driver keeps a pool, closing would not end the session.
+                # If the driver has a pool, closing the connection would not end the session.
                 with suppress(ReltaskError):
                     await _ask(line, "advisory_unlock", name, patience)
     finally:
@@ -43,5 +44,5 @@ async def _ask(line: ThreadedConnection, verb: str, name: str, patience: float) 
     statement = load_batch("mssql", verb, "qmark")
     try:
         return await line.call(lambda connection: fetch(connection, statement, {"name": name}), patience)
-    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+    except Exception as error:  # noqa: BLE001 - every error of the driver becomes one of reltask's errors
         raise failed(error, verb=verb, writes=False) from cause(error)

@@ -1,7 +1,7 @@
 """A user's connection to SQL Server.
 
-reltask's batches catch their errors on the server and answer with a number, so that is how they fail here too, whatever
-the library. The user's own statements fail as the library has it.
+reltask's batches catch their errors on the server and return the error number, with every library. The user's own
+statements raise the library's errors.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from reltask.stores.mssql.values import Row, aware, moment
 from reltask.stores.statement import Statement, Style, compile_statement, read_sql
 
 _READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
-"""Whatever the connection's level was: a lower one would read claims that are not so, a higher one would hold up
-heartbeats, and with a snapshot the first heartbeat would make the completion fail. It stays with the connection."""
+"""Replaces the connection's isolation level, and stays set. A lower level would read uncommitted claims, a higher one
+would block heartbeats, and with snapshot isolation the first heartbeat would make the completion fail."""
 
 
 class BorrowedMssql(Verbs, BorrowedConnection):
@@ -48,17 +48,17 @@ class BorrowedMssql(Verbs, BorrowedConnection):
         nothing = frozenset(column for column, value in given.items() if value is None)
         rows = (await self._own(_batch(name, self._link.style, nothing), given)).dicts()
         if rows and "error_number" in rows[0]:
-            # Nothing of an open transaction is applied yet, whatever it was.
+            # The transaction is still open, so nothing has been applied.
             raise answered(rows[0]["error_number"], rows[0]["error_message"] or "", verb=name, writes=False)
         return [{column: _value(column, value) for column, value in row.items()} for row in rows]
 
 
 @cache
 def _batch(verb: str, style: Style, nothing: frozenset[str]) -> Statement:
-    """A verb's batch in which NULL is spelt out.
+    """A verb's batch with NULL written in place of the parameters in `nothing`.
 
-    A driver that is given None asks the server for the parameter's type. The server cannot tell, and on some that error
-    ends the open transaction: the user's own writes would be gone, in silence.
+    For a parameter that is None, the driver asks the server for its type. The server may not know it, and on some
+    servers that error rolls back the open transaction: the user's own writes would be lost silently.
     """
     sql = read_sql("mssql", verb)
     for name in nothing:
@@ -67,5 +67,5 @@ def _batch(verb: str, style: Style, nothing: frozenset[str]) -> Statement:
 
 
 def _value(column: str, value: object) -> object:
-    """A time is in UTC and says so; pyodbc gives ids as text."""
+    """Makes times aware, in UTC, and ids UUIDs, which pyodbc returns as text."""
     return UUID(value) if column == "id" and isinstance(value, str) else aware(value)

@@ -1,11 +1,11 @@
-"""The driver, which is an extra: whoever lacks it, or a library that it needs, hears what to install."""
+"""Imports the driver, which is an extra; if it or its libraries are missing, the error says what to install."""
 
 from __future__ import annotations
 
 from reltask.errors import MissingExtra
 
 LIBRARIES = "apt-get install libltdl7 libkrb5-3 libgssapi-krb5-2"
-"""What the driver loads when it first connects, by the names that Debian and Ubuntu give them."""
+"""The libraries that the driver loads when it first connects, by their Debian and Ubuntu package names."""
 
 try:
     import mssql_python

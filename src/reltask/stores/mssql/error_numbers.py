@@ -1,23 +1,23 @@
 """SQL Server's error numbers, and what each of them means to reltask.
 
-    LOST        the connection ends with it: a write that was under way may or may not have been committed
-    TRANSIENT   refused or rolled back, and the same statement may succeed later
-    REFUSED     no login, no permission or no space: whatever the statement says, until somebody has changed that
+    LOST        the connection ends: a write in progress may or may not have been committed
+    TRANSIENT   refused or rolled back; the same statement may succeed later
+    REFUSED     no login, no permission or no space: every statement fails until an administrator fixes it
     CONFLICT    a constraint
     MISSING     no such table or column
-    REMEDIES    what a person can do about it; most of these are permanent
+    REMEDIES    what a user can do about it; most of these are permanent
 
-A number that stands nowhere is permanent. The driver of Python hides the numbers of errors that arrive while it
-connects; `PHRASES` tells them by the words of the server. Babelfish has one number for most of what it says, and its
-words are PostgreSQL's: they are mapped to the number that SQL Server would have given.
+A number in none of these sets is permanent. The Python driver hides the numbers of errors during the connect; `PHRASES`
+finds them by the server's messages. Babelfish has one number for most errors, with PostgreSQL's messages: they are
+mapped to the number that SQL Server would have returned.
 """
 
 from __future__ import annotations
 
 LOST = frozenset(
     {
-        -2,  # the client's patience ended
-        20,  # the server does not support encryption, or went away while it was negotiated
+        -2,  # timeout on the client
+        20,  # the server does not support encryption, or the connection was lost while it was negotiated
         64,  # the connection was lost while logging in
         121,  # semaphore timeout
         233,  # no process at the other end
@@ -88,7 +88,7 @@ _LIMITS = frozenset(
         41823,  # in-memory quota
         41840,
         1807,
-        9002,  # transaction log full: it empties itself, or somebody has to help
+        9002,  # transaction log full: it is truncated automatically, or by an administrator
     }
 )
 
@@ -124,28 +124,32 @@ _LOCKS = frozenset(
 )
 
 _READ_ONLY = frozenset({976, 978, 983, 3906, 3908})
-"""A secondary, or a primary that has become one: its successor will answer."""
+"""A secondary, or a primary that has become one: the new primary will answer."""
 
 TRANSIENT = _AZURE | _LIMITS | _LOCKS | _READ_ONLY
 REFUSED = frozenset(
     {229, 230, 262, 300, 916, 15247}  # no permission, no user in this database
-    | {18452, 18456, 18470, 18487, 18488, 37353}  # no such login, or not any more
-    | {40531, 40532, 40607, 40615, 40914, 47073}  # no way in: firewall, network, wrong server
-    | {1101, 1105, 40544}  # no room: the disk, the files or the tier's limit
+    | {18452, 18456, 18470, 18487, 18488, 37353}  # no such login, disabled or expired
+    | {40531, 40532, 40607, 40615, 40914, 47073}  # no access: firewall, network, wrong server
+    | {1101, 1105, 40544}  # no space: the disk, the files or the tier's limit
 )
 CONFLICT = frozenset({515, 547, 2601, 2627})
 MISSING = frozenset({207, 208, 2760, 2812})
 SILENT = frozenset({220, 241, 242, 245, 248, 295, 2601, 2627, 2628, 8114, 8115, 8152})
-"""Their text quotes values, so it is not passed on."""
+"""Their text quotes values, so it is withheld."""
 
-_ROLE = "Give this user one of the roles of database/mssql/permissions.sql: ALTER ROLE reltask_run ADD MEMBER [user];"
-_USER = "Make a user of it in this database: CREATE USER [name] FROM EXTERNAL PROVIDER; then give it a role."
-_PRIMARY = "Let the URL name the primary (a failover group's read-write listener), without application_intent=readonly."
-_MEMORY = "The server is short of memory: it is tried again. If it stays so, run fewer workers or choose a larger tier."
-_ROOM = "Free disk space, or let the database's files grow. Nothing is lost, and work goes on when there is space."
+_ROLE = "Add this user to a role of database/mssql/permissions.sql: ALTER ROLE reltask_run ADD MEMBER [user];"
+_USER = "Create a user for it in this database: CREATE USER [name] FROM EXTERNAL PROVIDER; then add it to a role."
+_PRIMARY = (
+    "Use the primary's name in the URL (a failover group's read-write listener), without application_intent=readonly."
+)
+_MEMORY = (
+    "The server is short of memory; the statement is retried. If this persists, run fewer workers or use a larger tier."
+)
+_ROOM = "Free disk space, or let the database's files grow. Nothing is lost; work continues when there is space."
 _FIREWALL = (
-    "Add a firewall rule for that address: az sql server firewall-rule create. On a server that was made by "
-    "infrastructure/Create-AzureResources.ps1, that script does it, too, with -ClientIpAddress ADDRESS."
+    "Add a firewall rule for that address: az sql server firewall-rule create. For a server created by "
+    "infrastructure/Create-AzureResources.ps1, run that script with -ClientIpAddress ADDRESS."
 )
 
 REMEDIES = {
@@ -153,7 +157,7 @@ REMEDIES = {
     229: _ROLE,
     230: _ROLE,
     262: _ROLE,
-    266: "Commit what you begin inside ctx.transaction(), or begin nothing there: the block is a transaction already.",
+    266: "Do not leave a transaction of your own open inside ctx.transaction(): the block already is a transaction.",
     300: _ROLE,
     701: _MEMORY,
     802: _MEMORY,
@@ -165,27 +169,27 @@ REMEDIES = {
     1105: _ROOM,
     3906: _PRIMARY,
     3908: _PRIMARY,
-    4060: f"Check the name of the database in the URL. Does this login have a user there? {_USER}",
-    9002: "Back the transaction log up, or let it grow. Nothing is lost, and work goes on when there is space.",
-    10928: "The tier's limit is reached: lower database.pool_size, run fewer workers, or choose a larger tier.",
-    10929: "The tier's limit is reached: lower database.pool_size, run fewer workers, or choose a larger tier.",
-    11001: "Check the name of the server in the URL; Azure's end in .database.windows.net.",
+    4060: f"Check the name of the database in the URL, and that this login has a user there. {_USER}",
+    9002: "Back up the transaction log, or let it grow. Nothing is lost; work continues when there is space.",
+    10928: "The tier's limit is reached: lower database.pool_size, run fewer workers, or use a larger tier.",
+    10929: "The tier's limit is reached: lower database.pool_size, run fewer workers, or use a larger tier.",
+    11001: "Check the name of the server in the URL; on Azure it ends in .database.windows.net.",
     15247: _ROLE,
-    18452: "This server takes no such login: leave user and password out of the URL to use Microsoft Entra ID.",
+    18452: "This server does not accept SQL logins: remove user and password from the URL to use Microsoft Entra ID.",
     18456: (
-        f"With Microsoft Entra ID: log in again (az login), and see that the database knows this identity. {_USER} "
+        f"With Microsoft Entra ID: log in again (az login), and check that the database has a user for it. {_USER} "
         "With a SQL login: check the user and the password in RELTASK_DATABASE_URL."
     ),
     18470: "The login is disabled: ask the server's administrator.",
     18487: "The password has expired: ask the server's administrator, or use Microsoft Entra ID, which needs none.",
     18488: "The password must be changed: ask the server's administrator, or use Microsoft Entra ID, which needs none.",
-    37353: "This server does not accept tokens of Microsoft Entra ID: name an Entra administrator for it first.",
-    40531: "Check the name of the server in the URL; Azure's end in .database.windows.net.",
-    40532: "Check the name of the server in the URL; Azure's end in .database.windows.net.",
-    40544: "The database has reached its size limit: prune runs, delete data, or choose a larger tier.",
-    40607: "Logins are not allowed just now: the database is being copied or restored.",
+    37353: "This server does not accept tokens of Microsoft Entra ID: set an Entra administrator for it first.",
+    40531: "Check the name of the server in the URL; on Azure it ends in .database.windows.net.",
+    40532: "Check the name of the server in the URL; on Azure it ends in .database.windows.net.",
+    40544: "The database has reached its size limit: prune runs, delete data, or use a larger tier.",
+    40607: "Logins are disabled at the moment: the database is being copied or restored.",
     40615: _FIREWALL,
-    40914: "The server lets nobody in from this network: add a virtual network rule, or connect from another one.",
+    40914: "The server refuses connections from this network: add a virtual network rule, or use another network.",
     47073: "Public access to this server is off: connect through its private endpoint.",
 }
 
@@ -231,7 +235,7 @@ PHRASES: tuple[tuple[str, int], ...] = (
     (r"error code 0x2745", 10053),
     (r"error code 0x274c|timeout error \[258\]|login timeout expired", 10060),
 )
-"""What the server says, in lower case, and the number that belongs to it."""
+"""Patterns of the server's messages, in lower case, and their numbers."""
 
 BABELFISH = 33557097
-"""What Babelfish answers when it has no number for a PostgreSQL error."""
+"""The number of a PostgreSQL error for which Babelfish has none."""

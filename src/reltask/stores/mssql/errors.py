@@ -1,16 +1,16 @@
-"""What SQL Server, its driver and the network say, as the four kinds that the engine understands.
+"""Maps errors of SQL Server, its driver and the network to reltask's error tree.
 
-                      before sending            while a statement was under way
+                      before sending            while a statement was running
     refused, timeout  TransientError            read: TransientError     write: AmbiguousError
     an error answer   by its number             by its number; one that ends the connection: like a lost answer
 
-mssql-python tells neither the number nor the SQLSTATE of an error. So statements catch their own errors on the server
-and return ERROR_NUMBER() with ERROR_MESSAGE(): `answered`. What cannot be caught there, because the connection or the
-login failed, is told by the driver's name for the SQLSTATE and by the server's words: `statement_failed`,
-`connection_failed`. pyodbc, which tells both, is understood as well.
+mssql-python reports neither the number nor the SQLSTATE of an error. So statements catch their own errors on the server
+and return ERROR_NUMBER() with ERROR_MESSAGE(): `answered`. An error that cannot be caught there, because the connection
+or the login failed, is recognised by the driver's name for the SQLSTATE and by the server's message:
+`statement_failed`, `connection_failed`. pyodbc, which reports both, is supported as well.
 
-Messages name the condition and what to do. They carry neither arguments nor passwords nor tokens: a text that may quote
-values is not passed on.
+Messages name the condition and the remedy. They contain no arguments, passwords or tokens: a text that may quote values
+is withheld.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ _STATES = {
     "Timeout expired": "HYT00",
     "Connection timeout expired": "HYT01",
 }
-"""The SQLSTATE behind each of mssql-python's own sentences, as far as it matters here."""
+"""The SQLSTATE behind mssql-python's own messages, for those that matter here."""
 
 _LOST_STATES = frozenset({"08007", "08S01", "40003", "HY008", "HYT00", "HYT01"})
 _UNLOADED = r"lib(?:ltdl|krb5|gssapi_krb5)|Failed to load the driver"
 _NUMBER = re.compile(r"\((-?\d+)\) \(SQL\w+\)")
-"""How pyodbc ends a message: the native number and the function that failed."""
+"""The end of a pyodbc message: the native number and the function that failed."""
 _PREFIXES = re.compile(r"^(?:\[[^\]]*\]\s*)+")
 
 
 class _Said(NamedTuple):
-    """What can be told from a driver's exception."""
+    """The contents of a driver's exception."""
 
     state: str
     number: int | None
@@ -85,22 +85,22 @@ def answered(number: int, text: str, *, verb: str, writes: bool) -> ReltaskError
         return missing_schema()
     if number in LOST:
         return _lost(verb, writes=writes)
-    said = f"SQL Server says: {_clean(text)} ({number})." if _quotable(number) else _refusal(number)
-    return _kind(number)(said, remedy=REMEDIES.get(number, ""))
+    message = f"SQL Server says: {_clean(text)} ({number})." if _quotable(number) else _refusal(number)
+    return _kind(number)(message, remedy=REMEDIES.get(number, ""))
 
 
 def connection_failed(error: BaseException) -> ReltaskError:
-    """An attempt to connect that came to nothing: certainly nothing was applied."""
+    """An attempt to connect failed: certainly nothing was applied."""
     said = _read(error)
     if re.search(_UNLOADED, said.text):
         return MissingExtra(
-            "the driver of SQL Server needs libraries of the system that are not installed here.",
+            "the SQL Server driver needs system libraries that are not installed.",
             remedy=f"On Debian and Ubuntu run: {LIBRARIES}",
         )
     if re.search("certificate verify failed|certificate.*not trusted", said.text, re.IGNORECASE):
         return AccessRefused(
             "the certificate of the database server cannot be verified.",
-            remedy="Install its authority here. A server of your own, and a SQL login: trust_server_certificate=true.",
+            remedy="Install its CA certificate here. Or, only with a SQL login: trust_server_certificate=true.",
         )
     if re.search("not support encryption|encryption (is )?not supported", said.text, re.IGNORECASE):
         return AccessRefused(
@@ -114,7 +114,7 @@ def connection_failed(error: BaseException) -> ReltaskError:
         return answered(18456, said.text, verb="connect", writes=False)
     return TransientError(
         f"the database server cannot be reached: {_unreached(said, number)}.",
-        remedy="Check the server's name and port in the URL, that it runs, and that port 1433 is open on the way.",
+        remedy="Check the server's name and port in the URL, that it runs, and that no firewall blocks port 1433.",
     )
 
 
@@ -136,25 +136,25 @@ def statement_failed(error: BaseException, *, verb: str, writes: bool) -> Reltas
 
 
 def missing_schema() -> SchemaError:
-    """The tables are not there, or too old for the statement."""
+    """The tables are missing, or too old for the statement."""
     return SchemaError("the database has no reltask tables, or older ones than this version needs.", remedy=MIGRATE)
 
 
 def read_only() -> PermanentError:
-    """The database that the URL leads to takes no writes: found when a store opens."""
-    return PermanentError("this database is read-only; claims are decided on the primary alone.", remedy=REMEDIES[3906])
+    """The database is read-only: found when a store opens."""
+    return PermanentError("this database is read-only; workers need the primary.", remedy=REMEDIES[3906])
 
 
 def old_level(level: int, *, needed: int) -> PermanentError:
-    """The database behaves as on an older server: found when a store opens."""
+    """The database's compatibility level is too low: found when a store opens."""
     return PermanentError(
-        f"this database has compatibility level {level}, and OPENJSON needs {needed}.",
+        f"this database has compatibility level {level}, but OPENJSON needs {needed}.",
         remedy=f"As its owner, run: ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = {needed};",
     )
 
 
 def quotable(error: BaseException) -> BaseException | None:
-    """The error as a cause to chain, if its text cannot carry arguments into a log."""
+    """The error to chain as the cause; None if its text might carry arguments into a log."""
     said = _read(error)
     number = said.number if said.number is not None else _number_in(said.text)
     known = number is not None and _quotable(number)
@@ -162,7 +162,7 @@ def quotable(error: BaseException) -> BaseException | None:
 
 
 def _read(error: BaseException) -> _Said:
-    """mssql-python and pyodbc, each in its own way."""
+    """State, number and text of an error of mssql-python or pyodbc."""
     sentence = getattr(error, "driver_error", None)
     if sentence is not None:
         return _Said(_STATES.get(sentence, ""), None, f"{getattr(error, 'ddbc_error', '')}")
@@ -174,7 +174,7 @@ def _read(error: BaseException) -> _Said:
 
 
 def _number_in(text: str) -> int | None:
-    """The number that belongs to the server's words."""
+    """The error number for the server's message."""
     folded = text.lower()
     return next((number for phrase, number in PHRASES if re.search(phrase, folded)), None)
 
@@ -206,12 +206,12 @@ def _quotable(number: int) -> bool:
 
 
 def _refusal(number: int) -> str:
-    what = "a row: there is one with that key" if number in CONFLICT else "the statement"
-    return f"SQL Server refuses {what} (error {number}; its text may quote values and is withheld)."
+    what = "a row that breaks a constraint" if number in CONFLICT else "the statement"
+    return f"SQL Server refused {what} (error {number}; its text may quote values and is withheld)."
 
 
 def _clean(text: str) -> str:
-    """The server's own sentence, without the driver's prefixes, on one line."""
+    """The server's own message, without the driver's prefixes, on one line."""
     plain = _NUMBER.sub("", _PREFIXES.sub("", text))
     return " ".join(plain.split()).rstrip(".")
 

@@ -1,4 +1,4 @@
-"""What SQL Server says to a doctor."""
+"""The facts about a SQL Server database for `reltask doctor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reltask.stores.mssql.values import Row
 Ask = Callable[[str], Awaitable[list[Row]]]
 
 _AZURE = {5: "Azure SQL Database", 8: "Azure SQL Managed Instance"}
-"""By SERVERPROPERTY('EngineEdition'); all others are servers of one's own."""
+"""By SERVERPROPERTY('EngineEdition'); all others are SQL Server."""
 _SETTINGS = ("read_committed_snapshot", "optimized_locking", "lock_escalation", "service_objective")
 _USAGE = ("worker_percent", "session_percent", "cpu_percent")
 

@@ -1,4 +1,4 @@
-"""The tables in a SQL Server database: are they ours, and bring them up to date under a lock."""
+"""The tables in a SQL Server database: check their version, and migrate them under a lock."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ T = TypeVar("T")
 _PATIENCE = 600.0
 """Seconds: a migration may build an index."""
 _TRIES = 10
-"""Under load a migration may lose a deadlock against other statements: it is rolled back whole, and run again."""
+"""Under load a migration may be a deadlock victim: it is rolled back completely and run again."""
 _LEVEL = 130
-"""The compatibility level that OPENJSON came with; a database restored from SQL Server 2014 keeps 120."""
+"""The first compatibility level with OPENJSON; a database restored from SQL Server 2014 keeps 120."""
 
 
 def check(row: Row) -> None:
-    """Refuse a server that takes no writes or has no OPENJSON, and tables that this version does not speak to."""
+    """Refuse a database that is read-only or has no OPENJSON, and a schema that this version cannot use."""
     if row["read_only"]:
         raise read_only()
     level = row["compatibility_level"]
@@ -53,7 +53,7 @@ async def pending_mssql(url: str, credential: Credential | None = None) -> list[
 
 
 async def migrate_mssql(url: str, credential: Credential | None = None) -> list[str]:
-    """Run what is missing, each migration in a transaction of its own; the names of what was run."""
+    """Run the pending migrations, each in a transaction of its own, and return their names."""
 
     async def migrate(line: ThreadedConnection) -> list[str]:
         return [migration.name for migration in migrations("mssql") if await _apply(line, migration)]
@@ -82,7 +82,10 @@ async def _apply(line: ThreadedConnection, migration: Migration) -> bool:
 
 
 async def _try(line: ThreadedConnection, migration: Migration) -> bool:
-    """Run one migration unless somebody has done so before we got the lock. Its own transaction is one inside ours."""
+    """Run one migration, unless another process has run it before we got the lock.
+
+    The script's own transaction is nested in ours.
+    """
     await send(line, "begin_transaction", _PATIENCE, writes=False)
     try:
         await _lock(line)
@@ -99,19 +102,19 @@ async def _try(line: ThreadedConnection, migration: Migration) -> bool:
 async def _lock(line: ThreadedConnection) -> None:
     (lock,) = await _ask(line, "lock_schema")
     if lock["granted"] < 0:
-        raise TransientError("another migration is under way.", remedy="Wait for its end, then run it again.")
+        raise TransientError("another migration is running.", remedy="Wait until it has ended, then run it again.")
 
 
 async def _run(line: ThreadedConnection, migration: Migration) -> None:
-    """The script as a person would run it: one batch, whose errors the driver reports."""
+    """Run the script as one batch, whose errors the driver reports."""
     try:
         await line.call(lambda connection: execute(connection, migration.sql), _PATIENCE)
-    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+    except Exception as error:  # noqa: BLE001 - every error of the driver becomes one of reltask's errors
         raise failed(error, verb="migrate", writes=False) from cause(error)
 
 
 async def _version(line: ThreadedConnection) -> int:
-    """The version that the database says it has; 0 where there are no tables."""
+    """The schema version in the database; 0 if there are no tables."""
     if not (await _ask(line, "find_schema"))[0]["found"]:
         return 0
     return int((await _ask(line, "read_schema"))[0]["schema_version"])
@@ -125,5 +128,5 @@ async def _ask(line: ThreadedConnection, verb: str) -> list[Row]:
         return await line.call(ask, _PATIENCE)
     except SchemaError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
+    except Exception as error:  # noqa: BLE001 - every error of the driver becomes one of reltask's errors
         raise failed(error, verb=verb, writes=False) from cause(error)

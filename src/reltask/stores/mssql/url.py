@@ -1,14 +1,13 @@
-r"""How a URL of SQL Server becomes a connection of the driver.
+r"""Makes a driver's connection from a SQL Server URL.
 
     mssql://server.database.windows.net/TaskExecutionDb           Microsoft Entra ID: a token, no password anywhere
     mssql://user:password@server:1433/db?encrypt=yes              a SQL login, for servers that have nothing else
     mssql://server/db?trusted_connection=yes                      a Windows domain
             └ host  └ db  └ options, by the names that ADO.NET and ODBC give them
 
-Rules that no option can change: a token is never sent unencrypted, nor off this machine to a server that has not proved
-who it is. Encryption is on unless the URL says otherwise. On loopback, where a server has a certificate of its own
-making, a SQL login takes it on trust. The driver does not reconnect by itself: that would lose what belongs to the
-session, in silence.
+Rules that no option can change: a token is never sent unencrypted, nor to another machine whose certificate is not
+verified. Encryption is on unless the URL says otherwise. On loopback, where servers have self-signed certificates, a
+SQL login does not verify them. The driver must not reconnect by itself: that would silently lose the session's state.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _PASSED_ON = {
     "servercertificate": "ServerCertificate",
     "serverspn": "ServerSPN",
 }
-"""Options that the driver understands, by their folded names."""
+"""Options of the driver, by their folded names."""
 _OWN = frozenset(
     {"authentication", "connecttimeout", "encrypt", "instance", "integratedsecurity", "trustedconnection"}
     | {"trustservercertificate"}
@@ -49,7 +48,7 @@ _WITHOUT_EFFECT = frozenset(
     {"applicationname", "connectretrycount", "connectretryinterval", "maxpoolsize", "minpoolsize"}
     | {"multipleactiveresultsets", "persistsecurityinfo", "pooling", "workstationid"}
 )
-"""Options of ADO.NET that Azure's portal writes into its strings, and that mean nothing here."""
+"""ADO.NET options that Azure's portal writes into its connection strings, and that have no effect here."""
 
 _YES = frozenset({"true", "yes", "1", "on", "mandatory", "sspi"})
 _NO = frozenset({"false", "no", "0", "off", "optional"})
@@ -58,13 +57,13 @@ _MANAGED = frozenset({"activedirectorymanagedidentity", "activedirectorymsi"})
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """Where a URL leads, as the driver wants to hear it."""
+    """The database that a URL names, in the driver's terms."""
 
     connection_string: str
-    """Holds the password of a SQL login; never a token."""
+    """Contains the password of a SQL login, never a token."""
     login: Login
     client_id: str | None = None
-    """Of a user-assigned managed identity, where the URL names one."""
+    """Of a user-assigned managed identity, if the URL names one."""
     connect_timeout: float | None = None
 
     def __repr__(self) -> str:
@@ -96,7 +95,7 @@ def read_url(url: str) -> Target:
 def connect(target: Target, tokens: Tokens | None, *, connect_timeout: float, command_timeout: float) -> Any:
     """A new connection, or one of reltask's errors. Blocks: every connection has a thread of its own.
 
-    Transactions are begun and ended by the statements themselves, so the driver begins none.
+    The statements themselves begin and end transactions, so the driver begins none.
     """
     patience = target.connect_timeout or connect_timeout
     before: dict[int, int | str | bytes] = {}
@@ -120,15 +119,15 @@ def token_attribute(token: str) -> bytes:
 
 
 def _options(parts: SplitResult) -> dict[str, str]:
-    """The options by their folded names; one that nobody knows is refused, so that a misspelt one has an effect."""
+    """The options by their folded names. An unknown one is refused, so that a misspelt option is noticed."""
     known = {**dict.fromkeys([*_OWN, *_WITHOUT_EFFECT]), **_PASSED_ON}
     options: dict[str, str] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if fold(name) not in known:
             near = get_close_matches(fold(name), known, n=1)
             raise SettingsError(
-                f"the database URL has an option that SQL Server does not know: {name}.",
-                remedy=f"Did you mean {near[0]}?" if near else "Leave it out.",
+                f"the database URL has an unknown option: {name}.",
+                remedy=f"Did you mean {near[0]}?" if near else "Remove it.",
             )
         options[fold(name)] = value
     return options
@@ -144,7 +143,7 @@ def _server(parts: SplitResult, options: dict[str, str]) -> dict[str, str]:
 
 
 def _login(parts: SplitResult, options: dict[str, str]) -> tuple[Login, str | None, dict[str, str]]:
-    """Who logs in, and how; the keywords that say so."""
+    """The kind of login, the client id, and the keywords for the connection string."""
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     asked = fold(options.get("authentication", ""))
     if _is_on(options, "trustedconnection") or _is_on(options, "integratedsecurity"):
@@ -155,13 +154,13 @@ def _login(parts: SplitResult, options: dict[str, str]) -> tuple[Login, str | No
         return "sql", None, {"UID": user, "PWD": password}
     if asked and asked not in _ENTRA:
         raise SettingsError(
-            f"reltask does not log in to SQL Server by authentication={options['authentication']}.",
-            remedy="Leave it out: DefaultAzureCredential finds the login. For any other: App(url, credential=…).",
+            f"reltask does not support authentication={options['authentication']}.",
+            remedy="Remove it to use DefaultAzureCredential, or pass another credential: App(url, credential=…).",
         )
     if user:
         raise SettingsError(
             "the database URL has a user, but no password.",
-            remedy="Leave the user out to log in with Microsoft Entra ID; AZURE_CLIENT_ID names a managed identity.",
+            remedy="Remove the user to log in with Microsoft Entra ID; AZURE_CLIENT_ID names a managed identity.",
         )
     return "entra", None, {}
 
@@ -169,24 +168,26 @@ def _login(parts: SplitResult, options: dict[str, str]) -> tuple[Login, str | No
 def _encryption(options: dict[str, str], *, login: Login, local: bool) -> dict[str, str]:
     asked = options.get("encrypt", "yes").lower()
     if asked not in _YES | _NO | {"strict"}:
-        raise SettingsError("encrypt is neither yes, no nor strict in the database URL.", remedy="Leave it out: yes.")
+        raise SettingsError(
+            "encrypt in the database URL is not yes, no or strict.", remedy="Remove it: the default is yes."
+        )
     trusted = _is_on(options, "trustservercertificate", unless=local and login != "entra")
     if login == "entra" and asked in _NO:
         raise SettingsError(
             "a token of Microsoft Entra ID is never sent unencrypted, and the database URL says encrypt=no.",
-            remedy="Take encrypt=no out of the URL, or use a SQL login on a server without TLS.",
+            remedy="Remove encrypt=no from the URL, or use a SQL login on a server without TLS.",
         )
     if login == "entra" and trusted and not local:
         raise SettingsError(
-            "a token of Microsoft Entra ID is sent to no server that has not proved who it is.",
-            remedy="Take trust_server_certificate=true out of the URL; hostname_in_certificate=… may be what you need.",
+            "a token of Microsoft Entra ID is only sent to a server whose certificate is verified.",
+            remedy="Remove trust_server_certificate=true from the URL; hostname_in_certificate=… may be what you need.",
         )
     encrypt = "strict" if asked == "strict" else "yes" if asked in _YES else "no"
     return {"Encrypt": encrypt, "TrustServerCertificate": "yes" if trusted else "no"}
 
 
 def _is_on(options: dict[str, str], name: str, *, unless: bool = False) -> bool:
-    """Whether an option is switched on; `unless` it is named: this."""
+    """Whether an option is on; if it is not given, `unless`."""
     return options[name].lower() in _YES if name in options else unless
 
 
@@ -200,5 +201,5 @@ def _is_local(host: str) -> bool:
 
 
 def _join(keywords: dict[str, str]) -> str:
-    """A connection string. Braces hold whatever characters a value has."""
+    """A connection string. Braces quote the values."""
     return "".join(f"{name}={{{value.replace('}', '}}')}}};" for name, value in keywords.items())

@@ -1,8 +1,8 @@
-"""A lock that ends with its connection.
+"""An advisory lock, which ends with its connection.
 
-The server gives it up when the connection ends, however that happens; who held it must notice too, because its process
-may live on. So it has a connection of its own, and can be asked whether that still answers and still has the lock.
-Keepalives make the server notice within half a minute that the other end has vanished without a word.
+The server releases the lock when the connection ends, for whatever reason. The holder must notice that, too, because
+its process may still run. So the lock has a connection of its own, and its holder can check that the connection still
+answers and still has the lock. Keepalives let the server notice within half a minute that the client is gone.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _KEEPALIVE = {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_
 async def advisory_lock(
     url: str, options: PostgresOptions, name: str
 ) -> AsyncIterator[Callable[[], Awaitable[bool]] | None]:
-    """Try for the lock; None: somebody has it. Otherwise a question: is it still ours?"""
+    """Try to get the lock. Yields a function that checks whether it is still held; None: another process holds it."""
     if read_url(url).pgbouncer:
         raise UsageError(
-            "PgBouncer lends connections statement by statement, so a lock cannot live as long as one.",
-            remedy='Choose the coordination "lease", or a URL that leads to PostgreSQL itself.',
+            "advisory locks do not work behind PgBouncer, which assigns a connection to each statement anew.",
+            remedy='Set maintenance.coordination to "lease", or connect to PostgreSQL directly.',
         )
     connection = await connect(url, options, settings=_KEEPALIVE)
     try:

@@ -1,4 +1,4 @@
-"""The driver, which is an extra: whoever lacks it hears what to install."""
+"""Imports the driver, which is an extra; if it is missing, the error says what to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL says to a doctor."""
+"""The facts about a PostgreSQL database for `reltask doctor`."""
 
 from __future__ import annotations
 

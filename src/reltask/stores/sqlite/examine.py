@@ -1,4 +1,4 @@
-"""What an SQLite file says to a doctor."""
+"""The facts about an SQLite file for `reltask doctor`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def examine(session: Session) -> Facts:
 
 
 def _filesystem(place: Path) -> str:
-    """The kind of filesystem that a file lies on, where Linux says so."""
+    """The type of the file's filesystem on Linux, otherwise an empty text."""
     found = {}
     with suppress(OSError):
         for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():

@@ -1,7 +1,7 @@
-"""What leading, maintenance and a look at one job cost, as their plans say: a large ledger is never read whole.
+"""The cost of leases, maintenance and one job's history, from their plans: a large ledger is never read whole.
 
-The statements are explained through connections and texts like those of the store, on a ledger of many rows, most of
-them too young to be pruned and too old to be counted again.
+The statements are explained through connections and texts like those of the store, on a ledger of
+many rows, most of them too young to be pruned and too old to be counted again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def reads(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def check(plan: dict[str, Any], *, at_most: int) -> None:
-    """Every read goes through an index, and all together they see no more rows than this."""
+    """Every read uses an index, and together they read at most this many rows."""
     assert {node["Node Type"] for node in reads(plan)} <= {"Index Scan", "Index Only Scan"}
     assert sum(rows_read(node) for node in reads(plan)) <= at_most
 
@@ -73,14 +73,14 @@ def pruning(older_than: timedelta) -> dict[str, object]:
 
 @pytest.mark.slow
 async def test_pruning_reads_what_it_removes(full_ledger: asyncpg.Connection) -> None:
-    """A batch is found at the old end of the index; where nothing is old enough, one look says so."""
+    """A batch is found at the old end of the index; if nothing is old enough, one seek finds that."""
     check(await explain(full_ledger, "prune_runs", pruning(timedelta(days=30))), at_most=5)
     check(await explain(full_ledger, "prune_runs", pruning(timedelta(days=1))), at_most=2 * 100 + 5)
 
 
 @pytest.mark.slow
 async def test_counting_reads_the_minutes_that_it_counts(full_ledger: asyncpg.Connection) -> None:
-    """Six runs a minute: the first time ten minutes of the last hour, afterwards what is new and a little before."""
+    """Six runs a minute: first ten minutes of the last hour, afterwards new runs and a few before."""
     for _ in range(7):
         check(await explain(full_ledger, "roll_up_runs", LEADER), at_most=13 * 6 + 10)
     check(await explain(full_ledger, "roll_up_runs", LEADER), at_most=3 * 6 + 10)
@@ -103,7 +103,7 @@ FIRST_TO_END = "select job_id from reltask.runs order by finished_at limit 1"
 
 @pytest.mark.slow
 async def test_runs_of_one_job_are_found_by_its_key(full_ledger: asyncpg.Connection) -> None:
-    """A job that ran once, long ago, one that runs all the time, one that nobody knows: each reads what it shows."""
+    """A job that ran once, long ago, one that runs often, and an unknown one: each reads only its own rows."""
     await full_ledger.execute(RUN_OFTEN, BUSY)
     old = await full_ledger.fetchval(FIRST_TO_END)
     for learn in ("select", "analyze reltask.runs"):  # without and with statistics
@@ -115,6 +115,6 @@ async def test_runs_of_one_job_are_found_by_its_key(full_ledger: asyncpg.Connect
 
 @pytest.mark.slow
 async def test_a_small_ledger_is_not_counted_at_all(full_ledger: asyncpg.Connection) -> None:
-    """Its size has no room for more rows than are kept; only one that has is walked through, by its index."""
+    """Its size has no room for more rows than are kept; only a larger one is counted, by its index."""
     check(await explain(full_ledger, "read_surplus", {"most": 100 * RUNS}), at_most=0)
     check(await explain(full_ledger, "read_surplus", {"most": 1000}), at_most=1000)

@@ -1,4 +1,4 @@
-"""Lines to SQL Server: threads, patience, and what becomes of a connection whose answer is overdue."""
+"""Connections to SQL Server: threads, timeouts, and what happens to a connection whose answer is overdue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESET = 10054
 
 
 class Wire:
-    """What the driver would have made."""
+    """The driver's connection, replaced."""
 
     def __init__(self) -> None:
         self.closed = threading.Event()
@@ -31,7 +31,7 @@ class Wire:
 
 
 class Lines(Connections):
-    """Connections that lead nowhere."""
+    """Connections without a server."""
 
     def __init__(self, pool_size: int = 4) -> None:
         super().__init__(Target(connection_string="", login="sql"), None, MssqlOptions(pool_size=pool_size))
@@ -46,7 +46,7 @@ class Lines(Connections):
             return await line.call(work, PATIENT)
 
     async def wait_in_vain(self, work: Any) -> None:
-        """Ask, and lose patience when the thread has begun the work: what has not begun is never overdue."""
+        """Send, and time out once the thread has begun: what has not begun is never overdue."""
         begun = threading.Event()
 
         def begin(wire: Wire) -> Any:
@@ -55,7 +55,7 @@ class Lines(Connections):
 
         async def ask() -> None:
             async with self.take() as line:
-                # holds up the loop, and with it the end of the patience
+                # blocks the loop, and with it the timeout
                 asyncio.get_running_loop().call_soon(begun.wait, PATIENT)
                 await line.call(begin, SOON)
 
@@ -65,7 +65,7 @@ class Lines(Connections):
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What a statement waits for that takes too long."""
+    """A statement that takes too long waits for this."""
     opened = threading.Event()
     yield opened
     opened.set()
@@ -79,8 +79,8 @@ def fails(error: Exception) -> Any:
 
 
 async def arrival(lines: Lines) -> None:
-    """Until nothing is overdue any more."""
-    while lines._late:  # noqa: ASYNC110 - the store tells nobody
+    """Wait until nothing is overdue."""
+    while lines._late:  # noqa: ASYNC110 - the store sends no event
         await asyncio.sleep(0)
 
 
@@ -89,7 +89,7 @@ async def closed(wire: Wire) -> bool:
 
 
 async def test_a_connection_is_used_again() -> None:
-    """The last one given back is the next one taken."""
+    """The connection returned last is used next."""
     lines = Lines()
     assert await lines.ask() is await lines.ask()
     await lines.close()
@@ -97,7 +97,7 @@ async def test_a_connection_is_used_again() -> None:
 
 
 async def test_an_error_that_the_server_has_answered_costs_no_connection() -> None:
-    """A deadlock or a constraint says that all is well with the connection; a lost one does not."""
+    """A deadlock or a constraint means that the connection is good; a lost one does not."""
     lines = Lines()
     with pytest.raises(AnsweredError):
         await lines.ask(fails(AnsweredError(1205, "deadlocked")))
@@ -109,7 +109,7 @@ async def test_an_error_that_the_server_has_answered_costs_no_connection() -> No
 
 
 async def test_anything_else_costs_the_connection() -> None:
-    """Nobody knows what is left on it."""
+    """The state of the connection is unknown."""
     lines = Lines()
     with pytest.raises(RuntimeError):
         await lines.ask(fails(RuntimeError()))
@@ -117,8 +117,8 @@ async def test_anything_else_costs_the_connection() -> None:
     assert await lines.ask() is lines.made[1]
 
 
-async def test_an_overdue_answer_is_not_waited_for_and_its_connection_comes_back(gate: threading.Event) -> None:
-    """Whoever asked goes on; the connection is used again when its thread has it back, and not before."""
+async def test_an_overdue_answer_is_not_waited_for_and_its_connection_returns(gate: threading.Event) -> None:
+    """The caller continues; the connection is used again when its thread returns it, and not before."""
     lines = Lines()
     await lines.wait_in_vain(lambda _: gate.wait())
     assert await lines.ask() is lines.made[1]
@@ -130,7 +130,7 @@ async def test_an_overdue_answer_is_not_waited_for_and_its_connection_comes_back
 
 
 async def test_an_overdue_answer_that_ends_badly_costs_its_connection(gate: threading.Event) -> None:
-    """Late or not: what broke is closed."""
+    """Late or not: a broken connection is closed."""
     lines = Lines()
 
     def breaks(_wire: Wire) -> None:
@@ -143,8 +143,8 @@ async def test_an_overdue_answer_that_ends_badly_costs_its_connection(gate: thre
     assert await closed(lines.made[0])
 
 
-async def test_whoever_leaves_a_transaction_leaves_no_connection_in_one(gate: threading.Event) -> None:
-    """A body that is stopped while its BEGIN is under way: the next transaction must not begin inside that one."""
+async def test_a_stopped_body_leaves_no_connection_in_a_transaction(gate: threading.Event) -> None:
+    """A body is stopped while its BEGIN is under way: the next transaction must not begin inside that one."""
     lines = Lines()
     begun = threading.Event()
 
@@ -167,8 +167,8 @@ async def test_whoever_leaves_a_transaction_leaves_no_connection_in_one(gate: th
     assert await lines.ask() is lines.made[1]
 
 
-async def test_a_silent_server_is_not_stormed(gate: threading.Event) -> None:
-    """With so many answers overdue no more connections are made: certainly nothing was applied."""
+async def test_no_more_connections_to_a_silent_server(gate: threading.Event) -> None:
+    """While too many answers are overdue no connections are made: nothing was applied."""
     lines = Lines(pool_size=1)
     for _ in range(LATE):
         await lines.wait_in_vain(lambda _: gate.wait())
@@ -177,8 +177,8 @@ async def test_a_silent_server_is_not_stormed(gate: threading.Event) -> None:
     assert len(lines.made) == LATE
 
 
-async def test_who_is_cancelled_leaves_no_connection_in_use(gate: threading.Event) -> None:
-    """Cancelling ends the waiting; the connection is the next one's when it is free."""
+async def test_a_cancelled_caller_leaves_no_connection_in_use(gate: threading.Event) -> None:
+    """Cancelling ends the wait; the connection goes to the next caller when it is free."""
     lines = Lines()
     begun = threading.Event()
 
@@ -197,7 +197,7 @@ async def test_who_is_cancelled_leaves_no_connection_in_use(gate: threading.Even
 
 
 async def test_closing_does_not_wait_for_an_overdue_answer(gate: threading.Event) -> None:
-    """It is closed when it comes back."""
+    """It is closed when it returns."""
     lines = Lines()
     await lines.wait_in_vain(lambda _: gate.wait())
     await lines.close()
@@ -207,11 +207,11 @@ async def test_closing_does_not_wait_for_an_overdue_answer(gate: threading.Event
     assert await closed(lines.made[0])
 
 
-async def test_a_process_takes_leave_of_every_connection_before_the_driver_does(
+async def test_a_process_closes_every_connection_before_the_driver_does(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The idle ones are closed; one whose answer is overdue is waited for, and closed by the thread that uses it."""
-    monkeypatch.setattr(connections, "_lines", WeakSet())  # none but those of this test
+    """Idle ones are closed; one whose answer is overdue is waited for, and closed by the thread that uses it."""
+    monkeypatch.setattr(connections, "_lines", WeakSet())  # only those of this test
     lines = Lines()
     await lines.wait_in_vain(lambda _: gate.wait())
     await lines.ask()
@@ -225,7 +225,7 @@ async def test_a_process_takes_leave_of_every_connection_before_the_driver_does(
 
 
 async def test_a_refused_login_says_so() -> None:
-    """An error while connecting arrives as it is, and leaves nothing behind."""
+    """An error while connecting is raised as it is, and nothing stays open."""
 
     class Refused(Lines):
         def _open(self) -> Wire:

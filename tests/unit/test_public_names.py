@@ -1,4 +1,4 @@
-"""The public face: what `reltask` exports, and that every coroutine has its twin for synchronous code."""
+"""The public names that `reltask` exports; every coroutine has a counterpart for synchronous code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import reltask
 from reltask import App, Job, Lease, Task
 from reltask.producer.task import Producer
 
-FACE = [
+PUBLIC = [
     "AccessRefused",
     "AmbiguousError",
     "App",
@@ -61,34 +61,34 @@ FACE = [
     "WorkerView",
     "__version__",
 ]
-"""The documented list. A name more or less is a decision, and changes this list."""
+"""The documented list. To add or remove a name is a decision, and changes this list."""
 
 
 BLOCKS = {"lease"}
-"""What is entered, not awaited."""
+"""Entered by `async with`, not awaited."""
 
 
 def test_all_is_the_documented_list() -> None:
-    """`__all__` is exactly the face, and `dir` shows it."""
-    assert sorted(reltask.__all__) == FACE
-    assert sorted(dir(reltask)) == FACE
+    """`__all__` equals the list, and `dir` shows it."""
+    assert sorted(reltask.__all__) == PUBLIC
+    assert sorted(dir(reltask)) == PUBLIC
 
 
 def test_the_page_lists_every_name() -> None:
     """docs/api.md has a row for each public name, and for the two public modules; everything else is internal."""
     page = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted([*FACE, "events", "testing"])
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted([*PUBLIC, "events", "testing"])
 
 
-@pytest.mark.parametrize("name", FACE)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_each_name_can_be_imported(name: str) -> None:
-    """Names are loaded when they are asked for; each one is there, says where it lives, and has a docstring."""
+    """Names are loaded on first use; each one exists, has a module and a docstring."""
     value = getattr(reltask, name)
     assert name == "__version__" or (value.__doc__ and value.__module__.startswith("reltask."))
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    """A slip of the pen fails as with any module."""
+    """It fails as with any module."""
     with pytest.raises(AttributeError, match="no attribute 'Appp'"):
         reltask.Appp  # noqa: B018 - the access is the test
 
@@ -100,7 +100,7 @@ def test_version_is_that_of_the_package() -> None:
 
 
 def _coroutines(owner: type) -> list[str]:
-    """The public methods whose result is to be awaited."""
+    """The public methods whose result is awaited."""
     found = []
     for name, method in inspect.getmembers(owner, inspect.isfunction):
         result = inspect.signature(method).return_annotation
@@ -111,8 +111,8 @@ def _coroutines(owner: type) -> list[str]:
 
 
 @pytest.mark.parametrize("owner", [App, Task, Producer, Job, Lease])
-def test_every_coroutine_has_a_sync_twin(owner: type) -> None:
-    """X and x_sync: the same parameters, and what the one promises the other returns."""
+def test_every_coroutine_has_a_sync_counterpart(owner: type) -> None:
+    """X and x_sync: the same parameters, and x_sync returns what x returns when awaited."""
     names = _coroutines(owner)
     assert names
     for name in names:
@@ -132,7 +132,7 @@ def test_every_sync_method_has_its_coroutine() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BLOCKS))
-def test_every_block_has_a_sync_twin(name: str) -> None:
+def test_every_block_has_a_sync_counterpart(name: str) -> None:
     """`async with app.x(…)` and `with app.x_sync(…)`: the same parameters, and the same thing inside."""
     block, twin = inspect.signature(getattr(App, name)), inspect.signature(getattr(App, f"{name}_sync"))
     assert block.parameters == twin.parameters
@@ -140,6 +140,6 @@ def test_every_block_has_a_sync_twin(name: str) -> None:
 
 
 def test_promises_are_real_types() -> None:
-    """The annotations that the twins are compared by can be resolved."""
+    """The annotations by which they are compared can be resolved."""
     hints: dict[str, Any] = get_type_hints(Job.view)
     assert get_origin(hints["return"]) is Coroutine

@@ -210,7 +210,7 @@ def test_claim_taken_away_stops_the_body(harness: WorkerHarness) -> None:
             await app.log.wait(events.RunStarted)
             steal(app)
             abandoned = await app.log.wait(events.RunAbandoned)
-            assert abandoned.reason == "the claim has passed to somebody else"
+            assert abandoned.reason == "another worker has the claim"
             assert harness.seconds() == 30.0
             await app.log.wait(events.LateWriteRefused)
 
@@ -272,5 +272,5 @@ async def test_thread_body_gets_lock_lost(live: WorkerHarness) -> None:
         await app.log.wait(events.RunStarted)
         steal(app)
         await app.log.wait(events.LateWriteRefused)
-    assert heard == ["This run's claim is no longer to be trusted: the claim has passed to somebody else."]
+    assert heard == ["This run's claim is no longer to be trusted: another worker has the claim."]
     app.close()
