@@ -133,7 +133,7 @@ def request(shape: Shape) -> ClaimRequest:
         tasks=["known"],
         limit=BATCH,
         lock_timeout=timedelta(minutes=2),
-        isolated_after=timedelta(0),
+        isolated=True,
         alive_for=timedelta(minutes=2),
     )
 

@@ -70,7 +70,7 @@ async def claim_until(store: PostgresStore, done: asyncio.Event) -> list[float]:
         tasks=["new"],
         limit=1,
         lock_timeout=timedelta(minutes=2),
-        isolated_after=timedelta(0),
+        isolated=True,
         alive_for=timedelta(minutes=2),
     )
     while not done.is_set():

@@ -118,7 +118,7 @@ def claim(limit: int = 1, jobs: tuple[UUID, ...] = (A,), worker: str | None = No
             tasks=["greet"],
             limit=limit,
             lock_timeout=LOCK,
-            isolated_after=timedelta(0),
+            isolated=True,
             alive_for=ALIVE,
         )
         return await session.store.claim_jobs(request)

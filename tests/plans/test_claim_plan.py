@@ -45,7 +45,7 @@ REQUEST = ClaimRequest(
     tasks=["after", "known", "zebra"],
     limit=10,
     lock_timeout=timedelta(minutes=2),
-    isolated_after=timedelta(seconds=1),
+    isolated=True,
     alive_for=timedelta(minutes=1),
 )
 
@@ -127,4 +127,4 @@ async def test_plan_made_on_an_empty_table_is_the_plan_for_a_full_one(postgres_u
         await connection.close()
     found = {(node["Node Type"], node.get("Index Name")) for node in table_reads(plan)}
     assert {kind for kind, _ in found} <= {"Index Scan", "Index Only Scan"}
-    assert {"jobs_claimable", "jobs_isolated", "jobs_expiring", "jobs_pkey"} == {name for _, name in found}
+    assert {"jobs_claimable", "jobs_expiring", "jobs_pkey"} == {name for _, name in found}

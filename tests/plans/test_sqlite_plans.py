@@ -66,23 +66,23 @@ def explain(connection: sqlite3.Connection, verb: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("verb", PROTOCOL)
 def test_protocol_never_scans_a_table(empty: sqlite3.Connection, verb: str) -> None:
-    """Each step through one of reltask's tables is a search, or reads the short index of isolated jobs."""
+    """Each step through one of reltask's tables is a search."""
     steps = [step for plan in explain(empty, verb) for step in plan]
     scans = [step for step in steps if re.match(rf"SCAN {_TABLES}\b", step)]
-    assert [step for step in scans if "reltask_jobs_isolated" not in step] == []
+    assert scans == []
 
 
 def test_lanes_are_found_by_seeks_in_the_claim_index(empty: sqlite3.Connection) -> None:
     """The first lane, each next one, the first future time of a lane, and the due jobs of one: each an index seek."""
-    lanes, _, _, due, *_ = explain(empty, "claim_jobs")
-    assert "SEARCH first USING INDEX reltask_jobs_claimable (queue=? AND task>?)" in lanes
-    assert "SEARCH next USING INDEX reltask_jobs_claimable (queue=? AND task=? AND priority>?)" in lanes
-    assert "SEARCH other USING INDEX reltask_jobs_claimable (queue=? AND task>?)" in lanes
-    assert "SEARCH future USING INDEX reltask_jobs_claimable (queue=? AND task=? AND priority=? AND due_at>?)" in [
+    lanes, _, due, *_ = explain(empty, "claim_jobs")
+    assert "SEARCH first USING INDEX reltask_jobs_claimable (isolated=? AND queue=? AND task>?)" in lanes
+    assert "SEARCH next USING INDEX reltask_jobs_claimable (isolated=? AND queue=? AND task=? AND priority>?)" in lanes
+    assert "SEARCH other USING INDEX reltask_jobs_claimable (isolated=? AND queue=? AND task>?)" in lanes
+    assert "SEARCH future USING INDEX reltask_jobs_claimable (isolated=? AND queue=? AND task=? AND priority=? AND due_at>?)" in [
         step.replace("COVERING INDEX", "INDEX") for step in lanes
     ]
     assert due == [
-        "SEARCH reltask_jobs USING INDEX reltask_jobs_claimable (queue=? AND task=? AND priority=? AND due_at<?)"
+        "SEARCH reltask_jobs USING INDEX reltask_jobs_claimable (isolated=? AND queue=? AND task=? AND priority=? AND due_at<?)"
     ]
 
 
@@ -103,7 +103,7 @@ async def test_claim_costs_the_same_in_a_full_table(tmp_path: Path) -> None:
         tasks=["known", "other"],
         limit=10,
         lock_timeout=timedelta(minutes=2),
-        isolated_after=timedelta(seconds=1),
+        isolated=True,
         alive_for=timedelta(minutes=1),
     )
     steps = []

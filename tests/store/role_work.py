@@ -39,7 +39,7 @@ def request(worker: str = "w") -> ClaimRequest:
         tasks=["t"],
         limit=10,
         lock_timeout=timedelta(minutes=2),
-        isolated_after=timedelta(0),
+        isolated=True,
         alive_for=timedelta(minutes=1),
     )
 

@@ -36,7 +36,6 @@ START = datetime(2025, 3, 30, 0, 59, 59, 123456, tzinfo=UTC)
 """It has microseconds, so that a store that rounds fails."""
 
 LOCK = timedelta(minutes=2)
-ISOLATED_AFTER = timedelta(seconds=10)
 ALIVE = timedelta(seconds=90)
 EVERY = '{"every":"10m"}'
 
@@ -221,7 +220,7 @@ def request(worker: str = "alice", **fields: Any) -> ClaimRequest:
         "tasks": ["greet"],
         "limit": 1,
         "lock_timeout": LOCK,
-        "isolated_after": ISOLATED_AFTER,
+        "isolated": True,
         "alive_for": ALIVE,
     }
     return ClaimRequest(**{**defaults, **fields})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
-from reltask.model.job import State
-from tests.store.store_harness import EVERY, ISOLATED_AFTER, LOCK, StoreHarness, new_job, recurring, worker_record
+from reltask.model.job import NewJob, State
+from tests.store.store_harness import EVERY, LOCK, StoreHarness, new_job, recurring, worker_record
 
 SECOND = timedelta(seconds=1)
 
@@ -198,42 +198,78 @@ async def test_next_expiry_includes_the_new_claim(harness: StoreHarness) -> None
     assert (await harness.claim()).next_expiry == harness.now() + LOCK
 
 
-async def test_isolated_job_is_claimed_alone(harness: StoreHarness) -> None:
-    """After a lost run a job is claimed alone although others are due and there is room; the answer says: ask again."""
-    lost = await harness.claimed()
-    await harness.lose(lost)
-    bystanders = await harness.add(new_job(), new_job())
-    answer = await harness.claim(limit=10)
-    assert [(claim.job_id, claim.isolated) for claim in answer.claims] == [(lost.job_id, True)]
-    assert answer.next_due is not None
-    assert answer.next_due <= harness.now()
-    answer = await harness.claim(limit=10)
-    assert {claim.job_id for claim in answer.claims} == set(bystanders)
+async def isolated_jobs(harness: StoreHarness, *jobs: NewJob) -> list[UUID]:
+    """Enqueue these jobs, and lose two runs of each."""
+    ids = await harness.add(*jobs)
+    for _ in range(2):
+        for queue in {job.queue for job in jobs}:
+            while (await harness.claim(limit=10, queues=[queue])).claims:
+                pass
+        harness.now.value += LOCK + SECOND
+        assert len(await harness.store.reclaim_jobs()) == len(jobs)
+    return ids
 
 
-async def test_isolated_job_is_not_due_at_once(harness: StoreHarness) -> None:
-    """Other workers get the first moments, and `next_due` says when it may be claimed."""
-    lost = await harness.claimed(new_job(lock_timeout=SECOND))
-    await harness.lose(lost)
-    answer = await harness.claim(limit=10)
-    assert (answer.claims, answer.next_due) == ([], lost.due_at + ISOLATED_AFTER)
-    harness.now.value = lost.due_at + ISOLATED_AFTER
-    assert (await harness.claim_one(limit=10)).job_id == lost.job_id
-
-
-async def test_only_one_isolated_job_at_a_time(harness: StoreHarness) -> None:
-    """Two jobs whose runs were lost are claimed one by one: one of them may be the poison."""
-    await harness.add(new_job(), new_job())
-    await harness.claim(limit=2)
+async def test_after_one_lost_run_a_job_is_claimed_like_any_other(harness: StoreHarness) -> None:
+    """One loss is usually a deploy or a lost machine: all jobs of a dead worker are claimed at once."""
+    await harness.add(*(new_job() for _ in range(10)))
+    await harness.claim(limit=10)
     harness.now.value += LOCK + SECOND
-    assert len(await harness.store.reclaim_jobs()) == 2
-    assert [len((await harness.claim(limit=10)).claims) for _ in range(3)] == [1, 1, 0]
+    assert len(await harness.store.reclaim_jobs()) == 10
+    answer = await harness.claim(limit=20)
+    assert [(claim.isolated, claim.attempt) for claim in answer.claims] == [(False, 2)] * 10
+
+
+async def test_isolated_job_is_claimed_with_others(harness: StoreHarness) -> None:
+    """A job that has lost two runs in a row is isolated: one per claim, beside everything else that is due."""
+    first, second = await isolated_jobs(harness, new_job(), new_job())
+    others = await harness.add(new_job(), new_job())
+    answer = await harness.claim(limit=10)
+    found = {claim.job_id: claim.isolated for claim in answer.claims}
+    assert len(found) == 3
+    assert {found.pop(job_id) for job_id in others} == {False}
+    assert set(found.values()) == {True}
+    assert set(found) < {first, second}
+    assert answer.next_due is None, "the other isolated job waits for the end of this one, not for a time"
+
+
+async def test_worker_that_runs_an_isolated_job_takes_no_other(harness: StoreHarness) -> None:
+    """Without `isolated` such jobs are as if they were not there, and everything else is claimed."""
+    await isolated_jobs(harness, new_job(), new_job())
+    (other,) = await harness.add(new_job())
+    answer = await harness.claim(limit=10, isolated=False)
+    assert [claim.job_id for claim in answer.claims] == [other]
+    assert answer.next_due is None
+
+
+async def test_isolated_job_keeps_its_priority(harness: StoreHarness) -> None:
+    """It goes neither before what is more urgent nor after what is less."""
+    (lost,) = await isolated_jobs(harness, new_job(priority=5))
+    before, after = await harness.add(new_job(priority=1), new_job(priority=9))
+    assert [(await harness.claim_one(limit=1)).job_id for _ in range(3)] == [before, lost, after]
+
+
+async def test_isolated_jobs_of_several_lanes(harness: StoreHarness) -> None:
+    """One in all, not one per queue, task or priority: the most urgent one first."""
+    jobs = [new_job(priority=9), new_job(priority=1), new_job(priority=5)]
+    ids = await isolated_jobs(harness, *jobs)
+    first = [claim.job_id for claim in (await harness.claim(limit=10)).claims]
+    assert first == [ids[1]]
+    assert [claim.job_id for claim in (await harness.claim(limit=10)).claims] == [ids[2]]
+
+
+async def test_isolated_job_in_the_future(harness: StoreHarness) -> None:
+    """`next_due` names it like any other, but not to a worker that could not take it."""
+    (lost,) = await isolated_jobs(harness, new_job())
+    claim = await harness.claim_one()
+    assert claim.job_id == lost
+    await harness.fail(claim, delay=timedelta(minutes=5))
+    assert (await harness.claim()).next_due == harness.now() + timedelta(minutes=5)
 
 
 async def test_isolated_job_of_an_unknown_task_is_left_alone(harness: StoreHarness) -> None:
     """Isolation does not extend what a worker knows."""
-    await harness.lose(await harness.claimed())
-    harness.now.advance(hours=1)
+    await isolated_jobs(harness, new_job())
     assert (await harness.claim(tasks=["other"])).claims == []
     assert (await harness.claim(queues=["other"])).claims == []
 

@@ -42,8 +42,10 @@ async def test_retry_gives_a_new_set_of_attempts(harness: StoreHarness) -> None:
 
 async def test_retry_after_lost_runs_is_not_isolated(harness: StoreHarness) -> None:
     """An operator has looked at it."""
-    claim = await harness.claimed(new_job(max_attempts=1))
+    claim = await harness.claimed(new_job(max_attempts=2))
     await harness.lose(claim)
+    await harness.lose(await harness.claim_one())
+    assert (await harness.job(claim.job_id)).isolated
     assert await harness.store.retry_job(claim.job_id)
     assert not (await harness.claim_one()).isolated
 

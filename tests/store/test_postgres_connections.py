@@ -71,7 +71,7 @@ def request(limit: int = 10) -> ClaimRequest:
         tasks=["t"],
         limit=limit,
         lock_timeout=MINUTE,
-        isolated_after=MINUTE,
+        isolated=True,
         alive_for=MINUTE,
     )
 

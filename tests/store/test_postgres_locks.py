@@ -66,7 +66,7 @@ async def claim(store: PostgresStore, worker: str = "w", lock_timeout: timedelta
         tasks=["t"],
         limit=100,
         lock_timeout=lock_timeout,
-        isolated_after=MINUTE,
+        isolated=True,
         alive_for=MINUTE,
     )
     return (await store.claim_jobs(request)).claims

@@ -44,7 +44,11 @@ class Row(msgspec.Struct, kw_only=True):
     expires: datetime | None = None
     paused: bool = False
     dead: bool = False
-    isolated: bool = False
+    losses: int = 0
+
+    @property
+    def isolated(self) -> bool:
+        return self.losses > 1
 
     @property
     def due(self) -> datetime:
@@ -108,13 +112,13 @@ class Protocol(RuleBasedStateMachine):
     @rule(worker=WORKERS, limit=st.integers(0, 3))
     def claim(self, worker: str, limit: int) -> None:
         due = {id_ for id_, row in self.rows.items() if row.state is State.READY and row.due <= self.now()}
-        alone = {id_ for id_ in due if self.rows[id_].isolated}
+        isolated = {id_ for id_ in due if self.rows[id_].isolated}
         token = UUID(int=next(self.numbers))
-        answer = self.do(self.store.claim_jobs(request(worker, token=token, limit=limit, isolated_after=timedelta(0))))
+        answer = self.do(self.store.claim_jobs(request(worker, token=token, limit=limit)))
         got = {claim.job_id for claim in answer.claims}
-        expected = min(limit, 1) if alone else min(limit, len(due))
-        assert len(got) == len(answer.claims) == expected
-        assert got <= (alone or due)
+        assert len(got) == len(answer.claims) == min(limit, len(due - isolated) + min(len(isolated), 1))
+        assert got <= due
+        assert len(got & isolated) <= 1
         for claim in answer.claims:
             row = self.rows[claim.job_id]
             row.owner, row.expires = worker, self.now() + LOCK
@@ -166,7 +170,7 @@ class Protocol(RuleBasedStateMachine):
         row.free()
         row.nominal = max(following, row.nominal + timedelta(microseconds=1))
         row.slot_no, row.fence = row.slot_no + 1 + len(skipped), row.fence + len(skipped)
-        row.not_before, row.attempt, row.isolated = None, 0, False
+        row.not_before, row.attempt, row.losses = None, 0, 0
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), worker=WORKERS, delay=DELAYS)
@@ -178,7 +182,7 @@ class Protocol(RuleBasedStateMachine):
         if row is not None:
             self.ledger[claim.hold] = (row.slot_no, Outcome.FAILED)
             row.free()
-            row.not_before, row.isolated = self.now() + delay, False
+            row.not_before, row.losses = self.now() + delay, 0
             row.dead = row.max_attempts is not None and row.attempt >= row.max_attempts
             assert settled[0].dead == row.dead
 
@@ -192,7 +196,7 @@ class Protocol(RuleBasedStateMachine):
         if row is not None:
             self.ledger[claim.hold] = (row.slot_no, Outcome.SNOOZED)
             row.free()
-            row.attempt, row.isolated = row.attempt - 1, False
+            row.attempt, row.losses = row.attempt - 1, 0
             row.not_before = row.not_before if delay is None else self.now() + delay
 
     @rule()
@@ -203,7 +207,7 @@ class Protocol(RuleBasedStateMachine):
         for id_, row in expired.items():
             self.ledger[Hold(id_, row.fence)] = (row.slot_no, Outcome.LOST)
             row.free()
-            row.isolated = True
+            row.losses += 1
             row.dead = row.max_attempts is not None and row.attempt >= row.max_attempts
 
     # Operators
@@ -227,7 +231,7 @@ class Protocol(RuleBasedStateMachine):
             case "retry":
                 assert self.do(self.store.retry_job(id_)) == row.dead
                 if row.dead:
-                    row.dead, row.attempt, row.isolated, row.not_before = False, 0, False, self.now()
+                    row.dead, row.attempt, row.losses, row.not_before = False, 0, 0, self.now()
             case _:
                 assert self.do(self.store.discard_job(id_)) == free
                 if free:

@@ -21,15 +21,15 @@ async def test_reclaim_takes_expired_claims_only(harness: StoreHarness) -> None:
     ]
 
 
-async def test_reclaimed_slot_is_kept_and_isolated(harness: StoreHarness) -> None:
-    """Slot, nominal time, due time and attempt stay; the next claim has a new fence and is alone."""
+async def test_reclaimed_slot_is_kept(harness: StoreHarness) -> None:
+    """Slot, nominal time, due time and attempt stay; the next claim has a new fence. One loss does not isolate."""
     claim = await harness.claimed(recurring())
     await harness.store.record_progress("alice", claim.hold, "1")
     await harness.lose(claim)
     view = await harness.job(claim.job_id)
     assert (view.locked_by, view.locked_at, view.heartbeat_at, view.lock_expires_at, view.progress) == (None,) * 5
     assert (view.state, view.slot_no, view.attempt, view.fence) == (State.READY, 1, 1, 1)
-    assert (view.next_run_time, view.due_at, view.isolated) == (claim.nominal, claim.due_at, True)
+    assert (view.next_run_time, view.due_at, view.isolated) == (claim.nominal, claim.due_at, False)
     again = await harness.claim_one("bob")
     assert (again.fence, again.attempt, again.slot_no, again.slot_started_at) == (2, 2, 1, claim.locked_at)
 
@@ -66,12 +66,22 @@ async def test_reclaim_goes_by_the_copied_timeout(harness: StoreHarness) -> None
     assert (await harness.job(claim.job_id)).lock_expires_at == harness.now() + timedelta(hours=1)
 
 
+async def test_second_loss_in_a_row_isolates(harness: StoreHarness) -> None:
+    """From then on the job is one of which a worker runs one at a time."""
+    claim = await harness.claimed()
+    for isolated in (False, True, True):
+        await harness.lose(claim)
+        assert (await harness.job(claim.job_id)).isolated is isolated
+        claim = await harness.claim_one()
+        assert claim.isolated is isolated
+
+
 async def test_reclaim_at_the_last_attempt_is_dead(harness: StoreHarness) -> None:
     """A job that kills its worker each time still reaches its limit."""
     await harness.add(new_job(max_attempts=2))
     deaths = []
     for _ in range(2):
-        claim = await harness.claim_one(isolated_after=timedelta(0))
+        claim = await harness.claim_one()
         harness.now.value += LOCK + MICRO
         deaths += [reclaimed.dead for reclaimed in await harness.store.reclaim_jobs()]
     assert deaths == [False, True]

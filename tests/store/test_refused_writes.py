@@ -89,7 +89,7 @@ async def test_settled_run_writes_no_more(harness: StoreHarness, write: Write, s
         case _:
             await harness.lose(claim)
     if settled.endswith("another"):
-        await harness.claim_one("bob", isolated_after=timedelta(0))
+        await harness.claim_one("bob")
     before = await harness.snapshot()
     harness.now.advance(seconds=1)
     assert not await write(harness.store, "alice", claim.hold)
@@ -101,7 +101,7 @@ async def test_reclaimed_and_claimed_again_by_the_same_worker(harness: StoreHarn
     """The owner's name is not enough: a worker's old run cannot write into its new one."""
     claim = await _current(harness)
     await harness.lose(claim)
-    await harness.claim_one(isolated_after=timedelta(0))
+    await harness.claim_one()
     before = await harness.snapshot()
     harness.now.advance(seconds=1)
     assert not await write(harness.store, "alice", claim.hold)

@@ -107,7 +107,7 @@ async def test_fences_and_slots_grow_without_gaps(harness: StoreHarness) -> None
     """Every claim is a fence, every fence has one ledger row, every slot one ending."""
     await harness.add(recurring())
     for turn in range(12):
-        claim = await harness.claim_one(isolated_after=timedelta(0))
+        claim = await harness.claim_one()
         harness.now.advance(seconds=1)
         match turn % 4:
             case 0:
@@ -268,7 +268,8 @@ async def test_released_isolated_job_is_isolated_no_more(harness: StoreHarness) 
     """Its last run was not lost: it may be claimed with others again."""
     claim = await harness.claimed()
     await harness.lose(claim)
-    again = await harness.claim_one(isolated_after=timedelta(0))
+    await harness.lose(await harness.claim_one())
+    again = await harness.claim_one()
     assert again.isolated
     await harness.release(again)
     assert not (await harness.job(claim.job_id)).isolated
@@ -276,15 +277,20 @@ async def test_released_isolated_job_is_isolated_no_more(harness: StoreHarness) 
 
 @pytest.mark.parametrize("verb", ["fail", "complete"])
 async def test_settled_isolated_job_is_isolated_no_more(harness: StoreHarness, verb: str) -> None:
-    """Only a *lost* last run isolates."""
+    """Only lost runs *in a row* isolate."""
     claim = await harness.claimed(recurring())
     await harness.lose(claim)
-    again = await harness.claim_one(isolated_after=timedelta(0))
+    await harness.lose(await harness.claim_one())
+    again = await harness.claim_one()
+    assert again.isolated
     if verb == "fail":
         await harness.fail(again)
     else:
         await harness.complete(again, next_run_time=harness.now() + SECOND)
     assert not (await harness.job(claim.job_id)).isolated
+    harness.now.advance(minutes=10)
+    await harness.lose(await harness.claim_one())
+    assert not (await harness.job(claim.job_id)).isolated, "the losses are counted anew"
 
 
 # Settling a lost answer

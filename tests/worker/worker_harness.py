@@ -251,7 +251,7 @@ class WorkerHarness:
             "tasks": app.registry.names(),
             "limit": limit,
             "lock_timeout": timedelta(minutes=2),
-            "isolated_after": timedelta(0),
+            "isolated": True,
             "alive_for": timedelta(minutes=1),
         }
         try:

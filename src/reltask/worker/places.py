@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from reltask.model.job import Hold
@@ -92,9 +92,10 @@ class Places:
             self.freed.clear()
             await self.freed.wait()
 
-    def isolated(self) -> Iterable[Run]:
-        """Runs of jobs whose last run was lost: each runs alone in its worker."""
-        return self._isolated
+    @property
+    def runs_isolated(self) -> bool:
+        """Whether an isolated job runs here: a worker runs one at a time."""
+        return bool(self._isolated)
 
     def plans(self) -> Iterator[ClaimPlan]:
         """The claims worth making now. Queues with their own limits take turns at coming first."""

@@ -1,9 +1,8 @@
 """Reclaims, claims, dispatches, and sleeps until the next reason to look.
 
 A worker sleeps until the earliest of: its poll, the next due time that its last claim reported, the
-earliest end of a lock, the end of a quarantine, a signal, a freed place. So a due job starts within
-milliseconds although polls are a minute apart, and a dead worker's slot is taken over when its lock
-ends, not a poll later.
+earliest end of a lock, a signal, a freed place. So a due job starts within milliseconds although
+polls are a minute apart, and a dead worker's slot is taken over when its lock ends, not a poll later.
 
 The idle cost can be computed. An idle worker sends one statement per poll: the claim, which also
 carries its sign of life and returns when the next lock ends, so that a reclaim is sent only when there
@@ -11,9 +10,9 @@ is something to reclaim. With the default poll of 60 s, 200 idle workers send 20
 a second, and their cost does not grow with the number of jobs. Where a database has no signals the
 default is 5 s, and they send 40. For the rest see `maintenance.py`.
 
-A job whose last run was lost may have killed its worker. It is claimed alone: an idle worker takes it
-at once, a busy one only after ISOLATION_PATIENCE, and neither claims anything beside it until it has
-ended or has run for one lock timeout. So a poison job does not kill other jobs' runs twice.
+A job that has lost two runs in a row may have killed its workers. It is isolated: a worker runs one
+such job at a time, in one of its ordinary places, and goes on serving the rest. Decision 2 has the
+arithmetic: a poison job hits any other job at most twice.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from reltask.worker.places import ClaimPlan, Places
 from reltask.worker.reclaim import reclaim
 from reltask.worker.run import Run
 
-ISOLATION_PATIENCE = timedelta(seconds=0.5)
 RIVAL_PAUSE = (0.05, 0.15)
 """Seconds, at least and at most, until the next look at a due job that another worker had locked."""
 EXPIRY_PAUSE = (0.26, 0.4)
@@ -141,24 +139,13 @@ class Poller(Service):
     async def _claim(self) -> None:
         """Fill the free places. A worker is idle if it found nothing, and was not woken meanwhile."""
         self.idle, looked, claimed = False, self._wakes, 0
-        if self._is_quarantined() or self._places.free == 0:
+        if self._places.free == 0:
             return
         self._due_at = float("inf")
         self._expected, self._awaited = self._awaited, None
         for plan in self._places.plans():
             claimed += await self._claim_once(plan)
-            if self._is_quarantined():
-                return
         self.idle = claimed == 0 and looked == self._wakes
-
-    def _is_quarantined(self) -> bool:
-        """Whether a run of a job that was lost before runs alone here. Plans the next look for its end."""
-        now = self._clock.monotonic()
-        ends = [run.time.at + run.claim.lock_timeout.total_seconds() for run in self._places.isolated()]
-        if now >= max(ends, default=now):
-            return False
-        self._due_at = max(ends)
-        return True
 
     async def _claim_once(self, plan: ClaimPlan) -> int:
         """Make one claim and dispatch its runs. If the answer is lost, the beater looks for the rows."""
@@ -197,7 +184,7 @@ class Poller(Service):
             tasks=self._registry.known,
             limit=min(plan.limit, BATCH),
             lock_timeout=self._lock_timeout,
-            isolated_after=timedelta(0) if len(self._places) == 0 else ISOLATION_PATIENCE,
+            isolated=not self._places.runs_isolated,
             alive_for=self._alive_for,
         )
 
