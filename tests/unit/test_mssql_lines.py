@@ -12,7 +12,7 @@ import pytest
 
 from reltask.errors import PermanentError, TransientError
 from reltask.stores.mssql import connections
-from reltask.stores.mssql.connections import LATE, AnsweredError, Connections, MssqlOptions, take_leave
+from reltask.stores.mssql.connections import LATE, AnsweredError, Connections, MssqlOptions, close_all
 from reltask.stores.mssql.url import Target
 
 SOON = 0.02
@@ -207,16 +207,16 @@ async def test_closing_does_not_wait_for_an_overdue_answer(gate: threading.Event
     assert await closed(lines.made[0])
 
 
-async def test_a_process_takes_leave_of_every_connection_before_the_driver_does(
+async def test_a_process_closes_every_connection_before_the_driver_does(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The idle ones are closed; one whose answer is overdue is waited for, and closed by the thread that uses it."""
-    monkeypatch.setattr(connections, "_lines", WeakSet())  # none but those of this test
+    monkeypatch.setattr(connections, "_connections", WeakSet())  # none but those of this test
     lines = Lines()
     await lines.wait_in_vain(lambda _: gate.wait())
     await lines.ask()
     overdue, idle = lines.made
-    leaving = asyncio.create_task(asyncio.to_thread(take_leave))
+    leaving = asyncio.create_task(asyncio.to_thread(close_all))
     assert await closed(idle)
     assert not overdue.closed.is_set()
     gate.set()
