@@ -1,8 +1,8 @@
 """The store interface: what the engine needs of a database. Each verb is one transaction.
 
-Each verb is one file `sql/<verb>.sql`, under the same name in every store. A verb is applied as a whole
-or not at all, and returns what it did. It raises only `TransientError` (certainly not applied),
-`ConflictError`, `AmbiguousError` (perhaps applied) or `PermanentError`.
+Each verb is one file `sql/<verb>.sql`, under the same name in every store. A verb is applied as a
+whole or not at all, and returns what it did. It raises only `TransientError` (certainly not
+applied), `ConflictError`, `AmbiguousError` (perhaps applied) or `PermanentError`.
 
 A store belongs to one event loop. `dedicated()` makes another store with its own connection for the
 heartbeat thread, without pool, circuit breaker or retry.
@@ -93,7 +93,7 @@ class Transaction(Protocol):
 class Borrowed(Protocol):
     """A connection that the user has opened, as reltask may use it.
 
-    With a synchronous one the coroutines never wait: they run to completion in the thread that starts them.
+    With a synchronous one the coroutines never wait: they run to completion in the caller's thread.
     """
 
     @property
@@ -156,8 +156,8 @@ class Maintainable(Protocol):
     def advisory_lock(self, name: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[bool]] | None]:
         """Try for a lock that ends with its connection.
 
-        Yields None, or a function that returns whether the connection is still alive. UsageError where
-        the database has no such locks.
+        Yields None, or a function that returns whether the connection is still alive. UsageError
+        where the database has no such locks.
         """
         ...
 
@@ -187,10 +187,12 @@ class Store(LeaseStore, Maintainable, Protocol):
     # Producing
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
-        """Insert jobs whose id is in neither table nor ledger and whose (task, key) is free; return their ids.
+        """Insert the jobs that are new, and return their ids.
 
-        `again`: the answer to an earlier call with these jobs was lost. Jobs that it has inserted count
-        as inserted.
+        New: the id is in neither table nor ledger, and the (task, key) is free.
+
+        `again`: the answer to an earlier call with these jobs was lost. Jobs that it has inserted
+        count as inserted.
         """
         ...
 
@@ -207,8 +209,8 @@ class Store(LeaseStore, Maintainable, Protocol):
     ) -> bool:
         """Rewrite a recurring job's definition if it is still as `seen` and unclaimed.
 
-        With the `worker` and `fence` of its claim it may be claimed. Then the slot is not moved: that
-        worker ends it by the new schedule.
+        With the `worker` and `fence` of its claim it may be claimed. Then the slot is not moved:
+        that worker ends it by the new schedule.
         """
         ...
 
@@ -257,7 +259,10 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     def borrow(self, connection: object) -> Borrowed:
-        """Use the user's own connection to this database; UsageError if it is none. Needs no open store."""
+        """Use the user's own connection to this database; UsageError if it is none.
+
+        Needs no open store.
+        """
         ...
 
     # Workers
@@ -273,10 +278,11 @@ class Store(LeaseStore, Maintainable, Protocol):
     # Waking
 
     async def signal(self, due_at: datetime | None = None) -> None:
-        """Notify sleeping workers, after the commit, that a job is due now or at `due_at`, where the database can.
+        """After the commit: notify sleeping workers that a job is due, now or at `due_at`.
 
-        A lost signal costs time, not a job. So a signal that cannot be sent is no error: the write before
-        it is committed, and a caller that saw an error would write again.
+        Does nothing where the database has no signals. A lost signal costs time, not a job. So a
+        signal that cannot be sent is no error: the write before it is committed, and a caller that
+        saw an error would write again.
         """
         ...
 

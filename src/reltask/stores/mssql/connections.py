@@ -1,7 +1,8 @@
 """Connections to SQL Server, each in its own thread, and the pool of a store.
 
-The driver is synchronous and its calls cannot be cancelled, but it releases the interpreter's lock while
-it waits. So each connection has a thread, and the event loop waits for the thread up to a timeout:
+The driver is synchronous and its calls cannot be cancelled, but it releases the interpreter's lock
+while it waits. So each connection has a thread, and the event loop waits for the thread up to a
+timeout:
 
     event loop                             the connection's thread
     await connection.call(work, 30 s) ──►  work(connection)              ◄── an answer, or an error, in time
@@ -20,8 +21,9 @@ server refuses a lock that takes too long (1222: certainly not applied), the dri
 that takes too long, and the event loop stops waiting if the network drops packets.
 
 The driver's own pool is switched off for the process, unless the program has enabled it: a closed
-connection should end on the server, and with it its locks. At exit the driver closes open connections
-from another thread, and crashes if the connection's own thread uses one. So all are closed before.
+connection should end on the server, and with it its locks. At exit the driver closes open
+connections from another thread, and crashes if the connection's own thread uses one. So all are
+closed before.
 """
 
 from __future__ import annotations
@@ -97,7 +99,10 @@ class ThreadedConnection:
         _connections.add(self)
 
     async def call(self, work: Callable[[Any], T], patience: float) -> T:
-        """Run `work` in the thread; TimeoutError after `patience` seconds. The first call connects."""
+        """Run `work` in the thread; TimeoutError after `patience` seconds.
+
+        The first call connects.
+        """
         self._last = answer = Future[T]()
         self._work.put((answer, work))
         return await asyncio.wait_for(asyncio.wrap_future(answer), patience)
@@ -241,10 +246,10 @@ class Connections:
         return connection
 
     async def close(self) -> None:
-        """Close every idle connection; those that are overdue are closed when their answer has arrived.
+        """Close every idle connection; an overdue one is closed when its answer has arrived.
 
-        The driver aborts a process that exits while it closes a connection. So wait for that, for up
-        to CLOSE_TIMEOUT.
+        The driver aborts a process that exits while it closes a connection. So wait for that, for
+        up to CLOSE_TIMEOUT.
         """
         self._open_for_use = False
         idle, self._idle = self._idle, []
@@ -254,7 +259,10 @@ class Connections:
 
 
 def limit_locks(connection: Any, seconds: float) -> None:
-    """Set the server's lock timeout for this connection. The statement takes no parameters, so it is text."""
+    """Set the server's lock timeout for this connection.
+
+    The statement takes no parameters, so it is text.
+    """
     execute(connection, "SET LOCK_TIMEOUT " + str(max(1, int(seconds * 1000))))
 
 

@@ -1,8 +1,9 @@
 """Leases and maintenance on SQL Server.
 
-A leader's batch takes the lease's guard in share mode and checks the term; acquiring the lease takes
-the guard in exclusive mode. So no other worker can take the lease over before the leader's write is
-committed. After a takeover the old term is not found, and nothing is written. See guard_lease.sql.
+A leader's batch takes the lease's guard in share mode and checks the term; acquiring the lease
+takes the guard in exclusive mode. So no other worker can take the lease over before the leader's
+write is committed. After a takeover the old term is not found, and nothing is written. See
+guard_lease.sql.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@
 Each batch is one transaction in READ COMMITTED, with or without READ_COMMITTED_SNAPSHOT. `verbs.py` says what may be
 sent again after a lost answer.
 
-SQL Server has no signals that a client could wait for. A worker looks for work at the due times that it
-knows, and at every poll; it finds a job that another process enqueues within one poll interval.
+SQL Server has no signals that a client could wait for. A worker looks for work at the due times
+that it knows, and at every poll; it finds a job that another process enqueues within one poll
+interval.
 """
 
 from __future__ import annotations
@@ -114,7 +115,10 @@ class MssqlStore(MaintenanceVerbs):
         return {row["id"] for row in rows if row["inserted"] or again}
 
     async def _insert_again(self, columns: values.Columns) -> list[Row]:
-        """The known jobs and the new ones. A job of the earlier attempt may have ended meanwhile."""
+        """The known jobs and the new ones.
+
+        A job of the earlier attempt may have ended meanwhile.
+        """
         async with self.transaction(timeout=timedelta(seconds=self._options.command_timeout)) as resent:
             rows = await resent.verb("enqueue_jobs", **columns)
             inserted = values.batch(str(row["id"]) for row in rows if row["inserted"])

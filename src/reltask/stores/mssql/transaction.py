@@ -1,15 +1,15 @@
 """A task's own transaction: its writes, then the fenced completion, then COMMIT.
 
-It runs on its own connection, in READ COMMITTED, with the server's default settings. An error in the
-user's own SQL is raised unchanged, as the driver's. But for some errors, such as a deadlock, SQL Server
-rolls the whole transaction back, and would commit each later statement by itself:
+It runs on its own connection, in READ COMMITTED, with the server's default settings. An error in
+the user's own SQL is raised unchanged, as the driver's. But for some errors, such as a deadlock,
+SQL Server rolls the whole transaction back, and would commit each later statement by itself:
 
     BEGIN ── write ── error ──► is it still open? ── yes: the user may go on
                                                   └─ no:  every further statement is refused with TransientError
 
-A broken connection is a TransientError, too: the server has rolled back. There is a limit for how long
-a statement may take and how long it may wait for a lock. There is none for how long a transaction may
-idle, because SQL Server has no such setting. Its locks end with its connection.
+A broken connection is a TransientError, too: the server has rolled back. There is a limit for how
+long a statement may take and how long it may wait for a lock. There is none for how long a
+transaction may idle, because SQL Server has no such setting. Its locks end with its connection.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ class MssqlTransaction(Verbs):
             raise TransientError("the transaction was rolled back by the server; nothing of it was applied.")
 
     async def _answers(self) -> bool:
-        """After an error: whether the connection works. Also records whether the transaction has ended."""
+        """After an error: whether the connection works.
+
+        Also records whether the transaction has ended.
+        """
         self._ended = True
         question = load_batch("mssql", "read_transaction", "qmark")
         try:
@@ -166,7 +169,10 @@ async def send(threaded: ThreadedConnection, verb: str, patience: float, *, writ
 
 
 async def _begin(threaded: ThreadedConnection, seconds: float) -> Any:
-    """Begin with this transaction's own timeouts. They stay set until the next transaction sets its own."""
+    """Begin with this transaction's own timeouts.
+
+    They stay set until the next transaction sets its own.
+    """
 
     def begin(connection: Any) -> Any:
         connection.timeout = max(1, round(seconds))

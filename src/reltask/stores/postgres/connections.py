@@ -1,8 +1,8 @@
 """Connections to PostgreSQL, the pool of a store, and its signals.
 
 A connection is kept while it works. The last one given back is the next one taken, so a worker with
-little to do needs only one. There is no RESET and no ping between uses. A broken connection is dropped,
-and the next use makes a new one. The first one also LISTENs, while there is a listener:
+little to do needs only one. There is no RESET and no ping between uses. A broken connection is
+dropped, and the next use makes a new one. The first one also LISTENs, while there is a listener:
 
     take ──► idle[-1] ──► statement ──► idle.append        one connection idles and listens
                  │             └─ failed: terminate        it breaks: wake the worker; its next statement
@@ -16,12 +16,12 @@ A store sends at most one signal per 10 ms, and never drops the last one of a bu
     sent    ●        ●        ●              ●
             └─10 ms──┴─10 ms──┘              at once after a pause
 
-Session settings are sent when connecting. Plans must not depend on the current statistics, so generic
-plans are used, and sequential scans only as a last resort. A statement that has waited for a row must
-see the row's new version, so the isolation level is READ COMMITTED, whatever the server's default.
-Timeouts on the server are shorter than those of the client, so that after a timeout the statement has
-ended. PgBouncer in transaction mode supports none of this: `?pgbouncer=true` in the URL omits it, and
-also prepared statements and LISTEN.
+Session settings are sent when connecting. Plans must not depend on the current statistics, so
+generic plans are used, and sequential scans only as a last resort. A statement that has waited for
+a row must see the row's new version, so the isolation level is READ COMMITTED, whatever the
+server's default. Timeouts on the server are shorter than those of the client, so that after a
+timeout the statement has ended. PgBouncer in transaction mode supports none of this:
+`?pgbouncer=true` in the URL omits it, and also prepared statements and LISTEN.
 """
 
 from __future__ import annotations
@@ -266,7 +266,10 @@ class Signals:
         await self._send(self._due_at)
 
     async def close(self) -> None:
-        """Wait for signals that are planned or being sent. They are sent even if this is cancelled."""
+        """Wait for signals that are planned or being sent.
+
+        They are sent even if this is cancelled.
+        """
         if self._under_way:
             await asyncio.wait(self._under_way)
 

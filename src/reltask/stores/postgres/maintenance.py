@@ -6,8 +6,8 @@ A leader's statement locks the lease's row in share mode with its term, and its 
     try                     for update skip locked: refused      ── term 8
     beat                    passes: it changes no key
 
-So no other worker can take the lease over before the write is committed. After a takeover the row with
-the old term is not found, and nothing is written.
+So no other worker can take the lease over before the write is committed. After a takeover the row
+with the old term is not found, and nothing is written.
 """
 
 from __future__ import annotations

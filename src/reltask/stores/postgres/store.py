@@ -111,11 +111,13 @@ class PostgresStore(MaintenanceVerbs):
         return {job_id for job_id, inserted in rows if inserted}
 
     async def _copy(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        """Insert by COPY, at half the cost. COPY cannot skip known ids: then it is rolled back, and INSERT is used.
+        """Insert by COPY, at half the cost.
 
-        The commit is not sent before the copy is answered. So a copy that arrives late, after a second
-        attempt, ends with its connection; and a second attempt that meets an uncommitted copy waits for
-        its commit.
+        COPY cannot skip known ids: then it is rolled back, and INSERT is used.
+
+        The commit is not sent before the copy is answered. So a copy that arrives late, after a
+        second attempt, ends with its connection; and a second attempt that meets an uncommitted
+        copy waits for its commit.
         """
         try:
             async with transaction(self._connections, timeout=self._longest, now=self._now) as copying:
@@ -129,7 +131,10 @@ class PostgresStore(MaintenanceVerbs):
         return {job_id for job_id, _ in await self._insert_and_look(jobs)}
 
     async def _insert_and_look(self, jobs: Sequence[NewJob]) -> Rows:
-        """The known jobs and the new ones. Jobs of an earlier attempt may appear meanwhile, or end."""
+        """The known jobs and the new ones.
+
+        Jobs of an earlier attempt may appear meanwhile, or end.
+        """
         columns = values.new_jobs(jobs)
         async with self.transaction(timeout=self._longest) as resent:
             inserted = dict(await resent.verb("enqueue_jobs", **columns))

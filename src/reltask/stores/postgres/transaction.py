@@ -1,9 +1,9 @@
 """A task's own transaction: its writes, then the fenced completion, then COMMIT.
 
-It runs on its own connection, with the server's default planner settings, in READ COMMITTED. The server
-limits how long a statement may take and how long the transaction may idle, so that a frozen worker
-cannot hold its rows for longer than its lock. An error in the user's own SQL is raised unchanged, as
-the driver's. A broken connection is a TransientError: the server has rolled back.
+It runs on its own connection, with the server's default planner settings, in READ COMMITTED. The
+server limits how long a statement may take and how long the transaction may idle, so that a frozen
+worker cannot hold its rows for longer than its lock. An error in the user's own SQL is raised
+unchanged, as the driver's. A broken connection is a TransientError: the server has rolled back.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ class PostgresTransaction(Verbs):
         return rows
 
     async def copy_jobs(self, jobs: Sequence[NewJob]) -> None:
-        """Insert these jobs by COPY, whose SQL the driver writes. ConflictError if a job is known already."""
+        """Insert these jobs by COPY, whose SQL the driver writes.
+
+        ConflictError if a job is known already.
+        """
         slices = values.records(jobs, await self.read_now())
         try:
             for rows in slices:

@@ -4,17 +4,17 @@
               │ waits here for      │ after the wait, so
               │ other writers       │ that the time is true
 
-A transaction takes the write lock when it begins, never later: a reader that becomes a writer can be
-refused at once (BUSY_SNAPSHOT), while a writer that asks first only waits. Reads see the last committed
-state and never wait, because the file is in WAL mode.
+A transaction takes the write lock when it begins, never later: a reader that becomes a writer can
+be refused at once (BUSY_SNAPSHOT), while a writer that asks first only waits. Reads see the last
+committed state and never wait, because the file is in WAL mode.
 
 Durability: with `synchronous = full`, the default, each commit is on the disk before it returns, so
-that neither a killed process nor a power failure can undo a completion that was reported. `normal` is
-faster and also survives a killed process, but a power failure may undo the last commits: their slots
-would run again, although their effects elsewhere have happened.
+that neither a killed process nor a power failure can undo a completion that was reported. `normal`
+is faster and also survives a killed process, but a power failure may undo the last commits: their
+slots would run again, although their effects elsewhere have happened.
 
-A connection belongs to the thread and the process that opened it. It is opened at the first use. After
-a fork the child opens its own, and does not touch the parent's.
+A connection belongs to the thread and the process that opened it. It is opened at the first use.
+After a fork the child opens its own, and does not touch the parent's.
 """
 
 from __future__ import annotations

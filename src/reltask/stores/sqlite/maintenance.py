@@ -1,8 +1,9 @@
 """Leases and maintenance on SQLite.
 
-There is one writer at a time, so a leader's write needs no lock on its lease: the term is checked in
-the transaction that writes, and no other worker can take the lease over before it is committed. A step
-that finds nothing to do writes nothing, and so does not wake the workers that watch the file.
+There is one writer at a time, so a leader's write needs no lock on its lease: the term is checked
+in the transaction that writes, and no other worker can take the lease over before it is committed.
+A step that finds nothing to do writes nothing, and so does not wake the workers that watch the
+file.
 """
 
 from __future__ import annotations

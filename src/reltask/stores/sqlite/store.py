@@ -6,8 +6,8 @@
                               ◄──  answer, or an error of reltask's tree
 
 Each call of the thread is a whole transaction: the event loop never waits for the file, and no
-transaction waits for the event loop. With `inline=True` there is no thread: calls run in the caller's
-thread. The heartbeat's own thread and simulations in virtual time use this.
+transaction waits for the event loop. With `inline=True` there is no thread: calls run in the
+caller's thread. The heartbeat's own thread and simulations in virtual time use this.
 """
 
 from __future__ import annotations

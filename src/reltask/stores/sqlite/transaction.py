@@ -1,10 +1,11 @@
 """A task's own transaction: its writes, then the fenced completion, then COMMIT.
 
-SQLite has one writer at a time, and a transaction takes the write lock when it begins. Until it ends, no
-other connection can write to the file: no claim, and no heartbeat. So keep such blocks short.
+SQLite has one writer at a time, and a transaction takes the write lock when it begins. Until it
+ends, no other connection can write to the file: no claim, and no heartbeat. So keep such blocks
+short.
 
-It has its own connection and, unless the store is inline, its own thread, so that waiting for the write
-lock does not block the store.
+It has its own connection and, unless the store is inline, its own thread, so that waiting for the
+write lock does not block the store.
 """
 
 from __future__ import annotations
