@@ -1,14 +1,14 @@
-"""How a claim looks before it writes.
+"""A claim reads first, and writes only if a job is due.
 
-    look (reads only) ── nothing known is due ──► answer: no claims, and when to ask again
+    read ── no job of this worker is due ──► answer: no claims, and when to claim again
          │
-         └─ something is due ──► become the writer, look again if somebody has written meanwhile, take:
-                                    an isolated job, alone; or
-                                    lane after lane by (priority, oldest due time), until the limit
+         └─ a job is due ──► become the writer, read again if the file has changed meanwhile, claim:
+                                an isolated job, alone; or
+                                lane after lane by (priority, oldest due time), until the limit
 
-A lane is (queue, task, priority). Looking costs one index seek per lane, taking one per lane and row, so a poll costs
-the same with ten jobs in the table and with ten million, whoever's they are. Since SQLite has one writer at a time,
-nobody can take a job between the last look and the claim.
+A lane is (queue, task, priority). Reading costs one index seek per lane, claiming one per lane and row, so a poll costs
+the same with ten jobs in the table and with ten million. Since SQLite has one writer at a time, no other worker can
+claim a job between the last read and the claim.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _LANES, _ISOLATED, _TIMES, _DUE, _TAKE, _ALIVE = range(6)
 """The statements of claim_jobs.sql, in their order."""
 
 
-class _Sight(Struct, frozen=True):
-    """What a look found."""
+class _DueJobs(Struct, frozen=True):
+    """The due jobs, and what else a claim needs, as read."""
 
     now: int
     version: int
@@ -39,7 +39,7 @@ class _Sight(Struct, frozen=True):
     isolated: sqlite3.Row | None
     next_expiry: int | None
     silent: bool
-    """The worker has a row, and has not shown a sign of life for a while."""
+    """The worker has a row, and it is time to refresh it."""
 
     @property
     def isolated_due(self) -> bool:
@@ -50,7 +50,7 @@ class _Sight(Struct, frozen=True):
         return [lane for lane in self.lanes if lane["due_at"] <= self.now]
 
     def next_due(self, *, room: bool, drained: bool) -> int | None:
-        """The earliest due time of what is left; in lanes that are drained, or without room, the earliest to come."""
+        """The earliest due time of the jobs left; in lanes that are drained, or without room, of future jobs only."""
         times = [lane["due_at"] if room and not drained else lane["later"] for lane in self.lanes]
         if self.isolated is not None and (room or not self.isolated_due):
             times.append(self.isolated["due_at"])
@@ -58,30 +58,30 @@ class _Sight(Struct, frozen=True):
 
 
 def claim_jobs(session: Session, request: ClaimRequest) -> ClaimAnswer:
-    """Look, and write only if there is something to take."""
-    seen = session.read(lambda transaction: _look(transaction, request))
+    """Read, and write only if there is a job to claim or the worker's row must be refreshed."""
+    seen = session.read(lambda transaction: _read(transaction, request))
     wanted = request.limit > 0 and (seen.isolated_due or seen.due_lanes)
     if wanted or seen.silent:
-        return session.write(lambda transaction: _take_and_look(transaction, request, seen))
+        return session.write(lambda transaction: _claim(transaction, request, seen))
     return _answer(request, [], seen)
 
 
-def _take_and_look(transaction: FileTransaction, request: ClaimRequest, seen: _Sight) -> ClaimAnswer:
+def _claim(transaction: FileTransaction, request: ClaimRequest, seen: _DueJobs) -> ClaimAnswer:
     if transaction.version != seen.version:
-        seen = _look(transaction, request)
+        seen = _read(transaction, request)
     claims = _take(transaction, request, seen) if request.limit > 0 else []
     _run(transaction, _ALIVE, worker=request.worker, alive_for=values.length(request.alive_for))
-    return _answer(request, claims, _look(transaction, request, lanes=seen.lanes))
+    return _answer(request, claims, _read(transaction, request, lanes=seen.lanes))
 
 
-def _look(transaction: FileTransaction, request: ClaimRequest, *, lanes: list[sqlite3.Row] | None = None) -> _Sight:
-    """All that matters to a claim. Lanes cost the most, and taking from them changes nothing about their future."""
+def _read(transaction: FileTransaction, request: ClaimRequest, *, lanes: list[sqlite3.Row] | None = None) -> _DueJobs:
+    """All that a claim needs. Lanes cost the most; after a claim they are reused, as their future jobs are the same."""
     known = {"queues": values.batch(request.queues), "tasks": values.batch(request.tasks)}
     if lanes is None:
         lanes = _run(transaction, _LANES, **known)
     isolated = _run(transaction, _ISOLATED, **known, isolated_after=values.length(request.isolated_after))
     (times,) = _run(transaction, _TIMES, worker=request.worker)
-    return _Sight(
+    return _DueJobs(
         now=transaction.now,
         version=transaction.version,
         lanes=lanes,
@@ -91,7 +91,7 @@ def _look(transaction: FileTransaction, request: ClaimRequest, *, lanes: list[sq
     )
 
 
-def _take(transaction: FileTransaction, request: ClaimRequest, seen: _Sight) -> list[Claim]:
+def _take(transaction: FileTransaction, request: ClaimRequest, seen: _DueJobs) -> list[Claim]:
     ids = [seen.isolated["id"]] if seen.isolated is not None and seen.isolated_due else []
     for lane in [] if ids else seen.due_lanes:
         place = {"queue": lane["queue"], "task": lane["task"], "priority": lane["priority"]}
@@ -109,8 +109,8 @@ def _take(transaction: FileTransaction, request: ClaimRequest, seen: _Sight) -> 
     return sorted(map(values.claim, rows), key=lambda claim: (claim.priority, claim.due_at))
 
 
-def _answer(request: ClaimRequest, claims: list[Claim], seen: _Sight) -> ClaimAnswer:
-    # Who takes from the lanes takes all that is due in them, as far as there is room.
+def _answer(request: ClaimRequest, claims: list[Claim], seen: _DueJobs) -> ClaimAnswer:
+    # A claim from the lanes takes all jobs that are due in them, up to the limit.
     drained = any(not claim.isolated for claim in claims)
     return ClaimAnswer(
         claims=claims,
