@@ -53,7 +53,7 @@ WHERE lease.ExpiresAt < DATEADD(MINUTE, -1, SYSUTCDATETIME())
   )
 ORDER BY lease.Name;
 
--- 4. Dead workers: alive_until has passed without a shutdown.
+-- 4. Dead workers: AliveUntil has passed without a shutdown.
 SELECT worker.Id AS id, worker.Host AS host, worker.Pid AS pid, worker.HeartbeatAt AS heartbeat_at,
        worker.DeadAt AS dead_at,
        (SELECT COUNT(*) FROM reltask.Jobs AS job WHERE job.LockedBy = worker.Id) AS still_claimed
