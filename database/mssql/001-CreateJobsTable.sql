@@ -1,16 +1,21 @@
--- reltask on SQL Server 2016 or newer and on Azure SQL. Run it in the database itself, as a user who may create a schema
--- and tables, in any SQL tool: it is one batch. Running it again changes nothing.
+-- reltask on SQL Server 2016 or newer and on Azure SQL. Run it in the database itself, as a user
+-- who may create a schema and tables, in any SQL tool: it is one batch. It can be run again: an
+-- existing table stays as it is.
 --
--- Jobs     one row per job: what to run, when it is due, and who holds it now
--- Runs     the ledger: one row per run that has ended; (JobId, SlotNo) ends at most once, by constraint
--- Workers  who is alive, and which tasks they know
+-- Jobs     one row per job: what to run, when it is due, and which worker holds it
+-- Runs     the ledger: one row per ended run; (JobId, SlotNo) ends at most once, by constraint
+-- Workers  the workers, until when each is alive, and the tasks that it knows
 -- Meta     the version of this schema
 --
--- Times are UTC, datetime2(6): the same grain as Python's datetime, so a time that travels through a worker comes back
--- equal and can be compared; datetime2(7) takes the same 8 bytes and would lose its last digit on the way.
--- Names compare byte by byte (BIN2): two tasks that differ in case are two tasks, whatever the database's collation.
--- Whoever writes here needs QUOTED_IDENTIFIER and the ANSI settings ON, because of the filtered indexes. Every driver has
--- them on; sqlcmd wants -I.
+-- Times are UTC in datetime2(6). Python's datetime has the same precision, so a time that went
+-- through a worker still compares equal. datetime2(7) takes the same 8 bytes, and would lose its
+-- last digit on the way.
+--
+-- Names compare byte by byte (BIN2): two tasks that differ in case are two tasks, whatever the
+-- database's collation.
+--
+-- Sessions that write here need QUOTED_IDENTIFIER and the ANSI settings ON, because of the filtered
+-- indexes. Every driver has them on; sqlcmd needs -I.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -20,7 +25,7 @@ SET ANSI_NULLS ON;
 IF SCHEMA_ID(N'reltask') IS NULL
     EXEC (N'CREATE SCHEMA reltask');
 
--- A table is created together with its indexes, or not at all, so that "the table is there" says everything.
+-- A table is created together with its indexes or not at all: if it exists, it is complete.
 BEGIN TRANSACTION;
 
 IF OBJECT_ID(N'reltask.Meta', N'U') IS NULL
@@ -39,49 +44,56 @@ IF OBJECT_ID(N'reltask.Jobs', N'U') IS NULL
 BEGIN
     CREATE TABLE reltask.Jobs (
         Id                 uniqueidentifier NOT NULL CONSTRAINT DF_Jobs_Id DEFAULT NEWID(),
-        JobName            nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL,  -- the task's name
-        JobKey             nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,      -- one of several schedules of a task, or a unique one-off
-        Queue              nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT DF_Jobs_Queue DEFAULT N'default',
+        -- The task's name; and a name for one schedule or one-off of the task.
+        JobName            nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        JobKey             nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
+        Queue              nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL
+                           CONSTRAINT DF_Jobs_Queue DEFAULT N'default',
         Priority           smallint         NOT NULL CONSTRAINT DF_Jobs_Priority DEFAULT 5,
         Args               nvarchar(max)    NOT NULL CONSTRAINT DF_Jobs_Args DEFAULT N'{}',
         MaxAttempts        int              NULL,
-        CreatedAt          datetime2(6)     NOT NULL CONSTRAINT DF_Jobs_CreatedAt DEFAULT SYSUTCDATETIME(),
+        CreatedAt          datetime2(6)     NOT NULL
+                           CONSTRAINT DF_Jobs_CreatedAt DEFAULT SYSUTCDATETIME(),
 
-        -- The schedule. A row made by hand needs no more than JobName and NextRunTime: it recurs every IntervalMinutes.
-        Recurring          bit              NOT NULL CONSTRAINT DF_Jobs_Recurring DEFAULT 1,  -- 0: a one-off, removed when its slot is done
+        -- The schedule. A row made by hand needs only JobName and NextRunTime: it recurs every
+        -- IntervalMinutes. Recurring is 0 for a one-off, which is deleted when its slot has ended.
+        -- LockTimeoutMinutes is 0 if the claiming worker's setting counts.
+        Recurring          bit              NOT NULL CONSTRAINT DF_Jobs_Recurring DEFAULT 1,
         IntervalMinutes    int              NOT NULL CONSTRAINT DF_Jobs_IntervalMinutes DEFAULT 10,
         IntervalMs         bigint           NULL,           -- overrides IntervalMinutes
-        Schedule           nvarchar(max)    NULL,           -- overrides both: cron, alignment, missed slots
-        LockTimeoutMinutes int              NOT NULL CONSTRAINT DF_Jobs_LockTimeoutMinutes DEFAULT 2,  -- 0: the claiming worker's setting
+        Schedule           nvarchar(max)    NULL,           -- overrides both: cron and others
+        LockTimeoutMinutes int              NOT NULL
+                           CONSTRAINT DF_Jobs_LockTimeoutMinutes DEFAULT 2,
         LockTimeoutMs      bigint           NULL,           -- overrides LockTimeoutMinutes
         Declaration        nvarchar(128)    NULL,           -- hash of the declaration in code
         AppVersion         nvarchar(128)    NULL,           -- of the app that declared it
 
-        -- The slot
+        -- The slot. Attempt counts its claims, less those given back. Losses: runs in
+        -- a row that lost their lock. Isolated: two or more of them.
         SlotNo             bigint           NOT NULL CONSTRAINT DF_Jobs_SlotNo DEFAULT 1,
-        NextRunTime        datetime2(6)     NOT NULL,       -- nominal time; changes only when the slot is done
-        NotBefore          datetime2(6)     NULL,           -- moved by backoff, snooze and run-now
+        NextRunTime        datetime2(6)     NOT NULL,       -- nominal; changes when the slot ends
+        NotBefore          datetime2(6)     NULL,           -- by backoff, snooze, run-now
         DueAt              AS COALESCE(NotBefore, NextRunTime) PERSISTED NOT NULL,
-        SlotStartedAt      datetime2(6)     NULL,           -- first claim of this slot: what the interval counts from
+        SlotStartedAt      datetime2(6)     NULL,           -- its first claim
         LastRunTime        datetime2(6)     NULL,
-        Attempt            int              NOT NULL CONSTRAINT DF_Jobs_Attempt DEFAULT 0,  -- claims of this slot, less those given back
+        Attempt            int              NOT NULL CONSTRAINT DF_Jobs_Attempt DEFAULT 0,
         PausedAt           datetime2(6)     NULL,
         DeadAt             datetime2(6)     NULL,
-        Losses             int              NOT NULL CONSTRAINT DF_Jobs_Losses DEFAULT 0,   -- runs in a row that lost their lock
-        Isolated           bit              NOT NULL CONSTRAINT DF_Jobs_Isolated DEFAULT 0, -- two or more: one such job per worker at a time
+        Losses             int              NOT NULL CONSTRAINT DF_Jobs_Losses DEFAULT 0,
+        Isolated           bit              NOT NULL CONSTRAINT DF_Jobs_Isolated DEFAULT 0,
 
-        -- The claim
+        -- The claim.
         LockedBy           nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
-        LockedAt           datetime2(6)     NULL,           -- when it was claimed; heartbeats do not move it
+        LockedAt           datetime2(6)     NULL,           -- heartbeats do not change it
         HeartbeatAt        datetime2(6)     NULL,
-        ClaimTimeoutMs     bigint           NULL,           -- the lock timeout as copied at the claim
-        LockExpiresAt      datetime2(6)     NULL,           -- HeartbeatAt + ClaimTimeoutMs, for the index
+        ClaimTimeoutMs     bigint           NULL,           -- copied at the claim
+        LockExpiresAt      datetime2(6)     NULL,           -- HeartbeatAt + ClaimTimeoutMs
         ClaimToken         uniqueidentifier NULL,
         Fence              bigint           NOT NULL CONSTRAINT DF_Jobs_Fence DEFAULT 0,
         Progress           nvarchar(max)    NULL,
 
-        -- Ids are random to SQL Server, which sorts them by their last bytes: as the clustered key they would tear every
-        -- page apart. Rows lie in the order in which they came.
+        -- SQL Server sorts ids by their last bytes, which are random: as the clustered key they
+        -- would split pages all the time. Rows are stored in the order of insertion.
         RowNo              bigint           NOT NULL IDENTITY(1, 1),
 
         CONSTRAINT PK_Jobs PRIMARY KEY NONCLUSTERED (Id),
@@ -89,37 +101,54 @@ BEGIN
         CONSTRAINT CK_Jobs_Priority CHECK (Priority BETWEEN 0 AND 9),
         CONSTRAINT CK_Jobs_Args CHECK (ISJSON(Args) = 1),
         CONSTRAINT CK_Jobs_MaxAttempts CHECK (MaxAttempts > 0),
-        CONSTRAINT CK_Jobs_LockTimeout CHECK (LockTimeoutMinutes >= 0 AND (LockTimeoutMs IS NULL OR LockTimeoutMs > 0)),
-        CONSTRAINT CK_Jobs_Interval CHECK (IntervalMinutes >= 0 AND (IntervalMs IS NULL OR IntervalMs > 0)),
+        CONSTRAINT CK_Jobs_LockTimeout CHECK (
+            LockTimeoutMinutes >= 0 AND (LockTimeoutMs IS NULL OR LockTimeoutMs > 0)
+        ),
+        CONSTRAINT CK_Jobs_Interval CHECK (
+            IntervalMinutes >= 0 AND (IntervalMs IS NULL OR IntervalMs > 0)
+        ),
         CONSTRAINT CK_Jobs_Schedule CHECK (
             (Recurring = 0 AND Schedule IS NULL)
-            OR (Recurring = 1 AND (Schedule IS NOT NULL OR IntervalMs IS NOT NULL OR IntervalMinutes > 0))
+            OR (
+                Recurring = 1
+                AND (Schedule IS NOT NULL OR IntervalMs IS NOT NULL OR IntervalMinutes > 0)
+            )
         ),
         CONSTRAINT CK_Jobs_LockIsWhole CHECK (
-            (LockedBy IS NULL AND LockedAt IS NULL AND HeartbeatAt IS NULL AND LockExpiresAt IS NULL)
-            OR (LockedBy IS NOT NULL AND LockedAt IS NOT NULL AND HeartbeatAt IS NOT NULL AND LockExpiresAt IS NOT NULL)
+            (
+                LockedBy IS NULL AND LockedAt IS NULL
+                AND HeartbeatAt IS NULL AND LockExpiresAt IS NULL
+            )
+            OR (
+                LockedBy IS NOT NULL AND LockedAt IS NOT NULL
+                AND HeartbeatAt IS NOT NULL AND LockExpiresAt IS NOT NULL
+            )
         )
     );
 
-    -- Two schedules, or two unique one-offs, of one task never share a key. A filter cannot say OR: two indexes.
-    CREATE UNIQUE NONCLUSTERED INDEX UX_Jobs_NameAndKey ON reltask.Jobs (JobName, JobKey) WHERE JobKey IS NOT NULL;
-    CREATE UNIQUE NONCLUSTERED INDEX UX_Jobs_Name ON reltask.Jobs (JobName) WHERE JobKey IS NULL AND Recurring = 1;
+    -- Two schedules, or two one-offs with a key, of one task never share a key. There are two
+    -- indexes, because a filter cannot contain OR.
+    CREATE UNIQUE NONCLUSTERED INDEX UX_Jobs_NameAndKey ON reltask.Jobs (JobName, JobKey)
+        WHERE JobKey IS NOT NULL;
+    CREATE UNIQUE NONCLUSTERED INDEX UX_Jobs_Name ON reltask.Jobs (JobName)
+        WHERE JobKey IS NULL AND Recurring = 1;
 
-    -- What a poll looks through: one lane per (Isolated, queue, task, priority), in order of due
-    -- time. DueAt is NextRunTime unless something has moved it; "LockedBy IS NULL" is in the filter,
-    -- so queries must spell it out.
+    -- For claims: one lane per (Isolated, queue, task, priority), in order of due time. Queries
+    -- must repeat the conditions of the filter.
     CREATE NONCLUSTERED INDEX IX_Jobs_Polling
         ON reltask.Jobs (Isolated, Queue, JobName, Priority, DueAt)
         WHERE LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL;
 
-    -- Whose locks end next, and what one worker holds.
-    CREATE NONCLUSTERED INDEX IX_Jobs_Expiring ON reltask.Jobs (LockExpiresAt) INCLUDE (LockedAt) WHERE LockedBy IS NOT NULL;
-    CREATE NONCLUSTERED INDEX IX_Jobs_Held ON reltask.Jobs (LockedBy) INCLUDE (Fence) WHERE LockedBy IS NOT NULL;
+    -- The next lock expiry, and the jobs that one worker holds.
+    CREATE NONCLUSTERED INDEX IX_Jobs_Expiring ON reltask.Jobs (LockExpiresAt) INCLUDE (LockedAt)
+        WHERE LockedBy IS NOT NULL;
+    CREATE NONCLUSTERED INDEX IX_Jobs_Held ON reltask.Jobs (LockedBy) INCLUDE (Fence)
+        WHERE LockedBy IS NOT NULL;
 
-    -- Dead letters, listed by people.
+    -- For lists of dead jobs.
     CREATE NONCLUSTERED INDEX IX_Jobs_Dead ON reltask.Jobs (DeadAt) WHERE DeadAt IS NOT NULL;
 
-    -- A batch must never end in a lock on the whole table. Babelfish has no escalation, and no such option.
+    -- A batch must never lock the whole table. Babelfish has no lock escalation and no such option.
     IF SERVERPROPERTY('Babelfish') IS NULL
         EXEC (N'ALTER TABLE reltask.Jobs SET (LOCK_ESCALATION = DISABLE)');
 END;
@@ -133,7 +162,7 @@ BEGIN
         JobName     nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL,
         JobKey      nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
         Queue       nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
-        Worker      nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,  -- null: no worker ran it (skipped or discarded)
+        Worker      nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,  -- null: skipped, discarded
         Attempt     int              NOT NULL,
         NominalTime datetime2(6)     NOT NULL,
         DueAt       datetime2(6)     NOT NULL,
@@ -145,10 +174,12 @@ BEGIN
 
         CONSTRAINT PK_Runs PRIMARY KEY NONCLUSTERED (JobId, Fence),
         CONSTRAINT CK_Runs_Outcome CHECK (Outcome IN (
-            N'succeeded', N'cancelled', N'skipped', N'failed', N'snoozed', N'released', N'abandoned', N'lost', N'discarded'))
+            N'succeeded', N'cancelled', N'skipped', N'failed', N'snoozed', N'released',
+            N'abandoned', N'lost', N'discarded'
+        ))
     );
 
-    -- Written at its end, pruned from its beginning, listed backwards: the ledger lies in the order of time.
+    -- Rows are added at the end, pruned at the beginning and listed backwards: in order of time.
     CREATE CLUSTERED INDEX IX_Runs_Finished ON reltask.Runs (FinishedAt);
 
     -- Each slot ends exactly once.
@@ -176,7 +207,7 @@ BEGIN
     );
 END;
 
--- Last: the version that this script leads to. A newer one stays.
+-- Last, the version that this script leads to. A newer one stays.
 UPDATE reltask.Meta SET SchemaVersion = 1, MigratedAt = SYSUTCDATETIME() WHERE SchemaVersion < 1;
 INSERT INTO reltask.Meta (SchemaVersion)
 SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM reltask.Meta WITH (UPDLOCK, HOLDLOCK));

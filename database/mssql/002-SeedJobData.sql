@@ -1,9 +1,11 @@
--- A sample: one recurring job of the task "SampleTask", every ten minutes, due at once, with a lock timeout of two
--- minutes. Running it again changes nothing. Workers claim it if their app has a task of that name, as the sample has:
+-- A sample: one recurring job of the task "SampleTask", every ten minutes, due at once, with a lock
+-- timeout of two minutes. It can be run again without effect. A worker claims the job if its app
+-- has a task of that name, as the sample app has:
 --
 --     reltask worker reltask.sample:app
 --
--- Your own jobs are made in the same way: the id, the queue, the interval and all else have defaults.
+-- Insert your own jobs in the same way. All other columns, such as id, queue and interval, have
+-- defaults.
 
 SET NOCOUNT ON;
 SET QUOTED_IDENTIFIER ON;
@@ -17,6 +19,7 @@ WHERE NOT EXISTS (
     WHERE JobName = N'SampleTask' AND JobKey IS NULL AND Recurring = 1
 );
 
-SELECT Id, JobName, NextRunTime, LastRunTime, LockedBy, LockedAt, LockTimeoutMinutes, IntervalMinutes
+SELECT Id, JobName, NextRunTime, LastRunTime, LockedBy, LockedAt, LockTimeoutMinutes,
+       IntervalMinutes
 FROM reltask.Jobs
 WHERE JobName = N'SampleTask';

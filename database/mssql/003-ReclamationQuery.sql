@@ -1,16 +1,18 @@
--- Which claims have expired, and what every reltask worker does about them. For a person's eyes: workers reclaim by
--- themselves, and need no help.
+-- Which claims have expired, and what every worker does about them. For people: workers reclaim
+-- jobs themselves, and need no help.
 --
--- A claim is stale when no heartbeat has arrived for as long as the lock timeout that was copied into the claim:
+-- A claim has expired when no heartbeat has arrived for the lock timeout that was copied at the
+-- claim:
 --
---     LockedBy IS NOT NULL           somebody holds it
---     LockExpiresAt < @now           HeartbeatAt + ClaimTimeoutMs has passed, by the clock of the database
+--     LockedBy IS NOT NULL           a worker holds the job
+--     LockExpiresAt < @now           HeartbeatAt + ClaimTimeoutMs has passed, by database time
 --
--- LockedAt would not do: it says when the claim began, and a long task renews its claim many times.
+-- LockedAt is not enough: it is when the claim began, and a long task renews its claim many times.
 --
--- Safe beside a living owner: the UPDATE asks again for what the SELECT has seen. A row that was renewed or completed in
--- the meantime no longer matches, because every renewal and every new claim moves LockExpiresAt beyond @now. The hints
--- only keep this from queueing behind rows that somebody is writing just now; nothing depends on them.
+-- This is safe beside a live owner. The UPDATE repeats the condition of the SELECT: a row that was
+-- renewed or completed meanwhile no longer matches, because every renewal and every new claim moves
+-- LockExpiresAt beyond @now. The hints only avoid waiting for rows that are being written.
+-- Correctness does not depend on them.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -19,13 +21,13 @@ SET ANSI_NULLS ON;
 
 DECLARE @now datetime2(6) = SYSUTCDATETIME();
 
--- 1. What is stale now.
+-- 1. The claims that have expired.
 SELECT Id, JobName, LockedBy, Fence, Attempt, HeartbeatAt, LockExpiresAt
 FROM reltask.Jobs
 WHERE LockedBy IS NOT NULL AND LockExpiresAt < @now
 ORDER BY LockExpiresAt;
 
--- 2. Taking all of them away by hand, at most 1000 at a time.
+-- 2. Reclaim them by hand, at most 1000 at a time.
 DECLARE @expired TABLE (
     Id          uniqueidentifier NOT NULL PRIMARY KEY,
     Fence       bigint           NOT NULL,
@@ -39,12 +41,19 @@ DECLARE @expired TABLE (
     DueAt       datetime2(6)     NOT NULL,
     LockedAt    datetime2(6)     NOT NULL
 );
-DECLARE @freed TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY, Fence bigint NOT NULL, DeadAt datetime2(6) NULL);
+DECLARE @freed TABLE (
+    Id     uniqueidentifier NOT NULL PRIMARY KEY,
+    Fence  bigint           NOT NULL,
+    DeadAt datetime2(6)     NULL
+);
 
 BEGIN TRANSACTION;
 
-INSERT INTO @expired (Id, Fence, SlotNo, JobName, JobKey, Queue, LockedBy, Attempt, NextRunTime, DueAt, LockedAt)
-SELECT TOP (1000) Id, Fence, SlotNo, JobName, JobKey, Queue, LockedBy, Attempt, NextRunTime, DueAt, LockedAt
+INSERT INTO @expired (
+    Id, Fence, SlotNo, JobName, JobKey, Queue, LockedBy, Attempt, NextRunTime, DueAt, LockedAt
+)
+SELECT TOP (1000)
+       Id, Fence, SlotNo, JobName, JobKey, Queue, LockedBy, Attempt, NextRunTime, DueAt, LockedAt
 FROM reltask.Jobs WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 WHERE LockedBy IS NOT NULL AND LockExpiresAt < @now
 ORDER BY LockExpiresAt;
@@ -66,14 +75,17 @@ WHERE Id IN (SELECT Id FROM @expired)
 
 INSERT INTO reltask.Runs (
     JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
-    NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error)
-SELECT expired.Id, expired.Fence, expired.SlotNo, expired.JobName, expired.JobKey, expired.Queue, expired.LockedBy,
-       expired.Attempt, expired.NextRunTime, expired.DueAt, expired.LockedAt, @now, N'lost', N'reclaimed by hand'
+    NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error
+)
+SELECT expired.Id, expired.Fence, expired.SlotNo, expired.JobName, expired.JobKey, expired.Queue,
+       expired.LockedBy, expired.Attempt, expired.NextRunTime, expired.DueAt, expired.LockedAt,
+       @now, N'lost', N'reclaimed by hand'
 FROM @expired AS expired
 JOIN @freed AS freed ON freed.Id = expired.Id AND freed.Fence = expired.Fence;
 
 COMMIT TRANSACTION;
 
-SELECT expired.Id, expired.JobName, expired.LockedBy AS TakenFrom, CASE WHEN freed.DeadAt IS NULL THEN 0 ELSE 1 END AS Dead
+SELECT expired.Id, expired.JobName, expired.LockedBy AS TakenFrom,
+       CASE WHEN freed.DeadAt IS NULL THEN 0 ELSE 1 END AS Dead
 FROM @expired AS expired
 JOIN @freed AS freed ON freed.Id = expired.Id AND freed.Fence = expired.Fence;

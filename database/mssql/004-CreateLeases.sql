@@ -1,9 +1,10 @@
--- Leases, metrics, and a mark for dead workers. Run it after 001, as the same user; running it again changes nothing.
+-- Leases, metrics, and a mark for dead workers. Run it after 001, as the same user. It can be run
+-- again: an existing table stays as it is.
 --
--- Leases        one row per name: who leads, under which term, until when; the row stays, so that the term goes on
--- LeaseWaiters  who waits for which lease: nothing but a hint about when to try next
--- Metrics       the ledger counted by minute and task; outlives the ledger's own rows
--- Workers       gets DeadAt: when somebody noticed that a worker gave no sign of life for as long as it had promised
+-- Leases        one row per name: holder, term, expiry; never deleted, so that the term grows
+-- LeaseWaiters  which candidates wait for which lease: only a hint about the next try
+-- Metrics       the ledger counted by minute and task; kept longer than the ledger's rows
+-- Workers       gets DeadAt: when it was noticed that AliveUntil had passed
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -16,20 +17,21 @@ IF OBJECT_ID(N'reltask.Leases', N'U') IS NULL
 BEGIN
     CREATE TABLE reltask.Leases (
         Name        nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
-        Holder      nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,  -- null: given back, free to take
-        Acquisition uniqueidentifier NULL,                  -- which of the holder's tries won it
-        Term        bigint           NOT NULL,              -- grows by one at every acquisition
+        Holder      nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,  -- null: given back
+        Acquisition uniqueidentifier NULL,                  -- which of the holder's tries
+        Term        bigint           NOT NULL,              -- + 1 at every acquisition
         AcquiredAt  datetime2(6)     NOT NULL,
         HeartbeatAt datetime2(6)     NOT NULL,
         TtlMs       bigint           NOT NULL,
-        ExpiresAt   datetime2(6)     NOT NULL,              -- HeartbeatAt + TtlMs, or when it was given back
-        Metadata    nvarchar(max)    NOT NULL CONSTRAINT DF_Leases_Metadata DEFAULT N'{}',  -- what its holder publishes
+        ExpiresAt   datetime2(6)     NOT NULL,              -- or when it was given back
+        Metadata    nvarchar(max)    NOT NULL CONSTRAINT DF_Leases_Metadata DEFAULT N'{}',
 
         CONSTRAINT PK_Leases PRIMARY KEY (Name),
         CONSTRAINT CK_Leases_Ttl CHECK (TtlMs > 0),
         CONSTRAINT CK_Leases_Metadata CHECK (ISJSON(Metadata) = 1),
         CONSTRAINT CK_Leases_HolderIsWhole CHECK (
-            (Holder IS NULL AND Acquisition IS NULL) OR (Holder IS NOT NULL AND Acquisition IS NOT NULL)
+            (Holder IS NULL AND Acquisition IS NULL)
+            OR (Holder IS NOT NULL AND Acquisition IS NOT NULL)
         )
     );
 END;
@@ -37,7 +39,7 @@ END;
 IF OBJECT_ID(N'reltask.LeaseWaiters', N'U') IS NULL
 BEGIN
     CREATE TABLE reltask.LeaseWaiters (
-        Name         nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,  -- of the lease, which may not exist yet
+        Name         nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,  -- of the lease
         Holder       nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL,
         WaitingUntil datetime2(6)    NOT NULL,
 
@@ -48,23 +50,27 @@ END;
 IF OBJECT_ID(N'reltask.Metrics', N'U') IS NULL
 BEGIN
     CREATE TABLE reltask.Metrics (
-        Minute      datetime2(6)     NOT NULL,              -- in which the runs ended
+        Minute      datetime2(6)     NOT NULL,              -- when the runs ended
         JobName     nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL,
         Succeeded   bigint           NOT NULL,
         Failed      bigint           NOT NULL,              -- failed, lost and abandoned
-        Seconds     float            NOT NULL,              -- sum of the durations, claim to end
+        Seconds     float            NOT NULL,              -- sum, from claim to end
         SecondsMost float            NOT NULL,
-        Late        float            NOT NULL,              -- sum of the lateness, due time to claim
+        Late        float            NOT NULL,              -- sum, from due time to claim
         LateMost    float            NOT NULL,
 
         CONSTRAINT PK_Metrics PRIMARY KEY (Minute, JobName)
     );
 END;
 
-IF NOT EXISTS (SELECT 1 FROM sys.columns WHERE object_id = OBJECT_ID(N'reltask.Workers', N'U') AND name = N'DeadAt')
+IF NOT EXISTS (
+    SELECT 1
+    FROM sys.columns
+    WHERE object_id = OBJECT_ID(N'reltask.Workers', N'U') AND name = N'DeadAt'
+)
     ALTER TABLE reltask.Workers ADD DeadAt datetime2(6) NULL;
 
--- Last: the version that this script leads to. A newer one stays.
+-- Last, the version that this script leads to. A newer one stays.
 UPDATE reltask.Meta SET SchemaVersion = 4, MigratedAt = SYSUTCDATETIME() WHERE SchemaVersion < 4;
 
 COMMIT TRANSACTION;

@@ -1,5 +1,6 @@
--- Removes reltask from this database: jobs, ledger, workers, leases and metrics are gone for good. Stop the workers first.
--- The roles of permissions.sql stay, with their members. To remove one:  DROP ROLE reltask_run;  once it has none.
+-- Remove reltask from this database, with all jobs, the ledger, workers, leases and metrics. Stop
+-- the workers first. The roles of permissions.sql stay, with their members. To remove one that has
+-- no members:  DROP ROLE reltask_run;
 
 SET NOCOUNT ON;
 

@@ -1,8 +1,10 @@
--- Questions for a dashboard or an alert. Each only reads; reltask_read may ask them all.
+-- Queries for a dashboard or an alert. They only read; the role reltask_read may run them all.
 
--- 1. Who leads what, for how many seconds, and when the holder last showed a sign of life. Nobody leads what is not held.
+-- 1. The leaders: how long each has held its lease, and when it last sent a heartbeat. The leader
+--    is null if the lease is not held.
 SELECT lease.Name AS name,
-       CASE WHEN lease.Holder IS NOT NULL AND lease.ExpiresAt > SYSUTCDATETIME() THEN lease.Holder END AS leader,
+       CASE WHEN lease.Holder IS NOT NULL AND lease.ExpiresAt > SYSUTCDATETIME()
+            THEN lease.Holder END AS leader,
        lease.Term AS term,
        DATEDIFF(SECOND, lease.AcquiredAt, SYSUTCDATETIME()) AS held_for,
        DATEDIFF(SECOND, lease.HeartbeatAt, SYSUTCDATETIME()) AS last_beat,
@@ -10,50 +12,61 @@ SELECT lease.Name AS name,
        JSON_VALUE(lease.Metadata, '$.last_run') AS last_run,
        JSON_VALUE(lease.Metadata, '$.items') AS items,
        JSON_VALUE(lease.Metadata, '$.errors') AS errors,
-       (SELECT COUNT(*)
-        FROM reltask.LeaseWaiters AS waiter
-        WHERE waiter.Name = lease.Name AND waiter.WaitingUntil > SYSUTCDATETIME()) AS waiting
+       (
+           SELECT COUNT(*)
+           FROM reltask.LeaseWaiters AS waiter
+           WHERE waiter.Name = lease.Name AND waiter.WaitingUntil > SYSUTCDATETIME()
+       ) AS waiting
 FROM reltask.Leases AS lease
 ORDER BY lease.Name;
 
--- 2. Leaders that are stuck: alive enough to beat within the last 30 seconds, in office for more than 5 minutes, and no
---    round of work finished for as long. Only of those that publish when their last one was. Any row is an alert:
+-- 2. Stuck leaders: a heartbeat within the last 30 seconds, leader for more than 5 minutes, and no
+--    work finished for 5 minutes. Only those that publish when they last did. Any row is an alert:
 --    `reltask leases release NAME` takes the lease away.
-SELECT lease.Name AS name, lease.Holder AS holder, lease.Term AS term, lease.AcquiredAt AS acquired_at,
-       lease.HeartbeatAt AS heartbeat_at, JSON_VALUE(lease.Metadata, '$.last_run') AS last_run
+SELECT lease.Name AS name, lease.Holder AS holder, lease.Term AS term,
+       lease.AcquiredAt AS acquired_at, lease.HeartbeatAt AS heartbeat_at,
+       JSON_VALUE(lease.Metadata, '$.last_run') AS last_run
 FROM reltask.Leases AS lease
 WHERE lease.Holder IS NOT NULL
   AND lease.HeartbeatAt > DATEADD(SECOND, -30, SYSUTCDATETIME())
   AND lease.AcquiredAt < DATEADD(MINUTE, -5, SYSUTCDATETIME())
   AND (lease.Name = N'reltask:maintenance' OR JSON_VALUE(lease.Metadata, '$.last_run') IS NOT NULL)
   AND COALESCE(
-          CAST(SWITCHOFFSET(CAST(JSON_VALUE(lease.Metadata, '$.last_run') AS datetimeoffset(6)), '+00:00') AS datetime2(6)),
-          lease.AcquiredAt)
-      < DATEADD(MINUTE, -5, SYSUTCDATETIME())
+      CAST(
+          SWITCHOFFSET(
+              CAST(JSON_VALUE(lease.Metadata, '$.last_run') AS datetimeoffset(6)), '+00:00'
+          )
+          AS datetime2(6)
+      ),
+      lease.AcquiredAt
+  ) < DATEADD(MINUTE, -5, SYSUTCDATETIME())
 ORDER BY lease.Name;
 
--- 3. Leases that somebody waits for and nobody holds, for more than a minute past their end.
+-- 3. Leases that candidates wait for, and that have not been held for more than a minute.
 SELECT lease.Name AS name, lease.Term AS term, lease.ExpiresAt AS expires_at
 FROM reltask.Leases AS lease
 WHERE lease.ExpiresAt < DATEADD(MINUTE, -1, SYSUTCDATETIME())
   AND EXISTS (
       SELECT 1
       FROM reltask.LeaseWaiters AS waiter
-      WHERE waiter.Name = lease.Name AND waiter.WaitingUntil > SYSUTCDATETIME())
+      WHERE waiter.Name = lease.Name AND waiter.WaitingUntil > SYSUTCDATETIME()
+  )
 ORDER BY lease.Name;
 
--- 4. Workers that died: no sign of life for as long as they had promised, and no goodbye.
+-- 4. Dead workers: AliveUntil has passed without a shutdown.
 SELECT worker.Id AS id, worker.Host AS host, worker.Pid AS pid, worker.HeartbeatAt AS heartbeat_at,
        worker.DeadAt AS dead_at,
        (SELECT COUNT(*) FROM reltask.Jobs AS job WHERE job.LockedBy = worker.Id) AS still_claimed
 FROM reltask.Workers AS worker
-WHERE worker.StoppedAt IS NULL AND (worker.DeadAt IS NOT NULL OR worker.AliveUntil < SYSUTCDATETIME())
+WHERE worker.StoppedAt IS NULL
+  AND (worker.DeadAt IS NOT NULL OR worker.AliveUntil < SYSUTCDATETIME())
 ORDER BY worker.HeartbeatAt;
 
 -- 5. The last hour by task: runs, failures in percent, mean duration and mean lateness in seconds.
 SELECT metric.JobName AS task,
        SUM(metric.Succeeded + metric.Failed) AS runs,
-       ROUND(100.0 * SUM(metric.Failed) / SUM(metric.Succeeded + metric.Failed), 1) AS failed_percent,
+       ROUND(100.0 * SUM(metric.Failed) / SUM(metric.Succeeded + metric.Failed), 1)
+           AS failed_percent,
        SUM(metric.Seconds) / SUM(metric.Succeeded + metric.Failed) AS mean_seconds,
        SUM(metric.Late) / SUM(metric.Succeeded + metric.Failed) AS mean_late
 FROM reltask.Metrics AS metric

@@ -1,17 +1,20 @@
--- Four roles of this database, from the most to the least trusted. Run it after `reltask migrate`, as a user who may create
--- roles (db_owner); run it again after each later migration. Running it again changes nothing.
+-- Four roles of this database, from the most to the least privileged. Run it after `reltask
+-- migrate`, as a user who may create roles (db_owner), and again after each later migration.
 --
--- The first run makes reltask_migrate the owner of the schema. With a change of owner SQL Server drops every grant on the
--- tables in it. Those that stand below are given again in the same transaction, so nobody misses them; grants of your own
--- on these tables have to be given again by hand. Where the owner is right already, no grant is dropped.
+-- The first run makes reltask_migrate the owner of the schema. A change of owner drops every grant
+-- on the tables in the schema. The grants below are made again in the same transaction, so no
+-- session misses them; your own grants on these tables must be made again by hand. If the owner is
+-- already right, no grant is dropped.
 --
---     reltask_migrate   owns the schema and may change it; for the one who deploys
---     reltask_run       workers: claims, settles, leads, reads; cannot rewrite the ledger, nor change the tables
---     reltask_enqueue   web applications: adds jobs; cannot read arguments, change, claim or remove anything
---     reltask_read      dashboards and people: sees everything, changes nothing
+--     reltask_migrate   owns the schema and may change it; for deployments
+--     reltask_run       workers: claim, settle, lead, read; cannot update the ledger or change the
+--                       tables
+--     reltask_enqueue   web applications: insert jobs; cannot read arguments, or update, claim or
+--                       delete anything
+--     reltask_read      dashboards and people: read everything, write nothing
 --
--- Nobody logs in as one of these. Make a user of a managed identity, an application, a group or a person of Microsoft
--- Entra ID, by its display name and without any password, and give it a role:
+-- These roles cannot log in. Create a user for a managed identity, an application, a group or a
+-- person of Microsoft Entra ID, by its display name and without a password, and give it a role:
 --
 --     CREATE USER [my-worker] FROM EXTERNAL PROVIDER;
 --     ALTER ROLE reltask_run ADD MEMBER [my-worker];
@@ -24,15 +27,17 @@ IF DATABASE_PRINCIPAL_ID(N'reltask_run') IS NULL CREATE ROLE reltask_run;
 IF DATABASE_PRINCIPAL_ID(N'reltask_enqueue') IS NULL CREATE ROLE reltask_enqueue;
 IF DATABASE_PRINCIPAL_ID(N'reltask_read') IS NULL CREATE ROLE reltask_read;
 
--- Workers may be running: they see all of the old grants, or all of the new ones.
+-- Workers may be running: they see either all of the old grants or all of the new ones.
 BEGIN TRANSACTION;
 
--- The owner comes first: a change of owner takes grants away. Babelfish knows neither statement.
+-- The owner comes first, because a change of owner drops grants. Babelfish has neither statement.
 IF SERVERPROPERTY('Babelfish') IS NULL
 BEGIN
     IF NOT EXISTS (
-        SELECT 1 FROM sys.schemas
-        WHERE schema_id = SCHEMA_ID(N'reltask') AND principal_id = DATABASE_PRINCIPAL_ID(N'reltask_migrate')
+        SELECT 1
+        FROM sys.schemas
+        WHERE schema_id = SCHEMA_ID(N'reltask')
+          AND principal_id = DATABASE_PRINCIPAL_ID(N'reltask_migrate')
     )
         EXEC (N'ALTER AUTHORIZATION ON SCHEMA::reltask TO reltask_migrate');
     EXEC (N'GRANT CREATE TABLE TO reltask_migrate');
@@ -42,8 +47,9 @@ GRANT SELECT ON reltask.Meta TO reltask_run;
 GRANT SELECT ON reltask.Meta TO reltask_enqueue;
 GRANT SELECT ON reltask.Meta TO reltask_read;
 
--- Workers. Of the ledger they can add rows and prune them, but not rewrite one; that none younger than an hour is pruned
--- is kept by the statement alone. The row of a lease is never removed, because its term must go on.
+-- Workers. They can insert and prune ledger rows, but not update them; only the statement itself
+-- keeps rows younger than an hour. The row of a lease is never deleted, because its term must keep
+-- growing.
 GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Jobs TO reltask_run;
 GRANT SELECT, INSERT, DELETE ON reltask.Runs TO reltask_run;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Workers TO reltask_run;
@@ -51,8 +57,9 @@ GRANT SELECT, INSERT, UPDATE ON reltask.Leases TO reltask_run;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.LeaseWaiters TO reltask_run;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Metrics TO reltask_run;
 
--- Enqueue only. Of what is there it sees ids and names, so that a repeated insert is recognised. SQL Server cannot grant
--- INSERT by column: this role could add a job of its own that looks claimed. It cannot touch any other.
+-- Enqueue only. It reads ids and names, to recognise a repeated insert. SQL Server cannot grant
+-- INSERT by column: this role could insert a job that looks claimed, but it cannot change other
+-- jobs.
 GRANT INSERT ON reltask.Jobs TO reltask_enqueue;
 GRANT SELECT ON reltask.Jobs (Id, JobName, JobKey, Recurring) TO reltask_enqueue;
 GRANT SELECT ON reltask.Runs (JobId) TO reltask_enqueue;

@@ -1,8 +1,9 @@
--- reltask on PostgreSQL 14 or newer. Run as the owner of the schema; running it again changes nothing.
+-- reltask on PostgreSQL 14 or newer. Run it as the owner of the schema. It can be run again: an
+-- existing table stays as it is.
 --
--- jobs     one row per job: what to run, when it is due, and who holds it now
--- runs     the ledger: one row per run that has ended; (job_id, slot_no) ends at most once, by constraint
--- workers  who is alive, and which tasks they know
+-- jobs     one row per job: what to run, when it is due, and which worker holds it
+-- runs     the ledger: one row per ended run; (job_id, slot_no) ends at most once, by constraint
+-- workers  the workers, until when each is alive, and the tasks that it knows
 -- meta     the version of this schema
 
 create schema if not exists reltask;
@@ -16,36 +17,37 @@ create table if not exists reltask.meta (
 create table if not exists reltask.jobs (
     id               uuid        primary key,
     task             text        not null,
-    key              text,                              -- one of several schedules of a task, or a unique one-off
+    key              text,                              -- names one schedule or one-off of a task
     queue            text        not null default 'default',
     priority         smallint    not null default 5 check (priority between 0 and 9),
     args             json        not null default '{}',
-    schedule         text,                              -- null: a one-off, removed when its slot is done
+    schedule         text,                              -- null: a one-off, deleted at its end
     declaration      text,                              -- hash of the declaration in code
     app_version      text,                              -- of the app that declared it
     max_attempts     integer     check (max_attempts > 0),
-    lock_timeout_ms  bigint      check (lock_timeout_ms > 0),   -- null: the claiming worker's setting
+    lock_timeout_ms  bigint      check (lock_timeout_ms > 0), -- null: the worker's setting
     created_at       timestamptz not null default clock_timestamp(),
 
-    -- the slot
+    -- The slot.
     slot_no          bigint      not null default 1,
-    next_run_time    timestamptz not null,              -- nominal time; changes only when the slot is done
-    not_before       timestamptz,                       -- moved by backoff, snooze and run-now
-    due_at           timestamptz not null generated always as (coalesce(not_before, next_run_time)) stored,
-    slot_started_at  timestamptz,                       -- first claim of this slot: what "every" counts from
+    next_run_time    timestamptz not null,              -- nominal; changes when the slot ends
+    not_before       timestamptz,                       -- set by backoff, snooze and run-now
+    due_at           timestamptz not null
+                     generated always as (coalesce(not_before, next_run_time)) stored,
+    slot_started_at  timestamptz,                       -- first claim: "every" counts from it
     last_run_time    timestamptz,
-    attempt          integer     not null default 0,    -- claims of this slot, less those given back
+    attempt          integer     not null default 0,    -- claims, less those given back
     paused_at        timestamptz,
     dead_at          timestamptz,
     losses           integer     not null default 0,    -- runs in a row that lost their lock
-    isolated         boolean     not null default false, -- two or more: one such job per worker at a time
+    isolated         boolean     not null default false, -- two or more in a row
 
-    -- the claim
+    -- The claim.
     locked_by        text,
     locked_at        timestamptz,
     heartbeat_at     timestamptz,
-    claim_timeout_ms bigint,                            -- the lock timeout as copied at the claim
-    lock_expires_at  timestamptz,                       -- heartbeat_at + claim_timeout_ms, for the index
+    claim_timeout_ms bigint,                            -- lock timeout, copied at the claim
+    lock_expires_at  timestamptz,                       -- heartbeat_at + claim_timeout_ms
     claim_token      uuid,
     fence            bigint      not null default 0,
     progress         json,
@@ -56,26 +58,28 @@ create table if not exists reltask.jobs (
         and (locked_by is null) = (lock_expires_at is null)
     )
 ) with (
-    -- rows are claimed, renewed and removed all the time: leave room for updates in place, vacuum early
+    -- Rows are claimed, renewed and deleted often: leave room for updates in place, vacuum early.
     fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Two schedules, or two unique one-offs, of one task never share a key.
+-- Two schedules, or two one-offs with a key, of one task never share a key.
 create unique index if not exists jobs_name on reltask.jobs (task, coalesce(key, ''))
     where schedule is not null or key is not null;
 
--- What a claim looks through: one lane per (isolated, queue, task, priority), in order of due time.
+-- For claims: one lane per (isolated, queue, task, priority), in order of due time.
 create index if not exists jobs_claimable
     on reltask.jobs (isolated, queue, task, priority, due_at)
     where locked_by is null and paused_at is null and dead_at is null;
 
--- Whose locks end next. It is also what finds all that is held: each further index would cost every claim and beat.
-create index if not exists jobs_expiring on reltask.jobs (lock_expires_at) where locked_by is not null;
+-- The next lock expiry, and all claimed rows. An index by owner would cost every claim and
+-- heartbeat.
+create index if not exists jobs_expiring on reltask.jobs (lock_expires_at)
+    where locked_by is not null;
 
--- Dead letters, listed by people.
+-- For lists of dead jobs.
 create index if not exists jobs_dead on reltask.jobs (dead_at) where dead_at is not null;
 
 create table if not exists reltask.runs (
@@ -85,14 +89,16 @@ create table if not exists reltask.runs (
     task         text        not null,
     key          text,
     queue        text        not null,
-    worker       text,                                  -- null: no worker ran it (skipped or discarded)
+    worker       text,                                  -- null: skipped or discarded
     attempt      integer     not null,
     nominal_time timestamptz not null,
     due_at       timestamptz not null,
     claimed_at   timestamptz,
     finished_at  timestamptz not null,
     outcome      text        not null check (outcome in (
-        'succeeded', 'cancelled', 'skipped', 'failed', 'snoozed', 'released', 'abandoned', 'lost', 'discarded')),
+        'succeeded', 'cancelled', 'skipped', 'failed', 'snoozed', 'released', 'abandoned', 'lost',
+        'discarded'
+    )),
     error        text,
     result       json,
     primary key (job_id, fence)
@@ -119,7 +125,7 @@ create table if not exists reltask.workers (
     stopped_at   timestamptz
 );
 
--- Last: the version that this script leads to. A newer one stays.
+-- Last, the version that this script leads to. A newer one stays.
 insert into reltask.meta as meta (schema_version) values (1)
 on conflict (only_row) do update
 set schema_version = excluded.schema_version, migrated_at = excluded.migrated_at

@@ -1,5 +1,6 @@
--- A sample: one recurring job of the task "SampleTask", every ten minutes, due at once, with a lock timeout of two
--- minutes. Running it again changes nothing. Workers claim it if their app has a task of that name, as the sample has:
+-- A sample: one recurring job of the task "SampleTask", every ten minutes, due at once, with a lock
+-- timeout of two minutes. It can be run again without effect. A worker claims the job if its app
+-- has a task of that name, as the sample app has:
 --
 --     reltask worker reltask.sample:app
 

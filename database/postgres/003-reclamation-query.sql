@@ -1,21 +1,22 @@
--- Which claims have expired, and what every reltask worker does about them. For a person's eyes: workers run
--- stores/postgres/sql/reclaim_jobs.sql by themselves, and need no help.
+-- Which claims have expired, and what every worker does about them. For people: workers run
+-- stores/postgres/sql/reclaim_jobs.sql themselves, and need no help.
 --
--- A claim is stale when no heartbeat has arrived for as long as the lock timeout that was copied into the claim:
+-- A claim has expired when no heartbeat has arrived for the lock timeout that was copied at the
+-- claim:
 --
---     locked_by is not null          somebody holds it
+--     locked_by is not null          a worker holds the job
 --     lock_expires_at < now          heartbeat_at + claim_timeout_ms has passed
 --
--- A row lock and the second look that comes with it make this safe beside a living owner: a row that was renewed or
--- completed in the meantime no longer matches, and a row that somebody is writing just now is skipped.
+-- This is safe beside a live owner. The row lock checks the condition again: a row that was renewed
+-- or completed meanwhile no longer matches, and a row that is being written is skipped.
 
--- 1. What is stale now.
+-- 1. The claims that have expired.
 select id, task, locked_by, fence, attempt, heartbeat_at, lock_expires_at
 from reltask.jobs
 where locked_by is not null and lock_expires_at < statement_timestamp()
 order by lock_expires_at;
 
--- 2. Taking all of them away by hand.
+-- 2. Reclaim all of them by hand.
 with
 expired as materialized (
     select *
@@ -28,7 +29,8 @@ expired as materialized (
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
-        nominal_time, due_at, claimed_at, finished_at, outcome, error)
+        nominal_time, due_at, claimed_at, finished_at, outcome, error
+    )
     select id, fence, slot_no, task, key, queue, locked_by, attempt,
            next_run_time, due_at, locked_at, clock_timestamp(), 'lost', 'reclaimed by hand'
     from expired

@@ -1,5 +1,5 @@
--- Removes reltask from this database: jobs, ledger, workers, leases and metrics are gone for good. Stop the workers
--- first.
--- The roles of permissions.sql belong to the whole server and may be used by other databases; they are left alone.
+-- Remove reltask from this database, with all jobs, the ledger, workers, leases and metrics. Stop
+-- the workers first. The roles of permissions.sql stay: they belong to the whole server, and other
+-- databases may use them.
 
 drop schema if exists reltask cascade;

@@ -1,8 +1,10 @@
--- Questions for a dashboard or an alert. Each only reads; reltask_read may ask them all.
+-- Queries for a dashboard or an alert. They only read; the role reltask_read may run them all.
 
--- 1. Who leads what, for how long, and when the holder last showed a sign of life. Nobody leads what is not held.
+-- 1. The leaders: how long each has held its lease, and when it last sent a heartbeat. The leader
+--    is null if the lease is not held.
 select lease.name,
-       case when lease.holder is not null and lease.expires_at > statement_timestamp() then lease.holder end as leader,
+       case when lease.holder is not null and lease.expires_at > statement_timestamp()
+            then lease.holder end as leader,
        lease.term,
        statement_timestamp() - lease.acquired_at as held_for,
        statement_timestamp() - lease.heartbeat_at as last_beat,
@@ -10,14 +12,16 @@ select lease.name,
        lease.metadata ->> 'last_run' as last_run,
        lease.metadata ->> 'items' as items,
        lease.metadata ->> 'errors' as errors,
-       (select count(*)
-        from reltask.lease_waiters as waiter
-        where waiter.name = lease.name and waiter.waiting_until > statement_timestamp()) as waiting
+       (
+           select count(*)
+           from reltask.lease_waiters as waiter
+           where waiter.name = lease.name and waiter.waiting_until > statement_timestamp()
+       ) as waiting
 from reltask.leases as lease
 order by lease.name;
 
--- 2. Leaders that are stuck: alive enough to beat within the last 30 seconds, in office for more than 5 minutes, and no
---    round of work finished for as long. Only of those that publish when their last one was. Any row is an alert:
+-- 2. Stuck leaders: a heartbeat within the last 30 seconds, leader for more than 5 minutes, and no
+--    work finished for 5 minutes. Only those that publish when they last did. Any row is an alert:
 --    `reltask leases release NAME` takes the lease away.
 select lease.name, lease.holder, lease.term, lease.acquired_at, lease.heartbeat_at,
        (lease.metadata ->> 'last_run')::timestamptz as last_run
@@ -30,16 +34,17 @@ where lease.holder is not null
       < statement_timestamp() - interval '5 minutes'
 order by lease.name;
 
--- 3. Leases that somebody waits for and nobody holds, for more than a minute past their end.
+-- 3. Leases that candidates wait for, and that have not been held for more than a minute.
 select lease.name, lease.term, lease.expires_at
 from reltask.leases as lease
 where lease.expires_at < statement_timestamp() - interval '1 minute'
   and exists (
-    select from reltask.lease_waiters as waiter
-    where waiter.name = lease.name and waiter.waiting_until > statement_timestamp())
+      select from reltask.lease_waiters as waiter
+      where waiter.name = lease.name and waiter.waiting_until > statement_timestamp()
+  )
 order by lease.name;
 
--- 4. Workers that died: no sign of life for as long as they had promised, and no goodbye.
+-- 4. Dead workers: alive_until has passed without a shutdown.
 select worker.id, worker.host, worker.pid, worker.heartbeat_at, worker.dead_at,
        coalesce(held.jobs, 0) as still_claimed
 from reltask.workers as worker
@@ -49,13 +54,15 @@ left join (
     where locked_by is not null
     group by locked_by
 ) as held on held.locked_by = worker.id
-where worker.stopped_at is null and (worker.dead_at is not null or worker.alive_until < statement_timestamp())
+where worker.stopped_at is null
+  and (worker.dead_at is not null or worker.alive_until < statement_timestamp())
 order by worker.heartbeat_at;
 
 -- 5. The last hour by task: runs, failures in percent, mean duration and mean lateness in seconds.
 select metric.task,
        sum(metric.succeeded + metric.failed) as runs,
-       round(100.0 * sum(metric.failed) / sum(metric.succeeded + metric.failed), 1) as failed_percent,
+       round(100.0 * sum(metric.failed) / sum(metric.succeeded + metric.failed), 1)
+           as failed_percent,
        sum(metric.seconds) / sum(metric.succeeded + metric.failed) as mean_seconds,
        sum(metric.late) / sum(metric.succeeded + metric.failed) as mean_late
 from reltask.metrics as metric

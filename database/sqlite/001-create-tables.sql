@@ -1,51 +1,57 @@
--- reltask on SQLite 3.35 or newer. Running it again changes nothing; reltask runs it by itself.
+-- reltask on SQLite 3.35 or newer. reltask runs it itself. It can be run again: an existing table
+-- stays as it is.
 --
--- Times are whole microseconds since 1970-01-01 UTC. To read one: datetime(due_at / 1e6, 'unixepoch').
+-- Times are microseconds since 1970-01-01 UTC. To read one: datetime(due_at / 1e6, 'unixepoch').
 --
--- reltask_jobs     one row per job: what to run, when it is due, and who holds it now
--- reltask_runs     the ledger: one row per run that has ended; (job_id, slot_no) ends at most once, by constraint
--- reltask_workers  who is alive, and which tasks they know
+-- reltask_jobs     one row per job: what to run, when it is due, and which worker holds it
+-- reltask_runs     the ledger: one row per ended run; (job_id, slot_no) ends at most once
+-- reltask_workers  the workers, until when each is alive, and the tasks that it knows
 -- reltask_meta     the version of this schema
 
 create table if not exists reltask_meta (
     only_row       integer primary key default 1 check (only_row = 1),
     schema_version integer not null,
-    migrated_at    integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000)
+    migrated_at    integer not null default (
+        cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
+    )
 );
 
 create table if not exists reltask_jobs (
     id               text    primary key,
     task             text    not null,
-    key              text,                              -- one of several schedules of a task, or a unique one-off
+    key              text,                              -- names one schedule or one-off of a task
     queue            text    not null default 'default',
     priority         integer not null default 5 check (priority between 0 and 9),
     args             text    not null default '{}',
-    schedule         text,                              -- null: a one-off, removed when its slot is done
+    schedule         text,                              -- null: a one-off, deleted at its end
     declaration      text,                              -- hash of the declaration in code
     app_version      text,                              -- of the app that declared it
     max_attempts     integer check (max_attempts > 0),
-    lock_timeout_ms  integer check (lock_timeout_ms > 0),   -- null: the claiming worker's setting
-    created_at       integer not null default (cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000),
+    lock_timeout_ms  integer check (lock_timeout_ms > 0), -- null: the worker's setting
+    created_at       integer not null default (
+        cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
+    ),
 
-    -- the slot
+    -- The slot.
     slot_no          integer not null default 1,
-    next_run_time    integer not null,                  -- nominal time; changes only when the slot is done
-    not_before       integer,                           -- moved by backoff, snooze and run-now
-    due_at           integer not null generated always as (coalesce(not_before, next_run_time)) stored,
-    slot_started_at  integer,                           -- first claim of this slot: what "every" counts from
+    next_run_time    integer not null,                  -- nominal; changes when the slot ends
+    not_before       integer,                           -- set by backoff, snooze and run-now
+    due_at           integer not null
+                     generated always as (coalesce(not_before, next_run_time)) stored,
+    slot_started_at  integer,                           -- first claim: "every" counts from it
     last_run_time    integer,
-    attempt          integer not null default 0,        -- claims of this slot, less those given back
+    attempt          integer not null default 0,        -- claims, less those given back
     paused_at        integer,
     dead_at          integer,
     losses           integer not null default 0,        -- runs in a row that lost their lock
-    isolated         integer not null default 0,        -- two or more: one such job per worker at a time
+    isolated         integer not null default 0,        -- two or more in a row
 
-    -- the claim
+    -- The claim.
     locked_by        text,
     locked_at        integer,
     heartbeat_at     integer,
-    claim_timeout_ms integer,                           -- the lock timeout as copied at the claim
-    lock_expires_at  integer,                           -- heartbeat_at + claim_timeout_ms, for the index
+    claim_timeout_ms integer,                           -- lock timeout, copied at the claim
+    lock_expires_at  integer,                           -- heartbeat_at + claim_timeout_ms
     claim_token      text,
     fence            integer not null default 0,
     progress         text,
@@ -57,20 +63,22 @@ create table if not exists reltask_jobs (
     )
 );
 
--- Two schedules, or two unique one-offs, of one task never share a key.
+-- Two schedules, or two one-offs with a key, of one task never share a key.
 create unique index if not exists reltask_jobs_name on reltask_jobs (task, coalesce(key, ''))
     where schedule is not null or key is not null;
 
--- What a claim looks through: one lane per (isolated, queue, task, priority), in order of due time.
+-- For claims: one lane per (isolated, queue, task, priority), in order of due time.
 create index if not exists reltask_jobs_claimable
     on reltask_jobs (isolated, queue, task, priority, due_at)
     where locked_by is null and paused_at is null and dead_at is null;
 
--- Whose locks end next, and what one worker holds.
-create index if not exists reltask_jobs_expiring on reltask_jobs (lock_expires_at) where locked_by is not null;
-create index if not exists reltask_jobs_held on reltask_jobs (locked_by) where locked_by is not null;
+-- The next lock expiry, and the jobs that one worker holds.
+create index if not exists reltask_jobs_expiring on reltask_jobs (lock_expires_at)
+    where locked_by is not null;
+create index if not exists reltask_jobs_held on reltask_jobs (locked_by)
+    where locked_by is not null;
 
--- Dead letters, listed by people.
+-- For lists of dead jobs.
 create index if not exists reltask_jobs_dead on reltask_jobs (dead_at) where dead_at is not null;
 
 create table if not exists reltask_runs (
@@ -80,14 +88,16 @@ create table if not exists reltask_runs (
     task         text    not null,
     key          text,
     queue        text    not null,
-    worker       text,                                  -- null: no worker ran it (skipped or discarded)
+    worker       text,                                  -- null: skipped or discarded
     attempt      integer not null,
     nominal_time integer not null,
     due_at       integer not null,
     claimed_at   integer,
     finished_at  integer not null,
     outcome      text    not null check (outcome in (
-        'succeeded', 'cancelled', 'skipped', 'failed', 'snoozed', 'released', 'abandoned', 'lost', 'discarded')),
+        'succeeded', 'cancelled', 'skipped', 'failed', 'snoozed', 'released', 'abandoned', 'lost',
+        'discarded'
+    )),
     error        text,
     result       text,
     primary key (job_id, fence)

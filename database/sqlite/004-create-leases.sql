@@ -1,22 +1,20 @@
--- Leases, metrics, and a mark for dead workers. Running it again changes nothing; reltask runs it by itself.
+-- Leases, metrics, and a mark for dead workers. reltask runs it itself. It can be run again.
 --
--- reltask_leases         one row per name: who leads, under which term, until when; the row stays, so that the term
---                        goes on
--- reltask_lease_waiters  who waits for which lease: nothing but a hint about when to try next
--- reltask_metrics        the ledger counted by minute and task; outlives the ledger's own rows
--- reltask_workers        gets dead_at: when somebody noticed that a worker gave no sign of life for as long as it had
---                        promised
+-- reltask_leases         one row per name: holder, term, expiry; never deleted, so its term grows
+-- reltask_lease_waiters  which candidates wait for which lease: only a hint about the next try
+-- reltask_metrics        the ledger counted by minute and task; kept longer than the ledger's rows
+-- reltask_workers        gets dead_at: when it was noticed that alive_until had passed
 
 create table if not exists reltask_leases (
     name         text    primary key,
     holder       text,                                  -- null: given back, free to take
-    acquisition  text,                                  -- which of the holder's tries won it
+    acquisition  text,                                  -- which of the holder's tries got it
     term         integer not null,                      -- grows by one at every acquisition
     acquired_at  integer not null,
     heartbeat_at integer not null,
     ttl_ms       integer not null check (ttl_ms > 0),
-    expires_at   integer not null,                      -- heartbeat_at + ttl_ms, or when it was given back
-    metadata     text    not null default '{}',         -- what its holder publishes: last_run, items, errors, …
+    expires_at   integer not null,                      -- heartbeat_at + ttl_ms, or the release
+    metadata     text    not null default '{}',         -- last_run, items, errors and others
 
     constraint leases_holder_is_whole check ((holder is null) = (acquisition is null))
 ) without rowid;
@@ -29,19 +27,19 @@ create table if not exists reltask_lease_waiters (
 ) without rowid;
 
 create table if not exists reltask_metrics (
-    minute       integer not null,                      -- in which the runs ended
+    minute       integer not null,                      -- when the runs ended
     task         text    not null,
     succeeded    integer not null,
     failed       integer not null,                      -- failed, lost and abandoned
-    seconds      real    not null,                      -- sum of the durations, claim to end
+    seconds      real    not null,                      -- sum of durations, claim to end
     seconds_most real    not null,
-    late         real    not null,                      -- sum of the lateness, due time to claim
+    late         real    not null,                      -- sum of lateness, due time to claim
     late_most    real    not null,
     primary key (minute, task)
 ) without rowid;
 
--- SQLite cannot add a column "if not exists", so the few rows move into a table that has it. Run again, this forgets
--- who was marked as dead, until the next look marks them anew.
+-- SQLite cannot add a column "if not exists", so the few rows are copied into a table that has it.
+-- Run again, this removes the marks of dead workers, until maintenance sets them again.
 drop table if exists reltask_workers_with_dead_at;
 
 create table reltask_workers_with_dead_at (
@@ -61,17 +59,19 @@ create table reltask_workers_with_dead_at (
 );
 
 insert into reltask_workers_with_dead_at (
-    id, host, pid, version, app_version, queues, tasks, concurrency, started_at, heartbeat_at, alive_until, stopped_at
+    id, host, pid, version, app_version, queues, tasks, concurrency, started_at, heartbeat_at,
+    alive_until, stopped_at
 )
-select id, host, pid, version, app_version, queues, tasks, concurrency, started_at, heartbeat_at, alive_until, stopped_at
-  from reltask_workers;
+select id, host, pid, version, app_version, queues, tasks, concurrency, started_at, heartbeat_at,
+       alive_until, stopped_at
+from reltask_workers;
 
 drop table reltask_workers;
 
 alter table reltask_workers_with_dead_at rename to reltask_workers;
 
--- Last: the version that this script leads to. A newer one stays.
+-- Last, the version that this script leads to. A newer one stays.
 insert into reltask_meta (only_row, schema_version) values (1, 4)
 on conflict (only_row) do update
-   set schema_version = excluded.schema_version, migrated_at = excluded.migrated_at
- where reltask_meta.schema_version < excluded.schema_version;
+set schema_version = excluded.schema_version, migrated_at = excluded.migrated_at
+where reltask_meta.schema_version < excluded.schema_version;

@@ -1,5 +1,5 @@
--- Remove reltask and everything it knows: jobs, the ledger, workers, leases, metrics. Nothing else in the file is
--- touched. Stop the workers first.
+-- Remove reltask from this file, with all jobs, the ledger, workers, leases and metrics. Other
+-- tables are not touched. Stop the workers first.
 
 drop table if exists reltask_metrics;
 drop table if exists reltask_lease_waiters;

@@ -1,89 +1,107 @@
--- Questions for a dashboard or an alert. Each only reads.
+-- Queries for a dashboard or an alert. They only read.
 
--- 1. Who leads what, for how many seconds, and how long ago the holder last showed a sign of life. Nobody leads what is
---    not held.
-with clock (now) as (
+-- 1. The leaders: how long each has held its lease, and when it last sent a heartbeat. The leader
+--    is null if the lease is not held.
+with
+clock (now) as (
     select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
 )
-select leases.name,
-       case when leases.holder is not null and leases.expires_at > clock.now then leases.holder end as leader,
-       leases.term,
-       (clock.now - leases.acquired_at) / 1e6  as held_for,
-       (clock.now - leases.heartbeat_at) / 1e6 as last_beat,
-       (leases.expires_at - clock.now) / 1e6   as time_left,
-       json_extract(leases.metadata, '$.last_run') as last_run,
-       json_extract(leases.metadata, '$.items')    as items,
-       json_extract(leases.metadata, '$.errors')   as errors,
-       (select count(*)
-          from reltask_lease_waiters as waiters
-         where waiters.name = leases.name and waiters.waiting_until > clock.now) as waiting
-  from reltask_leases as leases
-  join clock
- order by leases.name;
 
--- 2. Leaders that are stuck: alive enough to beat within the last 30 seconds, in office for more than 5 minutes, and no
---    round of work finished for as long. Only of those that publish when their last one was. Any row is an alert:
+select leases.name,
+       case when leases.holder is not null and leases.expires_at > clock.now
+            then leases.holder end as leader,
+       leases.term,
+       (clock.now - leases.acquired_at) / 1e6 as held_for,
+       (clock.now - leases.heartbeat_at) / 1e6 as last_beat,
+       (leases.expires_at - clock.now) / 1e6 as time_left,
+       json_extract(leases.metadata, '$.last_run') as last_run,
+       json_extract(leases.metadata, '$.items') as items,
+       json_extract(leases.metadata, '$.errors') as errors,
+       (
+           select count(*)
+           from reltask_lease_waiters as waiters
+           where waiters.name = leases.name and waiters.waiting_until > clock.now
+       ) as waiting
+from reltask_leases as leases
+join clock
+order by leases.name;
+
+-- 2. Stuck leaders: a heartbeat within the last 30 seconds, leader for more than 5 minutes, and no
+--    work finished for 5 minutes. Only those that publish when they last did. Any row is an alert:
 --    `reltask leases release NAME` takes the lease away.
-with clock (now) as (
+with
+clock (now) as (
     select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
 ),
+
 led (name, holder, term, acquired_at, heartbeat_at, last_run) as (
     select name, holder, term, acquired_at, heartbeat_at,
-           cast(round((julianday(json_extract(metadata, '$.last_run')) - 2440587.5) * 86400000) as integer) * 1000
-      from reltask_leases
-     where holder is not null
+           cast(
+               round((julianday(json_extract(metadata, '$.last_run')) - 2440587.5) * 86400000)
+               as integer
+           ) * 1000
+    from reltask_leases
+    where holder is not null
 )
+
 select led.name, led.holder, led.term,
-       datetime(led.acquired_at / 1e6, 'unixepoch')  as acquired_at,
+       datetime(led.acquired_at / 1e6, 'unixepoch') as acquired_at,
        datetime(led.heartbeat_at / 1e6, 'unixepoch') as heartbeat_at,
-       datetime(led.last_run / 1e6, 'unixepoch')     as last_run
-  from led
-  join clock
- where led.heartbeat_at > clock.now - 30 * 1000000
-   and led.acquired_at < clock.now - 300 * 1000000
-   and (led.name = 'reltask:maintenance' or led.last_run is not null)
-   and coalesce(led.last_run, led.acquired_at) < clock.now - 300 * 1000000
- order by led.name;
+       datetime(led.last_run / 1e6, 'unixepoch') as last_run
+from led
+join clock
+where led.heartbeat_at > clock.now - 30 * 1000000
+  and led.acquired_at < clock.now - 300 * 1000000
+  and (led.name = 'reltask:maintenance' or led.last_run is not null)
+  and coalesce(led.last_run, led.acquired_at) < clock.now - 300 * 1000000
+order by led.name;
 
--- 3. Leases that somebody waits for and nobody holds, for more than a minute past their end.
-with clock (now) as (
+-- 3. Leases that candidates wait for, and that have not been held for more than a minute.
+with
+clock (now) as (
     select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
 )
+
 select leases.name, leases.term, datetime(leases.expires_at / 1e6, 'unixepoch') as expires_at
-  from reltask_leases as leases
-  join clock
- where leases.expires_at < clock.now - 60 * 1000000
-   and exists (
-       select 1
-         from reltask_lease_waiters as waiters
-        where waiters.name = leases.name and waiters.waiting_until > clock.now
-   )
- order by leases.name;
+from reltask_leases as leases
+join clock
+where leases.expires_at < clock.now - 60 * 1000000
+  and exists (
+      select 1
+      from reltask_lease_waiters as waiters
+      where waiters.name = leases.name and waiters.waiting_until > clock.now
+  )
+order by leases.name;
 
--- 4. Workers that died: no sign of life for as long as they had promised, and no goodbye.
-with clock (now) as (
+-- 4. Dead workers: alive_until has passed without a shutdown.
+with
+clock (now) as (
     select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
 )
+
 select workers.id, workers.host, workers.pid,
        datetime(workers.heartbeat_at / 1e6, 'unixepoch') as heartbeat_at,
-       datetime(workers.dead_at / 1e6, 'unixepoch')      as dead_at,
+       datetime(workers.dead_at / 1e6, 'unixepoch') as dead_at,
        (select count(*) from reltask_jobs where locked_by = workers.id) as still_claimed
-  from reltask_workers as workers
-  join clock
- where workers.stopped_at is null and (workers.dead_at is not null or workers.alive_until < clock.now)
- order by workers.heartbeat_at;
+from reltask_workers as workers
+join clock
+where workers.stopped_at is null
+  and (workers.dead_at is not null or workers.alive_until < clock.now)
+order by workers.heartbeat_at;
 
 -- 5. The last hour by task: runs, failures in percent, mean duration and mean lateness in seconds.
-with clock (now) as (
+with
+clock (now) as (
     select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
 )
+
 select task,
        sum(succeeded + failed) as runs,
        round(100.0 * sum(failed) / sum(succeeded + failed), 1) as failed_percent,
        sum(seconds) / sum(succeeded + failed) as mean_seconds,
        sum(late) / sum(succeeded + failed) as mean_late
-  from reltask_metrics
-  join clock
- where minute > clock.now - 3600 * 1000000
- group by task
- order by task;
+from reltask_metrics
+join clock
+where minute > clock.now - 3600 * 1000000
+group by task
+order by task;

@@ -1,4 +1,4 @@
-"""The composition root: an `App` knows its tasks, and passes store, clock and random numbers to its parts.
+"""The composition root: an `App` knows its tasks, and connects all other parts.
 
 Nothing connects, and no settings are read, until the first call enqueues or a worker starts.
 """
@@ -91,11 +91,11 @@ class TaskDecorator:
 class App(Operations, LeaseMethods):
     """Tasks, and the database that their jobs live in.
 
-    `url` is `sqlite:///file.db`, `postgresql://host/database` or `mssql://server/database`; by default
-    it is read from the settings. `settings` holds further settings by their dotted names, such as
-    `{"worker.concurrency": 20}`; they override environment and file. `credential` logs in to
-    `mssql://` or `postgresql://` in place of DefaultAzureCredential. `clock`, `rng`, `now` and `inline`
-    are for tests: with `inline` everything runs on the caller's loop.
+    `url` is `sqlite:///file.db`, `postgresql://host/database` or `mssql://server/database`; by
+    default it is read from the settings. `settings` holds further settings by their dotted names,
+    such as `{"worker.concurrency": 20}`; they override environment and file. `credential` logs in
+    to `mssql://` or `postgresql://` in place of DefaultAzureCredential. `clock`, `rng`, `now` and
+    `inline` are for tests: with `inline` everything runs on the caller's loop.
     """
 
     def __init__(
@@ -163,7 +163,10 @@ class App(Operations, LeaseMethods):
         return url
 
     def configure(self, *, config: str | None = None, **cli: object) -> None:
-        """Settings from a command line: they override all others. Call it before anything connects."""
+        """Settings from a command line: they override all others.
+
+        Call it before anything connects.
+        """
         self._config = config or self._config
         self._cli |= {name.replace("__", "."): value for name, value in cli.items() if value is not None}
         self.__dict__.pop("loaded", None)
@@ -317,10 +320,10 @@ class App(Operations, LeaseMethods):
     def enqueue_many(self, calls: Iterable[Call], *, connection: Any = None) -> Coroutine[Any, Any, list[Job]]:
         """Enqueue many at once: `await app.enqueue_many(task.call(i) for i in range(1000))`.
 
-        More than a thousand go in batches, each committed by itself. After a failure no further batch
-        is begun; if other jobs are inserted by then, or may be, the error is AmbiguousError, and says
-        how many certainly are. With `connection` all of them are inserted in your own open transaction,
-        or none: see `Task.using`.
+        More than a thousand go in batches, each committed by itself. After a failure no further
+        batch is begun; if other jobs are inserted by then, or may be, the error is AmbiguousError,
+        and says how many certainly are. With `connection` all of them are inserted in your own open
+        transaction, or none: see `Task.using`.
         """
         return self._enqueuer.enqueue(_listed(calls), connection, name="enqueue_many")
 
@@ -330,9 +333,10 @@ class App(Operations, LeaseMethods):
 
     @contextlib.asynccontextmanager
     async def producer(self) -> AsyncIterator[None]:
-        """Keep connections on this loop while the block is open: for programs with one loop, such as web servers.
+        """Keep connections on this loop while the block is open: for web servers and the like.
 
-        Calls work without it, too, through a thread of reltask's own; from a busy loop that is slower.
+        Calls work without it, too, through a thread of reltask's own; from a busy loop that is
+        slower.
         """
         store = self._make_store(inline=self._inline)
         try:

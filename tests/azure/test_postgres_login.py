@@ -74,7 +74,7 @@ def test_password_login_stays_what_it_was() -> None:
 @pytest.mark.parametrize("mode", ["disable", "allow", "prefer", "off"])
 def test_token_is_never_sent_unencrypted(host: str, mode: str) -> None:
     """A mode weaker than TLS is refused, on loopback too, and the error says what to do."""
-    with pytest.raises(SettingsError, match=rf"never sent unencrypted.*sslmode={mode}\. Take sslmode out") as caught:
+    with pytest.raises(SettingsError, match=rf"never sent unencrypted.*sslmode={mode}\. Remove sslmode") as caught:
         read_url(f"postgresql://worker@{host}/jobs?auth=entra&sslmode={mode}")
     assert caught.value.remedy
 
@@ -113,7 +113,7 @@ def test_token_is_not_sent_over_a_socket_file(url: str) -> None:
 @pytest.mark.parametrize("password", ["worker:s3cret@localhost/jobs?", "worker@localhost/jobs?password=s3cret&"])
 def test_password_beside_a_token_is_refused(password: str) -> None:
     """One of the two is a mistake, and it is not clear which."""
-    with pytest.raises(SettingsError, match="Take the password out") as caught:
+    with pytest.raises(SettingsError, match="Remove the password") as caught:
         read_url(f"postgresql://{password}auth=entra")
     assert "s3cret" not in str(caught.value)
 
@@ -367,7 +367,7 @@ async def test_certificate_for_another_name_says_what_helps(place: Place) -> Non
     with pytest.raises(PermanentError, match="not valid for 'localhost'") as caught:
         async with connected(place.url("localhost"), postgres_tokens(Fixed())):
             pass
-    assert caught.value.remedy == "Connect by a name that the certificate has."
+    assert caught.value.remedy == "Use a host name in the URL that the certificate contains."
 
 
 async def test_any_certificate_on_loopback_if_the_url_says_so(place: Place) -> None:

@@ -347,7 +347,7 @@ async def test_a_synchronous_connection_in_asynchronous_code(app: App, tmp_path:
 
 
 def test_a_call_keeps_no_connection(app: App) -> None:
-    """`enqueue_many` refuses a call that was bound to a connection by `using`."""
+    """A call bound to a connection by `using` is refused: `enqueue_many` takes the connection itself."""
     with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(UsageError, match="enqueue_many"):
         app.get_task("greet").using(connection=connection).call("Ada")
 

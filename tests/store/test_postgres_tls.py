@@ -97,9 +97,7 @@ async def test_named_authority_is_checked(front: TlsFront, monkeypatch: pytest.M
 @pytest.mark.parametrize("host", [ELSEWHERE, "localhost"])
 async def test_certificate_for_another_name_says_what_helps(front: TlsFront, host: str) -> None:
     """The authority is right: the right host name helps, or a mode that does not check it."""
-    with pytest.raises(
-        AccessRefused, match=r"not valid for '[\w.]+'\. Connect by a name .* sslmode=verify-ca"
-    ) as caught:
+    with pytest.raises(AccessRefused, match=r"not valid for '[\w.]+'\. Use a host name .* sslmode=verify-ca") as caught:
         await attempt(at(front, host, "sslmode=verify-full&sslrootcert={authority}"))
     assert "Install" not in caught.value.remedy
     await attempt(at(front, host, "sslmode=verify-ca&sslrootcert={authority}"))
@@ -210,7 +208,7 @@ async def test_minimum_version_of_tls(front: TlsFront, monkeypatch: pytest.Monke
 
 async def test_unknown_version_of_tls(front: TlsFront) -> None:
     """It is refused with a clear error before anything is sent."""
-    with pytest.raises(SettingsError, match="ssl_max_protocol_version is no version of TLS"):
+    with pytest.raises(SettingsError, match="ssl_max_protocol_version is not a TLS version"):
         await attempt(at(front, "127.0.0.1", "sslrootcert=system&ssl_max_protocol_version=TLSv9"))
 
 
@@ -235,7 +233,7 @@ async def test_unreadable_home_is_no_obstacle(closed_home: TlsFront) -> None:
     assert set(closed_home.in_clear) == {SSL_REQUEST}
     with pytest.raises(SettingsError, match=r"root\.crt: Permission denied") as caught:
         await attempt(at(closed_home, ELSEWHERE, "sslmode=verify-full"))
-    assert caught.value.remedy == "Let HOME name a folder that this process may look into."
+    assert caught.value.remedy == "Set HOME to a directory that this process may read."
 
 
 @pytest.mark.parametrize("mode", ["disable", "allow", "prefer", "require", "verify-ca", "bogus"])
@@ -243,7 +241,7 @@ async def test_unreadable_home_is_no_obstacle(closed_home: TlsFront) -> None:
 @pytest.mark.usefixtures("home")
 async def test_system_authorities_need_the_name_checked(host: str, mode: str) -> None:
     """Any host can have a certificate from one of the system's authorities: weaker modes are refused, as in psql."""
-    with pytest.raises(SettingsError, match=r"sslrootcert=system.* sslmode=verify-full alone"):
+    with pytest.raises(SettingsError, match=r"sslrootcert=system.* needs sslmode=verify-full"):
         await attempt(f"postgresql://u@{host}:1/d?sslmode={mode}&sslrootcert=system")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from reltask.errors import PermanentError, TransientError
 from reltask.stores.mssql import connections
-from reltask.stores.mssql.connections import LATE, AnsweredError, Connections, MssqlOptions, take_leave
+from reltask.stores.mssql.connections import LATE, AnsweredError, Connections, MssqlOptions, close_all
 from reltask.stores.mssql.url import Target
 
 SOON = 0.02
@@ -211,12 +211,12 @@ async def test_a_process_closes_every_connection_before_the_driver_does(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Idle ones are closed; one whose answer is overdue is waited for, and closed by the thread that uses it."""
-    monkeypatch.setattr(connections, "_lines", WeakSet())  # only those of this test
+    monkeypatch.setattr(connections, "_connections", WeakSet())  # only those of this test
     lines = Lines()
     await lines.wait_in_vain(lambda _: gate.wait())
     await lines.ask()
     overdue, idle = lines.made
-    leaving = asyncio.create_task(asyncio.to_thread(take_leave))
+    leaving = asyncio.create_task(asyncio.to_thread(close_all))
     assert await closed(idle)
     assert not overdue.closed.is_set()
     gate.set()

@@ -6,8 +6,8 @@
                                                       │            └──────────► that store, directly
     a forked child ─► notices the new process id, and opens a portal of its own
 
-A database connection belongs to one event loop, but a producer's loop may be short-lived: a script that
-calls `asyncio.run` twice, a web server's threads, a test that makes a loop per case. So client
+A database connection belongs to one event loop, but a producer's loop may be short-lived: a script
+that calls `asyncio.run` twice, a web server's threads, a test that makes a loop per case. So client
 connections live on one private loop per process, and no caller's loop has to outlive a call. A loop
 that lives longer can have a store of its own, which saves the hop to another thread and back: a
 worker's loop has one, and a web server's gets one by `app.producer()`.
@@ -189,7 +189,10 @@ class Client:
         return self._submit(lambda portal: portal.ask(operation))
 
     def privately(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Run `work` on the private loop. It needs no store, so it does not wait for the database."""
+        """Run `work` on the private loop.
+
+        It needs no store, so it does not wait for the database.
+        """
         return self._submit(lambda _: work())
 
     def run_apart(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
@@ -219,7 +222,10 @@ class Client:
         return lent
 
     def take_back(self, lent: LentStore) -> None:
-        """The store is about to be closed. Further calls use the one lent before it, or the portal."""
+        """The store is about to be closed.
+
+        Further calls use the one lent before it, or the portal.
+        """
         loop = asyncio.get_running_loop()
         self._lent[loop].remove(lent)
         if not self._lent[loop]:

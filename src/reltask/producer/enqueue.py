@@ -1,4 +1,4 @@
-"""Inserts jobs: one or many, in an open transaction or in their own. Every enqueue goes through here.
+"""Inserts jobs, in an open transaction or in their own. Every enqueue goes through here.
 
     calls ──► is a transaction open, or a connection given?
                  │ yes: join it                                    no: a statement of its own
@@ -7,7 +7,8 @@
                  ──► handles; it exists when that commits                     │
                                                                               └─ answer lost: the same ids again
 
-Many jobs go in batches, each committed by itself; while the server inserts one, the next is prepared.
+Many jobs go in batches, each committed by itself. While the server inserts one, the next is
+prepared.
 """
 
 from __future__ import annotations
@@ -111,7 +112,10 @@ class Enqueuer:
         return self.client.run(lambda store: self._insert(calls, store), name=name)
 
     def enqueue_sync(self, calls: list[Call], connection: object, *, name: str) -> list[Job]:
-        """`enqueue` for synchronous code. With `connection` also on a running loop: it blocks that anyway."""
+        """`enqueue` for synchronous code.
+
+        With `connection` also on a running loop: it blocks that anyway.
+        """
         if connection is not None:
             return run_here(self._insert_joining(self._borrowed(connection, name, is_async=False), calls))
         block = current.get()
@@ -130,8 +134,8 @@ class Enqueuer:
         """UUIDs in ascending order and in order of time (version 7).
 
         So new rows are adjacent, and of two jobs with one key the first wins. The first UUID has 73
-        random bits, one less than fit; each further one adds a random step of 32 bits. No step is 0,
-        so no two are equal.
+        random bits, one less than fit; each further one adds a random step of 32 bits. No step is
+        0, so no two are equal.
         """
         milliseconds, first = time.time_ns() // 1_000_000, self._rng.getrandbits(12) << 64 | self._rng.getrandbits(61)
         steps = memoryview(self._rng.randbytes(4 * (count - 1))).cast("I")
@@ -228,10 +232,10 @@ class Enqueuer:
 
 
 async def insert_surely(jobs: list[NewJob], store: Store) -> set[UUID]:
-    """Insert. After a lost answer send the same ids again: a job that was inserted is not inserted twice.
+    """Insert. After a lost answer send the same ids again, which inserts no job twice.
 
-    After an AmbiguousError no other error is raised instead: it would say that nothing was applied, and
-    the caller would enqueue again, with other ids.
+    After an AmbiguousError no other error is raised instead: it would say that nothing was applied,
+    and the caller would enqueue again, with other ids.
     """
     try:
         return await store.enqueue_jobs(jobs)

@@ -1,4 +1,4 @@
-"""Operating a running system from Python: read, count, audit, pause, resume, run, retry, discard, release."""
+"""Operating a running system from Python: reads, audits, and actions on jobs and leases."""
 
 from __future__ import annotations
 
@@ -123,7 +123,10 @@ class Operations:
         return self._client.run_apart_sync(lambda store: store.examine(), name="examine")
 
     def notify(self) -> Coroutine[Any, Any, None]:
-        """Wake the workers. Call it after you commit jobs enqueued with `connection=`, to start them at once."""
+        """Wake the workers.
+
+        Call it after you commit jobs enqueued with `connection=`, to start them at once.
+        """
         return self._client.run(self._enqueuer.signal, name="notify")
 
     def notify_sync(self) -> None:

@@ -64,7 +64,10 @@ class Schedules:
 
 
 def _key_of(call: Call, key: str | None) -> str | None:
-    """The key of this call's schedule. DeclarationError if the call says when to run, or names another key."""
+    """The key of this call's schedule.
+
+    DeclarationError if the call says when to run, or names another key.
+    """
     options = call.options
     given = {"delay=": options.delay, "at=": options.at, "every= or cron=": options.schedule}
     for name, value in given.items():

@@ -77,8 +77,8 @@ class Producer(Generic[P]):
     ) -> Producer[P]:
         """The same task with other options for the jobs enqueued through the result.
 
-        With `connection`, your own connection or session with its open transaction, the jobs exist when
-        you commit, and never if you roll back. Workers find them when they next look, or after
+        With `connection`, your own connection or session with its open transaction, the jobs exist
+        when you commit, and never if you roll back. Workers find them when they next look, or after
         `app.notify()`.
         """
         given = JobOptions(

@@ -1,4 +1,4 @@
-"""A task's open transaction as its block uses it: the task's own statements, and the enqueues that join it.
+"""A task's open transaction: its own statements, and the enqueues that join it.
 
 While a block of `ctx.transaction()` is open, `open_transaction()` returns it. An enqueue inside the
 block joins it. Any other call that needs a second connection is refused at once, because it would

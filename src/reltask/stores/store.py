@@ -1,11 +1,11 @@
-"""The seam: what the engine asks of a database. One verb, one transaction, one sentence.
+"""The store interface: what the engine needs of a database. Each verb is one transaction.
 
-Each verb is one file `sql/<verb>.sql`, under the same name in every store. A verb either happens whole or
-not at all, and says what it did. Failures arrive as `TransientError` (certainly not applied),
-`ConflictError`, `AmbiguousError` (perhaps applied) or `PermanentError`, and as nothing else.
+Each verb is one file `sql/<verb>.sql`, under the same name in every store. A verb is applied as a
+whole or not at all, and returns what it did. It raises only `TransientError` (certainly not
+applied), `ConflictError`, `AmbiguousError` (perhaps applied) or `PermanentError`.
 
-A store belongs to one event loop. `dedicated()` makes another one, with a connection of its own, for the
-thread that beats: no pool, no breaker and no retry stand in front of it.
+A store belongs to one event loop. `dedicated()` makes another store with its own connection for the
+heartbeat thread, without pool, circuit breaker or retry.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Wake = Callable[[datetime | None], None]
 LeaseWake = Callable[[str | None], None]
 """Called with the name of a lease that was given back; None: look at all of them."""
 BATCH = 1_000
-"""No verb touches more rows than this at once; callers chunk. Only of new jobs a store may take more."""
+"""The most rows that a verb takes at once; callers split. Only `enqueue_jobs` may take more: `bulk`."""
 
 
 class Transaction(Protocol):
-    """A task's own writes, to be committed together with its completion or not at all."""
+    """A task's own writes, committed together with its completion or not at all."""
 
     @property
     def connection(self) -> Any:
@@ -66,7 +66,7 @@ class Transaction(Protocol):
         ...
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        """As the store's verb: the jobs exist once the transaction is committed, and never if it is not."""
+        """As the store's verb: the jobs exist when the transaction is committed."""
         ...
 
     async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
@@ -74,7 +74,7 @@ class Transaction(Protocol):
         ...
 
     async def holds_job(self, worker: str, hold: Hold) -> bool:
-        """Whether the committed row shows the claim as this worker's; takes no lock."""
+        """Whether the committed row shows that this worker has the claim; takes no lock."""
         ...
 
     async def guard_job(self, worker: str, hold: Hold) -> bool:
@@ -86,14 +86,14 @@ class Transaction(Protocol):
         ...
 
     async def guard_lease(self, term: Term) -> bool:
-        """Keep anybody from taking over this lease until the commit, if its term is still this one."""
+        """Keep others from taking over this lease until the commit, if its term is still this one."""
         ...
 
 
 class Borrowed(Protocol):
-    """A connection that the user already has, as far as reltask may use it.
+    """A connection that the user has opened, as reltask may use it.
 
-    With a synchronous one the coroutines never wait: they run to their end in the thread that starts them.
+    With a synchronous one the coroutines never wait: they run to completion in the caller's thread.
     """
 
     @property
@@ -106,57 +106,58 @@ class Borrowed(Protocol):
         ...
 
     def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[Transaction]:
-        """A transaction begun here: committed when the block ends, rolled back when it raises."""
+        """A new transaction: committed when the block ends, rolled back when it raises."""
         ...
 
 
 class LeaseStore(Protocol):
-    """A database that holds leases: all that a leader needs."""
+    """The verbs for leases: all that a leader needs."""
 
     async def acquire_lease(self, request: LeaseRequest) -> LeaseAnswer:
-        """Take a lease that nobody holds any more, with the next term; the same acquisition again gets the same."""
+        """Take a lease that is free or expired, with the next term. Idempotent per acquisition."""
         ...
 
     async def heartbeat_lease(self, grant: Grant, *, metadata: str | None = None) -> bool:
-        """Renew a lease that has not ended and is still this grant's, and publish its metadata if there is any."""
+        """Renew a lease that has not expired and is still this grant's, and publish `metadata`, if given."""
         ...
 
     async def resign_lease(self, grant: Grant) -> bool:
-        """Give a lease back if it is still this grant's, so that the next one need not wait for its end."""
+        """Give a lease back if it is still this grant's, so that the next holder need not wait for its expiry."""
         ...
 
     async def signal_lease(self, name: str) -> None:
-        """Tell those that wait that a lease was given back, as `signal` tells workers."""
+        """Notify waiting candidates that a lease was given back, as `signal` notifies workers."""
         ...
 
 
 class Maintainable(Protocol):
-    """A database that is kept in order by whoever leads, or by everybody.
+    """The verbs of the maintenance, done by the leader or by every worker.
 
-    With `leader`, nothing is written unless that term is still the lease's, and nobody can take the lease over before
-    the writes are committed.
+    With `leader`, nothing is written unless that term is still the lease's, and no other worker can
+    take the lease over before the writes are committed.
     """
 
     async def mark_dead_workers(self, *, leader: Term | None) -> list[str]:
-        """Mark workers that gave no sign of life for as long as they had promised; say which."""
+        """Mark workers whose next sign of life is overdue as dead; return their ids."""
         ...
 
     async def prune_runs(self, *, older_than: timedelta, most: int, leader: Term | None, limit: int = BATCH) -> int:
-        """Remove the oldest ledger rows: those past the age, and those beyond the count; none younger than an hour."""
+        """Remove the oldest ledger rows: beyond the age or the count, but none younger than an hour."""
         ...
 
     async def prune_records(self, *, workers: timedelta, metrics: timedelta, leader: Term | None) -> int:
-        """Remove workers that ended, and metrics that were made, longer ago than this; a batch of each."""
+        """Remove workers that ended, and metrics that were written, longer ago than this; a batch of each."""
         ...
 
     async def roll_up_runs(self, *, leader: Term | None) -> int:
-        """Count the ledger's rows of recent minutes anew, by minute and task; say how many minutes were written."""
+        """Recount the ledger's rows of recent minutes, by minute and task; return the number of minutes written."""
         ...
 
     def advisory_lock(self, name: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[bool]] | None]:
-        """Try for a lock that ends with its connection; yields None, or a question: is the connection still alive?
+        """Try for a lock that ends with its connection.
 
-        UsageError where the database has no such locks.
+        Yields None, or a function that returns whether the connection is still alive. UsageError
+        where the database has no such locks.
         """
         ...
 
@@ -165,14 +166,14 @@ class Store(LeaseStore, Maintainable, Protocol):
     """A database that holds jobs, runs, workers, leases and metrics."""
 
     bulk: int
-    """How many jobs a call of `enqueue_jobs` takes at the most."""
+    """The most jobs that one call of `enqueue_jobs` takes."""
 
     async def open(self) -> None:
-        """Connect, and check that the schema is the one that this version speaks."""
+        """Connect, and check that the schema is the one that this version needs."""
         ...
 
     async def close(self) -> None:
-        """Give every connection back; safe to call twice."""
+        """Close every connection. Idempotent."""
         ...
 
     def dedicated(self, *, timeout: timedelta) -> Store:
@@ -186,14 +187,17 @@ class Store(LeaseStore, Maintainable, Protocol):
     # Producing
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
-        """Insert the jobs whose id neither table nor ledger knows and whose (task, key) is free; say which.
+        """Insert the jobs that are new, and return their ids.
 
-        `again`: the answer to an earlier sending of these was lost. What that one has brought counts as inserted.
+        New: the id is in neither table nor ledger, and the (task, key) is free.
+
+        `again`: the answer to an earlier call with these jobs was lost. Jobs that it has inserted
+        count as inserted.
         """
         ...
 
     async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
-        """Which jobs have these (task, key) names, of those that are there."""
+        """The ids of the existing jobs with these (task, key) names."""
         ...
 
     async def read_declared(self, names: Sequence[tuple[str, str | None]]) -> list[Declared]:
@@ -203,9 +207,10 @@ class Store(LeaseStore, Maintainable, Protocol):
     async def declare_job(
         self, job: NewJob, *, seen: Declared, worker: str | None = None, fence: int | None = None
     ) -> bool:
-        """Rewrite a recurring job's definition if it is still as `seen`, and nobody else has claimed it.
+        """Rewrite a recurring job's definition if it is still as `seen` and unclaimed.
 
-        With `worker` and `fence` as their claim says, the slot is not moved: they end it by the new schedule.
+        With the `worker` and `fence` of its claim it may be claimed. Then the slot is not moved:
+        that worker ends it by the new schedule.
         """
         ...
 
@@ -222,7 +227,7 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
-        """Which of these claims the committed rows still show as this worker's."""
+        """Those of these claims that this worker still has, according to the committed rows."""
         ...
 
     async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
@@ -234,7 +239,7 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
-        """Give these claims back where owner and fence still match: lock cleared, slot kept, attempt returned."""
+        """Release these claims where owner and fence still match: lock cleared, slot kept, attempt returned."""
         ...
 
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
@@ -242,7 +247,7 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
-        """What the ledger says about these runs: how a lost answer is settled."""
+        """The outcomes of these runs in the ledger: read after a lost answer."""
         ...
 
     async def record_progress(self, worker: str, hold: Hold, progress: str) -> bool:
@@ -254,13 +259,16 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     def borrow(self, connection: object) -> Borrowed:
-        """The user's own connection to this database; UsageError for what is none. Needs no open store."""
+        """Use the user's own connection to this database; UsageError if it is none.
+
+        Needs no open store.
+        """
         ...
 
     # Workers
 
     async def register_worker(self, record: WorkerRecord) -> None:
-        """Introduce a worker, or introduce it again."""
+        """Insert a worker's row, or update it."""
         ...
 
     async def stop_worker(self, worker: str) -> None:
@@ -270,10 +278,11 @@ class Store(LeaseStore, Maintainable, Protocol):
     # Waking
 
     async def signal(self, due_at: datetime | None = None) -> None:
-        """Tell sleeping workers that something is due, or when it will be, where the database can; after the commit.
+        """After the commit: notify sleeping workers that a job is due, now or at `due_at`.
 
-        Losing a signal costs time, not a job. So one that cannot be sent is no error: what it speaks of is done, and
-        whoever took it for undone would do it again.
+        Does nothing where the database has no signals. A lost signal costs time, not a job. So a
+        signal that cannot be sent is no error: the write before it is committed, and a caller that
+        saw an error would write again.
         """
         ...
 
@@ -287,7 +296,7 @@ class Store(LeaseStore, Maintainable, Protocol):
     # Operators
 
     async def pause_job(self, job_id: UUID) -> bool:
-        """Keep a job from being claimed; a claim under way goes on."""
+        """Keep a job from being claimed; a run in progress continues."""
         ...
 
     async def resume_job(self, job_id: UUID) -> bool:
@@ -303,17 +312,17 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     async def discard_job(self, job_id: UUID) -> bool:
-        """Remove an unclaimed job, with a ledger row that says so."""
+        """Remove an unclaimed job, and record that in the ledger."""
         ...
 
     async def release_lease(self, term: Term) -> bool:
-        """Take a lease away from its holder if its term is still the one that was seen."""
+        """Take a lease away from its holder if its term is still this one."""
         ...
 
     # Reading
 
     async def read_status(self) -> StatusView:
-        """Count everything."""
+        """Counts of jobs by state and of live workers; due jobs of unknown tasks."""
         ...
 
     async def read_job(self, job_id: UUID) -> JobView | None:
@@ -341,21 +350,21 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     async def list_metrics(self, *, since: timedelta, task: str | None = None) -> list[MetricView]:
-        """Metrics of the last so many minutes, newest first."""
+        """Metrics of the time `since`, newest first."""
         ...
 
     # Auditing
 
     async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
-        """Count slots and runs by task, and say how late slots were first claimed."""
+        """Count slots and runs by task, and measure how late slots were first claimed."""
         ...
 
     async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
-        """Find what the ledger and the rows cannot both say; history younger than `kept_for` must be whole."""
+        """Find contradictions between ledger and rows; history younger than `kept_for` must be complete."""
         ...
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
-        """Find jobs that wait longer than their lock timeout, or the one given where they name none."""
+        """Find jobs that wait longer than their lock timeout, or than `lock_timeout` if they have none."""
         ...
 
     async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[LossCount]:
@@ -363,5 +372,5 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     async def examine(self) -> Facts:
-        """What a doctor wants to know. Needs no open store, and no tables."""
+        """The facts that `reltask doctor` checks. Needs no open store, and no tables."""
         ...

@@ -70,7 +70,10 @@ class Beater(Service):
             self.wake()
 
     def settling(self, holds: Iterable[Hold], *, is_settling: bool = True) -> None:
-        """These outcomes are being written, or no longer are. Meanwhile a missing row is no lost claim."""
+        """These outcomes are being written, or no longer are.
+
+        Meanwhile a missing row is no lost claim.
+        """
         with self._lock:
             for hold in holds:
                 self._heartbeats.settling(hold, is_settling=is_settling)

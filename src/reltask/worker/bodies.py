@@ -58,7 +58,10 @@ class BodyExit(Exception):
 
 
 class AsyncBody:
-    """A coroutine on the worker's loop. It reports its end itself, which saves each job a turn of the loop."""
+    """A coroutine on the worker's loop.
+
+    It reports its end itself, which saves each job a turn of the loop.
+    """
 
     __slots__ = ("_function", "_given", "_loop", "_named", "_task")
 

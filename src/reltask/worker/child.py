@@ -107,7 +107,10 @@ def _take_over_stdout() -> IO[bytes]:
 
 
 def _read_line() -> bytes:
-    """The order. Read from the file descriptor: the lock of a buffered stdin could block the exit."""
+    """The order.
+
+    Read from the file descriptor: the lock of a buffered stdin could block the exit.
+    """
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 65536)

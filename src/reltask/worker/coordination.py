@@ -64,7 +64,10 @@ class Coordination(ABC):
         """Begin to wait for a turn."""
 
     async def stop(self) -> None:  # noqa: B027
-        """Let another worker have the turn, at once. Bounded in time, whatever the database does."""
+        """Let another worker have the turn, at once.
+
+        Bounded in time, whatever the database does.
+        """
 
     def ask_again(self) -> float | None:
         """Seconds until it is worth asking again; None: the caller is woken."""
@@ -135,7 +138,8 @@ class MaintenanceLease(Coordination):
     """The worker that leads. Its writes carry the term.
 
     It beats through the worker's own store, so that 200 workers need no 200 further connections for
-    one of them to lead. A worker whose store fails loses the lease, and could not do the work either.
+    one of them to lead. A worker whose store fails loses the lease, and could not do the work
+    either.
     """
 
     def __init__(self, leader: Leader) -> None:

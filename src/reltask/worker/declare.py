@@ -1,14 +1,14 @@
 """Writes the recurring jobs that the code declares into the table.
 
-A row keeps a hash of its last declaration and the version of the app that made it. A starting worker
-inserts missing rows. It rewrites a row only if its own declaration differs and its app is not older.
-So old and new workers can run side by side, and a change that an operator made at run time stays
-until the declaration itself changes.
+A row keeps a hash of its last declaration and the version of the app that made it. A starting
+worker inserts missing rows. It rewrites a row only if its own declaration differs and its app is
+not older. So old and new workers can run side by side, and a change that an operator made at run
+time stays until the declaration itself changes.
 
-A claimed slot is never moved, and its worker ends it by the schedule that it has claimed. A starting
-worker that finds a claimed slot tries again until the slot has ended or is its own. A job that runs
-back to back is hardly ever unclaimed: its holder rewrites it while it runs, and ends the slot by the
-new schedule.
+A claimed slot is never moved, and its worker ends it by the schedule that it has claimed. A
+starting worker that finds a claimed slot tries again until the slot has ended or is its own. A job
+that runs back to back is hardly ever unclaimed: its holder rewrites it while it runs, and ends the
+slot by the new schedule.
 
 A renamed task declares the row under its old name, if there is one. Workers of both versions then
 share that row; a second row would run everything twice.
@@ -75,8 +75,8 @@ async def declare(
     `run_of` returns the worker's own run of a job, if its end is still to be computed.
 
     Safe from any number of workers at once. Two versions that start on an empty table at the same
-    moment can insert a row each, under the old name and the new. Both stay, and the next worker that
-    starts reports it.
+    moment can insert a row each, under the old name and the new. Both stay, and the next worker
+    that starts reports it.
     """
     read = await _read(store, jobs, registry)
     rows = {name: row for name, row in read.items() if row.schedule is not None}
@@ -151,7 +151,10 @@ def _was_declared(row: Declared, app_version: str | None) -> bool:
 
 
 async def _insert(store: Store, jobs: list[NewJob]) -> bool:
-    """Insert declarations; whether all were new. A grid's first slot depends on the database's time."""
+    """Insert declarations; whether all were new.
+
+    A grid's first slot depends on the database's time.
+    """
     now = await store.read_now()
     placed = [(job, first_slot(decode(job.schedule or ""), now)) for job in jobs]
     created = await insert_surely([msgspec.structs.replace(job, run_at=moment) for job, moment in placed], store)
@@ -187,8 +190,8 @@ def is_older(ours: str | None, theirs: str | None) -> bool:
 _VERSION = re.compile(
     r"(?:(?:v(?=\d)|(?=\d+\.\d))(\d+(?:\.\d+)*)(?:\.?(?:a|b|rc|dev|post)\d*)*|(\d+))(?:[-+_.].*)?", re.DOTALL
 )
-"""The numbers, then what PEP 440 or SemVer adds to them. It must match to the end, and letters count
-only after a v or a dot, so that the SHA 3fa9c1d is not version 3, nor 12a4567 version 12."""
+"""The numbers, then what PEP 440 or SemVer adds to them. It must match to the end, and letters
+count only after a v or a dot, so that the SHA 3fa9c1d is not version 3, nor 12a4567 version 12."""
 
 
 def _numbers(version: str | None) -> tuple[int, ...] | None:

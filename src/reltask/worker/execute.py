@@ -1,14 +1,14 @@
-"""A run as a pipeline of small steps: decode, run, judge, settle. The outcome is a value throughout.
+"""A run as a pipeline of small steps: decode, run, judge, settle. The outcome is a value.
 
     claim ─► skip? ─► decode ─► body ─────────────────────────► Ended ─► settlement ─► committed ─► event
                                   │ timeout, shutdown, doubt      ▲
                                   └─► stop ─► grace ─► kill ──────┘
                                                  └─► will not end: stuck. Its place stays taken, its lock expires.
 
-Each arrow is a plain call, made by the claim's answer, by the last step of a body, or by the answer to
-a settlement. So a run needs only one task of the loop, for its body. Runs are handled in groups: runs
-that were claimed together begin together, and runs that end in the same turn of the loop are settled
-together.
+Each arrow is a plain call, made by the claim's answer, by the last step of a body, or by the answer
+to a settlement. So a run needs only one task of the loop, for its body. Runs are handled in groups:
+runs that were claimed together begin together, and runs that end in the same turn of the loop are
+settled together.
 
 A claim is released only after its body has ended. A body that cannot be stopped keeps its place in
 this worker. Its claim is no longer renewed, so another worker gets the slot when the lock ends.
@@ -161,7 +161,10 @@ class Executor:
             run.timer = self._loop.call_later(seconds, run.stop, StopReason.TIMEOUT, why)
 
     def _begun(self, runs: Sequence[Run]) -> None:
-        """All bodies have taken their first step. One that was cancelled before that has not reported its end."""
+        """All bodies have taken their first step.
+
+        One that was cancelled before that has not reported its end.
+        """
         for run in runs:
             if run.ending is not None and run.ending.cancelled():
                 self._body_ended(run, None, asyncio.CancelledError())
@@ -228,7 +231,10 @@ class Executor:
         self.settler.settle(outcomes)
 
     def _outcome(self, end: End, now: float) -> Waiting[End]:
-        """What to write. A schedule that this version cannot read, or without a next time, is a failure."""
+        """What to write.
+
+        A schedule that this version cannot read, or without a next time, is a failure.
+        """
         run = end.run
         written: Settlement
         try:
@@ -260,7 +266,10 @@ class Executor:
             self._over(over)
 
     def _over(self, runs: Sequence[Run]) -> None:
-        """Free the places. A run that a shutdown cut off never gets here, and counts as unsettled."""
+        """Free the places.
+
+        A run that a shutdown cut off never gets here, and counts as unsettled.
+        """
         self._beater.forget([run.hold for run in runs])
         self._places.give_back(runs)
 

@@ -135,10 +135,11 @@ class Heartbeats:
         self._watches.pop(hold, None)
 
     def claim_unanswered(self, token: UUID, *, now: float, may_land_for: float) -> None:
-        """The claim's answer was lost; it may be applied up to `may_land_for` seconds from now: look for strays.
+        """The claim's answer was lost: look for strays.
 
-        The search ends with the first answer to a beat that was sent after that time and found no
-        stray. A beat without an answer proves nothing, and a row's own lock may last for hours.
+        The claim may be applied up to `may_land_for` seconds from now. The search ends with the
+        first answer to a beat that was sent after that time and found no stray. A beat without an
+        answer proves nothing, and a row's own lock may last for hours.
         """
         self._unanswered[token] = now + may_land_for
         self._next_sweep = now
@@ -187,7 +188,10 @@ class Heartbeats:
         return [*([Verify(suspects)] if suspects else []), *([ReleaseStrays(strays)] if strays else [])]
 
     def refused(self, beat: SendBeat) -> list[BeatAction]:
-        """The database is busy and refused the beat. Whether the claims are ours can still be read."""
+        """The database is busy and refused the beat.
+
+        Whether the claims are ours can still be read.
+        """
         return [Verify(beat.holds)] if beat.holds else []
 
     def verified(self, verify: Verify, still_ours: Iterable[Hold], *, sent_at: float) -> list[BeatAction]:

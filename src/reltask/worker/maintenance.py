@@ -6,16 +6,16 @@
     roll up          60 s    counts the runs of the last minutes, by minute and task
     prune runs       60 s    removes old ledger rows, a batch at a time
     prune records    60 s    removes old metrics and workers that have ended
-    unknown tasks    10 min  warns of due jobs that no living worker knows, which would wait for ever
+    unknown tasks    10 min  warns of due jobs that no living worker knows: they would wait for ever
 
 `coordination.py` decides which worker does it. With the lease, all steps but the reclaim carry the
-term, and write nothing under an old one. Promise 3 does not depend on this: each worker also reclaims
-by itself when a claim's answer says that a lock has ended.
+term, and write nothing under an old one. Promise 3 does not depend on this: each worker also
+reclaims by itself when a claim's answer says that a lock has ended.
 
 A batch is small. A full one means that there is more, so the step is repeated soon. In between it
-rests for four times as long as the batch took, so that claims get through (measured by
-`make bench-prune`). After each batch the step that is due first comes next, so a long pruning delays
-no other step. A step that fails is reported, and tried again at its next time.
+rests for four times as long as the batch took, so that claims get through: `make bench-prune`
+measures them. After each batch the step that is due first comes next, so a long pruning delays no
+other step. A step that fails is reported, and tried again at its next time.
 
 The idle cost can be computed. Statements per second of 200 idle workers with the default settings:
 
@@ -162,7 +162,10 @@ class Maintenance(Service):
             return None
 
     async def _do(self, step: Step, turn: Turn) -> None:
-        """Do one step. Its next time is set first, so that a failing step does not block the others."""
+        """Do one step.
+
+        Its next time is set first, so that a failing step does not block the others.
+        """
         began = self._clock.monotonic()
         wait = self._coordination.stagger(step.every, first=False)
         step.due_at = began + wait

@@ -1,9 +1,9 @@
 """The places of a worker: what runs in it now, and how much more it may claim.
 
-A body that has ended makes room at once, while its outcome is still being written, so the next claim
-overlaps with the settlement. A worker holds at most twice as many claims as it runs bodies. A worker
-with many places claims them in two halves: while the bodies of one half run, the server looks for
-the other.
+A body that has ended makes room at once, while its outcome is still being written, so the next
+claim overlaps with the settlement. A worker holds at most twice as many claims as it runs bodies. A
+worker with many places claims them in two halves: while the bodies of one half run, the server
+looks for the other.
 """
 
 from __future__ import annotations

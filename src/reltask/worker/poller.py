@@ -5,10 +5,10 @@ earliest end of a lock, a signal, a freed place. So a due job starts within mill
 polls are a minute apart, and a dead worker's slot is taken over when its lock ends, not a poll later.
 
 The idle cost can be computed. An idle worker sends one statement per poll: the claim, which also
-carries its sign of life and returns when the next lock ends, so that a reclaim is sent only when there
-is something to reclaim. With the default poll of 60 s, 200 idle workers send 200 / 60 = 3.3 statements
-a second, and their cost does not grow with the number of jobs. Where a database has no signals the
-default is 5 s, and they send 40. For the rest see `maintenance.py`.
+carries its sign of life and returns when the next lock ends, so that a reclaim is sent only when
+there is something to reclaim. With the default poll of 60 s, 200 idle workers send 200 / 60 = 3.3
+statements a second, and their cost does not grow with the number of jobs. Where a database has no
+signals the default is 5 s, and they send 40. For the rest see `maintenance.py`.
 
 A job that has lost two runs in a row may have killed its workers. It is isolated: a worker runs one
 such job at a time, in one of its ordinary places, and goes on serving the rest. Decision 2 has the
@@ -39,14 +39,13 @@ from reltask.worker.run import Run
 RIVAL_PAUSE = (0.05, 0.15)
 """Seconds, at least and at most, until the next look at a due job that another worker had locked."""
 EXPIRY_PAUSE = (0.26, 0.4)
-"""The same for a lock that has ended but was not reclaimed: a little longer than a store needs that
-looks twice."""
+"""The same for a lock that has ended but was not reclaimed: a little longer than a store needs that looks twice."""
 DUE_SPREAD = (0.004, 0.064)
 EXPIRY_SPREAD = 0.25
 HINT_SPREAD = (0.02, 0.5)
-"""Workers that wait for the same moment spread over this many seconds, to avoid a stampede. For a due
-time, the worker that won last uses the first value, and a worker that lost uses the second: so the
-last winner looks nearly alone."""
+"""Workers that wait for the same moment spread over this many seconds, to avoid a stampede. For a
+due time, the worker that won last uses the first value, and a worker that lost uses the second: so
+the last winner looks nearly alone."""
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -137,7 +136,10 @@ class Poller(Service):
     # Claiming
 
     async def _claim(self) -> None:
-        """Fill the free places. A worker is idle if it found nothing, and was not woken meanwhile."""
+        """Fill the free places.
+
+        A worker is idle if it found nothing, and was not woken meanwhile.
+        """
         self.idle, looked, claimed = False, self._wakes, 0
         if self._places.free == 0:
             return
@@ -148,7 +150,10 @@ class Poller(Service):
         self.idle = claimed == 0 and looked == self._wakes
 
     async def _claim_once(self, plan: ClaimPlan) -> int:
-        """Make one claim and dispatch its runs. If the answer is lost, the beater looks for the rows."""
+        """Make one claim and dispatch its runs.
+
+        If the answer is lost, the beater looks for the rows.
+        """
         token = UUID(int=self._rng.getrandbits(128), version=4)
         sent_at = self._clock.monotonic()
         try:
@@ -167,8 +172,8 @@ class Poller(Service):
     def _begin(self, runs: Sequence[Run]) -> None:
         """Begin the claimed runs.
 
-        If there is more to claim, begin them two turns of the loop later: by then the next claim has
-        been sent, and the server works on it while bodies run.
+        If there is more to claim, begin them two turns of the loop later: by then the next claim
+        has been sent, and the server works on it while bodies run.
         """
         if self._due_at <= self._clock.monotonic() and self._places.free > 0:
             loop = asyncio.get_running_loop()
@@ -203,9 +208,9 @@ class Poller(Service):
     # Sleeping
 
     def signalled(self, due_at: datetime | None) -> None:
-        """A signal: something is due now, or will be at `due_at`. Look now, or a little after that time.
+        """A signal: a job is due now, or will be at `due_at`. Look now, or a little after that time.
 
-        The worker that sent the signal looks at that time itself. The others look in case it has died.
+        The worker that sent the signal looks at that time itself; the others, in case it has died.
         """
         seconds = 0.0
         if due_at is not None and self._time is not None:
@@ -252,7 +257,10 @@ class Poller(Service):
         return self._rng.uniform(0, spread) + seconds if seconds > 0 else self._rng.uniform(*again)
 
     def _pause(self) -> float:
-        """Seconds until the next look. Without a free place only the end of a lock or the poll counts."""
+        """Seconds until the next look.
+
+        Without a free place only the end of a lock or the poll counts.
+        """
         now = self._clock.monotonic()
         due_in = self._due_at - now if self._places.free > 0 else float("inf")
         pause = max(0.0, min(self._poll, due_in, self._reclaim_at - now))

@@ -37,7 +37,7 @@ def install_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], Non
 def spawn(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """A child in a group of its own, so that Ctrl+C in a terminal reaches only the worker, with pipes both ways.
 
-    Until it calls `on_stop`, SIGTERM and Ctrl+C are blocked in it: they would kill a starting interpreter.
+    Until it calls `on_stop`, SIGTERM and Ctrl+C are blocked: they would kill the interpreter.
     """
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment}
     if not IS_POSIX:
@@ -79,10 +79,11 @@ def end_at_once(code: int) -> None:
 def on_stop(noted: Callable[[], None], stop: Callable[[], None]) -> None:
     """In a child: when its worker asks it to stop, call `noted`, then raise SIGTERM here, which calls `stop`.
 
-    So a task that installs its own SIGTERM handler is asked, too. SIGTERM from elsewhere is ignored, as
-    is Ctrl+C: a supervisor may signal the worker and its children at once (systemd does), and then the
-    worker decides what ends. SIGTERM is ignored by a handler. Programs that the child starts do not
-    inherit it, and processes that it forks remove it, so these can be ended as usual.
+    So a task that installs its own SIGTERM handler is asked, too. SIGTERM from elsewhere is
+    ignored, as is Ctrl+C: a supervisor may signal the worker and its children at once (systemd
+    does), and then the worker decides what ends. SIGTERM is ignored by a handler. Programs that the
+    child starts do not inherit it, and processes that it forks remove it, so these can be ended as
+    usual.
     """
     asked = False
 

@@ -1,4 +1,4 @@
-"""A body in a child process: for C code that holds the interpreter's lock, and for code that must be killable.
+"""A body in a child process: for code that holds the interpreter's lock or must be killable.
 
     worker                                          child: python -m reltask.worker.child
       │  stdin:  one line: function, arguments, facts of the run ──►  imports the module, calls the function
@@ -7,7 +7,7 @@
       │
       └─ stdin stays open: when the worker is gone, the child reads the end of the file and ends itself
 
-The worker's registry, never the database, names the module that the child imports. Arguments are JSON.
+The worker's registry, never the database, names the module to import. Arguments are JSON.
 """
 
 from __future__ import annotations

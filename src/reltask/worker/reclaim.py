@@ -1,4 +1,4 @@
-"""Takes expired claims away from their owners, and reports each. Used by pollers and by the maintenance."""
+"""Takes expired claims away from their owners. Used by pollers and by the maintenance."""
 
 from __future__ import annotations
 

@@ -97,7 +97,10 @@ class Run(Struct, eq=False):
         return self.time.now(monotonic)
 
     def stop(self, reason: StopReason, detail: str = "") -> None:
-        """Ask the body to stop. From any thread. The first reason stays, unless a later one doubts the claim."""
+        """Ask the body to stop.
+
+        From any thread. The first reason stays, unless a later one doubts the claim.
+        """
         with _stopping:
             if self.stop_reason is None or (reason.claim_is_doubtful and not self.stop_reason.claim_is_doubtful):
                 self.stop_reason, self.stop_detail = reason, detail

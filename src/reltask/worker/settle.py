@@ -5,11 +5,11 @@
     body ends ─► ┘     ▲              │
                        └─ runs that end meanwhile go with the next one
 
-There is no timer: while one group is being written, the next one collects. Nothing is reported before
-it is committed. While the database is unavailable or refuses the login, the outcome is kept and sent
-again. After a lost *answer* the same fenced statement is sent again, and outcomes that no longer match
-are looked up in the ledger. Only a worker that shuts down gives up on an unavailable database: the
-locks of the outcomes that it could not write expire.
+There is no timer: while one group is being written, the next one collects. Nothing is reported
+before it is committed. While the database is unavailable or refuses the login, the outcome is kept
+and sent again. After a lost *answer* the same fenced statement is sent again, and outcomes that no
+longer match are looked up in the ledger. Only a worker that shuts down gives up on an unavailable
+database: the locks of the outcomes that it could not write expire.
 """
 
 from __future__ import annotations
@@ -117,9 +117,10 @@ class Settler(Service, Generic[T]):
             await self._store.signal(min(due))
 
     async def _write(self, settlements: list[S], verb: SettleVerb[S], *, doubtful: bool = False) -> Answers:
-        """Send until answered, or given up. After a lost answer, look up in the ledger what no longer matches.
+        """Send until answered, or given up.
 
-        `doubtful`: an answer was lost before this call.
+        After a lost answer, look up in the ledger what no longer matches. `doubtful`: an answer was
+        lost before this call.
         """
         tries = 0
         while True:

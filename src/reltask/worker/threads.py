@@ -1,4 +1,4 @@
-"""Threads for plain functions. They are daemons: a body that never ends does not keep the process alive."""
+"""Threads for plain functions. They are daemons: a body that hangs does not keep the process alive."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@
               are not kept waiting)                                            so it cannot be reclaimed in between
 
 The completion comes last, so its row lock is held only until the commit. A worker that froze before
-it finds 0 rows when it wakes up. A worker that froze after it is disconnected by the server's timeout.
+it finds 0 rows when it wakes up. A worker that froze after it is disconnected by the server's
+timeout.
 
 A block with `complete=False` is a fenced chunk: the same, except that the last statement renews the claim.
 

@@ -7,8 +7,8 @@
             jobs of a claim that is still unanswered are released without being started
 
 Maintenance ends first, so that another worker takes it over at once, however long bodies run. While
-bodies finish within the grace, the beater continues: without beats, another worker would get a running
-slot. Claims are released only after their bodies have ended.
+bodies finish within the grace, the beater continues: without beats, another worker would get a
+running slot. Claims are released only after their bodies have ended.
 """
 
 from __future__ import annotations
@@ -235,8 +235,8 @@ class Worker:
     def _run_of(self, job_id: UUID) -> Run | None:
         """This worker's run of a job, if its end is still to be computed.
 
-        None for a run that was brought forward: its nominal time is in the future, and a new schedule
-        would begin there.
+        None for a run that was brought forward: its nominal time is in the future, and a new
+        schedule would begin there.
         """
         now = self._clock.monotonic()
         for run in self._places:
@@ -267,7 +267,10 @@ class Worker:
                     await host.stop()
 
     async def _shut_down(self, grace: timedelta, unused: Unused | None) -> None:
-        """Wait for the last claim and for the bodies, and close. After a cancellation it can be called again."""
+        """Wait for the last claim and for the bodies, and close.
+
+        After a cancellation it can be called again.
+        """
         await self._listening.aclose()
         await self._polling.ended()  # if cancelled here, a claim may be unanswered: its runs are released
         await self._finish_bodies(grace)
@@ -286,8 +289,8 @@ class Worker:
     def _cut_off(self, unused: Unused | None) -> None:
         """This stop was cancelled: ask all bodies to end, and renew no claim, so that the locks expire.
 
-        The beater has its own thread, and would renew them for as long as the process lives. The rest
-        of the stop continues as a task, without a grace, for as long as the loop runs.
+        The beater has its own thread, and would renew them for as long as the process lives. The
+        rest of the stop continues as a task, without a grace, for as long as the loop runs.
         """
         for host in (self._beating, self._polling, *self._others):
             host.service.finish()

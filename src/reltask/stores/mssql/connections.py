@@ -1,27 +1,29 @@
-"""Connections: each lives in a thread of its own, and a store keeps a few.
+"""Connections to SQL Server, each in its own thread, and the pool of a store.
 
-The driver is synchronous and cannot be told to stop, but it waits without holding up the interpreter. So a connection
-gets a thread, and the event loop waits for the thread for as long as its patience lasts:
+The driver is synchronous and its calls cannot be cancelled, but it releases the interpreter's lock
+while it waits. So each connection has a thread, and the event loop waits for the thread up to a
+timeout:
 
-    event loop                       the connection's thread
-    await line.call(work, 30 s) ──►  work(connection)              ◄── an answer, or an error, in time
-          └─ patience ended, or cancelled: nobody waits for the line any longer
+    event loop                             the connection's thread
+    await connection.call(work, 30 s) ──►  work(connection)              ◄── an answer, or an error, in time
+          └─ timeout, or cancelled: the call returns, and the thread works on
 
     take ──► idle[-1] ──► call ──► idle.append            the last one given back is the next one taken
                  │          ├─ failed: closed
-                 │          └─ overdue: late, until the thread has its connection back; if all is well with it: idle
-                 └─ none: connect (at most `pool_size`, and nothing beside `LATE` late ones)
+                 │          └─ overdue: late, until its thread has finished; if that went well: idle
+                 └─ none: connect (at most `pool_size`, and none while `LATE` are late)
 
-So a server that is slow, or a network that swallows everything, is not stormed with new connections by whoever has run
-out of patience: what was asked of it before has to come to an end first.
+So callers that time out do not flood a slow server, or a network that drops packets, with new
+connections: earlier calls have to end first.
 
-Three patiences, each shorter than the next, so that an answer says as much as possible: a lock that does not come is
-refused by the server (1222: certainly not applied), a statement that takes too long is ended by the driver, and a
-network that swallows everything is left behind by the event loop.
+There are three timeouts, each shorter than the next, so that an error says as much as possible. The
+server refuses a lock that takes too long (1222: certainly not applied), the driver ends a statement
+that takes too long, and the event loop stops waiting if the network drops packets.
 
-The driver's own pool is switched off for the process, unless somebody has asked for it: a closed connection should be
-closed, and take its locks with it. At the end of the process the driver closes whatever is open, from a thread that is
-not the connection's own, and crashes if that one uses it: so each takes its leave before.
+The driver's own pool is switched off for the process, unless the program has enabled it: a closed
+connection should end on the server, and with it its locks. At exit the driver closes open
+connections from another thread, and crashes if the connection's own thread uses one. So all are
+closed before.
 """
 
 from __future__ import annotations
@@ -54,15 +56,15 @@ from reltask.stores.statement import Statement
 T = TypeVar("T")
 
 LOCK_SHARE = 0.6
-"""The server gives up waiting for a lock after this share of a statement's time."""
+"""The server's lock timeout as a share of the statement's timeout."""
 NVARCHAR = 4_000
-"""What fits into an nvarchar that is not nvarchar(max)."""
+"""The longest nvarchar that is not nvarchar(max)."""
 LATE = 2
-"""So many connections may be overdue before no more are made."""
-GOODBYE = 5.0
-"""Seconds that a connection may take to be closed before nobody waits for it."""
+"""While this many connections are overdue, no more are made."""
+CLOSE_TIMEOUT = 5.0
+"""Seconds to wait until a connection is closed."""
 OVERTIME = 2.0
-"""Seconds that the event loop waits longer than the driver, which counts whole ones."""
+"""Seconds that the event loop waits longer than the driver, whose timeout is in whole seconds."""
 
 
 class MssqlOptions(Struct, frozen=True, kw_only=True):
@@ -76,7 +78,7 @@ class MssqlOptions(Struct, frozen=True, kw_only=True):
 
 
 class AnsweredError(Exception):
-    """An error that a statement has caught on the server, with its number."""
+    """An error that a batch has caught on the server and returned, with its number."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(number, text)
@@ -85,34 +87,37 @@ class AnsweredError(Exception):
 
 
 class ThreadedConnection:
-    """One connection, and the thread that it lives in."""
+    """A connection and its thread."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._work: SimpleQueue[tuple[Future[Any], Callable[[Any], Any]] | None] = SimpleQueue()
         self._make = make
         self._last: Future[Any] | None = None
-        # A thread that hangs in the driver must not keep the process from ending.
+        # A daemon: a thread that hangs in the driver must not keep the process alive.
         self._thread = threading.Thread(target=self._serve, name="reltask-mssql", daemon=True)
         self._thread.start()
-        _lines.add(self)
+        _connections.add(self)
 
     async def call(self, work: Callable[[Any], T], patience: float) -> T:
-        """What the work answers, in its thread; TimeoutError when the patience ends. The first call connects."""
+        """Run `work` in the thread; TimeoutError after `patience` seconds.
+
+        The first call connects.
+        """
         self._last = answer = Future[T]()
         self._work.put((answer, work))
         return await asyncio.wait_for(asyncio.wrap_future(answer), patience)
 
-    def when_free(self, tell: Callable[[bool], None]) -> None:
-        """Tell, from the line's own thread, when its last work has come to an end, and whether to a good one."""
+    def when_free(self, free: Callable[[bool], None]) -> None:
+        """Call `free` from the thread when the last work has ended: with True, if the connection is usable."""
         assert self._last is not None
-        self._last.add_done_callback(lambda last: tell(last.cancelled() or _is_orderly(last.exception())))
+        self._last.add_done_callback(lambda last: free(last.cancelled() or _is_orderly(last.exception())))
 
     def end(self) -> None:
-        """Close the connection once the thread has it back."""
+        """Close the connection when the thread has finished its work."""
         self._work.put(None)
 
     def ended(self, patience: float) -> None:
-        """Wait until the connection is closed, but not for longer than this."""
+        """Wait until the connection is closed, for at most `patience` seconds."""
         self._thread.join(max(0.0, patience))
 
     def _serve(self) -> None:
@@ -124,7 +129,7 @@ class ThreadedConnection:
             try:
                 connection = connection or self._make()
                 answer.set_result(work(connection))
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the answer
+            except BaseException as error:  # noqa: BLE001 - raised by `call`
                 answer.set_exception(error)
                 del error
             del answer, work, item
@@ -133,22 +138,22 @@ class ThreadedConnection:
                 connection.close()
 
 
-_lines: WeakSet[ThreadedConnection] = WeakSet()
-"""Every line of the process: its thread keeps it alive."""
+_connections: WeakSet[ThreadedConnection] = WeakSet()
+"""All connections of the process. Each is kept alive by its thread."""
 
 
-@atexit.register  # after the driver's own, and therefore called before it
-def take_leave() -> None:
-    """Close all connections, each from its own thread; what hangs is left behind after a while."""
-    until, lines = time.monotonic() + GOODBYE, list(_lines)
-    for line in lines:
-        line.end()
-    for line in lines:
-        line.ended(until - time.monotonic())
+@atexit.register  # registered after the driver's handler, and therefore called before it
+def close_all() -> None:
+    """Close all connections, each from its own thread; wait for CLOSE_TIMEOUT in all."""
+    until, connections = time.monotonic() + CLOSE_TIMEOUT, list(_connections)
+    for connection in connections:
+        connection.end()
+    for connection in connections:
+        connection.ended(until - time.monotonic())
 
 
 class Connections:
-    """The lines of one store."""
+    """The connections of one store."""
 
     def __init__(self, target: Target, tokens: Tokens | None, options: MssqlOptions) -> None:
         self._target = target
@@ -166,63 +171,64 @@ class Connections:
 
     @asynccontextmanager
     async def take(self, *, in_transaction: bool = False) -> AsyncIterator[ThreadedConnection]:
-        """A connected line. One on which something unforeseen happened is given up.
+        """A connection that is connected. It is closed after an unexpected error.
 
-        So is one that is left `in_transaction`: what it was asked last may have begun one that nobody will ever end.
+        It is also closed after a timeout or a cancellation `in_transaction`: its last statement may
+        have begun a transaction that would never end.
         """
         async with self._room:
-            line = self._idle.pop() if self._idle else await self._connect()
+            connection = self._idle.pop() if self._idle else await self._connect()
             try:
-                yield line
+                yield connection
             except (TimeoutError, asyncio.CancelledError):
-                self._leave(line, keep=not in_transaction)
+                self._set_late(connection, keep=not in_transaction)
                 raise
             except BaseException as error:
-                self._give_back(line, well=_is_orderly(error))
+                self._give_back(connection, usable=_is_orderly(error))
                 raise
-            self._give_back(line, well=True)
+            self._give_back(connection, usable=True)
 
     async def _connect(self) -> ThreadedConnection:
         if len(self._late) >= LATE:
             raise TransientError(f"{len(self._late)} connections wait for answers that are overdue; no more are made.")
         self._open_for_use = True
-        line = ThreadedConnection(self._open)
+        connection = ThreadedConnection(self._open)
         limit = self._options.connect_timeout
         try:
-            # A credential may need its own time before the server is asked.
-            await line.call(_nothing, self._options.call_timeout or 2 * limit + OVERTIME)
+            # A credential may need time before the server is contacted.
+            await connection.call(_only_connect, self._options.call_timeout or 2 * limit + OVERTIME)
         except (TimeoutError, asyncio.CancelledError) as error:
-            self._leave(line)
+            self._set_late(connection)
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise statement_failed(error, verb="connect", writes=False) from error
         except BaseException:
-            line.end()
+            connection.end()
             raise
-        return line
+        return connection
 
-    def _leave(self, line: ThreadedConnection, *, keep: bool = True) -> None:
-        """Its answer is overdue: when that has arrived, it may come back or is closed."""
+    def _set_late(self, connection: ThreadedConnection, *, keep: bool = True) -> None:
+        """Its answer is overdue: when that has arrived, use the connection again, or close it."""
         loop = asyncio.get_running_loop()
-        self._late.add(line)
+        self._late.add(connection)
 
-        def tell(well: bool) -> None:
+        def free(usable: bool) -> None:
             try:
-                loop.call_soon_threadsafe(self._arrived, line, well and keep)
+                loop.call_soon_threadsafe(self._arrived, connection, usable and keep)
             except RuntimeError:  # the event loop is closed by now
-                line.end()
+                connection.end()
 
-        line.when_free(tell)
+        connection.when_free(free)
 
-    def _arrived(self, line: ThreadedConnection, well: bool) -> None:
-        self._late.discard(line)
-        self._give_back(line, well=well)
+    def _arrived(self, connection: ThreadedConnection, usable: bool) -> None:
+        self._late.discard(connection)
+        self._give_back(connection, usable=usable)
 
-    def _give_back(self, line: ThreadedConnection, *, well: bool) -> None:
-        if well and self._open_for_use:
-            self._idle.append(line)
+    def _give_back(self, connection: ThreadedConnection, *, usable: bool) -> None:
+        if usable and self._open_for_use:
+            self._idle.append(connection)
         else:
-            line.end()
+            connection.end()
 
     def _open(self) -> Any:
         if not PoolingManager.is_initialized():
@@ -240,24 +246,28 @@ class Connections:
         return connection
 
     async def close(self) -> None:
-        """End every idle line; those that are overdue end when they come back.
+        """Close every idle connection; an overdue one is closed when its answer has arrived.
 
-        The driver aborts a process that ends while it says goodbye to a server: that is waited for, within reason.
+        The driver aborts a process that exits while it closes a connection. So wait for that, for
+        up to CLOSE_TIMEOUT.
         """
         self._open_for_use = False
         idle, self._idle = self._idle, []
-        for line in idle:
-            line.end()
-        await asyncio.gather(*(asyncio.to_thread(line.ended, GOODBYE) for line in idle))
+        for connection in idle:
+            connection.end()
+        await asyncio.gather(*(asyncio.to_thread(connection.ended, CLOSE_TIMEOUT) for connection in idle))
 
 
 def limit_locks(connection: Any, seconds: float) -> None:
-    """How long the server lets this connection wait for a lock. The setting takes no parameter, so it is spelt out."""
+    """Set the server's lock timeout for this connection.
+
+    The statement takes no parameters, so it is text.
+    """
     execute(connection, "SET LOCK_TIMEOUT " + str(max(1, int(seconds * 1000))))
 
 
 def execute(connection: Any, sql: str) -> None:
-    """A batch without parameters and without an answer. What it sets stays set."""
+    """Run a batch without parameters and results. Settings that it makes stay with the session."""
     cursor = connection.cursor()
     try:
         cursor.execute(sql)
@@ -266,7 +276,7 @@ def execute(connection: Any, sql: str) -> None:
 
 
 def fetch(connection: Any, statement: Statement, columns: dict[str, object]) -> list[Row]:
-    """One of reltask's own batches: its answer, or the error that it caught."""
+    """Run one of reltask's own batches: its rows, or the error that it caught."""
     arguments = statement.arguments(columns)
     cursor = connection.cursor()
     try:
@@ -285,7 +295,7 @@ def fetch(connection: Any, statement: Statement, columns: dict[str, object]) -> 
 
 
 def results(cursor: Any) -> Iterator[list[Row]]:
-    """Every result set that has columns. All have to be read, because an error may come behind an answer."""
+    """Every result set that has columns. Read all of them: an error may follow a result set."""
     while True:
         if cursor.description:
             names = [column[0] for column in cursor.description]
@@ -295,7 +305,7 @@ def results(cursor: Any) -> Iterator[list[Row]]:
 
 
 def failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
-    """Whatever went wrong with a statement, as one of reltask's errors."""
+    """An error of a statement as one of reltask's errors."""
     if isinstance(error, ReltaskError):
         return error
     if isinstance(error, AnsweredError):
@@ -304,12 +314,12 @@ def failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
 
 
 def cause(error: BaseException) -> BaseException | None:
-    """What may be chained to it without carrying arguments into a log."""
+    """The cause to chain to a raised error, without the statement's arguments, which must not be logged."""
     return None if isinstance(error, AnsweredError) else quotable(error)
 
 
 def _type(value: object) -> tuple[int, int, int]:
-    """The same type and size for every value of a kind, so that the server keeps one plan for a batch, not hundreds."""
+    """One type and size for all values of a kind, so that the server keeps one plan per batch."""
     if isinstance(value, bool):
         return Odbc.SQL_BIT.value, 1, 0
     if isinstance(value, int):
@@ -323,12 +333,12 @@ def _type(value: object) -> tuple[int, int, int]:
 
 
 def _is_orderly(error: BaseException | None) -> bool:
-    """Whether a connection can be used again: the server has answered in good order."""
+    """Whether a connection can be used again after this error."""
     return error is None or (isinstance(error, AnsweredError) and error.number not in LOST)
 
 
-def _nothing(_connection: Any) -> None:
-    """Connect, and no more."""
+def _only_connect(_connection: Any) -> None:
+    """No work: the first call connects."""
 
 
 def _let_go(cursor: Any) -> None:

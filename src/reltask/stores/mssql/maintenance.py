@@ -1,8 +1,9 @@
-"""Leases and maintenance on SQL Server: who leads, and what is done by whoever does.
+"""Leases and maintenance on SQL Server.
 
-A leader's batch takes the lease's guard in share mode and looks at the term; whoever acquires the lease takes the guard
-for itself alone. So nobody can take the lease over before the leader's write is committed; and once somebody has, the
-term is not found any more. See guard_lease.sql.
+A leader's batch takes the lease's guard in share mode and checks the term; acquiring the lease
+takes the guard in exclusive mode. So no other worker can take the lease over before the leader's
+write is committed. After a takeover the old term is not found, and nothing is written. See
+guard_lease.sql.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class MaintenanceVerbs(ABC):
 
     @abstractmethod
     def _single(self) -> Connections:
-        """Room for one connection of the caller's own."""
+        """A pool with one connection, for the caller alone."""
 
     # Leases
 

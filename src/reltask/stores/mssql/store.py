@@ -6,8 +6,9 @@
 Each batch is one transaction in READ COMMITTED, with or without READ_COMMITTED_SNAPSHOT. `verbs.py` says what may be
 sent again after a lost answer.
 
-SQL Server has no signals that a client could wait for. A worker looks at the due times that it knows, and at every
-poll; a job that another process enqueues is picked up within one poll interval.
+SQL Server has no signals that a client could wait for. A worker looks for work at the due times
+that it knows, and at every poll; it finds a job that another process enqueues within one poll
+interval.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class MssqlStore(MaintenanceVerbs):
         tokens: Tokens | None = None,
         credential: Credential | None = None,
     ) -> None:
-        """`now` replaces the database's clock in tests; `policy` retries, and None asks once."""
+        """`now` replaces the database's clock in tests; `policy` retries; None: send once."""
         super().__init__()
         self._url = url
         self._target = read_url(url)
@@ -97,7 +98,7 @@ class MssqlStore(MaintenanceVerbs):
         await self._tasks_connections.close()
 
     def dedicated(self, *, timeout: timedelta) -> MssqlStore:
-        """Its caller waits no longer than that; the driver may, so that a connection need not be thrown away for it."""
+        """The caller waits for at most `timeout`; the driver may wait longer, which saves the connection."""
         options = msgspec.structs.replace(self._options, call_timeout=timeout.total_seconds(), pool_size=1)
         return MssqlStore(self._url, options=options, now=self._now, tokens=self._tokens)
 
@@ -114,7 +115,10 @@ class MssqlStore(MaintenanceVerbs):
         return {row["id"] for row in rows if row["inserted"] or again}
 
     async def _insert_again(self, columns: values.Columns) -> list[Row]:
-        """The known jobs and the new ones. A job of the earlier sending may have ended while this one looked."""
+        """The known jobs and the new ones.
+
+        A job of the earlier attempt may have ended meanwhile.
+        """
         async with self.transaction(timeout=timedelta(seconds=self._options.command_timeout)) as resent:
             rows = await resent.verb("enqueue_jobs", **columns)
             inserted = values.batch(str(row["id"]) for row in rows if row["inserted"])
@@ -191,7 +195,7 @@ class MssqlStore(MaintenanceVerbs):
         """Nothing to send: SQL Server has no signals."""
 
     async def signal_lease(self, name: str) -> None:
-        """Nothing to send: those that wait for a lease try in their turn."""
+        """Nothing to send: candidates for a lease try at intervals."""
 
     def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:  # noqa: ARG002 - there are no signals
         return _silence()
@@ -284,17 +288,17 @@ class MssqlStore(MaintenanceVerbs):
             return await one_by_one(batch, settle) if len(batch) > 1 else []
 
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> list[Row]:
-        """Send once. Until the connection is there, nothing can have been applied."""
+        """Send once. A failure to connect means that nothing was applied."""
         statement = load_batch("mssql", verb, "qmark")
         given = {**columns, "now": values.moment(self._now()) if self._now else None}
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            async with self._connections.take() as line:
+            async with self._connections.take() as threaded:
                 patience = self._connections.patience
                 if self._options.call_timeout is not None:
                     patience = max(0.001, self._options.call_timeout - (loop.time() - started))
-                return await line.call(lambda connection: fetch(connection, statement, given), patience)
+                return await threaded.call(lambda connection: fetch(connection, statement, given), patience)
         except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
             raise failed(error, verb=verb, writes=writes) from cause(error)
 

@@ -1,15 +1,15 @@
 """A task's own transaction: its writes, then the fenced completion, then COMMIT.
 
-It runs on a connection of its own, in READ COMMITTED, with the server's usual settings. An error in the user's own SQL
-is the driver's, untouched. But SQL Server ends a whole transaction for some errors, a deadlock among them, and takes
-what is sent afterwards as statements of their own, each committed at once:
+It runs on its own connection, in READ COMMITTED, with the server's default settings. An error in
+the user's own SQL is raised unchanged, as the driver's. But for some errors, such as a deadlock,
+SQL Server rolls the whole transaction back, and would commit each later statement by itself:
 
     BEGIN ── write ── error ──► is it still open? ── yes: the user may go on
                                                   └─ no:  every further statement is refused with TransientError
 
-A connection that breaks is a TransientError too: the server has undone what was written. How long a statement may take,
-and how long it may wait for a lock, is bounded; how long a transaction may idle is not, because SQL Server has no such
-setting. Its locks end with its connection.
+A broken connection is a TransientError, too: the server has rolled back. There is a limit for how
+long a statement may take and how long it may wait for a lock. There is none for how long a
+transaction may idle, because SQL Server has no such setting. Its locks end with its connection.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class Verbs(ABC):
-    """The few verbs that a transaction has, on whichever connection it runs."""
+    """The verbs of a transaction, on a connection of the store's or of the user's."""
 
     @abstractmethod
     async def verb(self, name: str, **columns: object) -> list[Row]:
@@ -79,10 +79,10 @@ class MssqlTransaction(Verbs):
     """What happens between BEGIN and COMMIT."""
 
     def __init__(
-        self, line: ThreadedConnection, connection: Any, patience: float, now: Callable[[], datetime] | None
+        self, threaded: ThreadedConnection, connection: Any, patience: float, now: Callable[[], datetime] | None
     ) -> None:
         self.connection = connection
-        self._line = line
+        self._threaded = threaded
         self._patience = patience
         self._now = now
         self._ended = False
@@ -94,7 +94,7 @@ class MssqlTransaction(Verbs):
         statement, given = _bound(sql, args, named)
         self._refuse_ended()
         try:
-            return await self._line.call(lambda connection: _run(connection, statement, given), self._patience)
+            return await self._threaded.call(lambda connection: _run(connection, statement, given), self._patience)
         except TimeoutError as error:
             self._ended = True
             raise failed(error, verb="transaction", writes=False) from error
@@ -108,31 +108,34 @@ class MssqlTransaction(Verbs):
         statement = load_batch("mssql", name, "qmark")
         given = {**columns, "now": values.moment(self._now()) if self._now else None}
         try:
-            return await self._line.call(lambda connection: fetch(connection, statement, given), self._patience)
+            return await self._threaded.call(lambda connection: fetch(connection, statement, given), self._patience)
         except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
             self._ended = True
-            # Nothing of an open transaction is applied yet, whatever became of the answer.
+            # Nothing of an open transaction is applied yet, even if the answer was lost.
             raise failed(error, verb=name, writes=False) from cause(error)
 
     async def commit(self) -> None:
         self._refuse_ended()
-        await send(self._line, "commit_transaction", self._patience, writes=True)
+        await send(self._threaded, "commit_transaction", self._patience, writes=True)
 
     async def roll_back(self) -> None:
-        """Undo what was written; a connection that is gone has undone it already."""
+        """Roll back; if the connection is gone, the server has done so already."""
         with suppress(ReltaskError):
-            await send(self._line, "rollback_transaction", self._patience, writes=False)
+            await send(self._threaded, "rollback_transaction", self._patience, writes=False)
 
     def _refuse_ended(self) -> None:
         if self._ended:
             raise TransientError("the transaction was rolled back by the server; nothing of it was applied.")
 
     async def _answers(self) -> bool:
-        """After an error: whether the connection lives; and remember whether the transaction does."""
+        """After an error: whether the connection works.
+
+        Also records whether the transaction has ended.
+        """
         self._ended = True
         question = load_batch("mssql", "read_transaction", "qmark")
         try:
-            (row,) = await self._line.call(lambda connection: fetch(connection, question, {}), self._patience)
+            (row,) = await self._threaded.call(lambda connection: fetch(connection, question, {}), self._patience)
         except (mssql_python.Error, RuntimeError, OSError):
             return False
         self._ended = row["state"] != 1
@@ -145,9 +148,9 @@ async def transaction(
 ) -> AsyncIterator[MssqlTransaction]:
     """A transaction that is committed when the block ends, and rolled back when it raises."""
     seconds = timeout.total_seconds()
-    async with connections.take(in_transaction=True) as line:
-        connection = await _begin(line, seconds)
-        inner = MssqlTransaction(line, connection, seconds + OVERTIME, now)
+    async with connections.take(in_transaction=True) as threaded:
+        connection = await _begin(threaded, seconds)
+        inner = MssqlTransaction(threaded, connection, seconds + OVERTIME, now)
         try:
             yield inner
         except BaseException:
@@ -156,17 +159,20 @@ async def transaction(
         await inner.commit()
 
 
-async def send(line: ThreadedConnection, verb: str, patience: float, *, writes: bool) -> None:
-    """A file that is one batch without parameters."""
+async def send(threaded: ThreadedConnection, verb: str, patience: float, *, writes: bool) -> None:
+    """Run a file that is one batch without parameters."""
     batch = load_batch("mssql", verb, "qmark")
     try:
-        await line.call(lambda connection: fetch(connection, batch, {}), patience)
+        await threaded.call(lambda connection: fetch(connection, batch, {}), patience)
     except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
         raise failed(error, verb=verb, writes=writes) from cause(error)
 
 
-async def _begin(line: ThreadedConnection, seconds: float) -> Any:
-    """Begin, with this transaction's own limits; they stay with the connection, and the next one sets its own."""
+async def _begin(threaded: ThreadedConnection, seconds: float) -> Any:
+    """Begin with this transaction's own timeouts.
+
+    They stay set until the next transaction sets its own.
+    """
 
     def begin(connection: Any) -> Any:
         connection.timeout = max(1, round(seconds))
@@ -175,13 +181,13 @@ async def _begin(line: ThreadedConnection, seconds: float) -> Any:
         return connection
 
     try:
-        return await line.call(begin, seconds + OVERTIME)
+        return await threaded.call(begin, seconds + OVERTIME)
     except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
         raise failed(error, verb="begin", writes=False) from cause(error)
 
 
 def _run(connection: Any, statement: str, given: Sequence[object]) -> list[dict[str, Any]]:
-    """A statement of the user's: values as the driver gives them."""
+    """Run a statement of the user's: values as the driver returns them."""
     cursor = connection.cursor()
     try:
         if given:

@@ -1,6 +1,6 @@
-"""Values on their way into SQL Server's types, and back; and what every file of `sql/` can rely on.
+"""Converts values to SQL Server's types and back; the conventions of every file in `sql/`.
 
-    times       datetime2(6) in UTC: without a zone on the wire, aware in Python
+    times       datetime2(6) in UTC: sent without a zone, aware in Python
     lengths     bigint microseconds (:delay, :alive_for, :older_than, …); those named …_ms, and the columns of that
                 name, bigint milliseconds. DATEADD takes no bigint, so a length is added in two steps:
                 DATEADD(MICROSECOND, @delay % 60000000, DATEADD(MINUTE, @delay / 60000000, @now))
@@ -10,16 +10,16 @@
                 claims are {"id", "fence"} objects; a list of names is an array of strings, OPENJSON(@names) its rows
     names       two columns compare only if their collations agree, so names out of JSON go into table variables that
                 are declared COLLATE Latin1_General_100_BIN2, as the tables are
-    an answer   the only result set that has columns, read by their names; these, and the parameters', are the names
-                that the other stores use (:id for one job; :holds, :completions, … for a batch)
+    an answer   the only result set that has columns, read by their names; columns and parameters have the same names
+                as in the other stores (:id for one job; :holds, :completions, … for a batch)
 
-A file is one batch. It begins with SET NOCOUNT ON; SET XACT_ABORT ON; and puts each parameter into a variable of its
-own type, once, because the driver numbers them and guesses their types from their values:
+A file is one batch. It begins with SET NOCOUNT ON; SET XACT_ABORT ON; and assigns each parameter once to a variable of
+the right type, because the driver numbers the parameters and guesses their types from their values:
 
     DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
             @worker nvarchar(256) = :worker;
 
-Its work stands in BEGIN TRY, because the driver hides the numbers of errors; more than one write also in BEGIN
+Its statements are inside BEGIN TRY, because the driver hides error numbers; several writes are also inside BEGIN
 TRANSACTION … COMMIT TRANSACTION, and the answer is selected after that. It ends with
 
     END TRY
@@ -28,8 +28,8 @@ TRANSACTION … COMMIT TRANSACTION, and the answer is selected after that. It en
         SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
     END CATCH;
 
-which also ends a transaction that was open before: with XACT_ABORT it was lost anyway. Whatever is left to do with such
-a connection, the error has been told.
+which also ends a transaction that was open before the batch: with XACT_ABORT it was lost anyway. The caller has the
+error in any case.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ Columns = dict[str, object]
 _MICROSECOND = timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST = {"task": 256, "key": 256, "queue": 128}
-"""What the columns of a job's names hold, in units of UTF-16. The server would cut off the rest in silence."""
+"""The lengths of a job's name columns, in UTF-16 units. The server would silently cut off the rest."""
 
 
 def moment(value: datetime | None) -> datetime | None:
-    """A time as datetime2 takes it: UTC, without saying so."""
+    """A time for datetime2: in UTC, without a time zone."""
     if value is None:
         return None
     if value.tzinfo is None:
@@ -83,28 +83,28 @@ def moment(value: datetime | None) -> datetime | None:
 
 
 def written(value: datetime | None) -> str | None:
-    """The same inside a batch."""
+    """The same for a JSON batch."""
     plain = moment(value)
     return None if plain is None else plain.isoformat(timespec="microseconds")
 
 
 def aware(value: object) -> object:
-    """A value as it comes back: a time is in UTC, and says so."""
+    """A returned value: times become aware, in UTC."""
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
 
 
 def length(value: timedelta | None) -> int | None:
-    """A length of time in microseconds."""
+    """A duration in microseconds."""
     return None if value is None else value // _MICROSECOND
 
 
 def milliseconds(value: timedelta | None) -> int | None:
-    """Whole milliseconds, rounded up: a lock never ends earlier than was asked for."""
+    """Whole milliseconds, rounded up: a lock must not expire early."""
     return None if value is None else max(1, -(-value // _MILLISECOND))
 
 
 def text(value: str | None) -> str | None:
-    """A traceback may hold what no database stores as text; it is kept in a readable form rather than refused."""
+    """A traceback with NULs and lone surrogates, which databases refuse, as readable escapes."""
     if value is None:
         return None
     return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
@@ -115,11 +115,11 @@ def batch(items: Iterable[Any]) -> str:
     return msgspec.json.encode(list(items)).decode()
 
 
-# What verbs take
+# Arguments of verbs
 
 
 def hold(given: Hold) -> Columns:
-    """What a run presents with every write."""
+    """The job id and fence that a run sends with every write."""
     return {"id": str(given.job_id), "fence": given.fence}
 
 
@@ -153,18 +153,18 @@ def _refuse_long_names(job: NewJob) -> None:
         units = len((getattr(job, name) or "").encode("utf-16-le", "surrogatepass")) // 2
         if units > most:
             raise ArgumentsError(
-                f"The job's {name} has {units} characters, and on SQL Server it has at most {most}.",
-                remedy="Choose a shorter one; in the place of a long key, its hash will do.",
+                f"The job's {name} has {units} characters; on SQL Server the limit is {most}.",
+                remedy="Choose a shorter one; for a long key, use its hash.",
             )
 
 
 def new_jobs(given: Sequence[NewJob]) -> str:
-    """A batch of jobs, numbered: the first of two that cannot both be inserted is the one."""
+    """A batch of jobs, numbered: of two that cannot both be inserted, the first is."""
     return batch({**new_job(job), "run_at": written(job.run_at), "nth": nth} for nth, job in enumerate(given))
 
 
 def request(asked: ClaimRequest) -> Columns:
-    """What a claim asks for."""
+    """The parameters of a claim."""
     return {
         "worker": asked.worker,
         "token": str(asked.token),
@@ -225,17 +225,17 @@ def worker_record(record: WorkerRecord) -> Columns:
 
 
 def leader(term: Term | None) -> Columns:
-    """What a leader's write presents; without one, nobody is asked."""
+    """The lease and term that guard a leader's write; without a leader, no lease is checked."""
     return {"lease": None if term is None else term.lease, "term": None if term is None else term.number}
 
 
 def grant(given: Grant) -> Columns:
-    """What a holder's beat and resignation present."""
+    """The parameters of a holder's heartbeat and resignation."""
     return {**leader(given.term), "acquisition": str(given.acquisition)}
 
 
 def lease_request(asked: LeaseRequest) -> Columns:
-    """What a try for a lease asks for."""
+    """The parameters of a try for a lease."""
     return {
         "lease": asked.name,
         "holder": asked.holder,
@@ -245,11 +245,11 @@ def lease_request(asked: LeaseRequest) -> Columns:
     }
 
 
-# What rows say
+# Rows
 
 
 def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
-    """The first columns are the same in each row; a single row without a job says that nothing was claimed."""
+    """The first columns are equal in all rows; a single row without a job means that nothing was claimed."""
     first = rows[0]
     return ClaimAnswer(
         claims=[] if first["id"] is None else [claim(row) for row in rows],
@@ -271,7 +271,7 @@ def claim(row: Row) -> Claim:
 
 
 def beat_answer(rows: Sequence[Row]) -> BeatAnswer:
-    """What was renewed, and what the worker had lost sight of."""
+    """The renewed claims, and the worker's claims that it does not know of."""
     return BeatAnswer(
         renewed=frozenset(held(row) for row in rows if not row["stray"]),
         strays=[held(row) for row in rows if row["stray"]],
@@ -289,7 +289,7 @@ def settled(_given: Sequence[Settlement], rows: Sequence[Row]) -> list[Settled]:
 
 
 def reclaimed(row: Row) -> Reclaimed:
-    """One claim that was taken away."""
+    """One reclaimed claim."""
     return Reclaimed(
         job_id=row["id"],
         fence=row["fence"],
@@ -306,7 +306,7 @@ def names(given: Sequence[tuple[str, str | None]]) -> str:
 
 
 def keys(rows: Iterable[Row]) -> dict[tuple[str, str], UUID]:
-    """Who has which name."""
+    """The ids of jobs by task and key."""
     return {(row["task"], row["key"]): row["id"] for row in rows}
 
 
@@ -316,17 +316,17 @@ def declared(row: Row) -> Declared:
 
 
 def job_view(row: Row) -> JobView:
-    """A job, for people."""
+    """A job's view."""
     return JobView(**{**row, "state": State(row["state"])})
 
 
 def run_view(row: Row) -> RunView:
-    """A ledger row, for people."""
+    """A run's view."""
     return RunView(**{**row, "outcome": Outcome(row["outcome"])})
 
 
 def worker_view(row: Row) -> WorkerView:
-    """A worker, for people."""
+    """A worker's view."""
     names = {name: msgspec.json.decode(row[name], type=list[str]) for name in ("queues", "tasks")}
     return WorkerView(**{**row, **names})
 
@@ -364,7 +364,7 @@ def lease_answer(rows: Sequence[Row]) -> LeaseAnswer:
 
 
 def lease_view(row: Row) -> LeaseView:
-    """A lease, for people."""
+    """A lease's view."""
     same = {name: value for name, value in row.items() if name != "ttl_ms"}
     return LeaseView(**{**same, "ttl": row["ttl_ms"] * _MILLISECOND, "held": bool(row["held"])})
 

@@ -14,7 +14,7 @@ from reltask.stores.postgres.transaction import Verbs, patience
 from reltask.stores.statement import load
 
 _READ_COMMITTED = "set transaction isolation level read committed"
-"""Whatever the connection's default is: at a higher level the first heartbeat would make the completion fail."""
+"""Replaces the connection's default: at a higher level the first heartbeat would make the completion fail."""
 
 
 class BorrowedPostgres(Verbs, BorrowedConnection):
@@ -32,7 +32,7 @@ class BorrowedPostgres(Verbs, BorrowedConnection):
         now = await super().read_now()
         if now.tzinfo is None:
             raise UsageError(
-                "connection= gives times without a time zone, so a schedule's first slot cannot be told.",
+                "connection= returns times without a time zone, so a schedule's first slot cannot be computed.",
                 remedy="With Django set USE_TZ = True.",
             )
         return now

@@ -1,14 +1,14 @@
-"""The files of PostgreSQL's TLS options: which of them the driver reads, and what is wrong with one once it has failed.
+"""The files of PostgreSQL's TLS options: which of them the driver reads, and which one made a connection fail.
 
     sslmode     disable │ allow  prefer │ require  verify-ca  verify-full
     it reads    nothing │ sslcert and sslkey
                         │               │ sslrootcert and sslcrl; to verify there has to be an sslrootcert
 
-Where the URL and the environment are silent, it reads the file in ~/.postgresql, if there is one.
+If neither the URL nor the environment names a file, it reads the one in ~/.postgresql, if it exists.
 
-The driver reads these files before it connects, and an error of theirs looks like one of the network: "no such file" is
-also what a socket file says whose server is not up yet. Only a second look tells a mistake, which stays one, from an
-outage, which passes. An error that no file can cause is not looked into.
+The driver reads these files before it connects, and their errors look like network errors: "no such file" is also the
+error for a socket whose server has not started yet. So after such an error the files are read again here: a wrong
+option is permanent, an outage is not. For an error that no file can cause, this is skipped.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _READ_TO_VERIFY = frozenset({"require", "verify-ca", "verify-full"})
 _VERIFIED = frozenset({"verify-ca", "verify-full"})
 _OF_FILES = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, ssl.SSLError, ValueError)
-"""What a file or an option that cannot be used makes the driver raise."""
+"""The errors that the driver raises for an unusable file or option."""
 
 
 def tls_mistake(query: Mapping[str, str], error: BaseException) -> SettingsError | None:
-    """The first TLS option, of a URL's query or the environment, that may have brought the driver to this error."""
+    """The first TLS option, in the URL or the environment, that may have caused this error of the driver."""
     if not isinstance(error, _OF_FILES):
         return None
     given = _given(query)
     mode = (given["sslmode"] or "prefer").replace("_", "-")
     if mode not in MODES:
         return SettingsError(
-            f"sslmode is none of {', '.join(MODES)}.", remedy="Correct it in the database URL, or in PGSSLMODE."
+            f"sslmode is not one of {', '.join(MODES)}.", remedy="Correct it in the database URL or in PGSSLMODE."
         )
     try:
         _load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), _files(mode, given), given)
@@ -47,9 +47,9 @@ def tls_mistake(query: Mapping[str, str], error: BaseException) -> SettingsError
 
 
 def load_files(context: ssl.SSLContext, query: Mapping[str, str]) -> None:
-    """Give a context of reltask's own, which has its authorities, the other files that psql would read.
+    """Load the other files that psql would read into a context of reltask's own, which has its CA certificates.
 
-    Of those in ~/.postgresql that is a client's certificate: the revocations there belong to the authorities there.
+    From ~/.postgresql only the client certificate is read: the revocation list there belongs to the CA file there.
     """
     passed_over = {"sslcrl"} if can_look_into_home() else set(_USUAL_NAMES)
     given = {
@@ -59,19 +59,19 @@ def load_files(context: ssl.SSLContext, query: Mapping[str, str]) -> None:
 
 
 def limit_versions(context: ssl.SSLContext, query: Mapping[str, str]) -> None:
-    """Give it the least and the newest TLS that a URL or the environment wants."""
+    """Set the minimum and maximum TLS version that the URL or the environment demands."""
     for name, bound in _VERSIONS.items():
         wanted = query.get(name) or os.environ.get(f"PG{name.replace('_', '').upper()}")
         if not wanted:
             continue
         version = ssl.TLSVersion.__members__.get(wanted.replace(".", "_"))
         if version is None:
-            raise SettingsError(f"{name} is no version of TLS.", remedy="Write TLSv1.2 or TLSv1.3.")
+            raise SettingsError(f"{name} is not a TLS version.", remedy="Write TLSv1.2 or TLSv1.3.")
         setattr(context, bound, version)
 
 
 def can_look_into_home() -> bool:
-    """Whether ~/.postgresql is there, or is not: systemd's ProtectHome=, or another user's home, says neither."""
+    """Whether this process may see if ~/.postgresql exists; not with systemd's ProtectHome= or another user's home."""
     try:
         Path(_usual_path("sslcert")).stat()
     except PermissionError:
@@ -82,17 +82,19 @@ def can_look_into_home() -> bool:
 
 
 def unusable_file(name: str, path: str, error: OSError) -> SettingsError:
-    """The file that an option names, and why it cannot be used."""
-    reason = "it does not hold that in PEM format" if isinstance(error, ssl.SSLError) else error.strerror
+    """The error for a file that an option names and that cannot be used."""
+    reason = (
+        f"it does not contain {_CONTENTS[name]} in PEM format" if isinstance(error, ssl.SSLError) else error.strerror
+    )
     remedy = f"Put {_CONTENTS[name]} there, or name another file: {name}=… in the URL, or {_variable(name)}."
     if isinstance(error, PermissionError) and path == _usual_path(name):
-        remedy = "Let HOME name a folder that this process may look into."
+        remedy = "Set HOME to a directory that this process may read."
     return SettingsError(f"the file of {name} cannot be used: {safe_value(path)}: {reason}.", remedy=remedy)
 
 
 _CONTENTS = {
-    "sslrootcert": "the certificates of the server's authorities",
-    "sslcrl": "the certificates that were revoked",
+    "sslrootcert": "the server's CA certificates",
+    "sslcrl": "the revocation list",
     "sslcert": "this client's certificate",
     "sslkey": "the key of the certificate in sslcert",
 }
@@ -119,7 +121,7 @@ def _usual_path(name: str) -> str:
 
 
 def _usual_file(name: str) -> str:
-    """The file that the driver reads for an option that nobody gives; "" for none."""
+    """The file that the driver reads by default for an option; "" for none."""
     if name not in _USUAL_NAMES:
         return ""
     try:
@@ -127,7 +129,7 @@ def _usual_file(name: str) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except PermissionError:
-        pass  # the driver does not pass over this one
+        pass  # the driver would try to read it
     return _usual_path(name)
 
 
@@ -152,11 +154,11 @@ def _load(context: ssl.SSLContext, files: Iterable[tuple[str, str]], given: Mapp
 
 
 def _load_file(context: ssl.SSLContext, name: str, path: str, given: Mapping[str, str]) -> None:
-    """Read a file as the driver does. A key is read with its certificate, here only for being there."""
+    """Read a file as the driver does. A key is read with its certificate; here it is only opened."""
     if name == "sslkey":
         Path(path).open("rb").close()
     elif name == "sslcert":
-        # the password is given even where there is none: OpenSSL would ask for it at the terminal
+        # always pass a password, even an empty one: otherwise OpenSSL would ask for it on the terminal
         context.load_cert_chain(path, given["sslkey"] or None, password=lambda: given["sslpassword"])
     else:
         context.load_verify_locations(cafile=path)

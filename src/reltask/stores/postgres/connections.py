@@ -1,26 +1,27 @@
-"""Connections: how one is made, and the few that a store keeps.
+"""Connections to PostgreSQL, the pool of a store, and its signals.
 
-A connection is held for as long as it works. The last one given back is the next one taken, so a worker that has
-little to do needs one; there is no RESET and no ping between uses. One that broke is dropped and replaced by the next
-use. The first one also LISTENs, while there is a listener:
+A connection is kept while it works. The last one given back is the next one taken, so a worker with
+little to do needs only one. There is no RESET and no ping between uses. A broken connection is
+dropped, and the next use makes a new one. The first one also LISTENs, while there is a listener:
 
     take ──► idle[-1] ──► statement ──► idle.append        one connection idles and listens
                  │             └─ failed: terminate        it breaks: wake the worker; its next statement
                  └─ none: connect (at most `pool_size`)    connects again, listens again, wakes once more
 
-One that is in use when its store is closed is closed when it comes back.
+A connection that is in use when its store is closed is closed when it is given back.
 
-Signals are cheap, but not free: a store sends at most one per 10 ms, and never drops the last one of a burst.
+A store sends at most one signal per 10 ms, and never drops the last one of a burst.
 
     asked   ●  ● ●●     ●                    ●
     sent    ●        ●        ●              ●
             └─10 ms──┴─10 ms──┘              at once after a pause
 
-Settings that belong to the session travel with the connect. The plans of these statements must not depend on what
-the statistics happen to say, so plans are made once, and a scan of a whole table is a last resort. A statement that
-has waited for a row must see that row's new version, so the isolation is READ COMMITTED, whatever the server's default.
-Timeouts on the server are shorter than those of the client, so that "timed out" means ended. PgBouncer in transaction
-mode can keep none of this: `?pgbouncer=true` in the URL leaves it out, and with it prepared statements and LISTEN.
+Session settings are sent when connecting. Plans must not depend on the current statistics, so
+generic plans are used, and sequential scans only as a last resort. A statement that has waited for
+a row must see the row's new version, so the isolation level is READ COMMITTED, whatever the
+server's default. Timeouts on the server are shorter than those of the client, so that after a
+timeout the statement has ended. PgBouncer in transaction mode supports none of this:
+`?pgbouncer=true` in the URL omits it, and also prepared statements and LISTEN.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from reltask.stores.store import LeaseWake, Wake
 CHANNEL = "reltask"
 LEASES_CHANNEL = "reltask_leases"
 SERVER_SHARE = 0.8
-"""The server gives up after this share of the client's patience."""
+"""The server's timeout as a share of the client's."""
 TOKEN_SHARE = 0.5
-"""A token may take this share of the time for connecting; then the last good one is tried."""
+"""Fetching a token may take this share of the connect timeout; then the last good one is tried."""
 GAP = 0.010
 """Seconds between two signals of one store."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,7 +63,7 @@ class PostgresOptions(Struct, frozen=True, kw_only=True):
     pool_size: int = 4
     application_name: str = "reltask"
     tokens: Tokens | None = None
-    """Where passwords come from, if tokens take their place; None: from the URL, which may ask for tokens, too."""
+    """The source of tokens that are used as passwords; None: as the URL says, which may also ask for tokens."""
 
 
 def _session(options: PostgresOptions) -> dict[str, str]:
@@ -84,7 +85,7 @@ def _session(options: PostgresOptions) -> dict[str, str]:
 async def connect(
     url: str, options: PostgresOptions, *, plain: bool = False, settings: Mapping[str, str] | None = None
 ) -> asyncpg.Connection:
-    """A new connection, or one of reltask's errors; `settings` are more of the server's."""
+    """A new connection, or one of reltask's errors; `settings` are further server settings."""
     target = read_url(url, entra=options.tokens is not None)
     session = {"application_name": options.application_name} if plain else _session(options)
     session.update(settings or {})
@@ -120,7 +121,7 @@ class Connections:
     """The connections of one store."""
 
     def __init__(self, url: str, options: PostgresOptions, *, plain: bool = False) -> None:
-        """`plain` connections are for the user's own statements, and leave the planner alone."""
+        """`plain` connections are for the user's own statements: without the planner settings."""
         self._url = url
         self._options = options
         self._plain = plain
@@ -132,7 +133,7 @@ class Connections:
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection for one statement. An error inside the block costs the connection only if it may be broken."""
+        """A connection for one statement. After an error it is closed only if it may be broken."""
         async with self._room:
             connection = None
             while self._idle and (connection is None or connection.is_closed()):
@@ -159,7 +160,7 @@ class Connections:
             self._idle.append(connection)
 
     async def _after_error(self, connection: asyncpg.Connection, error: asyncpg.PostgresError) -> None:
-        """Keep a connection whose server answered in good order: a constraint, a deadlock, a timeout."""
+        """Keep a connection after an ordinary error of the server: a constraint, a deadlock, a timeout."""
         orderly = (error.sqlstate or "08")[:2] in {"22", "23", "40", "42", "55"}
         if orderly and not connection.is_closed() and not connection.is_in_transaction():
             await self._give_back(connection)
@@ -168,22 +169,22 @@ class Connections:
 
     @asynccontextmanager
     async def listening(self, wake: Wake, lease: LeaseWake | None) -> AsyncIterator[bool]:
-        """Call `wake` and `lease` at their notifications; False where notifications do not arrive."""
+        """Call `wake` and `lease` at each notification; yields False where there are none."""
         if read_url(self._url).pgbouncer:
             yield False
             return
         listener = Listener(wake, lease)
         self._listeners.append(listener)
         try:
-            with suppress(TransientError):  # not there now: the next statement that gets through listens
+            with suppress(TransientError):  # unavailable now: the next statement that succeeds also listens
                 async with self.take():
                     pass
             yield True
         finally:
-            self._listeners.remove(listener)  # the connection listens on, for no one, until it is closed
+            self._listeners.remove(listener)  # the connection itself listens until it is closed
 
     async def _listen_on(self, connection: asyncpg.Connection) -> None:
-        """Make this the listening connection. Signals may have been missed meanwhile, so wake once."""
+        """Make this the listening connection. Signals may have been missed before, so wake once."""
         self._listening = connection
         try:
             await connection.add_listener(CHANNEL, self._notified)
@@ -191,8 +192,8 @@ class Connections:
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             connection.terminate()
             raise connection_failed(error) from error
-        connection.add_termination_listener(self._gone)
-        self._gone()
+        connection.add_termination_listener(self._wake_all)
+        self._wake_all()
 
     def _notified(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
         for listener in self._listeners:
@@ -201,8 +202,8 @@ class Connections:
     def _lease_notified(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
         self._wake_lease(payload)
 
-    def _gone(self, *_: object) -> None:
-        """The listening connection is lost, or is new: signals may have been missed."""
+    def _wake_all(self, *_: object) -> None:
+        """The listening connection was lost, or is new: signals may have been missed."""
         for listener in self._listeners:
             listener.wake(None)
         self._wake_lease(None)
@@ -220,7 +221,7 @@ class Connections:
             while idle:
                 await _close(idle.pop())
         finally:
-            for connection in idle:  # cancelled before their turn
+            for connection in idle:  # left after a cancellation
                 connection.terminate()
 
 
@@ -232,7 +233,7 @@ async def _close(connection: asyncpg.Connection) -> None:
 
 
 class Signals:
-    """A throttle in front of `send`. Signals that wait together are sent as one, with the earliest time."""
+    """A throttle for `send`. Waiting signals are sent as one, with the earliest time."""
 
     def __init__(self, send: Callable[[datetime | None], Awaitable[None]]) -> None:
         self._send = send
@@ -240,10 +241,10 @@ class Signals:
         self._planned: asyncio.Task[None] | None = None
         self._due_at: datetime | None = None
         self._under_way: set[asyncio.Task[None]] = set()
-        """Planned, or being sent: what has left the plan still needs its connection."""
+        """Planned, or being sent. Both still need a connection."""
 
     async def signal(self, due_at: datetime | None) -> None:
-        """Send now, or let the planned one carry this one, too."""
+        """Send now, or merge this signal with the planned one."""
         if self._planned is not None and not self._planned.done():  # done: it was cancelled
             self._due_at = None if due_at is None or self._due_at is None else min(due_at, self._due_at)
             return
@@ -265,13 +266,16 @@ class Signals:
         await self._send(self._due_at)
 
     async def close(self) -> None:
-        """Wait for what is planned or being sent, and leave it alone: it is sent even if this is cancelled."""
+        """Wait for signals that are planned or being sent.
+
+        They are sent even if this is cancelled.
+        """
         if self._under_way:
             await asyncio.wait(self._under_way)
 
 
 def to_payload(due_at: datetime | None) -> str:
-    """The time as it travels: microseconds since 1970, or nothing for now."""
+    """The payload for a time: microseconds since 1970, or empty for now."""
     return "" if due_at is None else str((due_at - _EPOCH) // timedelta(microseconds=1))
 
 

@@ -1,14 +1,14 @@
-"""What PostgreSQL, its driver and the network say, as the four kinds that the engine understands.
+"""Maps errors of PostgreSQL, its driver and the network to reltask's error tree.
 
-                      before sending            while a statement was under way
+                      before sending            while a statement was running
     refused, timeout  TransientError            read: TransientError     write: AmbiguousError
     an error answer   by SQLSTATE, below        by SQLSTATE, below
 
-An error answer means that the transaction was rolled back, so most of them leave no doubt. The exceptions are the
-answers that say that the *connection* is ending (08…, 57P01, 57P02): the statement may have been committed just before.
+An error answer means that the transaction was rolled back. The exceptions are errors that end the *connection* (08…,
+57P01, 57P02): the statement may have been committed just before.
 
-Messages name the condition and what to do. They never carry arguments or passwords: the text of a data error (class
-22) quotes the offending value, so it is not passed on.
+Messages name the condition and the remedy. They never contain arguments or passwords: the text of a data error (class
+22) quotes the wrong value, so it is withheld.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ from reltask.errors import (
 from reltask.stores.postgres.driver import asyncpg
 
 _DYING = frozenset({"57P01", "57P02"})
-"""The server ends this connection: what was under way may or may not have been committed."""
+"""The server ends this connection: a running statement may or may not have been committed."""
 
 _TRANSIENT = frozenset(
     {
-        "0A000",  # a prepared plan that a migration has outdated: prepared anew on the next connection
-        "25006",  # read-only: a primary that has become a standby; its successor will answer
-        "25P03",  # ended for idling in a transaction
+        "0A000",  # a prepared plan outdated by a migration: it is prepared again on the next connection
+        "25006",  # read-only: a primary that has become a standby; the new primary will answer
+        "25P03",  # idle-in-transaction timeout
         "40001",  # serialization failure
         "40P01",  # deadlock
         "55P03",  # lock not available
         "57014",  # statement timeout on the server: rolled back
         "57P03",  # starting up or shutting down
-        "57P05",  # ended for idling
+        "57P05",  # idle-session timeout
         "58030",  # input/output error
     }
 )
 
 _REFUSED = frozenset({"28000", "28P01", "3D000", "42501"})
-"""No login, no such database, no permission: whatever the statement says."""
+"""No login, no such database, no permission: every statement fails."""
 
 _REMEDIES = {
     "28P01": "Check the user and the password in the URL.",
     "28000": "Check the user in the URL, and pg_hba.conf on the server.",
     "3D000": "Create the database, or correct its name in the URL.",
-    "53100": "The disk is full: nothing is lost, and work goes on when there is space.",
-    "42501": "Grant this user one of the roles of database/postgres/permissions.sql (reltask sql prints it).",
+    "53100": "Free disk space on the server. Nothing is lost; work continues when there is space.",
+    "42501": "Grant this user one of the roles in database/postgres/permissions.sql.",
 }
 _NO_ROLE = (
-    "The user in the URL must be the role of the identity that the token is for; an administrator makes it one by "
+    "The user in the URL must be the role of the token's identity; an administrator creates it with "
     "pgaadauth_create_principal."
 )
 _TOKEN_REMEDIES = _REMEDIES | {"28P01": _NO_ROLE, "28000": _NO_ROLE}
 
 _OTHER_NAME = frozenset({62, 64})
-"""What OpenSSL says of a certificate that is good, but for another host or another address."""
+"""OpenSSL's codes for a valid certificate of another host or address."""
 
 _MISSING = frozenset({"42P01", "42703", "3F000"})
-"""A table, a column or the schema is not there."""
+"""A table, a column or the schema is missing."""
 
 MIGRATE = "Run: reltask migrate"
 
 
 def missing_schema() -> SchemaError:
-    """The tables are not there, or too old for the statement."""
+    """The tables are missing, or too old for the statement."""
     return SchemaError("the database has no reltask tables, or older ones than this version needs.", remedy=MIGRATE)
 
 
 def connection_failed(error: BaseException, *, token: bool = False) -> ReltaskError:
-    """An attempt to connect that came to nothing: certainly nothing was applied. `token`: one was the password."""
+    """An attempt to connect failed: certainly nothing was applied. `token`: the password was an Entra token."""
     if isinstance(error, asyncpg.PostgresError):
         return _answered(error, writes=False, remedies=_TOKEN_REMEDIES if token else _REMEDIES)
     if isinstance(error, TimeoutError | asyncio.CancelledError):
@@ -95,30 +95,30 @@ def _without_tls(*, token: bool) -> AccessRefused:
     if token:
         return AccessRefused(
             "the database server does not offer TLS, and a token of Microsoft Entra ID is never sent unencrypted.",
-            remedy="Turn TLS on at the server.",
+            remedy="Turn on TLS on the server.",
         )
     return AccessRefused(
-        "the database server does not offer TLS, which is required off this machine, or where the URL says so.",
-        remedy="Turn TLS on at the server, or add ?sslmode=disable to the URL to send everything in clear text.",
+        "the database server does not offer TLS, which is required for other machines or by the URL.",
+        remedy="Turn on TLS on the server, or add ?sslmode=disable to the URL to send everything in clear text.",
     )
 
 
 def _unverified(error: ssl.SSLCertVerificationError, *, token: bool) -> AccessRefused:
     if error.verify_code not in _OTHER_NAME:
-        remedy = "Install its authority here, or name a file that holds it: sslrootcert=…"
+        remedy = "Install its CA certificate here, or name a file that contains it: sslrootcert=…"
     elif token:
-        remedy = "Connect by a name that the certificate has."
+        remedy = "Use a host name in the URL that the certificate contains."
     else:
         remedy = (
-            "Connect by a name that the certificate has; or, with its authority in a file (sslrootcert=…), write "
-            "sslmode=verify-ca."
+            "Use a host name in the URL that the certificate contains; or, with its CA certificate in a file "
+            "(sslrootcert=…), write sslmode=verify-ca."
         )
     reason = error.verify_message.removesuffix(".")
     return AccessRefused(f"the certificate of the database server cannot be verified: {reason}.", remedy=remedy)
 
 
 def statement_failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
-    """A statement that was sent and did not end well."""
+    """A statement was sent and failed."""
     if isinstance(error, asyncpg.PostgresConnectionError | asyncpg.InternalClientError | TimeoutError | OSError):
         return _lost(verb, writes=writes)
     if isinstance(error, asyncpg.PostgresError):
@@ -131,7 +131,7 @@ def statement_failed(error: BaseException, *, verb: str, writes: bool) -> Reltas
 
 
 def quotable(error: BaseException) -> BaseException | None:
-    """The error as a cause to chain, if its text cannot carry arguments into a log."""
+    """The error to chain as the cause; None if its text might carry arguments into a log."""
     answered = isinstance(error, asyncpg.PostgresError) and not (error.sqlstate or "22").startswith("22")
     return error if answered or isinstance(error, OSError | TimeoutError) else None
 
@@ -149,7 +149,7 @@ def _answered(error: asyncpg.PostgresError, *, writes: bool, remedies: Mapping[s
     if state in _MISSING:
         return missing_schema()
     if state.startswith("22"):
-        return PermanentError(f"PostgreSQL refuses a value ({type(error).__name__}, {state}).")
+        return PermanentError(f"PostgreSQL refused a value ({type(error).__name__}, {state}).")
     text = f"PostgreSQL says: {error.args[0] if error.args else type(error).__name__} ({state})."
     return _kind(state, writes=writes)(text, remedy=remedies.get(state, ""))
 
@@ -165,7 +165,7 @@ def _kind(state: str, *, writes: bool) -> type[ReltaskError]:
 
 
 def _reason(error: OSError | asyncpg.TargetServerAttributeNotMatched) -> str:
-    """The operating system's words, without the addresses that asyncio lists after them; or those for a failover."""
+    """The operating system's message, without the addresses that asyncio appends; or a message for a failover."""
     if not isinstance(error, OSError):
-        return "no server that the URL names takes writes now, as its target_session_attrs asks"
+        return "no server in the URL accepts writes now, as target_session_attrs demands"
     return error.strerror or type(error).__name__

@@ -1,4 +1,4 @@
-"""Leases and maintenance on PostgreSQL: who leads, and what is done by whoever does.
+"""Leases and maintenance on PostgreSQL.
 
 A leader's statement locks the lease's row in share mode with its term, and its writes depend on that row:
 
@@ -6,7 +6,8 @@ A leader's statement locks the lease's row in share mode with its term, and its 
     try                     for update skip locked: refused      ── term 8
     beat                    passes: it changes no key
 
-So nobody can take the lease over before the write is committed; and once somebody has, the row is not found any more.
+So no other worker can take the lease over before the write is committed. After a takeover the row
+with the old term is not found, and nothing is written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables in a PostgreSQL database: are they ours, and bring them up to date under a lock."""
+"""The tables in a PostgreSQL database: check their version, and migrate them under a lock."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from reltask.stores.statement import load
 _PATIENCE = 600.0
 """Seconds: a migration may build an index."""
 _TRIES = 10
-"""Under load a migration may lose a deadlock against other statements: it is rolled back whole, and run again."""
+"""Under load a migration may be a deadlock victim: it is rolled back completely and run again."""
 
 
 def check(row: asyncpg.Record) -> None:
-    """Refuse a server that takes no writes, and tables that this version does not speak to."""
+    """Refuse a server that is read-only, and a schema that this version cannot use."""
     if row["in_recovery"]:
         raise PermanentError(
-            "this PostgreSQL server is a read replica; claims are decided on the primary alone.",
-            remedy="Let the URL name the primary.",
+            "this PostgreSQL server is a read replica; workers need the primary.",
+            remedy="Use the primary's name in the URL.",
         )
     if row["read_only"]:
         raise PermanentError(
-            "this PostgreSQL database is read-only for this user.", remedy="See default_transaction_read_only."
+            "this PostgreSQL database is read-only for this user.",
+            remedy="Check default_transaction_read_only of the user and of the database.",
         )
     check_version("postgres", row["schema_version"])
 
@@ -44,7 +45,7 @@ async def pending_postgres(url: str, credential: Credential | None = None) -> li
 
 
 async def migrate_postgres(url: str, credential: Credential | None = None) -> list[str]:
-    """Run what is missing, each migration in a transaction of its own; the names of what was run."""
+    """Run the pending migrations, each in a transaction of its own, and return their names."""
     connection = await _connect(url, credential)
     try:
         return [migration.name for migration in migrations("postgres") if await _apply(connection, migration)]
@@ -67,7 +68,7 @@ async def _apply(connection: asyncpg.Connection, migration: Migration) -> bool:
 
 
 async def _try(connection: asyncpg.Connection, migration: Migration) -> bool:
-    """Run one migration unless somebody has done so before we got the lock."""
+    """Run one migration, unless another process has run it before we got the lock."""
     async with connection.transaction():
         for statement in load("postgres", "lock_schema", "numbered"):
             await connection.execute(statement.text)
@@ -78,7 +79,7 @@ async def _try(connection: asyncpg.Connection, migration: Migration) -> bool:
 
 
 async def _version(connection: asyncpg.Connection) -> int:
-    """The version that the database says it has; 0 where there are no tables."""
+    """The schema version in the database; 0 if there are no tables."""
     (statement,) = load("postgres", "read_schema", "numbered")
     try:
         async with connection.transaction():

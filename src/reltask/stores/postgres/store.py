@@ -70,7 +70,7 @@ class PostgresStore(MaintenanceVerbs):
         policy: Policy | None = None,
         now: Callable[[], datetime] | None = None,
     ) -> None:
-        """`now` replaces the database's clock in tests; `policy` retries, and None asks once."""
+        """`now` replaces the database's clock in tests; `policy` retries; None: send once."""
         super().__init__()
         self._url = url
         self._options = options or PostgresOptions()
@@ -85,7 +85,7 @@ class PostgresStore(MaintenanceVerbs):
         check((await self._ask("read_schema"))[0])
 
     async def close(self) -> None:
-        async with AsyncExitStack() as closing:  # all of them, even if whoever waits for one is cancelled
+        async with AsyncExitStack() as closing:  # closes all of them, even after a cancellation
             closing.push_async_callback(self._tasks_connections.close)
             closing.push_async_callback(self._connections.close)
             await self._signals.close()
@@ -111,10 +111,13 @@ class PostgresStore(MaintenanceVerbs):
         return {job_id for job_id, inserted in rows if inserted}
 
     async def _copy(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        """The same by COPY, at half the cost. It cannot leave out known ids: then it is undone, and the rows inserted.
+        """Insert by COPY, at half the cost.
 
-        The commit is not sent before the copy is answered. So a copy that arrives late, after a second sending, ends
-        with its connection; and a second sending that meets its commit on the way waits for that commit.
+        COPY cannot skip known ids: then it is rolled back, and INSERT is used.
+
+        The commit is not sent before the copy is answered. So a copy that arrives late, after a
+        second attempt, ends with its connection; and a second attempt that meets an uncommitted
+        copy waits for its commit.
         """
         try:
             async with transaction(self._connections, timeout=self._longest, now=self._now) as copying:
@@ -124,11 +127,14 @@ class PostgresStore(MaintenanceVerbs):
         return {job.id for job in jobs}
 
     async def _insert_again(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        """Insert what is missing. What the earlier sending has inserted counts as well."""
+        """Insert missing jobs. Jobs that the earlier attempt has inserted count as well."""
         return {job_id for job_id, _ in await self._insert_and_look(jobs)}
 
     async def _insert_and_look(self, jobs: Sequence[NewJob]) -> Rows:
-        """The known jobs and the new ones. Jobs of an earlier sending may appear meanwhile, or end."""
+        """The known jobs and the new ones.
+
+        Jobs of an earlier attempt may appear meanwhile, or end.
+        """
         columns = values.new_jobs(jobs)
         async with self.transaction(timeout=self._longest) as resent:
             inserted = dict(await resent.verb("enqueue_jobs", **columns))
@@ -309,7 +315,7 @@ class PostgresStore(MaintenanceVerbs):
             return await one_by_one(batch, settle) if len(batch) > 1 else []
 
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> Rows:
-        """Send once. Until the connection is there, nothing can have been applied."""
+        """Send once. A failure to connect means that nothing was applied."""
         (statement,) = load("postgres", verb, "numbered")
         given = {**columns, "now": self._now() if self._now else None}
         loop = asyncio.get_running_loop()

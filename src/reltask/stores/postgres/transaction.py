@@ -1,9 +1,9 @@
 """A task's own transaction: its writes, then the fenced completion, then COMMIT.
 
-It runs on a connection of its own, with the server's ordinary planner settings, in READ COMMITTED. How long a
-statement may take and the transaction may idle is bounded on the server, so that a worker that froze in the middle
-cannot hold its rows for longer than its lock. An error in the user's own SQL is the driver's, untouched; a connection
-that breaks under it is a TransientError: the server has undone what was written.
+It runs on its own connection, with the server's default planner settings, in READ COMMITTED. The
+server limits how long a statement may take and how long the transaction may idle, so that a frozen
+worker cannot hold its rows for longer than its lock. An error in the user's own SQL is raised
+unchanged, as the driver's. A broken connection is a TransientError: the server has rolled back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reltask.stores.statement import compile_statement, load
 
 
 class Verbs(ABC):
-    """The few verbs that a transaction has, on whichever connection it runs."""
+    """The verbs of a transaction, on a connection of the store's or of the user's."""
 
     @abstractmethod
     async def verb(self, name: str, **columns: object) -> list[Any]:
@@ -80,12 +80,15 @@ class PostgresTransaction(Verbs):
         try:
             rows: list[Any] = await self.connection.fetch(statement.text, *arguments)
         except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
-            # Nothing of an open transaction is applied yet, whatever became of the answer.
+            # Nothing of an open transaction is applied yet, even if the answer was lost.
             raise statement_failed(error, verb=name, writes=False) from quotable(error)
         return rows
 
     async def copy_jobs(self, jobs: Sequence[NewJob]) -> None:
-        """Insert these by COPY, whose text the driver makes: table and columns. ConflictError: one of them is known."""
+        """Insert these jobs by COPY, whose SQL the driver writes.
+
+        ConflictError if a job is known already.
+        """
         slices = values.records(jobs, await self.read_now())
         try:
             for rows in slices:
@@ -117,13 +120,13 @@ async def transaction(
 
 
 def patience(timeout: timedelta) -> str:
-    """A time-out as the server's settings take it: milliseconds, and 0 would mean none."""
+    """A timeout for the server's settings, in milliseconds; at least 1, because 0 means none."""
     return str(max(1, round(timeout.total_seconds() * 1000)))
 
 
 @contextmanager
 def _unless_broken(connection: asyncpg.Connection) -> Iterator[None]:
-    """Whatever the driver says when its connection is gone, it says one thing."""
+    """Turn the driver's various errors about a closed connection into one of reltask's errors."""
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
@@ -147,7 +150,7 @@ async def _commit(outer: Any) -> None:
 
 
 async def _roll_back(outer: Any) -> None:
-    """Undo what was written; a connection that is gone has undone it already."""
+    """Roll back; if the connection is gone, the server has done so already."""
     try:
         await outer.rollback()
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError):

@@ -1,4 +1,4 @@
-"""Where a URL of PostgreSQL leads: reltask's own options taken out of it, and how much TLS there has to be.
+"""Reads a PostgreSQL URL: removes reltask's own options, and determines how much TLS is required.
 
     postgresql://user@host:5432/database?sslmode=verify-full&pgbouncer=true&auth=entra
                                          └ the driver's      └ reltask's own
@@ -6,18 +6,18 @@
                     a password                     a token: auth=entra, or App(url, credential=…)
     this machine    as the URL says                TLS, certificate and name checked; sslmode=require takes any
     elsewhere       TLS, unless the URL chooses;   TLS, certificate and name checked
-                    checked if it says by whom
+                    checked if a CA is named
 
-For a password the driver makes TLS of PostgreSQL's own options, variables and files, as psql does. Where reltask
-demands more than they say, it writes so into the URL: sslmode=require, which never falls back to clear text, or
-verify-full. The system's authorities (sslrootcert=system), which the driver does not know, are reltask's own business;
-so is TLS that nobody but reltask asks for, where the driver would stumble over a home that it may not look into.
+For a password the driver sets up TLS from PostgreSQL's own options, variables and files, as psql does. Where reltask
+demands more, it adds it to the URL: sslmode=require, which never falls back to clear text, or verify-full. In two cases
+reltask sets up TLS itself: for the system's CA certificates (sslrootcert=system), which the driver does not support;
+and for TLS that only reltask demands, if the driver would fail on a home directory that it may not read.
 
-Where the URL names no host, the driver looks for one in the environment and in service files, which can lead anywhere.
+If the URL names no host, the driver takes one from the environment or a service file, which can name any machine.
 
-A token opens the database to whoever has it. So no option can change these rules: it is never sent unencrypted, which
-rules out socket files, nor off this machine to a server that has not proved who it is: by a certificate from one of the
-system's authorities, or from one in the file that `sslrootcert` names.
+A token gives access to the database. So no option can change these rules: it is never sent unencrypted, which excludes
+socket files, and never to another machine whose certificate is not verified, by a CA of the system or one in the file
+that `sslrootcert` names.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from reltask.stores.postgres.certificates import (
 )
 
 _ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
-"""What `sslmode` may be where a token is sent."""
+"""The values of `sslmode` allowed for a token."""
 _ANYWHERE = "?"
-"""In the place of a host that a service file names."""
+"""Stands for the host that a service file names."""
 
 
 class Target(Struct, frozen=True):
-    """Where a URL leads, as the driver wants to hear it."""
+    """The database that a URL names, in the driver's terms."""
 
     dsn: str
     pgbouncer: bool
     entra: bool = False
-    """Whether a token of Microsoft Entra ID takes the place of a password."""
+    """Whether a token of Microsoft Entra ID replaces the password."""
     makes_tls: bool = False
-    """Whether reltask makes TLS itself; else the driver does, as `sslmode` says."""
+    """Whether reltask sets up TLS itself; else the driver does, as `sslmode` says."""
     verified: bool = False
-    """Whether the server then has to prove who it is."""
+    """Whether the server's certificate is then verified."""
     authorities: str | None = None
-    """A file with the authorities that it may prove it by; None: the system's own."""
+    """A file with the CA certificates for that; None: the system's own."""
     query: dict[str, str] = {}
     """The driver's own options."""
 
     def mistake(self, error: BaseException) -> SettingsError | None:
-        """What in the TLS options brought the driver to this error, if they were its business and did."""
+        """The TLS option that caused this error of the driver; None if none did or reltask set up TLS."""
         return None if self.makes_tls else tls_mistake(self.query, error)
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """TLS of reltask's own, without proof it is what `sslmode=require` means; None: the driver makes it."""
+        """The TLS context of reltask's own; unverified, it means `sslmode=require`. None: the driver sets up TLS."""
         if not self.makes_tls:
             return None
         if self.verified and not self.entra:
@@ -81,12 +81,12 @@ class Target(Struct, frozen=True):
         if not self.entra:
             load_files(context, self.query)
         limit_versions(context, self.query)
-        context.set_alpn_protocols(["postgresql"])  # PostgreSQL 17 insists on it where TLS begins at once
+        context.set_alpn_protocols(["postgresql"])  # PostgreSQL 17 requires it for direct TLS
         return context
 
 
 def read_url(url: str, *, entra: bool = False) -> Target:
-    """Read a `postgresql://` URL, or say what is wrong with it without quoting it. `entra`: there are tokens."""
+    """Read a `postgresql://` URL, or say what is wrong with it without quoting it. `entra`: log in with tokens."""
     try:
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -130,7 +130,7 @@ def _hosts(parts: SplitResult, query: dict[str, str]) -> list[str]:
     """The names that the driver will connect to, without their ports; "" where nothing names one."""
     user_info, _, places = parts.netloc.rpartition("@")
     if "@" in user_info:
-        raise ValueError  # the driver would look for the host behind the first @
+        raise ValueError  # the driver would take what follows the first @ for the host
     written = places or query.get("host")
     if not written and (query.get("service") or os.environ.get("PGSERVICE")):
         return [_ANYWHERE]
@@ -160,14 +160,14 @@ def _is_local(host: str) -> bool:
 
 
 def _authorities(query: dict[str, str]) -> str:
-    """Whom the driver would ask about a server."""
+    """The CA certificates that the driver would use."""
     return query.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
 
 
 def _is_by_system(hosts: list[str], query: dict[str, str]) -> bool:
-    """Whether the system's authorities have to speak for the server; on a socket nobody can.
+    """Whether the server's certificate must be verified by the system's CA certificates; never on a socket.
 
-    A variable that names them makes no TLS where there is to be none: by the URL, or on this machine if nobody asks.
+    PGSSLROOTCERT=system does not turn on TLS where the URL disables it, or on this machine unless TLS is demanded.
     """
     if _are_sockets(hosts) or _authorities(query) != "system":
         return False
@@ -178,9 +178,9 @@ def _is_by_system(hosts: list[str], query: dict[str, str]) -> bool:
 
 
 def _demanded_mode(hosts: list[str], query: dict[str, str]) -> str:
-    """The `sslmode` of a URL that has none; "": whatever the driver makes of the environment will do."""
+    """The `sslmode` for a URL without one; "": the driver decides by the environment."""
     if _are_sockets(hosts):
-        return "disable"  # or the driver would read files for nothing
+        return "disable"  # otherwise the driver would read files needlessly
     if not _are_local(hosts):
         _check_service(query)
     if _is_by_system(hosts, query):
@@ -193,25 +193,25 @@ def _demanded_mode(hosts: list[str], query: dict[str, str]) -> str:
 def _check_service(query: dict[str, str]) -> None:
     if query.get("service"):
         raise SettingsError(
-            "the database URL names a service, which may lead off this machine or ask for TLS of its own.",
-            remedy="Say in the URL how much TLS there has to be: sslmode=verify-full; on this machine sslmode=prefer.",
+            "the database URL names a service, whose host and TLS options are unknown.",
+            remedy="Add sslmode=verify-full to the URL; for a server on this machine, sslmode=prefer.",
         )
 
 
 def _check_system(query: dict[str, str]) -> None:
-    """Anybody can get a certificate from the system's authorities: it proves a name, or nothing. As in psql."""
+    """Public CAs issue certificates to any host, so the name must be checked, too. psql has the same rule."""
     if query["sslmode"] != "verify-full":
         raise SettingsError(
-            "sslrootcert=system, in the database URL or PGSSLROOTCERT, goes with sslmode=verify-full alone.",
-            remedy="Write sslmode=verify-full, or name the file with the server's authorities: sslrootcert=…",
+            "sslrootcert=system, in the database URL or PGSSLROOTCERT, needs sslmode=verify-full.",
+            remedy="Write sslmode=verify-full, or name the file with the server's CA certificates: sslrootcert=…",
         )
 
 
 def _asks_for_token(auth: str | None) -> bool:
     if auth not in {None, "entra"}:
         raise SettingsError(
-            "auth in the database URL is not a login that reltask knows.",
-            remedy="Write auth=entra for Microsoft Entra ID, or leave it out to log in with a password.",
+            "auth in the database URL is not a login that reltask supports.",
+            remedy="Write auth=entra for Microsoft Entra ID, or remove it to log in with a password.",
         )
     return auth is not None
 
@@ -219,8 +219,8 @@ def _asks_for_token(auth: str | None) -> bool:
 def _check_login(parts: SplitResult, query: dict[str, str]) -> None:
     if parts.password or "password" in query:
         raise SettingsError(
-            "the database URL has a password, and a token of Microsoft Entra ID would take its place.",
-            remedy="Take the password out of the URL; or log in with it, without auth=entra and credential=…",
+            "the database URL has a password, but the login uses a token of Microsoft Entra ID.",
+            remedy="Remove the password from the URL; or log in with it, without auth=entra and credential=…",
         )
 
 
@@ -229,7 +229,7 @@ def _check_encryption(hosts: list[str], query: dict[str, str]) -> None:
     if mode not in _ENCRYPTED:
         raise SettingsError(
             f"a token of Microsoft Entra ID is never sent unencrypted, and the database URL says sslmode={mode}.",
-            remedy="Take sslmode out of the URL: verify-full. On a server without TLS log in with a password.",
+            remedy="Remove sslmode from the URL: the default is verify-full. Without TLS, log in with a password.",
         )
     if any(host in {"", _ANYWHERE} or host.startswith("/") for host in hosts):
         raise SettingsError(

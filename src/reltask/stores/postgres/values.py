@@ -1,9 +1,8 @@
-"""Between rows and values: what a verb takes becomes columns, what a row says becomes a `reltask.model.job` value.
+"""Converts the arguments of verbs into columns, and rows into `reltask.model` values.
 
-Batches travel as one array per column and are put back into rows by `unnest`: one round trip and one plan, whatever
-the number of rows. A column of nothing but nulls travels empty: `unnest` fills up with nulls what is shorter than the
-rest, and most columns of most batches are such. Rows are read by position, in the order in which the statement's last
-`select` names them.
+A batch is sent as one array per column, and `unnest` makes rows of them: one round trip and one plan for any number of
+rows. A column that is null in every row is sent as an empty array: `unnest` pads shorter arrays with nulls, and most
+columns of most batches are null. Rows are read by position, in the order of the statement's last `select`.
 """
 
 from __future__ import annotations
@@ -43,43 +42,43 @@ T = TypeVar("T")
 ReadSettled = Callable[[Sequence[Settlement], Sequence[Row]], list[Settled]]
 
 WORTH_COPYING = 100
-"""From so many jobs on, COPY with its transaction costs less than a statement."""
+"""From this number of jobs on, COPY with its transaction costs less than a statement."""
 COPIED = ["id", "task", "queue", "priority", "args", "max_attempts", "lock_timeout_ms", "created_at", "next_run_time"]
-"""What a row without key and schedule consists of; the rest is the table's defaults."""
+"""The columns of a row without key and schedule; the others have the table's defaults."""
 LARGEST_COPY = 1_000_000
-"""Bytes that one COPY brings, or one row that is larger. The driver writes half a megabyte at a time, and before the
-second full half it waits without a time limit, even for a network that is gone. So there is none."""
+"""The most bytes in one COPY, unless a single row is larger. The driver sends half a megabyte at a time, and before the
+second full half it waits without a timeout, even if the network is down. This limit avoids a second full half."""
 _ROW, _WIDEST = 120, 4
-"""Bytes that a row takes besides its texts, and that a character of these takes at the most."""
+"""The bytes of a row besides its texts, and the most bytes of a character."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def milliseconds(length: timedelta | None) -> int | None:
-    """Whole milliseconds, rounded up: a lock never ends earlier than was asked for."""
+    """Whole milliseconds, rounded up: a lock must not expire early."""
     return None if length is None else -(-length // _MILLISECOND)
 
 
 def storable(text: str | None) -> str | None:
-    """Text that PostgreSQL accepts: a traceback may hold NULs and lone surrogates, and must be kept anyway."""
+    """Text that PostgreSQL accepts: in a traceback, NULs and lone surrogates are replaced."""
     return None if text is None else text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-# What verbs take
+# Arguments of verbs
 
 
 def optional(column: list[T | None]) -> list[T | None]:
-    """A column that may be null: empty if all of it is. The ids beside it say how many rows there are."""
+    """A column that may be null: empty if every row is null. The ids determine the number of rows."""
     return [] if column.count(None) == len(column) else column
 
 
 def holds(given: Sequence[Hold]) -> Columns:
-    """The pairs that a run presents with every write."""
+    """The job ids and fences that runs send with every write."""
     return {"ids": [hold.job_id for hold in given], "fences": [hold.fence for hold in given]}
 
 
 def request(asked: ClaimRequest) -> Columns:
-    """What a claim asks for."""
+    """The parameters of a claim."""
     return {
         "worker": asked.worker,
         "token": asked.token,
@@ -93,7 +92,7 @@ def request(asked: ClaimRequest) -> Columns:
 
 
 def completions(given: Sequence[Completion]) -> Columns:
-    """One column per field, no outcome meaning success; skipped slots in columns of their own, numbered."""
+    """One column per field, where a null outcome means success; skipped slots in columns of their own, numbered."""
     passed = [(c.hold.job_id, nth, time) for c in given if c.skipped for nth, time in enumerate(c.skipped, start=1)]
     return {
         **holds([completion.hold for completion in given]),
@@ -109,7 +108,7 @@ def completions(given: Sequence[Completion]) -> Columns:
 
 
 def completing(given: Sequence[Completion]) -> tuple[str, ReadSettled]:
-    """The verb for these, and how to read its answer: where nothing comes again, rows can go at once."""
+    """The verb for these, and how to read its answer: one-off jobs are deleted by a simpler statement."""
     if any(completion.next_run_time is not None for completion in given):
         return "complete_jobs", settled
     return "complete_one_offs", settled_one_offs
@@ -154,7 +153,7 @@ def new_jobs(given: Sequence[NewJob]) -> Columns:
 
 
 def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
-    """The verb for so many, and its columns: most jobs come alone, and one job needs no arrays."""
+    """The verb and its columns: a single job, the usual case, needs no arrays."""
     if len(jobs) == 1:
         return "enqueue_job", new_job(jobs[0])
     return "enqueue_jobs", new_jobs(jobs)
@@ -168,7 +167,7 @@ def can_be_copied(jobs: Sequence[NewJob]) -> bool:
 
 
 def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
-    """The COPIED columns, row by row, as the statement would fill them at this time; in slices, see LARGEST_COPY."""
+    """The COPIED columns, row by row, as the statement would fill them at `now`; in slices, see LARGEST_COPY."""
     rows: list[Row] = []
     size = 0
     for job in jobs:
@@ -204,17 +203,17 @@ def worker_record(record: WorkerRecord) -> Columns:
 
 
 def leader(term: Term | None) -> Columns:
-    """What a leader's write presents; without one, nobody is asked."""
+    """The lease and term that guard a leader's write; without a leader, no lease is checked."""
     return {"lease": None if term is None else term.lease, "term": None if term is None else term.number}
 
 
 def grant(given: Grant) -> Columns:
-    """What a holder's beat and resignation present."""
+    """The parameters of a holder's heartbeat and resignation."""
     return {**leader(given.term), "acquisition": given.acquisition}
 
 
 def lease_request(asked: LeaseRequest) -> Columns:
-    """What a try for a lease asks for."""
+    """The parameters of a try for a lease."""
     return {
         "lease": asked.name,
         "holder": asked.holder,
@@ -224,11 +223,11 @@ def lease_request(asked: LeaseRequest) -> Columns:
     }
 
 
-# What rows say
+# Rows
 
 
 def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
-    """The first row answers for the whole claim, each further one is a claimed slot."""
+    """The first row has the times of the whole claim; each further row is a claimed slot."""
     now, next_due, next_expiry, *_ = rows[0]
     return ClaimAnswer(
         claims=[claim(row, now) for row in rows[1:]], now=now, next_due=next_due, next_expiry=next_expiry
@@ -239,7 +238,7 @@ def claim(row: Row, now: datetime) -> Claim:
     """One claimed slot, after the three columns of the first row."""
     (_, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, started, *rest) = row
     attempt, max_attempts, timeout_ms, isolated = rest
-    return Claim(  # by position: names would cost more than all the rest here, for every job
+    return Claim(  # by position: keyword arguments would cost more than everything else here
         job_id,
         fence,
         task,
@@ -271,7 +270,7 @@ def settled(_given: Sequence[Settlement], rows: Sequence[Row]) -> list[Settled]:
 
 
 def settled_one_offs(given: Sequence[Settlement], rows: Sequence[Row]) -> list[Settled]:
-    """What was accepted: the first row says how many, and the others which, unless it was all."""
+    """What was accepted: the first row has the number; if not all were, the other rows name those that were."""
     (_, _, accepted), *named = rows
     if accepted == len(given):
         return [Settled(settlement.hold) for settlement in given]
@@ -279,7 +278,7 @@ def settled_one_offs(given: Sequence[Settlement], rows: Sequence[Row]) -> list[S
 
 
 def reclaimed(row: Row) -> Reclaimed:
-    """One claim that was taken away."""
+    """One reclaimed claim."""
     job_id, fence, task, slot_no, worker, dead = row
     return Reclaimed(job_id=job_id, fence=fence, task=task, slot_no=slot_no, worker=worker, dead=dead)
 
@@ -290,12 +289,12 @@ def names(given: Sequence[tuple[str, str | None]]) -> Columns:
 
 
 def keys(rows: Iterable[Row]) -> dict[tuple[str, str], UUID]:
-    """Who has which name. Some drivers that users have give ids as text."""
+    """The ids of jobs by task and key. On a user's connection some drivers return ids as text."""
     return {(task, key): as_uuid(job_id) for task, key, job_id in rows}
 
 
 def as_uuid(value: UUID | str) -> UUID:
-    """An id, whatever the driver makes of it."""
+    """An id that the driver returned as UUID or as text."""
     return value if isinstance(value, UUID) else UUID(value)
 
 
@@ -305,19 +304,19 @@ def declared(row: Row) -> Declared:
 
 
 def job_view(row: Row) -> JobView:
-    """A job, for people."""
+    """A job's view."""
     fields = dict(zip(JobView.__struct_fields__, row, strict=True))
     return JobView(**{**fields, "state": State(fields["state"])})
 
 
 def run_view(row: Row) -> RunView:
-    """A ledger row, for people."""
+    """A run's view."""
     fields = dict(zip(RunView.__struct_fields__, row, strict=True))
     return RunView(**{**fields, "outcome": Outcome(fields["outcome"])})
 
 
 def worker_view(row: Row) -> WorkerView:
-    """A worker, for people."""
+    """A worker's view."""
     fields = dict(zip(WorkerView.__struct_fields__, row, strict=True))
     names = {name: msgspec.json.decode(fields[name], type=list[str]) for name in ("queues", "tasks")}
     return WorkerView(**{**fields, **names})
@@ -359,7 +358,7 @@ def lease_answer(rows: Sequence[Row]) -> LeaseAnswer:
 
 
 def lease_view(row: Row) -> LeaseView:
-    """A lease, for people."""
+    """A lease's view."""
     fields = dict(zip(LeaseView.__struct_fields__, row, strict=True))
     return LeaseView(**{**fields, "ttl": fields["ttl"] * _MILLISECOND})
 

@@ -18,7 +18,7 @@ class BorrowedSqlite(Verbs, BorrowedConnection):
     """reltask's verbs on it."""
 
     if_open = (
-        f"{BorrowedConnection.if_open} With autocommit=False sqlite3 always has one open: leave that out, or say True."
+        f"{BorrowedConnection.if_open} With autocommit=False sqlite3 always has one open: remove that, or use True."
     )
 
     def __init__(self, link: Link, now: Callable[[], datetime] | None) -> None:
@@ -26,10 +26,10 @@ class BorrowedSqlite(Verbs, BorrowedConnection):
         self._given_now = now
 
     async def _begun(self, timeout: timedelta) -> None:
-        """How long to wait for other writers is the connection's own setting."""
+        """Nothing to set: the connection's own timeout decides how long to wait for other writers."""
 
     async def holds_job(self, worker: str, hold: Hold) -> bool:
-        # A write, because a transaction that begins with a read may be refused when it turns into a writer later.
+        # A write, because a transaction that begins with a read may be refused when it writes later.
         return await super().guard_job(worker, hold)
 
     async def guard_job(self, worker: str, hold: Hold) -> bool:

@@ -1,19 +1,20 @@
-"""One connection to one file, and whole transactions on it.
+"""One connection to an SQLite file, and whole transactions on it.
 
     verb ──► BEGIN IMMEDIATE ──► read_now.sql ──► the verb's statements ──► COMMIT
               │ waits here for      │ after the wait, so
               │ other writers       │ that the time is true
 
-A transaction asks for the write lock when it begins, never in the middle: a reader that turns into a writer can be
-refused at once (BUSY_SNAPSHOT), a writer that asks first only waits. Reads see the last committed state and wait for
-nobody: the file is in WAL mode.
+A transaction takes the write lock when it begins, never later: a reader that becomes a writer can
+be refused at once (BUSY_SNAPSHOT), while a writer that asks first only waits. Reads see the last
+committed state and never wait, because the file is in WAL mode.
 
-Durability: with `synchronous = full`, the default, each commit is on the disk before its answer, so that neither a
-killed process nor a power cut can undo a completion that was reported. `normal` survives a killed process all the
-same, and is faster, but a power cut may take back the last commits: slots whose effects lie elsewhere would run again.
+Durability: with `synchronous = full`, the default, each commit is on the disk before it returns, so
+that neither a killed process nor a power failure can undo a completion that was reported. `normal`
+is faster and also survives a killed process, but a power failure may undo the last commits: their
+slots would run again, although their effects elsewhere have happened.
 
-A connection belongs to the thread and to the process that opened it. It is opened at the first use; after a fork the
-child opens its own, and leaves the parent's alone.
+A connection belongs to the thread and the process that opened it. It is opened at the first use.
+After a fork the child opens its own, and does not touch the parent's.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ MEMORY = ":memory:"
 _BEGIN_READ = "begin"
 _BEGIN_WRITE = "begin immediate"
 _TURN, _NAP = 0.02, 0.001
-"""SQLite waits for a lock in naps that grow to 100 ms: whoever has waited longest looks least often, and starves among
-busy writers. So it waits for one turn of so many seconds only, naps briefly, and begins anew until patience ends."""
+"""SQLite waits for a lock with sleeps that grow to 100 ms: the writer that has waited longest tries
+least often, and starves among busy writers. So let SQLite wait for `_TURN` seconds only, sleep for
+`_NAP` seconds, and try again until the timeout."""
 _SYNCHRONOUS = {"full": "pragma synchronous = full", "normal": "pragma synchronous = normal"}
 
 _inherited: list[sqlite3.Connection] = []
@@ -50,7 +52,7 @@ _inherited: list[sqlite3.Connection] = []
 
 
 class SqliteOptions(Struct, frozen=True, kw_only=True):
-    """How a store treats its file."""
+    """How a store uses its file."""
 
     command_timeout: timedelta = timedelta(seconds=30)
     """How long a transaction waits for other writers."""
@@ -59,11 +61,11 @@ class SqliteOptions(Struct, frozen=True, kw_only=True):
     confirm_stale: timedelta = timedelta(milliseconds=250)
     """How long an expired claim must have been seen unchanged before it is reclaimed."""
     watch: timedelta | None = timedelta(milliseconds=25)
-    """How often to look whether another connection changed the file, where nobody tells; None: not at all."""
+    """How often to check for changes of the file where the system does not notify; None: not at all."""
 
 
 class FileTransaction:
-    """What a verb sees: its statements, and one time for all of them."""
+    """A transaction as a verb uses it: statements, and one time for all of them."""
 
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
         self._connection = connection
@@ -71,7 +73,7 @@ class FileTransaction:
 
     @property
     def version(self) -> int:
-        """Another number than before means that another connection has committed since."""
+        """Changes when another connection has committed."""
         (version,) = self._connection.execute("pragma data_version").fetchone()
         return int(version)
 
@@ -80,7 +82,7 @@ class FileTransaction:
         return self._connection.execute(statement.text, {"now": self.now, **values}).fetchall()
 
     def verb(self, name: str, **values: object) -> list[list[sqlite3.Row]]:
-        """All statements of a verb's file, one after the other; the rows that each answered."""
+        """Run all statements of a verb's file in order; the rows of each."""
         return [self.run(statement, **values) for statement in load("sqlite", name, "named")]
 
 
@@ -95,7 +97,7 @@ class Session:
         self._pid = os.getpid()
 
     def read(self, work: Callable[[FileTransaction], T]) -> T:
-        """Run `work` on one committed state, without any lock."""
+        """Run `work` on one committed state, without a lock."""
         return self._within(_BEGIN_READ, work)
 
     def write(self, work: Callable[[FileTransaction], T]) -> T:
@@ -103,7 +105,7 @@ class Session:
         return self._within(_BEGIN_WRITE, work)
 
     def close(self) -> None:
-        """Give the connection back; a forked child's parent keeps its own."""
+        """Close the connection; a forked child leaves its parent's open."""
         if self._pid != os.getpid():
             self._leave_to_parent()
         elif self._connection is not None:
@@ -124,7 +126,7 @@ class Session:
         self._connection, self._pid = None, os.getpid()
 
     def patiently(self, work: Callable[[], T]) -> T:
-        """Do it, again and again while another writer is in the way: as long as that is so, nothing has happened."""
+        """Run `work`, and repeat it while another writer has the lock: a refused try has done nothing."""
         return _patiently(work, self._options.command_timeout)
 
     def _within(self, begin: str, work: Callable[[FileTransaction], T]) -> T:

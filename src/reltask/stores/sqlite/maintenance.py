@@ -1,8 +1,9 @@
-"""Leases and maintenance on SQLite: who leads, and what is done by whoever does.
+"""Leases and maintenance on SQLite.
 
-There is one writer at a time, so a leader's write needs no lock on its lease: the term is checked in the transaction
-that writes, and nobody can take the lease over before it is committed. What finds nothing to do writes nothing, and so
-wakes nobody who watches the file.
+There is one writer at a time, so a leader's write needs no lock on its lease: the term is checked
+in the transaction that writes, and no other worker can take the lease over before it is committed.
+A step that finds nothing to do writes nothing, and so does not wake the workers that watch the
+file.
 """
 
 from __future__ import annotations
@@ -100,13 +101,13 @@ class MaintenanceVerbs(ABC):
 
     def advisory_lock(self, name: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[bool]] | None]:
         raise UsageError(
-            f"SQLite has no locks that live as long as a connection, so {name!r} cannot be coordinated by one.",
+            f"SQLite has no advisory locks, so {name!r} cannot be coordinated by one.",
             remedy='Choose the coordination "lease", "everyone" or "stealing": SQLite offers all three.',
         )
 
 
 def acquire_lease(session: Session, request: LeaseRequest) -> LeaseAnswer:
-    """Look first: a try that is refused, and has nothing to write about its waiting, takes no lock."""
+    """Read first: a refused try that need not record that it waits takes no write lock."""
     asked = values.lease_request(request)
     seen, answer = session.read(lambda transaction: _look(transaction, asked))
     if seen["is_free"] or seen["must_wait"]:

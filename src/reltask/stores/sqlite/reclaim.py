@@ -1,9 +1,9 @@
-"""Taking expired claims away, but only when seen expired twice.
+"""Reclaims expired claims, but only those seen expired twice.
 
 On SQLite the database's clock is the host's. When a laptop wakes up, or an administrator sets the clock, every claim
-on the machine looks expired at the same moment, although its owner is alive and about to beat. So the first look only
-remembers what it saw; a claim is taken when a later look, a while of monotonic time afterwards, finds the very same
-heartbeat still there.
+looks expired at the same moment, although its owner is alive and about to send a heartbeat. So the first read only
+records the expired claims; a claim is reclaimed when a later read, `confirm` of monotonic time afterwards, finds the
+same heartbeat.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reltask.stores.statement import load
 
 
 class _Stale(NamedTuple):
-    """A claim as it was seen expired; a later heartbeat makes it another one."""
+    """An expired claim; after a heartbeat it is a different value."""
 
     id: str
     fence: int
@@ -28,7 +28,7 @@ class _Stale(NamedTuple):
 
 
 class Reclaimer:
-    """Remembers which claims were seen expired, and since when."""
+    """Records which claims were seen expired, and since when."""
 
     def __init__(self, confirm: timedelta, monotonic: Callable[[], float]) -> None:
         self._confirm = confirm.total_seconds()
@@ -36,17 +36,15 @@ class Reclaimer:
         self._seen: dict[_Stale, float] = {}
 
     def reclaim_jobs(self, session: Session, limit: int) -> list[Reclaimed]:
-        """Take what has been expired for long enough."""
-        ripe = self._ripe(session.read(lambda transaction: _look(transaction, limit)))
-        return session.write(lambda transaction: _take(transaction, ripe)) if ripe else []
-
-    def _ripe(self, stale: list[_Stale]) -> list[_Stale]:
+        """Reclaim what has been seen expired for long enough."""
+        stale = session.read(lambda transaction: _read_stale(transaction, limit))
         now = self._monotonic()
         self._seen = {claim: self._seen.get(claim, now) for claim in stale}
-        return [claim for claim, since in self._seen.items() if now - since >= self._confirm]
+        confirmed = [claim for claim, since in self._seen.items() if now - since >= self._confirm]
+        return session.write(lambda transaction: _take(transaction, confirmed)) if confirmed else []
 
 
-def _look(transaction: FileTransaction, limit: int) -> list[_Stale]:
+def _read_stale(transaction: FileTransaction, limit: int) -> list[_Stale]:
     rows = transaction.run(load("sqlite", "reclaim_jobs", "named")[0], limit=limit)
     return [_Stale(row["id"], row["fence"], row["heartbeat_at"]) for row in rows]
 

@@ -1,7 +1,7 @@
-"""The tables of a file: made or brought up to date when it is opened.
+"""The tables of a file: created or migrated when it is opened.
 
-Any number of processes may open a new file at once. Each looks first, without a lock; who finds something to do becomes
-the only writer, looks again, and does it in one transaction.
+Any number of processes may open a new file at once. Each reads the version first, without a lock. If migrations are
+pending, it becomes the only writer, reads the version again, and runs them in one transaction.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from reltask.stores.statement import load, split
 
 
 def ensure_schema(session: Session) -> list[str]:
-    """Bring the file's tables to this version, and name the scripts that did; a newer file is refused."""
+    """Run the pending migrations and return their names; a newer file is refused."""
     try:
-        return session.patiently(lambda: _bring_up_to_date(session.connection()))
+        return session.patiently(lambda: _migrate(session.connection()))
     except sqlite3.Error as error:
         raise classify(error, session.path) from error
 
 
-def _bring_up_to_date(connection: sqlite3.Connection) -> list[str]:
+def _migrate(connection: sqlite3.Connection) -> list[str]:
     if not _pending(connection):
         return []
     try:
@@ -36,7 +36,7 @@ def _bring_up_to_date(connection: sqlite3.Connection) -> list[str]:
 
 
 def pending_names(session: Session) -> list[str]:
-    """The names of the scripts that this file still needs; it is only looked at."""
+    """The names of the migrations that this file still needs; nothing is changed."""
     return [migration.name for migration in _pending(session.connection())]
 
 
@@ -45,7 +45,7 @@ def _pending(connection: sqlite3.Connection) -> list[Migration]:
 
 
 def read_version(connection: sqlite3.Connection) -> int:
-    """The version that the file says it has; 0 where there are no tables."""
+    """The schema version in the file; 0 if there are no tables."""
     (statement,) = load("sqlite", "read_schema", "named")
     try:
         row = connection.execute(statement.text).fetchone()

@@ -5,9 +5,9 @@
     await store.fail_jobs(…)  ──►  BEGIN IMMEDIATE · statements · COMMIT
                               ◄──  answer, or an error of reltask's tree
 
-A whole transaction per hop: the event loop never waits for the file, and no transaction ever waits for the event
-loop. With `inline=True` there is no thread: calls run where they are made, which is what the heartbeat's own thread
-and a simulation in virtual time want.
+Each call of the thread is a whole transaction: the event loop never waits for the file, and no
+transaction waits for the event loop. With `inline=True` there is no thread: calls run in the
+caller's thread. The heartbeat's own thread and simulations in virtual time use this.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class SqliteStore(MaintenanceVerbs):
         self._pid = os.getpid()
 
     async def open(self) -> None:
-        """Make the tables too, where they are missing: a file has no administrator."""
+        """Also create missing tables: a file has no administrator."""
         await self._call("open", lambda: ensure_schema(self._session))
 
     async def close(self) -> None:
@@ -204,10 +204,10 @@ class SqliteStore(MaintenanceVerbs):
     # Waking
 
     async def signal(self, due_at: datetime | None = None) -> None:
-        """Nothing to send: who listens watches the file itself."""
+        """Nothing to send: listeners watch the file itself."""
 
     async def signal_lease(self, name: str) -> None:
-        """Nothing to send: who waits watches the file itself."""
+        """Nothing to send: candidates watch the file itself."""
 
     def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
         if self._options.watch is None or self.path == MEMORY:
@@ -294,7 +294,7 @@ class SqliteStore(MaintenanceVerbs):
     async def examine(self) -> Facts:
         return await self._call("examine", lambda: examine(self._session))
 
-    # Getting there
+    # Running verbs
 
     async def _settle(self, verb: str, worker: str, name: str, rows: Rows, *, answer: int) -> Rows:
         async def settle(some: Sequence[Any]) -> Rows:

@@ -1,10 +1,11 @@
 """A task's own transaction: its writes, then the fenced completion, then COMMIT.
 
-SQLite has one writer at a time, and a transaction asks to be it when it begins. Until it ends, nobody else can write
-to the file: not another worker's claim, not even a heartbeat. So keep such blocks short.
+SQLite has one writer at a time, and a transaction takes the write lock when it begins. Until it
+ends, no other connection can write to the file: no claim, and no heartbeat. So keep such blocks
+short.
 
-It has a connection of its own; unless the store is inline, also a thread of its own, so that waiting for the write
-lock blocks nobody else.
+It has its own connection and, unless the store is inline, its own thread, so that waiting for the
+write lock does not block the store.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ Hop = Callable[[Callable[[], T]], Awaitable[T]]
 
 
 class Verbs(ABC):
-    """The few verbs that a transaction has, on whichever connection it runs."""
+    """The verbs of a transaction, on a connection of the store's or of the user's."""
 
     @abstractmethod
     async def verb(self, name: str, **parameters: object) -> list[Any]:
-        """One of reltask's own files, inside this transaction: the rows that each of its statements answered."""
+        """Run one of reltask's own files inside this transaction: the rows of each statement."""
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         (rows,) = await self.verb("enqueue_jobs", jobs=values.batch(map(values.job_row, jobs)))
@@ -68,7 +69,7 @@ class Opened:
         self._run("begin immediate")
 
     def verb(self, name: str, **parameters: object) -> list[Any]:
-        """One of reltask's own files, at the time that it is now."""
+        """Run one of reltask's own files, with the current time."""
         try:
             return FileTransaction(self.connection, self.read_now()).verb(name, **parameters)
         except sqlite3.Error as error:
@@ -81,7 +82,7 @@ class Opened:
         self._run("commit")
 
     def roll_back(self) -> None:
-        """Undo what was written, unless an error has done so already."""
+        """Roll back, unless an error has done so already."""
         if self.connection.in_transaction:
             self._run("rollback")
 

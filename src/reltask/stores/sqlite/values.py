@@ -1,7 +1,7 @@
-"""Values on their way into SQLite's few types, and back.
+"""Converts values to SQLite's types and back.
 
-Times are whole microseconds since 1970 UTC: integers, so that nothing is rounded on the way. A batch travels as one
-JSON text, which the statements take apart with `json_each`.
+Times are whole microseconds since 1970 UTC: integers, so that nothing is rounded. A batch is one JSON text, which the
+statements read with `json_each`.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def micros(moment: datetime) -> int:
-    """A moment as SQLite keeps it."""
+    """A time as SQLite stores it."""
     if moment.tzinfo is None:
         raise UsageError(f"{moment!r} has no time zone.", remedy="Pass an aware datetime, for example in UTC.")
     return (moment - _EPOCH) // _MICROSECOND
 
 
 def moment(stored: int) -> datetime:
-    """A stored moment, in UTC."""
+    """A stored time, in UTC."""
     return _EPOCH + stored * _MICROSECOND
 
 
 def optional_micros(value: datetime | None) -> int | None:
-    """The same where there may be none."""
+    """The same, or None."""
     return None if value is None else micros(value)
 
 
 def optional_moment(stored: int | None) -> datetime | None:
-    """The same where there may be none."""
+    """The same, or None."""
     return None if stored is None else moment(stored)
 
 
 def length(value: timedelta | None) -> int | None:
-    """A length of time in microseconds."""
+    """A duration in microseconds."""
     return None if value is None else value // _MICROSECOND
 
 
@@ -70,7 +70,7 @@ def timeout_ms(value: timedelta | None) -> int | None:
 
 
 def text(value: str | None) -> str | None:
-    """A traceback may hold what no database stores as text; it is kept in a readable form rather than refused."""
+    """A traceback with NULs and lone surrogates, which databases refuse, as readable escapes."""
     if value is None:
         return None
     return value.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
@@ -86,7 +86,7 @@ def holds(items: Iterable[Hold]) -> str:
     return batch((str(hold.job_id), hold.fence) for hold in items)
 
 
-# On the way in
+# Arguments of verbs
 
 
 def job_row(job: NewJob) -> dict[str, object]:
@@ -158,7 +158,7 @@ def worker_row(record: WorkerRecord) -> dict[str, object]:
 
 
 def leader(term: Term | None) -> dict[str, object]:
-    """What a leader's write presents; without one, nobody is asked."""
+    """The lease and term that guard a leader's write; without a leader, no lease is checked."""
     return {"lease": None if term is None else term.lease, "term": None if term is None else term.number}
 
 
@@ -178,7 +178,7 @@ def lease_request(request: LeaseRequest) -> dict[str, object]:
     }
 
 
-# On the way out
+# Rows
 
 
 def hold(row: sqlite3.Row) -> Hold:
@@ -215,7 +215,7 @@ def claim(row: sqlite3.Row) -> Claim:
 
 
 def keys(rows: Iterable[Any]) -> dict[tuple[str, str], UUID]:
-    """The rows of read_keys.sql: who has which name."""
+    """The rows of read_keys.sql: the ids of jobs by task and key."""
     return {(task, key): UUID(job_id) for task, key, job_id in rows}
 
 

@@ -1,17 +1,18 @@
-"""Noticing that somebody else wrote to the file.
+"""Notices commits of other connections to the file.
 
-SQLite sends no signals, but `pragma data_version` changes whenever another connection commits, and asking costs no
-more than a look into shared memory. When to look is what Linux tells: it reports each write to the file's log. The
-commit follows a moment later, and is not reported.
+SQLite sends no signals, but `pragma data_version` changes whenever another connection commits, and reading it costs no
+more than an access to shared memory. On Linux, inotify reports each write to the write-ahead log, and so when to check.
+The commit follows a moment after the write and is not reported.
 
-    told of a write ──► look ──► and after 1, 2, 4 … ms without news again ──► in the end 4 times a second
-          ▲                │
-          └─ as soon as    └─ changed: say so, rest, and go on looking: another commit may be to come,
-             told again       told of by the same writes
+    a write is reported ──► check ──► without a change, again after 1, 2, 4 … ms ──► finally 4 times a second
+          ▲                   │
+          └─ on the next      └─ changed: call back, rest, and check again, because another commit of the
+             report              same writes may follow
 
-So an idle worker sleeps, and yet hears of a job within milliseconds. Whoever writes all the time is heard of a hundred
-times a second: the first rest takes a millisecond, each further one twice as long, until it has been quiet for a while.
-Elsewhere there is a look every `interval`. The watching connection writes nothing and holds no lock between two looks.
+So an idle worker sleeps, and still learns of a job within milliseconds. If another process writes all the time, the
+callback is called up to a hundred times a second: the first rest takes a millisecond, each further one twice as long,
+up to REST, until there are no writes for a while. On other systems there is a check every `interval`. The watching
+connection writes nothing and holds no lock between two checks.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from reltask.stores.sqlite.errors import classify
 
 CLOSELY, NOW_AND_THEN = 0.001, 0.25
-"""Seconds until a look although no write was told of: right after one, and in the end."""
+"""Seconds until a check without a reported write: right after a write, and at most."""
 REST = 0.01
-"""Seconds between two changes that are told, at the least, while somebody writes all the time."""
+"""The least seconds between two callbacks while another process writes all the time."""
 _MODIFIED = 0x2
-"""What Linux calls IN_MODIFY."""
+"""Linux's IN_MODIFY."""
 
 Changed = Callable[[], None]
 Sleep = Callable[[float], Awaitable[None]]
@@ -40,12 +41,12 @@ Sleep = Callable[[float], Awaitable[None]]
 async def watching(path: str, changed: Changed, *, interval: float, sleep: Sleep) -> AsyncIterator[bool]:
     """Call `changed` soon after any other connection has changed the file, from now on."""
     with closing(Look(path)) as look, _writes_to_log_of(path) as log:
-        look.finds_change()  # what was not told of is old by now
+        look.finds_change()  # forget the commits before this moment
         if log is None:
-            looks = _look_often(look, changed, interval, sleep)
+            watch = _check_regularly(look, changed, interval, sleep)
         else:
-            looks = _look_when_told(look, log, changed, sleep)
-        task = asyncio.create_task(looks, name="reltask: watch the file")
+            watch = _check_after_writes(look, log, changed, sleep)
+        task = asyncio.create_task(watch, name="reltask: watch the file")
         try:
             yield True
         finally:
@@ -53,30 +54,30 @@ async def watching(path: str, changed: Changed, *, interval: float, sleep: Sleep
             await asyncio.wait({task})
 
 
-async def _look_often(look: Look, changed: Changed, interval: float, sleep: Sleep) -> None:
+async def _check_regularly(look: Look, changed: Changed, interval: float, sleep: Sleep) -> None:
     while True:
         await sleep(interval)
         if look.finds_change():
             changed()
 
 
-async def _look_when_told(look: Look, log: Notices, changed: Changed, sleep: Sleep) -> None:
-    patience = rest = CLOSELY
+async def _check_after_writes(look: Look, log: WriteNotices, changed: Changed, sleep: Sleep) -> None:
+    wait = rest = CLOSELY
     while True:
-        told = await log.written(patience)
-        patience = CLOSELY if told else min(2 * patience, NOW_AND_THEN)
-        if patience > REST:  # quiet for about as long
+        written = await log.written(wait)
+        wait = CLOSELY if written else min(2 * wait, NOW_AND_THEN)
+        if wait > REST:  # no writes for about as long
             rest = CLOSELY
         if look.finds_change():
             changed()
             await sleep(rest)
             rest = min(2 * rest, REST)
-        elif told:
-            await sleep(CLOSELY)  # whoever writes much before a commit is not followed step by step
+        elif written:
+            await sleep(CLOSELY)  # do not check after each of many writes before a commit
 
 
 class Look:
-    """Whether anybody else has committed since the last look, by a connection of its own."""
+    """Whether another connection has committed since the last check, by a connection of its own."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -84,10 +85,10 @@ class Look:
         except sqlite3.Error as error:
             raise classify(error, path) from error
         self._seen = 0
-        self.finds_change()  # whoever has looked once keeps the log open: nobody removes it
+        self.finds_change()  # opens the log; while it is open, no other connection removes it
 
     def finds_change(self) -> bool:
-        # A refused look (the file is busy, the disk hiccups) is no reason to stop watching: the next one will tell.
+        # A failed check (the file is busy, a disk error) does not end the watch: the next one may succeed.
         with suppress(sqlite3.Error):
             last, self._seen = self._seen, int(self._connection.execute("pragma data_version").fetchone()[0])
             return last != self._seen
@@ -97,19 +98,19 @@ class Look:
         self._connection.close()
 
 
-class Notices:
-    """What Linux tells of writes to a file."""
+class WriteNotices:
+    """Linux's notifications of writes to a file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    async def written(self, patience: float) -> bool:
-        """Whether somebody has written since the last time, or does within so many seconds."""
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._descriptor, told.set)
+    async def written(self, timeout: float) -> bool:
+        """Whether there was a write since the last call, or is one within `timeout` seconds."""
+        loop, notified = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._descriptor, notified.set)
         try:
-            async with asyncio.timeout(patience):
-                await told.wait()
+            async with asyncio.timeout(timeout):
+                await notified.wait()
         except TimeoutError:
             return False
         finally:
@@ -120,19 +121,19 @@ class Notices:
 
 
 @contextmanager
-def _writes_to_log_of(path: str) -> Iterator[Notices | None]:
-    """Notices of writes to this file's log, which lies beside the file itself; None where the system gives none."""
+def _writes_to_log_of(path: str) -> Iterator[WriteNotices | None]:
+    """Notifications of writes to this file's write-ahead log; None if the system has none."""
     descriptor = _inotify(f"{os.path.realpath(path)}-wal") if sys.platform == "linux" else -1
     try:
-        yield None if descriptor < 0 else Notices(descriptor)
+        yield None if descriptor < 0 else WriteNotices(descriptor)
     finally:
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def _inotify(path: str) -> int:
-    """A descriptor that can be read when somebody has written to this file; -1: there is no file, or none to spare."""
-    import ctypes  # noqa: PLC0415 - nobody else needs it, and it takes its time
+    """A descriptor that becomes readable after a write to this file; -1 if that is not possible."""
+    import ctypes  # noqa: PLC0415 - a slow import, needed only here
 
     libc = ctypes.CDLL(None)
     descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -9,8 +9,8 @@
 --               minutes, JSON batch.
 --
 -- A lane is one (Isolated, queue, task, priority); IX_Jobs_Polling keeps each lane in order of due
--- time. One seek shows whether a task has any jobs, one more finds the head of each of its lanes, so
--- the cost depends on the number of tasks that the worker knows, not of rows. An empty poll only
+-- time. One seek shows whether a task has any jobs, one more finds the head of each of its lanes,
+-- so the cost depends on the number of tasks that the worker knows, not of rows. An empty poll only
 -- reads, and begins no transaction.
 --
 -- A job whose last two runs were lost is isolated. With :isolated = 1 at most one of them is

@@ -9,7 +9,7 @@
 -- A running slot is never moved: its worker computes the next time from the schedule that it
 -- claimed, and other workers declare again when the slot has ended. The holder need not wait,
 -- because it computes the next time from the new schedule. A slot whose time does not change keeps
--- its not_before, which a backoff, a snooze or an operator's run-now has set.
+-- its NotBefore, which a backoff, a snooze or an operator's run-now has set.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

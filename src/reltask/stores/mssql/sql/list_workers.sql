@@ -1,7 +1,7 @@
 -- Purpose       List workers, live ones first.
 -- Precondition  None.
 -- Lock order    Locks nothing.
--- Returns       One row per worker. It is dead if it was marked so, or if its alive_until has
+-- Returns       One row per worker. It is dead if it was marked so, or if its AliveUntil has
 --               passed.
 -- See           SQL.md: nullable now, T-SQL batch.
 

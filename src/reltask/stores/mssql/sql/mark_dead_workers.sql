@@ -1,4 +1,4 @@
--- Purpose       Mark workers as dead whose alive_until has passed.
+-- Purpose       Mark workers as dead whose AliveUntil has passed.
 -- Precondition  Neither stopped nor marked yet. If a term is given, the lease is still held under
 --               it.
 -- Lock order    The lease's guard in share mode (see guard_lease.sql), then workers. Locked rows

@@ -1,7 +1,6 @@
 -- Purpose       Find the time before which ledger rows exceed the number to keep.
 -- Precondition  None. Reads :most entries of an index, so it is called seldom: rows that exceed the
---               number once always do, because there are only more newer rows later. A table that
---               is too small for :most rows, at 100 bytes each, is not read at all.
+--               number once always do, because only newer rows are added.
 -- Lock order    Locks nothing.
 -- Returns       One row, or none if there are fewer than :most rows.
 -- See           SQL.md: T-SQL batch.

@@ -1,4 +1,4 @@
--- Purpose       Insert a worker's row, or renew it after an interruption; started_at stays.
+-- Purpose       Insert a worker's row, or renew it after an interruption; StartedAt stays.
 -- Precondition  None: an existing row of this id is updated.
 -- Lock order    One row.
 -- Returns       No rows.

@@ -6,10 +6,10 @@
 --
 --     lost        the lock expired, and another worker reclaimed the job
 --     abandoned   the worker found that it had lost the lock, or was about to, and gave up
---     returned    how many of these workers were seen alive afterwards: paused or cut off, not dead
+--     returned    how many of these runs have a worker that was seen alive later: it was not dead
 --
--- Later writes of a returned worker were refused. A refused write leaves no row, so it cannot be
--- counted.
+-- A returned worker was paused or cut off, and its later writes for the run were refused. A refused
+-- write leaves no row, so it cannot be counted.
 
 select run.task,
        run.outcome,

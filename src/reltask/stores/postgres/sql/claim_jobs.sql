@@ -8,10 +8,10 @@
 -- See           SQL.md: nullable now, materialized CTE, skip locked, filtered index, generated
 --               column.
 --
--- A lane is one (isolated, queue, task, priority); the index jobs_claimable keeps each lane in order
--- of due time. The recursion goes from one lane to the next with one index seek each, so the cost
--- depends on the number of lanes, not of rows. From a task name that the worker does not know it
--- goes to the next name that it knows.
+-- A lane is one (isolated, queue, task, priority); the index jobs_claimable keeps each lane in
+-- order of due time. The recursion goes from one lane to the next with one index seek each, so the
+-- cost depends on the number of lanes, not of rows. From a task name that the worker does not know
+-- it goes to the next name that it knows.
 --
 -- A job whose last two runs were lost is isolated. With :isolated at most one of them is claimed,
 -- in its order of priority and due time among the others; without it, none.

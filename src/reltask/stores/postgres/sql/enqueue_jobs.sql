@@ -3,7 +3,7 @@
 --               jobs of the batch are left out.
 -- Lock order    Inserted rows by (task, key), then by id, so that two batches cannot wait for each
 --               other in a circle: neither one batch sent twice, nor two that have the same (task,
---               key) under different ids, as workers send that start together.
+--               key) under different ids, as from workers that start together.
 -- Returns       One row per id in the database: inserted is true if this statement inserted it, and
 --               false if it was there before.
 -- See           SQL.md: nullable now, materialized CTE, lost answer, delay in seconds.
