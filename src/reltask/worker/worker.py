@@ -115,7 +115,7 @@ class Worker:
             pace=pace,
             alive_for=self._alive_for,
             clock=self._clock,
-            emit=self._emit,
+            emit=self._emit_soon,
             abandon=self._abandon,
         )
 
@@ -328,23 +328,32 @@ class Worker:
                 await self._places.emptied()
         self._executor.close()
 
-    def _abandon(self, abandon: Abandon) -> None:
-        """Stop a body whose claim can no longer be trusted. Called on the beater's thread."""
-        run = self._places.get(abandon.hold)
-        if run is None:
-            return
-        run.stop(StopReason.LOST if abandon.lost else StopReason.ABANDONED, abandon.reason)
-        claim = run.claim
-        self._emit(
-            events.RunAbandoned(
-                worker=self.id,
-                task=claim.task,
-                job_id=claim.job_id,
-                slot_no=claim.slot_no,
-                fence=claim.fence,
-                reason=abandon.reason,
+    def _abandon(self, abandons: Sequence[Abandon]) -> None:
+        """Stop bodies whose claims can no longer be trusted. Called on the beater's thread.
+
+        All are stopped before the first event is emitted.
+        """
+        found = [(run, abandon) for abandon in abandons if (run := self._places.get(abandon.hold)) is not None]
+        for run, abandon in found:
+            run.starved = abandon.starved
+            run.stop(StopReason.LOST if abandon.lost else StopReason.ABANDONED, abandon.reason)
+        for run, abandon in found:
+            claim = run.claim
+            self._emit_soon(
+                events.RunAbandoned(
+                    worker=self.id,
+                    task=claim.task,
+                    job_id=claim.job_id,
+                    slot_no=claim.slot_no,
+                    fence=claim.fence,
+                    reason=abandon.reason,
+                )
             )
-        )
+
+    def _emit_soon(self, event: events.Event) -> None:
+        """Emit on the worker's loop: a subscriber that blocks must not delay a heartbeat, or the stop of a body."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._emit, event)
 
     def _find_pace(self, lock_timeout: timedelta) -> Pace:
         """The pace for a row's lock timeout, with its own heartbeat if this worker's does not fit."""
