@@ -1,14 +1,16 @@
 """`app.lease(…)`: run code in one process at a time, without workers and without jobs.
 
-    your code, any loop or thread                      the private loop (see `client.py`)
+    your code, any loop or thread                      a private loop for leases only (see `client.py`)
     ─────────────────────────────                      ─────────────────────────────────────────────────
     async with app.lease("reports") as lease:   ──►    a Leader with a connection of its own: try, heartbeats …
         lease.held, lease.lost                  ◄──    trust by monotonic time; the loss is announced once
         await lease.guard(connection)                  (runs on your connection: locks the row, names the term)
     leaving the block                           ──►    resign, signal, close
 
-Heartbeats do not depend on your event loop, so code that blocks it keeps its lease. The lease belongs to the process
-that acquired it: in a forked child it is not held, and a child that leaves the block does not resign it.
+Heartbeats depend neither on your event loop nor on the calls that the app makes for you: that loop and its thread serve
+leases only, and no subscriber runs there. So code that blocks its loop keeps its lease, and so does a process that
+audits a large ledger. The lease belongs to the process that acquired it: in a forked child it is not held, and a child
+that leaves the block does not resign it.
 """
 
 from __future__ import annotations
@@ -267,7 +269,7 @@ class LeaseHost:
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
-        make_store: Callable[..., Store],
+        make_store: Callable[[], Store],
         inline: bool,
     ) -> None:
         self.clock = clock
@@ -281,11 +283,11 @@ class LeaseHost:
 
     def own_store(self, *, timeout: timedelta) -> Store:
         """A store with a connection of its own, for one leader."""
-        return self._make_store(inline=self._inline).dedicated(timeout=timeout)
+        return self._make_store().dedicated(timeout=timeout)
 
     def borrow(self, connection: object) -> Borrowed:
         """A wrapped connection of the user's own."""
-        return self._make_store(inline=self._inline).borrow(connection)
+        return self._make_store().borrow(connection)
 
     @contextlib.asynccontextmanager
     async def hold(self, options: LeaseOptions) -> AsyncIterator[Lease]:
