@@ -136,13 +136,13 @@ class App(Operations, LeaseMethods):
             borrow=lambda connection: self._make_store().borrow(connection),
         )
         self._schedules = Schedules(self._enqueuer)
-        self._emit_on_lease_loop = self.emit if inline else self._publisher.emit_soon
+        self._emit_soon = self.emit if inline else self._publisher.emit_soon
         self._lease_client = self._client if inline else Client(self._make_lease_store, thread="reltask-leases")
         self._lease_host = LeaseHost(
             self._lease_client,
             clock=self._clock,
             rng=self._rng,
-            emit=self._emit_on_lease_loop,
+            emit=self._emit_soon,
             make_store=self._make_lease_store,
             inline=inline,
         )
@@ -180,7 +180,7 @@ class App(Operations, LeaseMethods):
         self._enqueuer.arguments_limit = None
 
     def _make_lease_store(self) -> Store:
-        return self._make_store(inline=self._inline, emit=self._emit_on_lease_loop)
+        return self._make_store(inline=self._inline, emit=self._emit_soon)
 
     def _make_store(self, *, inline: bool = False, emit: events.Subscriber | None = None) -> Store:
         emit = emit or self.emit
@@ -409,6 +409,7 @@ class App(Operations, LeaseMethods):
             clock=self._clock,
             rng=self._rng,
             emit=self.emit,
+            emit_soon=self._emit_soon,
             wanted=self._publisher.wanted,
             schedules=self.declarations(),
             app_version=self.version,

@@ -262,7 +262,7 @@ def test_poison_job_ends_dead_and_harms_no_other(harness: WorkerHarness) -> None
             app = generation()
         async with app.worker():
             await app.log.wait(events.JobReclaimed, dead=True)
-            while any([await job.view() for job in bystanders]):
+            while await app.jobs(task="bystander"):
                 await asyncio.sleep(1)
         ended = [[run.outcome for run in await app.runs(job_id=job.id)] for job in bystanders]
         assert all(outcomes[0] == "succeeded" for outcomes in ended)

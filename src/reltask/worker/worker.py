@@ -66,6 +66,7 @@ class Worker:
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
+        emit_soon: events.Subscriber | None = None,
         wanted: events.Interest = events.always,
         schedules: Sequence[NewJob] = (),
         app_version: str | None = None,
@@ -84,6 +85,8 @@ class Worker:
         self._clock = clock
         self._rng = rng
         self._emit = emit
+        self._emit_soon = emit_soon or emit
+        """For the beater's thread: a subscriber that blocks must not delay a heartbeat, or the stop of a body."""
         self._wanted = wanted
         self._schedules = schedules
         self._app_version = app_version
@@ -349,11 +352,6 @@ class Worker:
                     reason=abandon.reason,
                 )
             )
-
-    def _emit_soon(self, event: events.Event) -> None:
-        """Emit on the worker's loop: a subscriber that blocks must not delay a heartbeat, or the stop of a body."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._emit, event)
 
     def _find_pace(self, lock_timeout: timedelta) -> Pace:
         """The pace for a row's lock timeout, with its own heartbeat if this worker's does not fit."""
