@@ -260,10 +260,9 @@ def test_poison_job_ends_dead_and_harms_no_other(harness: WorkerHarness) -> None
             async with app.frozen_worker():
                 await app.log.wait(events.RunStarted, task="poison")
             app = generation()
-        async with app.worker():
+        async with app.worker() as worker:
             await app.log.wait(events.JobReclaimed, dead=True)
-            while await app.jobs(task="bystander"):
-                await asyncio.sleep(1)
+            await worker.drained()
         ended = [[run.outcome for run in await app.runs(job_id=job.id)] for job in bystanders]
         assert all(outcomes[0] == "succeeded" for outcomes in ended)
         assert max(outcomes.count(Outcome.LOST) for outcomes in ended) == 2
