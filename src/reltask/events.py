@@ -98,6 +98,8 @@ class RunEnded(RunEvent, frozen=True, kw_only=True):
 
     outcome: str
     reason: str
+    dead: bool = False
+    """Whether that was the last attempt: only of a run that was abandoned because it starved its worker."""
 
 
 class RunAbandoned(RunEvent, frozen=True, kw_only=True):

@@ -75,6 +75,11 @@ def _unknown(event: events.TasksUnknown) -> str:
     return f"Jobs are due, but no live worker knows their tasks: {names}. Start a worker that has these tasks"
 
 
+def _ended(event: events.RunEnded) -> str:
+    after = f"; that was its last attempt: it is a dead letter. To retry it: reltask dead retry {event.job_id}"
+    return f"{event.task} {event.outcome}: {event.reason}{after if event.dead else ''}"
+
+
 _ScheduleEvent = events.ScheduleLeftOver | events.ScheduleBlocked | events.DeclarationIgnored
 
 
@@ -131,7 +136,7 @@ _LINES: dict[type[events.Event], LogLine] = {
     events.RunStarted: LogLine("task", INFO, _started),
     events.RunSucceeded: LogLine("task", INFO, _succeeded),
     events.RunFailed: LogLine("task", ERROR, _failed),
-    events.RunEnded: LogLine("task", INFO, lambda e: f"{e.task} {e.outcome}: {e.reason}"),
+    events.RunEnded: LogLine("task", INFO, _ended),
     events.RunAbandoned: LogLine("task", WARNING, lambda e: f"{e.task} is being stopped: {e.reason}"),
     events.BodyStuck: LogLine(
         "task",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tests.simulation.invariants import Disturbance
-from tests.simulation.network import Line, Trouble
+from tests.simulation.network import LATEST_ANSWER, Line, Trouble
 
 if TYPE_CHECKING:
     from tests.simulation.world import World  # for types only: the world creates its faults
@@ -51,16 +51,22 @@ class Faults:
     async def line(self) -> None:
         if not self.world.living():
             return
-        line = self.rng.choice(self.world.living()).line
+        node = self.rng.choice(self.world.living())
+        line = node.line
         line.trouble = self.rng.choice([t for t in Trouble if t is not Trouble.NONE])
         line.share = self.rng.choice([0.3, 1.0, 1.0])
         self.world.faults[line.trouble] += 1
-        self.world.loop.spawn("world", self.repair_later([line], self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])))
+        seconds = self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])
+        if line.trouble is not Trouble.SETTLEMENTS_REFUSED:
+            now = self.world.loop.time()
+            self.world.troubles.append(Disturbance(node.name, now, now + seconds + LATEST_ANSWER))
+        self.world.loop.spawn("world", self.repair_later([line], seconds))
 
     async def outage(self) -> None:
         """The database restarts: open transactions are lost, and connections are refused for a while."""
         self.world.faults["outage"] += 1
         lines = [node.line for node in self.world.living()]
+        self.world.troubles.append(Disturbance("*", self.world.loop.time(), self.world.loop.time() + LATEST_ANSWER))
         for node in self.world.living():
             for transaction in node.line.open_transactions:
                 transaction.connection.close()

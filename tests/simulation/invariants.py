@@ -16,7 +16,9 @@ from uuid import UUID
 
 from reltask import events
 from reltask.model.job import SLOT_ENDINGS, Hold, Outcome
-from tests.simulation.workload import BYSTANDERS, INTERVALS, STUBBORN, TRANSACTIONAL
+from reltask.stores.sqlite.values import micros
+from tests.simulation.database import START
+from tests.simulation.workload import BYSTANDERS, INTERVALS, LOCK_TIMEOUT, STUBBORN, TRANSACTIONAL
 
 MICROS = 1_000_000
 
@@ -38,6 +40,8 @@ class Body(NamedTuple):
     process: str
     started: float
     ended: float
+    claimed: float
+    """When its claim was executed: the answer may have taken long."""
 
 
 class Disturbance(NamedTuple):
@@ -65,10 +69,12 @@ class JobRow(NamedTuple):
     locked_by: str | None
     lock_expires_at: int | None
     fence: int
+    isolated: int
 
 
 JOB_ROWS = """
-select id, task, schedule, slot_no, next_run_time, due_at, paused_at, dead_at, locked_by, lock_expires_at, fence
+select id, task, schedule, slot_no, next_run_time, due_at, paused_at, dead_at, locked_by, lock_expires_at, fence,
+       isolated
   from reltask_jobs
 """
 
@@ -294,7 +300,7 @@ class Auditor:
         return any(
             disturbed.process in (older.process, "*")
             and disturbed.started <= newer.started
-            and disturbed.ended >= older.started
+            and disturbed.ended >= older.claimed
             for disturbed in self._disturbances
         )
 
@@ -304,6 +310,24 @@ class Auditor:
         return body.task in TRANSACTIONAL and any(
             run["fence"] == body.fence and run["outcome"] == "succeeded" for run in runs
         )
+
+    def finished_bodies_keep_their_claims(
+        self, finished: dict[tuple[UUID, int], tuple[str, str, float]], troubles: list[Disturbance]
+    ) -> None:
+        """A body that has returned does not run again, unless its process or its way to the database was disturbed."""
+        for (job_id, fence), (task, process, at) in finished.items():
+            for run in self._runs[str(job_id)]:
+                if run["fence"] != fence or run["outcome"] != "lost" or task in STUBBORN:
+                    continue
+                lost_at = (run["finished_at"] - micros(START)) / MICROS
+                causes = (
+                    cause.process in (process, "*") and cause.ended >= at - LOCK_TIMEOUT and cause.started <= lost_at
+                    for cause in (*self._disturbances, *troubles)
+                )
+                if not any(causes):
+                    raise Violation(
+                        "a finished body keeps its claim", f"{task} {fence} of {process}, lost at {lost_at}"
+                    )
 
     def poison_dies_alone(self, enqueued: dict[UUID, str], discarded: set[UUID]) -> None:
         """A job that kills its worker is dead after its attempts; jobs beside it are not."""

@@ -24,6 +24,7 @@ from reltask.model.job import NewJob, Outcome, Release
 from reltask.stores import statement
 from reltask.stores.sqlite.connections import Session
 from reltask.worker.heartbeat import Abandon, Heartbeats, Verify, Watch
+from reltask.worker.poller import Poller
 from reltask.worker.settle import Settler
 from reltask.worker.transaction import Transactions
 from reltask.worker.worker import Worker
@@ -208,6 +209,41 @@ def commit_anyway() -> Iterator[None]:
         yield
 
 
+async def serve_nothing_else(self: Poller) -> None:
+    self._due_at = float("inf")
+    if not self._places.runs_isolated:
+        await Poller_claim(self)
+
+
+Poller_claim = Poller._claim
+
+
+@contextmanager
+def begin_whatever_the_deadline() -> Iterator[None]:
+    """Neither is a claim renewed by its token, nor does a late answer keep its bodies from beginning."""
+    with (
+        mock.patch.object(Heartbeats, "claim_sent", lambda *_: None),
+        mock.patch.object(Heartbeats, "too_late", lambda *_: set()),
+    ):
+        yield
+
+
+def blocked_by_a_subscriber(self: World, node: Node, event: Any) -> None:
+    """The subscriber runs on the heartbeat's thread, and takes its time."""
+    self.heard(node, event)
+    if not self.quiet:
+        self.loop.pause(node.beat)
+        self.loop.spawn("world", self.resume_later([node.beat], 8.0))
+
+
+def starvation_never_counts(self: Worker, abandons: Sequence[Abandon]) -> None:
+    Worker_abandon(self, [msgspec.structs.replace(abandon, starved=False) for abandon in abandons])
+
+
+def not_past_its_timeout(self: Watch, now: float) -> bool:
+    return not self.abandoned and (self.renew_until is None or now < self.renew_until)
+
+
 MUTANTS = [
     Mutant("no fence on complete", complete_without_fence),
     Mutant("fence but not owner on complete, and no key on the ledger", complete_without_owner),
@@ -227,6 +263,11 @@ MUTANTS = [
     Mutant("blind resend of an enqueue", method(World, "again", resend_blindly)),
     Mutant("lost answer taken for a lost lock", method(Settler, "_recorded", ledger_not_asked)),
     Mutant("commit without looking at the fence", commit_anyway),
+    Mutant("nothing is claimed beside an isolated job", method(Poller, "_claim", serve_nothing_else)),
+    Mutant("bodies begin on claims that are over", begin_whatever_the_deadline),
+    Mutant("a subscriber blocks the heartbeats", method(World, "heard_soon", blocked_by_a_subscriber)),
+    Mutant("starvation never counts as an attempt", method(Worker, "_abandon", starvation_never_counts)),
+    Mutant("an ended body is not renewed past its timeout", method(Watch, "renewable", not_past_its_timeout)),
 ]
 
 

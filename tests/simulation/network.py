@@ -12,10 +12,11 @@ rows before it, including those whose answer is lost.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -36,6 +37,12 @@ READS = frozenset(
 )
 
 
+SETTLEMENTS = frozenset({"complete_jobs", "fail_jobs", "release_jobs"})
+LOOKS = frozenset({"claim_jobs", "reclaim_jobs"})
+LATEST_ANSWER = 30.0
+"""Seconds: three lock timeouts."""
+
+
 class Trouble(StrEnum):
     """How the connection to the database is broken, for a while."""
 
@@ -49,6 +56,10 @@ class Trouble(StrEnum):
     REQUEST_LATE = "request late"
     """The caller gives up; the request arrives afterwards."""
     SLOW = "slow"
+    ANSWER_LATE = "answer late"
+    """The statement is executed at once; its answer takes up to three lock timeouts."""
+    SETTLEMENTS_REFUSED = "settlements refused"
+    """Outcomes cannot be written; everything else works."""
     ROWS_HELD = "rows held"
     """Another transaction holds some rows: a heartbeat, which never waits, skips them."""
 
@@ -63,6 +74,8 @@ class Line:
         """The share of calls that the trouble hits."""
         self.bites = 0
         self.open_transactions: list[Any] = []
+        self.looks_under_way = 0
+        """Claims and reclaims that wait for their answer: until then the worker cannot look for work."""
 
     def strikes(self) -> Trouble:
         """The trouble that this call meets."""
@@ -70,6 +83,29 @@ class Line:
             return Trouble.NONE
         self.bites += 1
         return self.trouble
+
+
+class Signals:
+    """Notifications between the workers of a history, as PostgreSQL and SQLite have them and SQL Server has not."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self._listeners: list[tuple[contextvars.Context, Wake]] = []
+
+    @contextmanager
+    def heard_by(self, wake: Wake) -> Iterator[None]:
+        """Call `wake` at each signal, as a step of the process that listens."""
+        listener = (contextvars.copy_context(), wake)
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+    def send(self, due_at: datetime | None) -> None:
+        if self.enabled:
+            for context, wake in self._listeners:
+                asyncio.get_running_loop().call_later(LATENCY, wake, due_at, context=context)
 
 
 class SimStore:
@@ -86,15 +122,20 @@ class SimStore:
         inspect: Inspect,
         timeout: float,
         land: Callable[[Any], object],
+        signals: Signals,
     ) -> None:
         self._database, self._line, self._clock = database, line, clock
-        self._inspect, self._timeout, self._land = inspect, timeout, land
+        self._inspect, self._timeout, self._land, self._signals = inspect, timeout, land, signals
         self.inner = SqliteStore(database.path, options=OPTIONS, now=database.read_clock, inline=True, clock=clock)
         self.inner._session = database.session
 
     def __getattr__(self, verb: str) -> Any:
         async def call(*args: Any, **options: Any) -> Any:
-            return await self._call(verb, args, options)
+            self._line.looks_under_way += verb in LOOKS
+            try:
+                return await self._call(verb, args, options)
+            finally:
+                self._line.looks_under_way -= verb in LOOKS
 
         return call
 
@@ -112,14 +153,18 @@ class SimStore:
             inspect=self._inspect,
             timeout=timeout.total_seconds(),
             land=self._land,
+            signals=self._signals,
         )
 
-    async def signal(self, _due_at: object = None) -> None:
-        """SQLite sends no signals."""
+    async def signal(self, due_at: datetime | None = None) -> None:
+        await self._travel()
+        if self._line.strikes() in (Trouble.NONE, Trouble.SETTLEMENTS_REFUSED, Trouble.ROWS_HELD, Trouble.ANSWER_LATE):
+            self._signals.send(due_at)
 
     @asynccontextmanager
-    async def listen(self, wake: Wake, lease: object = None) -> AsyncIterator[bool]:  # noqa: ARG002 - nothing to hear
-        yield False
+    async def listen(self, wake: Wake, lease: object = None) -> AsyncIterator[bool]:  # noqa: ARG002 - none is sent
+        with self._signals.heard_by(wake):
+            yield self._signals.enabled
 
     @asynccontextmanager
     async def transaction(self, **_options: object) -> AsyncIterator[Any]:
@@ -146,6 +191,8 @@ class SimStore:
         trouble = self._line.strikes()
         if trouble in (Trouble.REFUSED, Trouble.BUSY):
             raise TransientError(f"{verb}: {trouble}")
+        if trouble is Trouble.SETTLEMENTS_REFUSED and verb in SETTLEMENTS:
+            raise TransientError(f"{verb}: the row is locked")
         if trouble is Trouble.SLOW:
             await self._clock.sleep(self._line.rng.uniform(0, self._timeout * 0.9))
         if trouble is Trouble.REQUEST_LOST:
@@ -161,6 +208,8 @@ class SimStore:
         if trouble is Trouble.ANSWER_LOST:
             await self._clock.sleep(self._timeout)
             raise self._lost(verb)
+        if trouble is Trouble.ANSWER_LATE:
+            await self._clock.sleep(self._line.rng.uniform(0, LATEST_ANSWER))
         return answer
 
     async def _execute(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -33,6 +33,8 @@ ONE_OFFS = (
     "stubborn",
     "stubborn",
     "poison",
+    "timed",
+    "greedy",
 )
 INTERVALS = {"recurring": 13.0, "recurring_transfer": 17.0, "recurring_failing": 14.0}
 """Recurring tasks, counted from the start of each slot: seconds."""
@@ -47,6 +49,8 @@ class WorldForBodies(Protocol):
     def started(self, ctx: Context) -> None: ...
     def ended(self, ctx: Context) -> None: ...
     def block_loop(self, seconds: float) -> None: ...
+    def starve(self, seconds: float) -> None: ...
+    def returned(self, ctx: Context) -> None: ...
     async def crash_here(self) -> None: ...
 
 
@@ -66,6 +70,8 @@ class Workload:
             patient(self.body(act))
         app.task(max_attempts=4, backoff="3s")(self.body(self.fails))
         app.task(max_attempts=3)(self.body(self.poison))
+        app.task(max_attempts=8, timeout="4s", backoff="2s")(self.body(self.timed))
+        app.task(max_attempts=3, backoff="2s")(self.body(self.greedy))
         app.task(every="13s", name="recurring")(self.body(self.varies))
         app.task(every="11s", align=True, name="grid")(self.body(self.quick))
         app.task(every="17s", name="recurring_transfer")(self.body(self.transfer))
@@ -85,6 +91,7 @@ class Workload:
             world.started(ctx)
             try:
                 await act(ctx, random.Random(f"{ctx.task}:{ctx.job_id}:{ctx.fence}"))
+                world.returned(ctx)
             finally:
                 world.ended(ctx)
 
@@ -140,6 +147,16 @@ class Workload:
         """Blocks the whole event loop, as `time.sleep` in an `async def` does."""
         CURRENT_WORLD.get().block_loop(rng.uniform(0, 2 * LOCK_TIMEOUT))
         await asyncio.sleep(0)
+
+    async def timed(self, _ctx: Context, rng: random.Random) -> None:
+        """Has a timeout, and sometimes exceeds it."""
+        await asyncio.sleep(rng.choice([0.1, 2.0, 3.9, 6.0]))
+
+    async def greedy(self, _ctx: Context, rng: random.Random) -> None:
+        """Holds the interpreter's lock for longer than its own lock lasts: not even the heartbeat runs."""
+        await asyncio.sleep(rng.uniform(0, 1))
+        CURRENT_WORLD.get().starve(1.2 * LOCK_TIMEOUT)
+        await asyncio.sleep(2 * LOCK_TIMEOUT)
 
     async def stubborn(self, _ctx: Context, rng: random.Random) -> None:
         """Does not stop when it is cancelled, and may fail long after another worker has its lock."""

@@ -28,12 +28,17 @@ from tests.simulation.database import START, Database
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Auditor, Body, Disturbance, Inspector, Reports, Violation
 from tests.simulation.loop import PROCESS, SimLoop
-from tests.simulation.network import Line, SimStore, Trouble
+from tests.simulation.network import Line, Signals, SimStore, Trouble
 from tests.simulation.workload import CURRENT_WORLD, LOCK_TIMEOUT, ONE_OFFS, WORKLOAD
 
 QUIET_LIMIT = 3600.0
 QUIET_LOOK = 2.0
 """Seconds between two checks, after the last fault, whether every due slot has ended."""
+QUIET_LOOKS = {True: 4, False: 13}
+"""A job that a worker could run may be found waiting at this many checks in a row, with and without signals: without
+them a worker learns at its poll of a due time that another one has set."""
+CONCURRENCIES = (1, 4, 4, 4, 200)
+"""With 200 a worker claims in two halves: bodies begin while the next claim is on its way."""
 SETTINGS = WorkerSettings(
     concurrency=4,
     poll=timedelta(seconds=20),
@@ -114,10 +119,17 @@ class World:
         self.inspector = Inspector(database.query, self.micros)
         self.reports = Reports()
         self.app = WORKLOAD.app
+        self.signals = Signals(enabled=self.rng.random() < 0.7)
         self.nodes: list[Node] = []
         self.bodies: list[Body] = []
         self.open_bodies: dict[tuple[UUID, int], tuple[str, str, float]] = {}
+        self.claimed: dict[tuple[UUID, int], float] = {}
+        """When each claim was executed."""
+        self.finished: dict[tuple[UUID, int], tuple[str, str, float]] = {}
+        """Bodies that returned: task, process and time."""
         self.disturbances: list[Disturbance] = []
+        self.troubles: list[Disturbance] = []
+        """When a process's way to the database was disturbed, other than for its settlements."""
         self.enqueued: dict[UUID, str] = {}
         self.discarded: set[UUID] = set()
         self.faults: Counter[str] = Counter()
@@ -148,12 +160,20 @@ class World:
         key = (ctx.job_id, ctx.fence)
         if key in self.open_bodies:
             task, process, started = self.open_bodies.pop(key)
-            self.bodies.append(Body(task, *key, process, started, self.loop.time()))
+            self.bodies.append(Body(task, *key, process, started, self.loop.time(), self.claimed[key]))
 
     def block_loop(self, seconds: float) -> None:
         process = PROCESS.get()
         if not self.quiet:
             self.pause([process], seconds)
+
+    def starve(self, seconds: float) -> None:
+        """Pause the whole process, as code does that holds the interpreter's lock."""
+        process = PROCESS.get()
+        self.pause([process, f"{process}/beat"], seconds)
+
+    def returned(self, ctx: Context) -> None:
+        self.finished[ctx.job_id, ctx.fence] = (ctx.task, PROCESS.get(), self.loop.time())
 
     async def crash_here(self) -> None:
         process = PROCESS.get()
@@ -195,8 +215,9 @@ class World:
 
     def audit(self) -> None:
         for key, (task, process, started) in self.open_bodies.items():
-            self.bodies.append(Body(task, *key, process, started, self.loop.time()))
+            self.bodies.append(Body(task, *key, process, started, self.loop.time(), self.claimed[key]))
         auditor = Auditor(self.inspector, self.reports, self.bodies, self.disturbances)
+        auditor.finished_bodies_keep_their_claims(self.finished, self.troubles)
         auditor.audit(enqueued=self.enqueued, discarded=self.discarded, clock_jumped=self.clock_jumped)
 
     def note(self, *what: object) -> None:
@@ -227,11 +248,12 @@ class World:
         return Worker(
             self.store(node),
             self.some_tasks(knows_all=knows_all),
-            settings=SETTINGS,
+            settings=msgspec.structs.replace(SETTINGS, concurrency=node.rng.choice(CONCURRENCIES)),
             limits=LimitSettings(),
             clock=self.clock,
             rng=node.rng,
             emit=lambda event: self.heard(node, event),
+            emit_soon=lambda event: self.heard_soon(node, event),
             schedules=self.declarations(),
             beater_host=lambda service: SimHost(service, self.loop, node.beat),
             identity=node.name,
@@ -245,6 +267,7 @@ class World:
             inspect=self.inspect,
             timeout=2.0,
             land=lambda work: self.loop.spawn("world", work),
+            signals=self.signals,
         )
 
     def some_tasks(self, *, knows_all: bool) -> Registry:
@@ -276,6 +299,8 @@ class World:
 
         def after(answer: Any) -> None:
             self.note(verb, PROCESS.get(), len(answer) if hasattr(answer, "__len__") else 0)
+            if verb == "claim_jobs":
+                self.claimed.update({(claim.job_id, claim.fence): self.loop.time() for claim in answer.claims})
             try:
                 check(answer)
             except Violation as violation:
@@ -294,6 +319,13 @@ class World:
             self.remember(violation)
             raise
 
+    def heard_soon(self, node: Node, event: events.Event) -> None:
+        """Events of the heartbeat's thread reach subscribers elsewhere: one that blocks does not block it."""
+        self.loop.spawn("world", self.hear(node, event))
+
+    async def hear(self, node: Node, event: events.Event) -> None:
+        self.heard(node, event)
+
     async def crash(self, node: Node) -> None:
         """SIGKILL: no further step, connections closed, transactions rolled back.
 
@@ -303,13 +335,14 @@ class World:
             return
         node.alive = False
         self.faults["crash"] += 1
+        self.troubles.append(Disturbance(node.name, self.loop.time(), float("inf")))
         self.note("crash", node.name)
         self.loop.kill(node.name)
         self.loop.kill(node.beat)
         self.close_connections(node)
         for key, (task, process, started) in list(self.open_bodies.items()):
             if process == node.name:
-                self.bodies.append(Body(task, *key, process, started, self.loop.time()))
+                self.bodies.append(Body(task, *key, process, started, self.loop.time(), self.claimed[key]))
                 del self.open_bodies[key]
         await asyncio.sleep(self.rng.uniform(0, LOCK_TIMEOUT))
         self.start_node(knows_all=self.quiet)
@@ -322,6 +355,7 @@ class World:
 
     async def leave(self, node: Node) -> None:
         node.alive = False
+        self.troubles.append(Disturbance(node.name, self.loop.time(), float("inf")))
         await node.worker.stop()
         if not self.quiet:
             self.start_node()
@@ -400,9 +434,14 @@ class World:
                 self.loop.spawn(node.name, self.leave(node))
         self.start_node(knows_all=True)
         limit = self.loop.time() + QUIET_LIMIT
+        waiting: Counter[tuple[str, int]] = Counter()
         while self.unfinished():
             if self.loop.time() > limit:
                 raise Violation("no slot is lost", f"unfinished after {QUIET_LIMIT} s: {self.unfinished()}")
+            claimable = self.claimable()
+            waiting = Counter({key: waiting[key] + 1 for key in claimable})
+            if waiting and max(waiting.values()) > QUIET_LOOKS[self.signals.enabled]:
+                raise Violation("nothing waits that need not", f"{[claimable[key] for key in waiting]}")
             await asyncio.sleep(QUIET_LOOK)
         for node in self.living():
             node.alive = False
@@ -412,6 +451,22 @@ class World:
     async def resume_all(self, store: Any) -> None:
         for job_id in sorted(self.inspector.rows()):
             await store.resume_job(UUID(job_id))
+
+    def claimable(self) -> dict[tuple[str, int], str]:
+        """Due jobs that a healthy worker with a free place could run now."""
+        now = self.micros()
+        able = [node for node in self.living() if not self.loop.is_paused(node.name) and not node.line.looks_under_way]
+        workers = [node.worker for node in able if node.worker.started]
+        free = [worker for worker in workers if worker._places.free > 0 and not worker._poller._failures]
+        return {
+            (row.id, row.fence): f"{row.task} {row.id}"
+            for row in self.inspector.rows().values()
+            if row.locked_by is None and row.dead_at is None and row.paused_at is None and row.due_at < now
+            if any(
+                row.task in worker._registry.tasks and not (row.isolated and worker._places.runs_isolated)
+                for worker in free
+            )
+        }
 
     def unfinished(self) -> list[str]:
         """Jobs that should have ended or be running, and are not."""

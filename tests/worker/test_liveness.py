@@ -128,7 +128,7 @@ def test_job_that_starves_its_worker_reaches_its_limit(harness: WorkerHarness) -
     async def scenario() -> None:
         job = await greedy.enqueue()
         async with app.worker():
-            await app.log.wait(events.RunFailed, dead=True)
+            await app.log.wait(events.RunEnded, dead=True)
         view = await job.view()
         assert view is not None
         assert (view.state, view.attempt) == (State.DEAD, 2)

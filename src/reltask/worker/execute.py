@@ -287,19 +287,18 @@ class Executor:
             self._report(run, events.ResultNotStored, reason=ended.not_stored)
         if isinstance(written, Completion) and ended.outcome is Outcome.SUCCEEDED:
             self._report(run, events.RunSucceeded, seconds=end.seconds, next_run_time=written.next_run_time)
-        elif isinstance(written, Failure) or settled.dead:
-            delay = None if isinstance(written, Completion) else written.delay
+        elif isinstance(written, Failure):
             self._report(
                 run,
                 events.RunFailed,
                 attempt=run.claim.attempt,
-                error=ended.error or "",
-                retry_in=0.0 if delay is None else delay.total_seconds(),
+                error=written.error,
+                retry_in=written.delay.total_seconds(),
                 dead=settled.dead,
                 recurring=run.claim.schedule is not None,
             )
         else:
-            self._report(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "")
+            self._report(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "", dead=settled.dead)
 
     async def _refused(self, end: End) -> None:
         """Another worker had the claim, or this run had ended the slot by a commit whose answer was lost."""
