@@ -324,7 +324,7 @@ class Auditor:
                     cause.process in (process, "*") and cause.ended >= at - LOCK_TIMEOUT and cause.started <= lost_at
                     for cause in (*self._disturbances, *troubles)
                 )
-                if not any(causes):
+                if lost_at >= at and not any(causes):
                     raise Violation(
                         "a finished body keeps its claim", f"{task} {fence} of {process}, lost at {lost_at}"
                     )

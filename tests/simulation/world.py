@@ -217,7 +217,8 @@ class World:
         for key, (task, process, started) in self.open_bodies.items():
             self.bodies.append(Body(task, *key, process, started, self.loop.time(), self.claimed[key]))
         auditor = Auditor(self.inspector, self.reports, self.bodies, self.disturbances)
-        auditor.finished_bodies_keep_their_claims(self.finished, self.troubles)
+        if not self.clock_jumped:
+            auditor.finished_bodies_keep_their_claims(self.finished, self.troubles)
         auditor.audit(enqueued=self.enqueued, discarded=self.discarded, clock_jumped=self.clock_jumped)
 
     def note(self, *what: object) -> None:
