@@ -136,8 +136,15 @@ class App(Operations, LeaseMethods):
             borrow=lambda connection: self._make_store().borrow(connection),
         )
         self._schedules = Schedules(self._enqueuer)
+        self._emit_soon = self.emit if inline else self._publisher.emit_soon
+        self._lease_client = self._client if inline else Client(self._make_lease_store, thread="reltask-leases")
         self._lease_host = LeaseHost(
-            self._client, clock=self._clock, rng=self._rng, emit=self.emit, make_store=self._make_store, inline=inline
+            self._lease_client,
+            clock=self._clock,
+            rng=self._rng,
+            emit=self._emit_soon,
+            make_store=self._make_lease_store,
+            inline=inline,
         )
 
     # Settings
@@ -172,7 +179,11 @@ class App(Operations, LeaseMethods):
         self.__dict__.pop("loaded", None)
         self._enqueuer.arguments_limit = None
 
-    def _make_store(self, *, inline: bool = False) -> Store:
+    def _make_lease_store(self) -> Store:
+        return self._make_store(inline=self._inline, emit=self._emit_soon)
+
+    def _make_store(self, *, inline: bool = False, emit: events.Subscriber | None = None) -> Store:
+        emit = emit or self.emit
         return make_store(
             self.url,
             self.settings.database,
@@ -180,13 +191,12 @@ class App(Operations, LeaseMethods):
             rng=self._rng,
             now=self._now,
             inline=inline,
-            on_circuit=lambda state: self.emit(events.CircuitChanged(worker="", state=state)),
-            on_retry=self._report_retry,
+            on_circuit=lambda state: emit(events.CircuitChanged(worker="", state=state)),
+            on_retry=lambda verb, error, delay: emit(
+                events.DatabaseUnavailable(worker="", verb=verb, error=str(error), retry_in=delay)
+            ),
             credential=self.credential,
         )
-
-    def _report_retry(self, verb: str, error: Exception, delay: float) -> None:
-        self.emit(events.DatabaseUnavailable(worker="", verb=verb, error=str(error), retry_in=delay))
 
     # Declaring
 
@@ -353,12 +363,17 @@ class App(Operations, LeaseMethods):
     def close(self) -> None:
         """Give back this process's leases, and close its client connections; the next call opens them again."""
         self._lease_host.close()
+        self._lease_client.close()
         self._client.close()
+        self._publisher.drain()
 
     # Working
 
     def subscribe(self, subscriber: events.Subscriber) -> None:
-        """Call `subscriber` with every event of this process's workers, on the thread where it happens."""
+        """Call `subscriber` with every event of this process, on the thread where it happens.
+
+        Events of `app.lease(…)` come on a thread of their own, soon after: a subscriber delays no heartbeat.
+        """
         self._publisher.subscribe(subscriber)
 
     @contextlib.asynccontextmanager
@@ -394,6 +409,7 @@ class App(Operations, LeaseMethods):
             clock=self._clock,
             rng=self._rng,
             emit=self.emit,
+            emit_soon=self._emit_soon,
             wanted=self._publisher.wanted,
             schedules=self.declarations(),
             app_version=self.version,

@@ -27,7 +27,7 @@ BATCHES: dict[str, values.Columns] = {
     "complete_one_offs": values.completions([Completion(hold) for hold in HOLDS]),
     "fail_jobs": values.failures([Failure(hold=hold, error="e", delay=timedelta(0)) for hold in HOLDS]),
     "release_jobs": values.releases([Release(hold=hold, outcome=Outcome.RELEASED) for hold in HOLDS]),
-    "heartbeat_jobs": {**values.holds(HOLDS), "alive_for": timedelta(minutes=1), "tokens": []},
+    "heartbeat_jobs": {**values.holds(HOLDS), "alive_for": timedelta(minutes=1), "tokens": [], "pending": []},
     "read_holds": values.holds(HOLDS),
     "read_keys": values.names([("t", "k"), ("t", "l")]),
     "read_outcomes": values.holds(HOLDS),
@@ -42,8 +42,8 @@ READ = {
 """The tables in which a verb looks up rows, if it is not the jobs alone."""
 FOUND_BY = {"read_keys": "COALESCE(key"}
 """The index expression, if it is not the id."""
-WALKS = {"heartbeat_jobs": ["jobs_expiring"]}
-"""A heartbeat reads all held rows, but only if it searches for claims whose answer was lost."""
+WALKS = {"heartbeat_jobs": ["jobs_expiring"] * 2}
+"""A heartbeat reads all held rows, but only for claims whose answer was lost, or is late by a whole interval."""
 
 
 async def kept_plan(connection: asyncpg.Connection, statement: Statement) -> Any:

@@ -10,7 +10,7 @@ import argparse
 import copy
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
@@ -172,10 +172,11 @@ def suspect_is_lost(self: Heartbeats, beat: Any, answer: Any, *, sent_at: float)
 Heartbeats_answered = Heartbeats.answered
 
 
-def release_at_once(self: Worker, abandon: Abandon) -> None:
-    Worker_abandon(self, abandon)
-    early = Release(hold=abandon.hold, outcome=Outcome.ABANDONED, error="released before its body ended")
-    self._loop.create_task(_quietly(self.store.release_jobs(self.id, [early])))
+def release_at_once(self: Worker, abandons: Sequence[Abandon]) -> None:
+    Worker_abandon(self, abandons)
+    why = "released before its body ended"
+    early = [Release(hold=abandon.hold, outcome=Outcome.ABANDONED, error=why) for abandon in abandons]
+    self._loop.create_task(_quietly(self.store.release_jobs(self.id, early)))
 
 
 async def _quietly(call: Awaitable[Any]) -> None:

@@ -263,11 +263,11 @@ class StoreHarness:
         (claim,) = (await self.claim(worker, **fields)).claims
         return claim
 
-    async def claimed(self, job: NewJob | None = None, worker: str = "alice") -> Claim:
+    async def claimed(self, job: NewJob | None = None, worker: str = "alice", **fields: Any) -> Claim:
         """Insert a job and claim it."""
         job = job or new_job()
         await self.add(job)
-        return await self.claim_one(worker, tasks=[job.task], queues=[job.queue])
+        return await self.claim_one(worker, tasks=[job.task], queues=[job.queue], **fields)
 
     async def lose(self, claim: Claim) -> None:
         """Let a claim expire, and reclaim it."""

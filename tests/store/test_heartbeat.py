@@ -54,6 +54,23 @@ async def test_expired_claim_not_yet_reclaimed_can_be_renewed(harness: StoreHarn
     assert await harness.store.reclaim_jobs() == []
 
 
+async def test_claim_that_waits_for_its_answer_is_renewed_by_its_token(harness: StoreHarness) -> None:
+    """Its rows are renewed and named, although the worker does not know them yet; no other row is touched."""
+    token = uuid4()
+    mine = await harness.claimed(token=token)
+    other = await harness.claimed(token=uuid4())
+    theirs = await harness.claimed(worker="bob")
+    harness.now.advance(seconds=7)
+    answer = await harness.store.heartbeat_jobs("alice", [], alive_for=LOCK, pending=[token])
+    assert (answer.renewed, answer.strays) == (frozenset({mine.hold}), [])
+    assert (await harness.job(mine.job_id)).lock_expires_at == harness.now() + LOCK
+    assert {(await harness.job(claim.job_id)).heartbeat_at for claim in (other, theirs)} == {START}
+    answer = await harness.store.heartbeat_jobs("bob", [], alive_for=LOCK, pending=[token])
+    assert answer.renewed == frozenset(), "a token is its owner's"
+    both = await harness.store.heartbeat_jobs("alice", [mine.hold, other.hold], alive_for=LOCK, pending=[token])
+    assert both.renewed == {mine.hold, other.hold}, "known meanwhile: renewed once"
+
+
 async def test_strays_are_rows_of_a_claim_whose_answer_was_lost(harness: StoreHarness) -> None:
     """They are found by the claim's token.
 

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from reltask.errors import AmbiguousError, TransientError
-from reltask.model.job import Completion, Failure, Hold, Outcome, Release, State
+from reltask.model.job import Completion, Failure, Hold, Outcome, Release, Settled, State
 from reltask.stores.sqlite.store import SqliteStore
 from tests.store.store_harness import LOCK, START, StoreHarness, new_job, recurring
 
@@ -262,6 +262,21 @@ async def test_release_without_delay_keeps_an_earlier_backoff(harness: StoreHarn
     again = await harness.claim_one()
     await harness.release(again)
     assert (await harness.job(claim.job_id)).due_at == again.due_at == START + 5 * SECOND
+
+
+async def test_counted_release_keeps_its_attempt(harness: StoreHarness) -> None:
+    """A run that starved its own worker counts, so that its job reaches its limit; other releases do not."""
+    claim = await harness.claimed(new_job(max_attempts=2))
+    for counted, attempt in ((False, 0), (True, 1)):
+        release = Release(hold=claim.hold, outcome=Outcome.ABANDONED, error="starved", counted=counted)
+        assert await harness.store.release_jobs("alice", [release]) == [Settled(claim.hold, dead=False)]
+        assert (await harness.job(claim.job_id)).attempt == attempt
+        claim = await harness.claim_one()
+    last = Release(hold=claim.hold, outcome=Outcome.ABANDONED, error="starved", counted=True)
+    assert await harness.store.release_jobs("alice", [last]) == [Settled(claim.hold, dead=True)]
+    view = await harness.job(claim.job_id)
+    assert (view.state, view.attempt) == (State.DEAD, 2)
+    assert [run.outcome for run in await harness.store.list_runs()] == [Outcome.ABANDONED] * 3
 
 
 async def test_released_isolated_job_is_isolated_no_more(harness: StoreHarness) -> None:

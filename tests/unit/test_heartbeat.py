@@ -47,7 +47,77 @@ def drive(beats: Heartbeats, until: float, *, answer_at: set[float] | None = Non
             done.append((now, action))
             if isinstance(action, SendBeat) and now in (answer_at or set()):
                 beats.answered(action, renewing(*action.holds), sent_at=now)
+            elif isinstance(action, SendBeat):
+                beats.failed(action)
     return done
+
+
+# Claims that wait for their answer
+
+
+def test_claim_is_renewed_by_its_token_until_it_is_answered() -> None:
+    """An answer may take longer than an interval: the rows are renewed although they are not known yet."""
+    beats = Heartbeats(sweep_interval=30.0)
+    beats.claim_sent(TOKEN, 0.0)
+    assert beats.next_at(0.0) == 30.0
+    (beat,) = [action for action in beats.tick(30.0) if isinstance(action, SendBeat)]
+    assert beat == SendBeat((), pending=(TOKEN,))
+    beats.answered(beat, renewing(hold(1)), sent_at=30.0)
+    assert beats.next_at(30.0) == 60.0
+    beats.watch(hold(1), PACE, sent_at=0.0)
+    beats.claim_answered(TOKEN)
+    assert beats.next_at(60.0) == 60.0, "its heartbeats go on from the last good one"
+    assert beats.tick(61.0) == [SendBeat((hold(1),))]
+    assert beats.too_late([hold(1)], 137.0) == set(), "trusted from the beat, not from the claim"
+
+
+def test_answer_after_the_deadline_is_too_late() -> None:
+    """A body does not begin on a claim that is over: another worker may have the slot."""
+    beats = watching(hold(1))
+    assert beats.too_late([hold(1)], 107.9) == set()
+    assert beats.too_late([hold(1)], 108.0) == {hold(1)}
+    assert beats.too_late([hold(2)], 0.0) == {hold(2)}, "not watched: released already"
+
+
+def test_fast_answer_needs_no_beat() -> None:
+    """A claim that is answered within the interval leaves nothing to decide."""
+    beats = Heartbeats(sweep_interval=30.0)
+    beats.claim_sent(TOKEN, 0.0)
+    beats.claim_answered(TOKEN)
+    assert beats.next_at(1.0) is None
+
+
+# Whose fault an abandonment is
+
+
+def abandoned(beats: Heartbeats, *, late: bool = False) -> Abandon:
+    """The decision, long after every deadline."""
+    (found,) = [action for action in beats.tick(200.0, late=late) if isinstance(action, Abandon)]
+    return found
+
+
+def test_starved_process_is_to_blame() -> None:
+    """No beat was sent in time: the database has not failed, so the attempt counts."""
+    assert abandoned(watching(hold(1))).starved
+
+
+def test_silent_database_is_to_blame() -> None:
+    """Beats were sent and not answered; but what a late process decides is its own fault."""
+    beats = watching(hold(1))
+    (beat,) = [action for action in beats.tick(30.0) if isinstance(action, SendBeat)]
+    beats.failed(beat)
+    assert not abandoned(beats).starved
+    beats = watching(hold(1))
+    beats.failed(beat)
+    assert abandoned(beats, late=True).starved
+
+
+def test_row_that_another_session_holds_is_no_starvation() -> None:
+    """The beat was answered, and could not renew the row."""
+    beats = watching(hold(1))
+    (beat,) = [action for action in beats.tick(30.0) if isinstance(action, SendBeat)]
+    beats.answered(beat, renewing(), sent_at=30.0)
+    assert not abandoned(beats).starved
 
 
 # Renewing
@@ -59,6 +129,14 @@ def test_heartbeat_runs_at_configured_interval() -> None:
     times = {30.0 * n for n in range(1, 11)}
     done = drive(beats, 300.0, answer_at=times)
     assert done == [(time, SendBeat((hold(1),))) for time in sorted(times)]
+
+
+def test_ended_body_is_renewed_past_its_timeout() -> None:
+    """Only a body that still runs is left to expire: an outcome on its way must not lose its claim, and run again."""
+    beats = watching(hold(1), renew_until=40.0)
+    assert not only(SendBeat, beats.tick(60.0))
+    beats.settling(hold(1))
+    assert only(SendBeat, beats.tick(60.0)) == [SendBeat((hold(1),))]
 
 
 def test_heartbeat_stops_when_run_ends() -> None:

@@ -68,10 +68,10 @@ def test_only_a_claim_leads_to_claimed() -> None:
     assert taking == {(State.READY, Verb.CLAIM)}
 
 
-def test_dead_is_reached_by_failing_only() -> None:
-    """A dead letter comes from a failed or a lost run, never from a released one."""
+def test_dead_is_reached_by_counted_runs_only() -> None:
+    """A dead letter comes from a failed or a lost run, or from a released one whose attempt counts."""
     killing = {verb for (_, verb), transition in TRANSITIONS.items() if State.DEAD in transition.to}
-    assert killing == {Verb.FAIL, Verb.RECLAIM}
+    assert killing == {Verb.FAIL, Verb.RECLAIM, Verb.RELEASE}
 
 
 def test_pausing_outlives_a_run() -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from reltask import App, Context, Lease, LeaseLost, LeaseTaken, SyncContext
+from reltask import App, Context, Lease, LeaseLost, LeaseTaken, SyncContext, events
 from reltask.errors import ReltaskError, TransientError, UsageError
 from reltask.leases.holding import lease_options
 from reltask.model.lease import Term
-from reltask.model.views import WorkerView
+from reltask.model.views import LeaseView, WorkerView
 from reltask.stores.sqlite.store import SqliteStore
 from reltask.testing import drain
 
@@ -81,6 +81,58 @@ async def test_code_that_blocks_its_loop_keeps_its_lease(app: App, rival: App) -
         with pytest.raises(LeaseTaken):
             async with rival.lease("reports", wait=False):
                 pass
+
+
+def test_a_long_client_call_delays_no_heartbeat(app: App, rival: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On SQLite a client's call, such as a long audit, blocks the client's loop: leases have a loop of their own."""
+    began, ended, ask = threading.Event(), threading.Event(), SqliteStore.list_workers
+
+    async def long(store: SqliteStore) -> list[WorkerView]:
+        began.set()
+        ended.wait(30)  # blocks its loop on purpose
+        return await ask(store)
+
+    monkeypatch.setattr(SqliteStore, "list_workers", long)
+    with ThreadPoolExecutor(1) as pool, app.lease_sync("reports", ttl=ROOMY) as lease:
+        calling = pool.submit(app.workers_sync)
+        began.wait()
+        wait_for_a_beat(lease, rival)
+        assert lease.held
+        ended.set()
+        assert calling.result() == []
+
+
+def test_a_subscriber_that_blocks_delays_no_heartbeat(app: App, rival: App) -> None:
+    """Subscribers are called on a thread of their own, in order; closing the app waits for them."""
+    heard: list[type[events.Event]] = []
+    go_on = threading.Event()
+
+    def slow(event: events.Event) -> None:
+        go_on.wait(10)
+        heard.append(type(event))
+
+    app.subscribe(slow)
+    with app.lease_sync("reports", ttl=ROOMY) as lease:
+        wait_for_a_beat(lease, rival)
+        assert (lease.held, heard) == (True, [])
+        go_on.set()
+    app.close()
+    assert heard == [events.LeaseAcquired, events.LeaseResigned]
+
+
+def test_a_subscriber_may_close_the_app(app: App) -> None:
+    """The thread that closes does not wait for itself."""
+    closed = threading.Event()
+
+    def close(event: events.Event) -> None:
+        if isinstance(event, events.LeaseResigned):
+            app.close()
+            closed.set()
+
+    app.subscribe(close)
+    with app.lease_sync("reports"):
+        pass
+    assert closed.wait(30)
 
 
 async def test_a_released_lease_is_taken_at_once(app: App, rival: App) -> None:
@@ -158,9 +210,9 @@ def test_closing_the_app_releases(app: App, rival: App) -> None:
 
 
 def test_a_lease_won_while_the_app_closes_is_released(app: App, rival: App) -> None:
-    """The private loop resigns what it holds at its end, including what was won after `close()` had looked."""
+    """The leases' loop resigns what it holds at its end, including what was won after `close()` had looked."""
     with app.lease_sync("reports") as lease:
-        app._client.close()
+        app._lease_client.close()
         assert lease.lost.reason == "resigned"
         with rival.lease_sync("reports", wait=False) as following:
             assert following.term == 2
@@ -168,25 +220,30 @@ def test_a_lease_won_while_the_app_closes_is_released(app: App, rival: App) -> N
 
 def test_a_block_left_while_the_app_closes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """The private loop accepts no more work: leaving the block waits until that loop has resigned."""
-    asked, answer, ask = threading.Event(), threading.Event(), SqliteStore.list_workers
+    asked, answer, ask = threading.Event(), threading.Event(), SqliteStore.list_leases
 
-    async def held(store: SqliteStore) -> list[WorkerView]:
+    async def held(store: SqliteStore) -> list[LeaseView]:
         asked.set()
         await asyncio.to_thread(answer.wait)
         return await ask(store)
 
-    monkeypatch.setattr(SqliteStore, "list_workers", held)
+    def refused() -> None:
+        with pytest.raises(LeaseTaken), app.lease_sync("reports", wait=False):
+            pass
+
     block = app.lease_sync("reports")
     lease = block.__enter__()
-    first = app._client._portal
+    monkeypatch.setattr(SqliteStore, "list_leases", held)
+    client = app._lease_client
+    first = client._portal
     with ThreadPoolExecutor(3) as pool:
-        calling = pool.submit(app.workers_sync)
+        calling = pool.submit(refused)
         asked.wait()
-        closing = pool.submit(app._client.close)
-        while app._client._portal is first:
+        closing = pool.submit(client.close)
+        while client._portal is first:
             time.sleep(0.001)
         leaving = pool.submit(block.__exit__, None, None, None)
-        while app._client._portal is None:  # the way that it leaves by
+        while client._portal is None:  # the way that it leaves by
             time.sleep(0.001)
         answer.set()
         for ended in (calling, closing, leaving):
@@ -202,7 +259,7 @@ async def test_a_caller_interrupted_before_the_try_takes_nothing(app: App) -> No
     holding = host._holding(lease_options("reports", ttl="1m", wait=True, rotate_after=None, max_stall=None))
     await asyncio.wrap_future(host._give_back_privately(holding))
     with pytest.raises(UsageError, match="was cancelled"):
-        await app._client.run_private(holding.take, name="lease")
+        await app._lease_client.run_private(holding.take, name="lease")
     assert await app.leases() == []
 
 

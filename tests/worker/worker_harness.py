@@ -164,7 +164,7 @@ class HarnessApp(App):
         self.faults = Faults()
         self.subscribe(self.log)
 
-    def _make_store(self, *, inline: bool = False) -> Store:
+    def _make_store(self, *, inline: bool = False, **_: Any) -> Store:
         return cast("Store", FaultyStore(self.sound_store(inline=inline), self.faults))
 
     def sound_store(self, *, inline: bool = False) -> Store:

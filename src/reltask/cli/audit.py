@@ -65,13 +65,9 @@ def _print_report(report: Report) -> None:
 
 def _row(count: TaskCount, report: Report) -> list[object]:
     twice, lost = (report.concerned(kind, count.task) for kind in (BreakKind.SLOT_TWICE, BreakKind.SLOT_LOST))
-    late = [_seconds(value) for value in (count.late_p50, count.late_p95, count.late_max)]
+    late = ["-" if value is None else f"{value:,.3f}s" for value in (count.late_p50, count.late_p95, count.late_max)]
     slots = [count.ended - twice, twice, lost, count.skipped]
     return [count.task, count.jobs, *slots, count.failed, count.lost, *late]
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.3f}s"
 
 
 def _print_cut(tasks: list[TaskCount]) -> None:
@@ -87,20 +83,16 @@ def _print_losses(losses: list[LossCount]) -> None:
         click.echo("\nRuns that lost their lock, by worker, with the last recorded reason:")
         columns = ["TASK", "OUTCOME", "WORKER", "RUNS", "CAME BACK", "LAST", "REASON"]
         print_table(columns, [_loss(loss) for loss in losses], nothing="")
-        _print_refused(sum(loss.returned for loss in losses))
+        if returned := sum(loss.returned for loss in losses):
+            click.echo(
+                f"The workers of {plural(returned, 'run')} were seen alive after the loss. Their late writes for these"
+                " runs were refused; a refused write leaves no row."
+            )
 
 
 def _loss(loss: LossCount) -> list[object]:
     who, why = worker_text(loss.worker), first_line(loss.reason)
     return [loss.task, loss.outcome, who, loss.runs, loss.returned, loss.last_at, why]
-
-
-def _print_refused(returned: int) -> None:
-    if returned:
-        click.echo(
-            f"The workers of {plural(returned, 'run')} were seen alive after the loss. Their late writes for these runs"
-            " were refused; a refused write leaves no row."
-        )
 
 
 def _print_waits(waits: list[Wait]) -> None:
@@ -123,8 +115,5 @@ def _print_job(found: list[Break]) -> None:
 def _closing(report: Report) -> str:
     more = " or more" if len(report.breaks) >= BATCH else ""
     counted = f"{plural(report.jobs, 'job')}, {plural(report.slots, 'slot')}"
-    return f"{counted}: {plural(report.violations, 'violation')}{more}" + _see(report)
-
-
-def _see(report: Report) -> str:
-    return "; see docs/audit.md" if report.violations else ""
+    see = "; see docs/audit.md" if report.violations else ""
+    return f"{counted}: {plural(report.violations, 'violation')}{more}{see}"

@@ -83,13 +83,8 @@ def run(app: App, *, job_id: UUID, as_json: bool) -> None:
     """
     job = app.job_sync(job_id)  # before the change: a worker may claim it at once
     app.change_sync("run", job_id)
-    print_changed([job_id], f"is due now{_which_occurrence(job)}{but_paused(job)}", as_json=as_json)
-
-
-def _which_occurrence(job: JobView) -> str:
-    if job.schedule is None:
-        return ""
-    return f" (its occurrence of {text(job.next_run_time)} UTC runs early)"
+    early = f" (its occurrence of {text(job.next_run_time)} UTC runs early)" if job.schedule else ""
+    print_changed([job_id], f"is due now{early}{but_paused(job)}", as_json=as_json)
 
 
 def but_paused(job: JobView) -> str:

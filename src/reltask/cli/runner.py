@@ -150,14 +150,11 @@ class _Signals:
         if self.worker is None and self.starting is not None:
             self.starting.cancel()
         if self.stop.is_set():
-            self._hurry()
+            _log.warning("Second stop signal: stopping the running task bodies now")
+            self.restore()
+            if self.worker is not None:
+                self.worker.hurry()
         self.stop.set()
-
-    def _hurry(self) -> None:
-        _log.warning("Second stop signal: stopping the running task bodies now")
-        self.restore()
-        if self.worker is not None:
-            self.worker.hurry()
 
 
 @asynccontextmanager

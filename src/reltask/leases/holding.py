@@ -1,14 +1,16 @@
 """`app.lease(…)`: run code in one process at a time, without workers and without jobs.
 
-    your code, any loop or thread                      the private loop (see `client.py`)
+    your code, any loop or thread                      a private loop for leases only (see `client.py`)
     ─────────────────────────────                      ─────────────────────────────────────────────────
     async with app.lease("reports") as lease:   ──►    a Leader with a connection of its own: try, heartbeats …
         lease.held, lease.lost                  ◄──    trust by monotonic time; the loss is announced once
         await lease.guard(connection)                  (runs on your connection: locks the row, names the term)
     leaving the block                           ──►    resign, signal, close
 
-Heartbeats do not depend on your event loop, so code that blocks it keeps its lease. The lease belongs to the process
-that acquired it: in a forked child it is not held, and a child that leaves the block does not resign it.
+Heartbeats depend neither on your event loop nor on the calls that the app makes for you: that loop and its thread serve
+leases only, and no subscriber runs there. So code that blocks its loop keeps its lease, and so does a process that
+audits a large ledger. The lease belongs to the process that acquired it: in a forked child it is not held, and a child
+that leaves the block does not resign it.
 """
 
 from __future__ import annotations
@@ -107,11 +109,11 @@ def _length(name: str, value: Duration) -> timedelta:
 class Holding:
     """One block's lease on the private loop: from the first try to the resignation."""
 
-    def __init__(self, host: LeaseHost, wish: LeaseOptions) -> None:
+    def __init__(self, host: LeaseHost, options: LeaseOptions) -> None:
         self.over = False
         self._pid = os.getpid()
         self._host = host
-        self._wish = wish
+        self._options = options
         self._lost = LossEvent()
         self._leader: Leader | None = None
         self._service: LoopHost | None = None
@@ -134,15 +136,15 @@ class Holding:
 
     async def take(self, store: Store) -> Lease:
         """Wait for the lease as the options say; `store` is used to find out which process holds it."""
-        wish, holder = self._wish, worker_id(None, self._host.rng)
+        options, holder = self._options, worker_id(None, self._host.rng)
         self._loop = asyncio.get_running_loop()
         self._outcome = self._loop.create_future()
-        self._store = self._host.own_store(timeout=wish.try_patience)
+        self._store = self._host.own_store(timeout=options.try_patience)
         self._leader = self._make_leader(self._store, holder)
         self._service = LoopHost(self._leader)
         try:
             async with contextlib.AsyncExitStack() as listening:
-                if wish.wait:
+                if options.wait:
                     await listening.enter_async_context(self._store.listen(_ignore, lease=self._leader.hint))
                 await self._begin(self._service)
                 term = await self._won(store)
@@ -191,26 +193,26 @@ class Holding:
                 await store.close()
 
     def _given_up(self) -> UsageError:
-        return UsageError(f"The wait for lease {self._wish.name} was cancelled, or the app was closed.")
+        return UsageError(f"The wait for lease {self._options.name} was cancelled, or the app was closed.")
 
     def _make_leader(self, store: Store, holder: str) -> Leader:
-        wish, host = self._wish, self._host
+        options, host = self._options, self._host
         return Leader(
             store,
-            name=wish.name,
+            name=options.name,
             holder=holder,
-            ttl=wish.ttl,
+            ttl=options.ttl,
             clock=host.clock,
             rng=host.rng,
             emit=host.emit,
-            rotate_after=wish.rotate_after,
-            max_stall=wish.max_stall,
+            rotate_after=options.rotate_after,
+            max_stall=options.max_stall,
             acquired=self._decide,
             lost=self._lost.announce,
             tried=self._tried,
             once=True,
-            waits=wish.wait,
-            patience=wish.try_patience,
+            waits=options.wait,
+            patience=options.try_patience,
         )
 
     def _decide(self, outcome: Term | Exception | None) -> None:
@@ -231,12 +233,12 @@ class Holding:
             )
         elif isinstance(outcome, Exception):
             self._error = outcome
-        if not self._wish.wait or not isinstance(self._error, TransientError | AmbiguousError | None):
+        if not self._options.wait or not isinstance(self._error, TransientError | AmbiguousError | None):
             self._decide(self._error)
 
     async def _won(self, store: Store) -> Term:
         assert self._outcome is not None
-        patience = self._wish.patience
+        patience = self._options.patience
         term = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if patience is None else patience.total_seconds()):
@@ -248,11 +250,11 @@ class Holding:
     async def _taken(self, store: Store) -> LeaseTaken:
         views: list[LeaseView] = []
         with contextlib.suppress(DatabaseError):
-            views = [view for view in await store.list_leases() if view.name == self._wish.name and view.held]
+            views = [view for view in await store.list_leases() if view.name == self._options.name and view.held]
         who = f"{views[0].holder}, term {views[0].term}" if views else "another process"
-        waited = "" if self._wish.patience is None else f" after a wait of {format_duration(self._wish.patience)}"
+        waited = "" if self._options.patience is None else f" after a wait of {format_duration(self._options.patience)}"
         return LeaseTaken(
-            f"Lease {self._wish.name} is held by {who}{waited}.",
+            f"Lease {self._options.name} is held by {who}{waited}.",
             remedy="wait=True waits without a limit; `reltask leases` lists all holders.",
         )
 
@@ -267,7 +269,7 @@ class LeaseHost:
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
-        make_store: Callable[..., Store],
+        make_store: Callable[[], Store],
         inline: bool,
     ) -> None:
         self.clock = clock
@@ -281,16 +283,16 @@ class LeaseHost:
 
     def own_store(self, *, timeout: timedelta) -> Store:
         """A store with a connection of its own, for one leader."""
-        return self._make_store(inline=self._inline).dedicated(timeout=timeout)
+        return self._make_store().dedicated(timeout=timeout)
 
     def borrow(self, connection: object) -> Borrowed:
         """A wrapped connection of the user's own."""
-        return self._make_store(inline=self._inline).borrow(connection)
+        return self._make_store().borrow(connection)
 
     @contextlib.asynccontextmanager
-    async def hold(self, wish: LeaseOptions) -> AsyncIterator[Lease]:
+    async def hold(self, options: LeaseOptions) -> AsyncIterator[Lease]:
         """The block of asynchronous code."""
-        holding = self._holding(wish)
+        holding = self._holding(options)
         try:
             yield await self._client.run_private(holding.take, name="lease")
         finally:
@@ -305,22 +307,22 @@ class LeaseHost:
             await asyncio.shield(asyncio.wrap_future(self._give_back_privately(holding)))
 
     @contextlib.contextmanager
-    def hold_sync(self, wish: LeaseOptions) -> Iterator[Lease]:
+    def hold_sync(self, options: LeaseOptions) -> Iterator[Lease]:
         """The block of synchronous code."""
         refuse_running_loop("lease", instead="async with app.lease(…)")
         if self._inline:
             raise UsageError(
                 "An inline app runs its leases on the caller's event loop.", remedy="Write: async with app.lease(…)."
             )
-        holding = self._holding(wish)
+        holding = self._holding(options)
         try:
             yield self._client.run_sync(holding.take, name="lease")
         finally:
             if holding.is_mine:
                 self._give_back_privately(holding).result()
 
-    def _holding(self, wish: LeaseOptions) -> Holding:
-        holding = Holding(self, wish)
+    def _holding(self, options: LeaseOptions) -> Holding:
+        holding = Holding(self, options)
         self._open.add(holding)
         return holding
 

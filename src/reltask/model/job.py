@@ -93,7 +93,7 @@ TRANSITIONS: dict[tuple[State, Verb], Transition] = {
     (State.CLAIMED, Verb.HEARTBEAT): Transition(_to(State.CLAIMED)),
     (State.CLAIMED, Verb.COMPLETE): Transition(_to(State.READY, State.PAUSED, State.GONE), ends_slot=True),
     (State.CLAIMED, Verb.FAIL): Transition(_to(State.READY, State.PAUSED, State.DEAD)),
-    (State.CLAIMED, Verb.RELEASE): Transition(_to(State.READY, State.PAUSED), attempt=-1),
+    (State.CLAIMED, Verb.RELEASE): Transition(_to(State.READY, State.PAUSED, State.DEAD), attempt=-1),
     (State.CLAIMED, Verb.RECLAIM): Transition(_to(State.READY, State.PAUSED, State.DEAD)),
     (State.CLAIMED, Verb.PAUSE): Transition(_to(State.CLAIMED)),
     (State.CLAIMED, Verb.RESUME): Transition(_to(State.CLAIMED)),
@@ -222,6 +222,7 @@ class BeatAnswer(Struct, frozen=True, kw_only=True):
     """Which claims were renewed, and which rows are claimed for this worker without its knowledge."""
 
     renewed: frozenset[Hold]
+    """Those that were named, and the rows of claims that wait for their answer."""
     strays: list[Hold]
 
 
@@ -254,6 +255,8 @@ class Release(Struct, frozen=True, kw_only=True, gc=False):
     outcome: Outcome
     error: str | None = None
     delay: timedelta | None = None
+    counted: bool = False
+    """The attempt counts all the same, and the job is dead at its last: it may have starved its worker."""
 
 
 Settlement = Completion | Failure | Release

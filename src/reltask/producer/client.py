@@ -11,6 +11,10 @@ that calls `asyncio.run` twice, a web server's threads, a test that makes a loop
 connections live on one private loop per process, and no caller's loop has to outlive a call. A loop
 that lives longer can have a store of its own, which saves the hop to another thread and back: a
 worker's loop has one, and a web server's gets one by `app.producer()`.
+
+On SQLite a call blocks the private loop: it saves a second hop, and the calls would wait for each
+other anyway. Leases have a `Client` of their own, on a thread "reltask-leases": no call delays their
+heartbeats.
 """
 
 from __future__ import annotations
@@ -75,7 +79,7 @@ class LentStore:
 class Portal:
     """A private event loop with an open store, on a thread of its own."""
 
-    def __init__(self, make_store: Callable[[], Store], leave: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, make_store: Callable[[], Store], leave: Callable[[], Awaitable[None]], *, thread: str) -> None:
         self.pid = os.getpid()
         self._make_store = make_store
         self._leave = leave
@@ -85,7 +89,7 @@ class Portal:
         self._lock = threading.Lock()
         self._closing = False
         self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="reltask-client", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=thread, daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T] | None:
@@ -150,8 +154,11 @@ class Portal:
 class Client:
     """Runs operations on the store that fits the caller's loop, thread and process."""
 
-    def __init__(self, make_store: Callable[[], Store], *, inline: bool = False) -> None:
+    def __init__(
+        self, make_store: Callable[[], Store], *, inline: bool = False, thread: str = "reltask-client"
+    ) -> None:
         self._make_store = make_store
+        self._thread_name = thread
         self._inline = inline
         """No portal: every call runs on its caller's loop, as tests with virtual time need it."""
         self._lock = threading.Lock()
@@ -245,7 +252,7 @@ class Client:
                 self._inherited.append(self._portal)
                 self._portal = None
             if self._portal is None:
-                self._portal = Portal(self._make_store, self.leave)
+                self._portal = Portal(self._make_store, self.leave, thread=self._thread_name)
             return self._portal
 
     def _submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T]:

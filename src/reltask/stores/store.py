@@ -221,9 +221,18 @@ class Store(LeaseStore, Maintainable, Protocol):
         ...
 
     async def heartbeat_jobs(
-        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+        self,
+        worker: str,
+        holds: Sequence[Hold],
+        *,
+        alive_for: timedelta,
+        tokens: Sequence[UUID] = (),
+        pending: Sequence[UUID] = (),
     ) -> BeatAnswer:
-        """Renew these claims without ever waiting for a row, and name the rows of claims whose answer was lost."""
+        """Renew these claims without ever waiting for a row, and name the rows of claims whose answer was lost.
+
+        The rows of claims that still wait for their answer, `pending`, are renewed as well.
+        """
         ...
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:

@@ -38,7 +38,7 @@ class Beater(Service):
         alive_for: timedelta,
         clock: Clock,
         emit: events.Subscriber,
-        abandon: Callable[[Abandon], None],
+        abandon: Callable[[Sequence[Abandon]], None],
     ) -> None:
         super().__init__()
         self._store = store
@@ -84,6 +84,24 @@ class Beater(Service):
             for hold in holds:
                 self._heartbeats.forget(hold)
 
+    def too_late(self, runs: Sequence[Run]) -> set[Hold]:
+        """The claims among these that may not begin any more."""
+        with self._lock:
+            return self._heartbeats.too_late((run.hold for run in runs), self._clock.monotonic())
+
+    def claim_sent(self, token: UUID) -> None:
+        """A claim is about to be sent: renew its rows by their token until it is answered.
+
+        This wakes nothing, because most answers come within a millisecond: the next tick sees it.
+        """
+        with self._lock:
+            self._heartbeats.claim_sent(token, self._clock.monotonic())
+
+    def claim_answered(self, token: UUID) -> None:
+        """What the claim brought is watched, or nothing was applied."""
+        with self._lock:
+            self._heartbeats.claim_answered(token)
+
     def claim_unanswered(self, token: UUID, *, may_land_for: float) -> None:
         """A claim's answer was lost; it may be applied up to `may_land_for` seconds from now: look for its rows."""
         with self._lock:
@@ -94,25 +112,26 @@ class Beater(Service):
 
     async def tick(self) -> float | None:
         now = self._clock.monotonic()
-        if self._planned is not None and now - self._planned > LATE:
-            self._emit(events.HeartbeatLate(worker=self._worker, seconds=now - self._planned))
+        late = self._planned is not None and now - self._planned > LATE
         with self._lock:
-            actions = self._heartbeats.tick(now)
+            actions = self._heartbeats.tick(now, late=late)
+        if self._planned is not None and late:
+            self._emit(events.HeartbeatLate(worker=self._worker, seconds=now - self._planned))
         await self._perform(actions)
         with self._lock:
             now = self._clock.monotonic()
             self._planned = self._heartbeats.next_at(now)
-            return None if self._planned is None else max(0.0, self._planned - now)
+            idle = self._pace.heartbeat  # with nothing to decide: look for claims that wait for their answer
+            return idle if self._planned is None else max(0.0, self._planned - now)
 
     async def closed(self) -> None:
         await self._store.close()
 
     async def _perform(self, actions: list[BeatAction]) -> None:
         """Do what was decided. Abandon runs first, before any call that may hang."""
+        self._abandon([action for action in actions if isinstance(action, Abandon)])
         for action in actions:
-            if isinstance(action, Abandon):
-                self._abandon(action)
-            elif isinstance(action, ReportFailures):
+            if isinstance(action, ReportFailures):
                 self._emit(
                     events.HeartbeatFailed(
                         worker=self._worker, failures=action.failures, limit=action.limit, error=self._last_error
@@ -127,6 +146,9 @@ class Beater(Service):
                     followed_by = await self._ask(action)
             except Exception as error:  # noqa: BLE001 - nothing may end the thread that keeps the locks
                 self._last_error = str(error) or type(error).__name__
+                if isinstance(action, SendBeat):
+                    with self._lock:
+                        self._heartbeats.failed(action)
             else:
                 await self._perform(followed_by)
 
@@ -152,7 +174,7 @@ class Beater(Service):
         sent_at = self._clock.monotonic()
         try:
             answer = await self._store.heartbeat_jobs(
-                self._worker, beat.holds, alive_for=self._alive_for, tokens=beat.tokens
+                self._worker, beat.holds, alive_for=self._alive_for, tokens=beat.tokens, pending=beat.pending
             )
         except TransientError as error:
             self._last_error = str(error)

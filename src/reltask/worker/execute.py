@@ -44,7 +44,6 @@ from reltask.worker.outcome import (
     read_schedule,
     returned,
     settlement,
-    stopped,
 )
 from reltask.worker.places import Places
 from reltask.worker.run import Run, StopReason
@@ -104,8 +103,11 @@ class Executor:
             return
         if self._stopping:
             self.stop_bodies(runs)
+        late = self._beater.too_late(runs)
         wanted = self._wanted_tasks(events.RunStarted, runs)
         for run in runs:
+            if run.hold in late:
+                run.stop(StopReason.ABANDONED, "the claim's answer came after its deadline")
             try:
                 self._start(run, report=run.claim.task in wanted)
             except Exception as error:  # noqa: BLE001 - logged there
@@ -141,7 +143,7 @@ class Executor:
             late = max(0.0, (run.claim.locked_at - run.claim.due_at).total_seconds())
             self._report(run, events.RunStarted, attempt=run.claim.attempt, late=late)
         if run.stop_reason is not None:
-            self._end_unbegun(run, stopped(run))
+            self._end_unbegun(run, Ended(outcome=Outcome.RELEASED, error=f"not begun: {run.stop_detail}"))
             return
         try:
             if run.claim.schedule is not None and _is_missed(run.claim, run.claim.schedule):
@@ -285,13 +287,14 @@ class Executor:
             self._report(run, events.ResultNotStored, reason=ended.not_stored)
         if isinstance(written, Completion) and ended.outcome is Outcome.SUCCEEDED:
             self._report(run, events.RunSucceeded, seconds=end.seconds, next_run_time=written.next_run_time)
-        elif isinstance(written, Failure):
+        elif isinstance(written, Failure) or settled.dead:
+            delay = None if isinstance(written, Completion) else written.delay
             self._report(
                 run,
                 events.RunFailed,
                 attempt=run.claim.attempt,
-                error=written.error,
-                retry_in=written.delay.total_seconds(),
+                error=ended.error or "",
+                retry_in=0.0 if delay is None else delay.total_seconds(),
                 dead=settled.dead,
                 recurring=run.claim.schedule is not None,
             )

@@ -7,6 +7,9 @@
                   │                           └────► no answer: beat again, soon
                   └──── deadline, or the third interval without a good beat ───────────► Abandon
 
+A claim is renewed by its token from before it is sent until its answer is there, so that a slow answer or a blocked
+event loop does not cost its rows. What such a beat renewed is trusted from then on, not from the claim.
+
 A row that a beat did not renew is only *suspect*. The beat never waits for a row lock, so the row may be held by this
 worker's own transaction, or be completed at this very moment. It counts as lost when a committed read says so and no
 outcome of that run is on its way. An abandoned run is never renewed again.
@@ -35,6 +38,8 @@ class SendBeat(Struct, frozen=True):
 
     holds: tuple[Hold, ...]
     tokens: tuple[UUID, ...] = ()
+    pending: tuple[UUID, ...] = ()
+    """Tokens of claims that wait for their answer: renew their rows as well."""
 
 
 class Verify(Struct, frozen=True):
@@ -50,6 +55,8 @@ class Abandon(Struct, frozen=True):
     reason: str
     lost: bool
     """Whether a committed read has shown that this worker no longer has the claim."""
+    starved: bool = False
+    """Whether no beat was sent in time: this process was starved or paused, and the database is not to blame."""
 
 
 class ReleaseStrays(Struct, frozen=True):
@@ -84,6 +91,8 @@ class Watch(Struct, gc=False):
     settling: bool = False
     """Its outcome is being written: it is no longer abandoned, but still renewed."""
     abandoned: bool = False
+    failed: bool = False
+    """The last beat that was sent for it failed."""
 
     @property
     def open(self) -> bool:
@@ -101,7 +110,9 @@ class Watch(Struct, gc=False):
         return max(self.acknowledged, self.seen_ours)
 
     def renewable(self, now: float) -> bool:
-        return not self.abandoned and (self.renew_until is None or now < self.renew_until)
+        """A body past its timeout is not renewed; a body that has ended is, until its outcome is recorded."""
+        in_time = self.settling or self.renew_until is None or now < self.renew_until
+        return in_time and not self.abandoned
 
 
 class Heartbeats:
@@ -111,6 +122,10 @@ class Heartbeats:
         self._watches: dict[Hold, Watch] = {}
         self._unanswered: dict[UUID, float] = {}
         """Until when a claim with this token may land: its answer was lost. Oldest first."""
+        self._pending: dict[UUID, float] = {}
+        """Claims that wait for their answer, and when to renew their rows."""
+        self._renewed_early: dict[Hold, float] = {}
+        """Rows of such claims that a beat has renewed, and when that beat was sent."""
         self._sweep_interval = sweep_interval
         self._next_sweep: float | None = None
         self._failures = 0
@@ -122,7 +137,23 @@ class Heartbeats:
 
     def watch(self, hold: Hold, pace: Pace, *, sent_at: float, renew_until: float | None = None) -> None:
         """A claim has been acknowledged; `sent_at` is when it had been asked for."""
-        self._watches[hold] = Watch(hold, pace, sent_at, sent_at + pace.heartbeat, renew_until=renew_until)
+        acknowledged = max(sent_at, self._renewed_early.pop(hold, sent_at))
+        self._watches[hold] = Watch(hold, pace, acknowledged, acknowledged + pace.heartbeat, renew_until=renew_until)
+
+    def too_late(self, holds: Iterable[Hold], now: float) -> set[Hold]:
+        """Of these claims, those that may not begin any more: their deadline has passed."""
+        watches = ((hold, self._watches.get(hold)) for hold in holds)
+        return {hold for hold, watch in watches if watch is None or now >= watch.pace.deadline(watch.acknowledged)}
+
+    def claim_sent(self, token: UUID, now: float) -> None:
+        """A claim is about to be sent: from one interval on its rows are renewed, although they are not known yet."""
+        self._pending[token] = now + self._sweep_interval
+
+    def claim_answered(self, token: UUID) -> None:
+        """Its rows are watched, or there are none."""
+        self._pending.pop(token, None)
+        if not self._pending:
+            self._renewed_early.clear()
 
     def settling(self, hold: Hold, *, is_settling: bool = True) -> None:
         """The run's outcome is being written, so this worker may end the claim itself; or no longer is."""
@@ -141,6 +172,7 @@ class Heartbeats:
         first answer to a beat that was sent after that time and found no stray. A beat without an
         answer proves nothing, and a row's own lock may last for hours.
         """
+        self.claim_answered(token)
         self._unanswered[token] = now + may_land_for
         self._next_sweep = now
 
@@ -151,24 +183,25 @@ class Heartbeats:
         beats = [w.next_beat for w in self._watches.values() if w.renewable(max(now, w.next_beat))]
         stops = [w.stop_at for w in self._watches.values() if w.open]
         sweeps = [] if self._next_sweep is None else [self._next_sweep]
-        return min([*beats, *stops, *sweeps], default=None)
+        return min([*beats, *stops, *sweeps, *self._pending.values()], default=None)
 
     def next_stop(self) -> float:
         """The monotonic time at which the next body has to be stopped unless a good beat comes first."""
         return min((w.stop_at for w in self._watches.values() if w.open), default=float("inf"))
 
-    def tick(self, now: float) -> list[BeatAction]:
-        """Everything that is due by now."""
+    def tick(self, now: float, *, late: bool = False) -> list[BeatAction]:
+        """Everything that is due by now. `late`: this process was kept from deciding when it was due."""
         failed = self._count_failures(now)  # first, so that the last failure is reported, too
         actions: list[BeatAction] = [
-            self._abandon(watch, self._why(watch, now), lost=False)
+            self._abandon(watch, self._why(watch, now), lost=False, starved=late or not watch.failed)
             for watch in self._watches.values()
             if watch.open and now >= watch.stop_at
         ]
         actions += failed
         renewable = [w for w in self._watches.values() if w.renewable(now)]
         sweep_due = self._next_sweep is not None and now >= self._next_sweep
-        if sweep_due or any(now >= w.next_beat for w in renewable):
+        pending_due = any(now >= due for due in self._pending.values())
+        if sweep_due or pending_due or any(now >= w.next_beat for w in renewable):
             actions += self._beat(renewable, now)
         return actions
 
@@ -178,20 +211,37 @@ class Heartbeats:
         """A beat was answered: trust renewed claims anew, verify missing ones, release strays."""
         for hold in answer.renewed:
             watch = self._watches.get(hold)
-            if watch is not None and not watch.abandoned:
+            if watch is None:
+                if self._pending:
+                    self._renewed_early[hold] = sent_at
+            elif not watch.abandoned:
                 watch.acknowledged = max(watch.acknowledged, sent_at)
                 watch.next_beat = watch.acknowledged + watch.pace.heartbeat
+                watch.failed = False
+        for token in beat.pending:
+            if token in self._pending:
+                self._pending[token] = sent_at + self._sweep_interval
         suspects = tuple(h for h in beat.holds if h not in answer.renewed and self._is_open(h))
+        for hold in suspects:  # another session may hold its row: if it stays so, that is no starvation
+            self._watches[hold].failed = True
         strays = tuple(answer.strays)
         if not strays:  # else their release may fail, and be needed again
             self._end_search(beat.tokens, sent_at)
         return [*([Verify(suspects)] if suspects else []), *([ReleaseStrays(strays)] if strays else [])]
+
+    def failed(self, beat: SendBeat) -> None:
+        """A beat was sent, and the database did not answer, or refused it."""
+        for hold in beat.holds:
+            watch = self._watches.get(hold)
+            if watch is not None:
+                watch.failed = True
 
     def refused(self, beat: SendBeat) -> list[BeatAction]:
         """The database is busy and refused the beat.
 
         Whether the claims are ours can still be read.
         """
+        self.failed(beat)
         return [Verify(beat.holds)] if beat.holds else []
 
     def verified(self, verify: Verify, still_ours: Iterable[Hold], *, sent_at: float) -> list[BeatAction]:
@@ -208,7 +258,9 @@ class Heartbeats:
         for watch in watches:
             watch.next_beat = now + watch.pace.heartbeat / RETRY_SHARE
         holds = [watch.hold for watch in watches]
-        first = SendBeat(tuple(holds[:BATCH]), self._sweep(now))
+        pending = tuple(token for token, due in self._pending.items() if now >= due)
+        self._pending.update(dict.fromkeys(pending, now + self._sweep_interval / RETRY_SHARE))
+        first = SendBeat(tuple(holds[:BATCH]), self._sweep(now), pending)
         return [first, *(SendBeat(tuple(holds[i : i + BATCH])) for i in range(BATCH, len(holds), BATCH))]
 
     def _sweep(self, now: float) -> tuple[UUID, ...]:
@@ -234,9 +286,9 @@ class Heartbeats:
             return f"{watch.pace.abandon_after} heartbeats in a row failed"
         return "the lock's deadline has passed without a good heartbeat"
 
-    def _abandon(self, watch: Watch, reason: str, *, lost: bool) -> Abandon:
+    def _abandon(self, watch: Watch, reason: str, *, lost: bool, starved: bool = False) -> Abandon:
         watch.abandoned = True
-        return Abandon(watch.hold, reason, lost)
+        return Abandon(watch.hold, reason, lost, starved)
 
     def _count_failures(self, now: float) -> list[BeatAction]:
         """Report each failed interval once, counted from the claim that has waited longest for a good beat."""

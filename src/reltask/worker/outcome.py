@@ -113,6 +113,11 @@ def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Set
     if ended.outcome is Outcome.FAILED:
         delay = retry_delay(run.claim, run.task, rng) if ended.delay is None else ended.delay
         return Failure(hold=run.hold, error=ended.error or "", delay=delay)
+    if (
+        ended.outcome is Outcome.ABANDONED and run.starved
+    ):  # it may have starved its own worker: it must reach its limit
+        delay = retry_delay(run.claim, run.task, rng)
+        return Release(hold=run.hold, outcome=ended.outcome, error=ended.error, delay=delay, counted=True)
     return Release(hold=run.hold, outcome=ended.outcome, error=ended.error, delay=ended.delay)
 
 

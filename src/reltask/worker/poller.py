@@ -152,16 +152,22 @@ class Poller(Service):
     async def _claim_once(self, plan: ClaimPlan) -> int:
         """Make one claim and dispatch its runs.
 
-        If the answer is lost, the beater looks for the rows.
+        Until the answer is there the beater renews its rows by the token; if the answer is lost, the
+        beater looks for them.
         """
         token = UUID(int=self._rng.getrandbits(128), version=4)
         sent_at = self._clock.monotonic()
+        self._beater.claim_sent(token)
         try:
             answer = await self._store.claim_jobs(self._request(plan, token))
-        except AmbiguousError:
-            self._beater.claim_unanswered(token, may_land_for=self._lock_timeout.total_seconds())
+        except BaseException as error:
+            if isinstance(error, ReltaskError) and not isinstance(error, AmbiguousError):
+                self._beater.claim_answered(token)  # certainly not applied
+            else:
+                self._beater.claim_unanswered(token, may_land_for=self._lock_timeout.total_seconds())
             raise
         runs = self._watch(answer, sent_at)
+        self._beater.claim_answered(token)
         self._rate(answer)
         self._plan_next_look(answer, plan, len(runs))
         if runs and self._wanted(events.JobsClaimed, ""):

@@ -70,6 +70,8 @@ class Run(Struct, eq=False):
     """The database's time at the claim; monotonic time since then is added to it."""
     stop_reason: StopReason | None = None
     stop_detail: str = ""
+    starved: bool = False
+    """Whether it was abandoned because this process could not renew it, not because the database did not answer."""
     redeclared: str | None = None
     """A new schedule that was declared for its job while it ran: its end is computed by this one."""
     is_completing: bool = False

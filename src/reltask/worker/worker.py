@@ -66,6 +66,7 @@ class Worker:
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
+        emit_soon: events.Subscriber | None = None,
         wanted: events.Interest = events.always,
         schedules: Sequence[NewJob] = (),
         app_version: str | None = None,
@@ -84,6 +85,8 @@ class Worker:
         self._clock = clock
         self._rng = rng
         self._emit = emit
+        self._emit_soon = emit_soon or emit
+        """For the beater's thread: a subscriber that blocks must not delay a heartbeat, or the stop of a body."""
         self._wanted = wanted
         self._schedules = schedules
         self._app_version = app_version
@@ -115,7 +118,7 @@ class Worker:
             pace=pace,
             alive_for=self._alive_for,
             clock=self._clock,
-            emit=self._emit,
+            emit=self._emit_soon,
             abandon=self._abandon,
         )
 
@@ -328,23 +331,27 @@ class Worker:
                 await self._places.emptied()
         self._executor.close()
 
-    def _abandon(self, abandon: Abandon) -> None:
-        """Stop a body whose claim can no longer be trusted. Called on the beater's thread."""
-        run = self._places.get(abandon.hold)
-        if run is None:
-            return
-        run.stop(StopReason.LOST if abandon.lost else StopReason.ABANDONED, abandon.reason)
-        claim = run.claim
-        self._emit(
-            events.RunAbandoned(
-                worker=self.id,
-                task=claim.task,
-                job_id=claim.job_id,
-                slot_no=claim.slot_no,
-                fence=claim.fence,
-                reason=abandon.reason,
+    def _abandon(self, abandons: Sequence[Abandon]) -> None:
+        """Stop bodies whose claims can no longer be trusted. Called on the beater's thread.
+
+        All are stopped before the first event is emitted.
+        """
+        found = [(run, abandon) for abandon in abandons if (run := self._places.get(abandon.hold)) is not None]
+        for run, abandon in found:
+            run.starved = abandon.starved
+            run.stop(StopReason.LOST if abandon.lost else StopReason.ABANDONED, abandon.reason)
+        for run, abandon in found:
+            claim = run.claim
+            self._emit_soon(
+                events.RunAbandoned(
+                    worker=self.id,
+                    task=claim.task,
+                    job_id=claim.job_id,
+                    slot_no=claim.slot_no,
+                    fence=claim.fence,
+                    reason=abandon.reason,
+                )
             )
-        )
 
     def _find_pace(self, lock_timeout: timedelta) -> Pace:
         """The pace for a row's lock timeout, with its own heartbeat if this worker's does not fit."""

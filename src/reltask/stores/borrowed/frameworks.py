@@ -36,7 +36,7 @@ class _Alchemy:
 
     def __init__(self, owner: Any) -> None:
         self.connection = owner() if callable(owner) else owner  # a scoped session returns the current session
-        dialect = _dialect_of(self.connection)
+        dialect = (self.connection.get_bind() if _is_session(self.connection) else self.connection).dialect
         if dialect.name in _DIALECTS and dialect.driver not in _STYLES:
             raise UsageError(
                 f"connection= goes through SQLAlchemy's driver {dialect.driver}, which reltask cannot use.",
@@ -86,10 +86,6 @@ class AsyncAlchemyLink(_Alchemy):
 
 def _is_session(owner: Any) -> bool:
     return hasattr(owner, "flush")
-
-
-def _dialect_of(owner: Any) -> Any:
-    return owner.get_bind().dialect if _is_session(owner) else owner.dialect
 
 
 def _join(owner: Any) -> bool:

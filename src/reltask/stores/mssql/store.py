@@ -145,10 +145,16 @@ class MssqlStore(MaintenanceVerbs):
         return values.claim_answer(await self._ask("claim_jobs", **values.request(request)))
 
     async def heartbeat_jobs(
-        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+        self,
+        worker: str,
+        holds: Sequence[Hold],
+        *,
+        alive_for: timedelta,
+        tokens: Sequence[UUID] = (),
+        pending: Sequence[UUID] = (),
     ) -> BeatAnswer:
-        lists = {"holds": values.holds(holds), "tokens": values.batch(map(str, tokens))}
-        columns = {**lists, "worker": worker, "alive_for": values.length(alive_for)}
+        claims = {"tokens": values.batch(map(str, tokens)), "pending": values.batch(map(str, pending))}
+        columns = {**claims, "holds": values.holds(holds), "worker": worker, "alive_for": values.length(alive_for)}
         return values.beat_answer(await self._ask("heartbeat_jobs", **columns))
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:

@@ -211,6 +211,7 @@ def _release(given: Release) -> Columns:
         "outcome": given.outcome,
         "error": text(given.error),
         "delay": length(given.delay),
+        "counted": int(given.counted),
     }
 
 

@@ -163,9 +163,16 @@ class PostgresStore(MaintenanceVerbs):
         return values.claim_answer(await self._ask("claim_jobs", **values.request(request)))
 
     async def heartbeat_jobs(
-        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+        self,
+        worker: str,
+        holds: Sequence[Hold],
+        *,
+        alive_for: timedelta,
+        tokens: Sequence[UUID] = (),
+        pending: Sequence[UUID] = (),
     ) -> BeatAnswer:
-        columns = {**values.holds(holds), "worker": worker, "alive_for": alive_for, "tokens": list(tokens)}
+        columns = {**values.holds(holds), "worker": worker, "alive_for": alive_for}
+        columns |= {"tokens": list(tokens), "pending": list(pending)}
         rows = await self._ask("heartbeat_jobs", **columns)
         return BeatAnswer(
             renewed=frozenset(Hold(job_id, fence) for job_id, fence, stray in rows if not stray),

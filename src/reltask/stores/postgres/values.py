@@ -130,6 +130,7 @@ def releases(given: Sequence[Release]) -> Columns:
         "outcomes": [release.outcome for release in given],
         "errors": [storable(release.error) for release in given],
         "delays": [release.delay for release in given],
+        "counted": [release.counted for release in given],
     }
 
 

@@ -146,16 +146,25 @@ class SqliteStore(MaintenanceVerbs):
         return await self._call("claim_jobs", lambda: claim_jobs(self._session, request))
 
     async def heartbeat_jobs(
-        self, worker: str, holds: Sequence[Hold], *, alive_for: timedelta, tokens: Sequence[UUID] = ()
+        self,
+        worker: str,
+        holds: Sequence[Hold],
+        *,
+        alive_for: timedelta,
+        tokens: Sequence[UUID] = (),
+        pending: Sequence[UUID] = (),
     ) -> BeatAnswer:
-        renewed, _, strays = await self._write(
+        renewed, early, _, strays = await self._write(
             "heartbeat_jobs",
             worker=worker,
             holds=values.holds(holds),
             tokens=values.batch(map(str, tokens)),
+            pending=values.batch(map(str, pending)),
             alive_for=values.length(alive_for),
         )
-        return BeatAnswer(renewed=frozenset(map(values.hold, renewed)), strays=list(map(values.hold, strays)))
+        return BeatAnswer(
+            renewed=frozenset(map(values.hold, [*renewed, *early])), strays=list(map(values.hold, strays))
+        )
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
         (rows,) = await self._read("read_holds", worker=worker, holds=values.holds(holds))

@@ -139,6 +139,7 @@ def release_row(release: Release) -> dict[str, object]:
         "outcome": release.outcome,
         "error": text(release.error),
         "delay": length(release.delay),
+        "counted": release.counted,
     }
 
 

@@ -1,5 +1,6 @@
 -- Purpose       Renew a worker's claims and its own row, and find claims whose answers were lost.
--- Precondition  The job's row still has this id, owner and fence.
+-- Precondition  The job's row still has this id, owner and fence; or this owner and one of the
+--               tokens in :pending, whose claims wait for their answer.
 -- Lock order    Rows by id; locked rows are skipped, so a heartbeat never waits. A row missing from
 --               the result is therefore suspect, not lost; read_holds.sql decides.
 -- Returns       One row per renewed claim; and, with stray set, one per claim of this worker that
@@ -14,6 +15,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
         @holds nvarchar(max) = :holds,
         @tokens nvarchar(max) = :tokens,
+        @pending nvarchar(max) = :pending,
         @alive_for bigint = :alive_for;
 DECLARE @given TABLE (Id uniqueidentifier NOT NULL, Fence bigint NOT NULL, PRIMARY KEY (Id, Fence));
 DECLARE @renewed TABLE (Id uniqueidentifier NOT NULL, Fence bigint NOT NULL);
@@ -22,6 +24,20 @@ BEGIN TRY
     INSERT INTO @given (Id, Fence)
     SELECT DISTINCT hold.id, hold.fence
     FROM OPENJSON(@holds) WITH (id uniqueidentifier '$.id', fence bigint '$.fence') AS hold;
+
+    INSERT INTO @given (Id, Fence)
+    SELECT job.Id, job.Fence
+    FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE job.LockedBy = @worker
+      AND job.ClaimToken IN (
+          SELECT CAST(unanswered.value AS uniqueidentifier)
+          FROM OPENJSON(@pending) AS unanswered
+      )
+      AND NOT EXISTS (
+          SELECT 1
+          FROM @given AS given
+          WHERE given.Id = job.Id AND given.Fence = job.Fence
+      );
 
     BEGIN TRANSACTION;
 

@@ -1,8 +1,9 @@
--- Purpose       Release claims unfinished: the slot stays, and the attempt is given back.
+-- Purpose       Release claims unfinished: the slot stays, and the attempt is given back. If it is
+--               counted, it is not, and the job is dead at its last attempt.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    Rows by id. The first UPDATE waits for a locked row, then checks it again.
--- Returns       One row per accepted release: id, fence, and dead, which is always false.
+-- Returns       One row per accepted release: id, fence, and whether the job is dead.
 -- See           SQL.md: nullable now, fence, lock order by id, lock first, T-SQL batch, duration in
 --               minutes, JSON batch.
 
@@ -19,20 +20,27 @@ DECLARE @given TABLE (
     Outcome  nvarchar(16)     NOT NULL,
     Error    nvarchar(max)    NULL,
     RetryAt  datetime2(6)     NULL,
+    Counted  bit              NOT NULL,
     PRIMARY KEY (Id, Fence)
 );
-DECLARE @held TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY, Fence bigint NOT NULL);
+DECLARE @held TABLE (
+    Id    uniqueidentifier NOT NULL PRIMARY KEY,
+    Fence bigint           NOT NULL,
+    Dead  bit              NOT NULL
+);
 
 BEGIN TRY
-    INSERT INTO @given (Id, Fence, Outcome, Error, RetryAt)
+    INSERT INTO @given (Id, Fence, Outcome, Error, RetryAt, Counted)
     SELECT one.id, one.fence, one.outcome, one.error,
-           DATEADD(MICROSECOND, one.delay % 60000000, DATEADD(MINUTE, one.delay / 60000000, @now))
+           DATEADD(MICROSECOND, one.delay % 60000000, DATEADD(MINUTE, one.delay / 60000000, @now)),
+           one.counted
     FROM OPENJSON(@releases) WITH (
         id      uniqueidentifier '$.id',
         fence   bigint           '$.fence',
         outcome nvarchar(16)     '$.outcome',
         error   nvarchar(max)    '$.error',
-        delay   bigint           '$.delay'
+        delay   bigint           '$.delay',
+        counted bit              '$.counted'
     ) AS one;
 
     -- Babelfish does not decode the escapes of JSON strings.
@@ -54,8 +62,9 @@ BEGIN TRY
     OPTION (LOOP JOIN, FORCE ORDER);
     SET @locked = @@ROWCOUNT;
 
-    INSERT INTO @held (Id, Fence)
-    SELECT job.Id, job.Fence
+    INSERT INTO @held (Id, Fence, Dead)
+    SELECT job.Id, job.Fence,
+           CASE WHEN given.Counted = 1 AND job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END
     FROM @given AS given
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
@@ -73,7 +82,10 @@ BEGIN TRY
 
     UPDATE job
     SET NotBefore = COALESCE(given.RetryAt, job.NotBefore),
-        Attempt = CASE WHEN job.Attempt > 0 THEN job.Attempt - 1 ELSE 0 END,
+        Attempt = CASE WHEN given.Counted = 1 THEN job.Attempt
+                       WHEN job.Attempt > 0 THEN job.Attempt - 1
+                       ELSE 0 END,
+        DeadAt = CASE WHEN held.Dead = 1 THEN @now END,
         Losses = 0,
         Isolated = 0,
         LockedBy = NULL,
@@ -95,7 +107,7 @@ BEGIN TRY
 
     COMMIT TRANSACTION;
 
-    SELECT Id AS id, Fence AS fence, CAST(0 AS bit) AS dead FROM @held;
+    SELECT Id AS id, Fence AS fence, Dead AS dead FROM @held;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

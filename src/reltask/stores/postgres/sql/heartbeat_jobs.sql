@@ -1,5 +1,6 @@
 -- Purpose       Renew a worker's claims and its own row, and find claims whose answers were lost.
--- Precondition  The job's row still has this id, owner and fence.
+-- Precondition  The job's row still has this id, owner and fence; or this owner and one of the
+--               tokens in :pending, whose claims wait for their answer.
 -- Lock order    Rows by ascending id; locked rows are skipped, so a heartbeat never waits. A row
 --               missing from the result is therefore suspect, not lost; read_holds.sql decides.
 -- Returns       One row per renewed claim; and, with stray set, one per claim of this worker that
@@ -28,6 +29,15 @@ held as materialized (
     ) as job
 ),
 
+-- Reads all claimed rows, but only if a claim has waited for its answer for a whole interval.
+pending as materialized (
+    select id
+    from reltask.jobs
+    where cardinality(:pending::uuid[]) > 0
+      and locked_by = :worker::text and claim_token = any (:pending::uuid[])
+    for update skip locked
+),
+
 renewed as (
     update reltask.jobs as job
     set heartbeat_at = parameters.now,
@@ -35,7 +45,7 @@ renewed as (
         -- unchanged, see SQL.md: generated column
         not_before = job.not_before
     from parameters
-    where job.id = any (array(select id from held))
+    where job.id = any (array(select id from held union select id from pending))
     returning job.id, job.fence
 ),
 

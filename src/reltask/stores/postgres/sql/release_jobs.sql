@@ -1,8 +1,9 @@
--- Purpose       Release claims unfinished: the slot stays, and the attempt is given back.
+-- Purpose       Release claims unfinished: the slot stays, and the attempt is given back. If it is
+--               counted, it is not, and the job is dead at its last attempt.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    Rows by ascending id. Waits for a locked row, then checks it again.
--- Returns       One row per accepted release: id, fence, and dead, which is always false.
+-- Returns       One row per accepted release: id, fence, and whether the job is dead.
 -- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, primary-key
 --               lookup, delay in seconds.
 
@@ -13,12 +14,14 @@ parameters as materialized (
 
 held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
-           job.next_run_time, job.due_at, job.locked_at, given.outcome, given.error, given.delay
+           job.next_run_time, job.due_at, job.locked_at, given.outcome, given.error, given.delay,
+           given.counted, coalesce(given.counted and job.attempt >= job.max_attempts, false) as dead
     from (
         select *
         from unnest(
-            :ids::uuid[], :fences::bigint[], :outcomes::text[], :errors::text[], :delays::interval[]
-        ) as one (id, fence, outcome, error, delay)
+            :ids::uuid[], :fences::bigint[], :outcomes::text[], :errors::text[],
+            :delays::interval[], :counted::boolean[]
+        ) as one (id, fence, outcome, error, delay, counted)
         order by id
     ) as given
     cross join lateral (
@@ -47,7 +50,8 @@ kept as (
             parameters.now + extract(epoch from held.delay) * interval '1 second',
             job.not_before
         ),
-        attempt = greatest(held.attempt - 1, 0),
+        attempt = case when held.counted then held.attempt else greatest(held.attempt - 1, 0) end,
+        dead_at = case when held.dead then parameters.now end,
         losses = 0,
         isolated = false,
         locked_by = null,
@@ -62,5 +66,5 @@ kept as (
     where job.id = any (array[held.id])
 )
 
-select id, fence, false as dead
+select id, fence, dead
 from held;

@@ -1,9 +1,10 @@
 -- Purpose       Renew a worker's claims and its own row, and find claims whose answers were lost.
--- Precondition  The job's row still has this id, owner and fence. A row missing from the result is
---               suspect, not lost.
+-- Precondition  The job's row still has this id, owner and fence, or this owner and one of the
+--               tokens in :pending, whose claims wait for their answer. A row missing from the
+--               result is suspect, not lost.
 -- Lock order    SQLite's write lock, held for the whole transaction.
--- Returns       Statement 1: one row per renewed claim. Statement 3: one row per stray, a claim of
---               this worker that has one of :tokens, which means that its answer was lost.
+-- Returns       Statements 1 and 2: one row per renewed claim. Statement 4: one row per stray, a
+--               claim of this worker that has one of :tokens, so that its answer was lost.
 -- See           SQL.md: one writer, fence, primary-key lookup, JSON batch.
 
 with
@@ -19,6 +20,19 @@ from batch
 where reltask_jobs.id = batch.id
   and reltask_jobs.fence = batch.fence
   and +reltask_jobs.locked_by = :worker
+returning id, fence;
+
+-- Claims that wait for their answer. As below: usually there are none, and no job is read.
+update reltask_jobs
+set heartbeat_at = :now,
+    lock_expires_at = :now + claim_timeout_ms * 1000
+where id in (
+    select job.id
+    from json_each(:pending) as unanswered
+    cross join reltask_jobs as job
+    where job.locked_by = :worker
+      and job.claim_token = unanswered.value
+)
 returning id, fence;
 
 update reltask_workers

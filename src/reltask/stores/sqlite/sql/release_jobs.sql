@@ -1,8 +1,9 @@
--- Purpose       Release claims unfinished: the slot stays, and the attempt is given back.
+-- Purpose       Release claims unfinished: the slot stays, and the attempt is given back. If it is
+--               counted, it is not, and the job is dead at its last attempt.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    SQLite's write lock, held for the whole transaction.
--- Returns       Statement 2: one row per accepted release: id, fence, and dead, which is always 0.
+-- Returns       Statement 2: one row per accepted release: id, fence, and whether it is dead.
 -- See           SQL.md: one writer, fence, primary-key lookup, JSON batch.
 
 with
@@ -30,13 +31,15 @@ with
 batch as (
     select json_extract(value, '$.id') as id,
            json_extract(value, '$.fence') as fence,
-           json_extract(value, '$.delay') as delay
+           json_extract(value, '$.delay') as delay,
+           json_extract(value, '$.counted') as counted
     from json_each(:releases)
 )
 
 update reltask_jobs
 set not_before = coalesce(:now + batch.delay, not_before),
-    attempt = max(attempt - 1, 0),
+    attempt = case when batch.counted then attempt else max(attempt - 1, 0) end,
+    dead_at = case when batch.counted and attempt >= max_attempts then :now end,
     losses = 0,
     isolated = 0,
     locked_by = null,
@@ -50,4 +53,4 @@ from batch
 where reltask_jobs.id = batch.id
   and reltask_jobs.fence = batch.fence
   and +reltask_jobs.locked_by = :worker
-returning id, fence, 0 as dead;
+returning id, fence, dead_at is not null as dead;
