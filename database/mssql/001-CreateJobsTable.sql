@@ -2,10 +2,12 @@
 -- who may create a schema and tables, in any SQL tool: it is one batch. It can be run again: an
 -- existing table stays as it is.
 --
+-- Version 1; code of version 1 or newer may run on it.
+--
 -- Jobs     one row per job: what to run, when it is due, and which worker holds it
 -- Runs     the ledger: one row per ended run; (JobId, SlotNo) ends at most once, by constraint
 -- Workers  the workers, until when each is alive, and the tasks that it knows
--- Meta     the version of this schema
+-- Meta     the version of this schema, and the oldest whose code may run on it
 --
 -- Times are UTC in datetime2(6). Python's datetime has the same precision, so a time that went
 -- through a worker still compares equal. datetime2(7) takes the same 8 bytes, and would lose its
@@ -33,6 +35,7 @@ BEGIN
     CREATE TABLE reltask.Meta (
         OnlyRow       bit          NOT NULL CONSTRAINT DF_Meta_OnlyRow DEFAULT 1,
         SchemaVersion int          NOT NULL,
+        OldestVersion int          NOT NULL,                -- older code must not start
         MigratedAt    datetime2(6) NOT NULL CONSTRAINT DF_Meta_MigratedAt DEFAULT SYSUTCDATETIME(),
 
         CONSTRAINT PK_Meta PRIMARY KEY (OnlyRow),
@@ -207,9 +210,10 @@ BEGIN
     );
 END;
 
--- Last, the version that this script leads to. A newer one stays.
-UPDATE reltask.Meta SET SchemaVersion = 1, MigratedAt = SYSUTCDATETIME() WHERE SchemaVersion < 1;
-INSERT INTO reltask.Meta (SchemaVersion)
-SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM reltask.Meta WITH (UPDLOCK, HOLDLOCK));
+-- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.
+UPDATE reltask.Meta SET SchemaVersion = 1, OldestVersion = 1, MigratedAt = SYSUTCDATETIME()
+WHERE SchemaVersion < 1;
+INSERT INTO reltask.Meta (SchemaVersion, OldestVersion)
+SELECT 1, 1 WHERE NOT EXISTS (SELECT 1 FROM reltask.Meta WITH (UPDLOCK, HOLDLOCK));
 
 COMMIT TRANSACTION;

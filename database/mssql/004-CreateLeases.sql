@@ -1,6 +1,8 @@
 -- Leases, metrics, and a mark for dead workers. Run it after 001, as the same user. It can be run
 -- again: an existing table stays as it is.
 --
+-- Version 4; code of version 4 or newer may run on it: no earlier one was released.
+--
 -- Leases        one row per name: holder, term, expiry; never deleted, so that the term grows
 -- LeaseWaiters  which candidates wait for which lease: only a hint about the next try
 -- Metrics       the ledger counted by minute and task; kept longer than the ledger's rows
@@ -70,7 +72,8 @@ IF NOT EXISTS (
 )
     ALTER TABLE reltask.Workers ADD DeadAt datetime2(6) NULL;
 
--- Last, the version that this script leads to. A newer one stays.
-UPDATE reltask.Meta SET SchemaVersion = 4, MigratedAt = SYSUTCDATETIME() WHERE SchemaVersion < 4;
+-- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.
+UPDATE reltask.Meta SET SchemaVersion = 4, OldestVersion = 4, MigratedAt = SYSUTCDATETIME()
+WHERE SchemaVersion < 4;
 
 COMMIT TRANSACTION;

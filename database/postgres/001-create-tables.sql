@@ -1,16 +1,19 @@
 -- reltask on PostgreSQL 14 or newer. Run it as the owner of the schema. It can be run again: an
 -- existing table stays as it is.
 --
+-- Version 1; code of version 1 or newer may run on it.
+--
 -- jobs     one row per job: what to run, when it is due, and which worker holds it
 -- runs     the ledger: one row per ended run; (job_id, slot_no) ends at most once, by constraint
 -- workers  the workers, until when each is alive, and the tasks that it knows
--- meta     the version of this schema
+-- meta     the version of this schema, and the oldest whose code may run on it
 
 create schema if not exists reltask;
 
 create table if not exists reltask.meta (
     only_row       boolean     primary key default true check (only_row),
     schema_version integer     not null,
+    oldest_version integer     not null,                -- code of an older version must not start
     migrated_at    timestamptz not null default clock_timestamp()
 );
 
@@ -125,8 +128,9 @@ create table if not exists reltask.workers (
     stopped_at   timestamptz
 );
 
--- Last, the version that this script leads to. A newer one stays.
-insert into reltask.meta as meta (schema_version) values (1)
+-- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.
+insert into reltask.meta as meta (schema_version, oldest_version) values (1, 1)
 on conflict (only_row) do update
-set schema_version = excluded.schema_version, migrated_at = excluded.migrated_at
+set schema_version = excluded.schema_version, oldest_version = excluded.oldest_version,
+    migrated_at = excluded.migrated_at
 where meta.schema_version < excluded.schema_version;

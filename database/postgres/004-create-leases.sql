@@ -1,6 +1,8 @@
 -- Leases, metrics, and a mark for dead workers. Run it as the owner of the schema. It can be run
 -- again: an existing table stays as it is.
 --
+-- Version 4; code of version 4 or newer may run on it: no earlier one was released.
+--
 -- leases         one row per name: holder, term, expiry; never deleted, so that the term grows
 -- lease_waiters  which candidates wait for which lease: only a hint about the next try
 -- metrics        the ledger counted by minute and task; kept longer than the ledger's rows
@@ -41,8 +43,9 @@ create table if not exists reltask.metrics (
 
 alter table reltask.workers add column if not exists dead_at timestamptz;
 
--- Last, the version that this script leads to. A newer one stays.
-insert into reltask.meta as meta (schema_version) values (4)
+-- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.
+insert into reltask.meta as meta (schema_version, oldest_version) values (4, 4)
 on conflict (only_row) do update
-set schema_version = excluded.schema_version, migrated_at = excluded.migrated_at
+set schema_version = excluded.schema_version, oldest_version = excluded.oldest_version,
+    migrated_at = excluded.migrated_at
 where meta.schema_version < excluded.schema_version;

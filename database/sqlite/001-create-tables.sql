@@ -1,16 +1,19 @@
 -- reltask on SQLite 3.35 or newer. reltask runs it itself. It can be run again: an existing table
 -- stays as it is.
 --
+-- Version 1; code of version 1 or newer may run on it.
+--
 -- Times are microseconds since 1970-01-01 UTC. To read one: datetime(due_at / 1e6, 'unixepoch').
 --
 -- reltask_jobs     one row per job: what to run, when it is due, and which worker holds it
 -- reltask_runs     the ledger: one row per ended run; (job_id, slot_no) ends at most once
 -- reltask_workers  the workers, until when each is alive, and the tasks that it knows
--- reltask_meta     the version of this schema
+-- reltask_meta     the version of this schema, and the oldest whose code may run on it
 
 create table if not exists reltask_meta (
     only_row       integer primary key default 1 check (only_row = 1),
     schema_version integer not null,
+    oldest_version integer not null,                    -- code of an older version must not start
     migrated_at    integer not null default (
         cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
     )
@@ -124,4 +127,6 @@ create table if not exists reltask_workers (
     stopped_at   integer
 );
 
-insert into reltask_meta (only_row, schema_version) values (1, 1) on conflict do nothing;
+-- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.
+insert into reltask_meta (only_row, schema_version, oldest_version) values (1, 1, 1)
+on conflict do nothing;

@@ -1,5 +1,7 @@
 -- Leases, metrics, and a mark for dead workers. reltask runs it itself. It can be run again.
 --
+-- Version 4; code of version 4 or newer may run on it: no earlier one was released.
+--
 -- reltask_leases         one row per name: holder, term, expiry; never deleted, so its term grows
 -- reltask_lease_waiters  which candidates wait for which lease: only a hint about the next try
 -- reltask_metrics        the ledger counted by minute and task; kept longer than the ledger's rows
@@ -70,8 +72,9 @@ drop table reltask_workers;
 
 alter table reltask_workers_with_dead_at rename to reltask_workers;
 
--- Last, the version that this script leads to. A newer one stays.
-insert into reltask_meta (only_row, schema_version) values (1, 4)
+-- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.
+insert into reltask_meta (only_row, schema_version, oldest_version) values (1, 4, 4)
 on conflict (only_row) do update
-set schema_version = excluded.schema_version, migrated_at = excluded.migrated_at
+set schema_version = excluded.schema_version, oldest_version = excluded.oldest_version,
+    migrated_at = excluded.migrated_at
 where reltask_meta.schema_version < excluded.schema_version;

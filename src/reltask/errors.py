@@ -94,7 +94,7 @@ class UnknownJob(ReltaskError):
 
 
 class SchemaError(ReltaskError):
-    """reltask's tables are missing, older or newer than this version needs."""
+    """reltask's tables are missing, or of a version that this reltask cannot use."""
 
     code = "schema"
 

@@ -221,7 +221,9 @@ def test_migration_can_be_run_again(script: str) -> None:
 
 def opened(level: int | None) -> None:
     """Check a database of that compatibility level, as an opening store does."""
-    schema.check({"read_only": 0, "compatibility_level": level, "schema_version": schema_version("mssql")})
+    version = schema_version("mssql")
+    row = {"read_only": 0, "compatibility_level": level, "schema_version": version, "oldest_version": version}
+    schema.check(row)
 
 
 @pytest.mark.parametrize("level", [100, 110, 120])

@@ -316,7 +316,7 @@ def test_a_newer_schema_is_refused(command: list[str], project: Project) -> None
     """An older reltask must not change a newer schema."""
     project.run("migrate", "--database", "sqlite:///new.db")
     with sqlite3.connect("new.db") as connection:
-        connection.execute("update reltask_meta set schema_version = 99")
+        connection.execute("update reltask_meta set schema_version = 99, oldest_version = 99")
     connection.close()
     result = project.run(*command, "--database", "sqlite:///new.db")
     assert result.code == 78

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.project import Project, environment, wait_for
+from tests.docs.pages import ROOT
 
 pytestmark = pytest.mark.slow
 needs_signals = pytest.mark.skipif(os.name != "posix", reason="Windows has no SIGTERM that a process can answer")
@@ -110,7 +111,7 @@ def test_the_banner(project: Project) -> None:
 
 
 def test_the_sample(project: Project) -> None:
-    """It logs its start, progress, end and worker."""
+    """It runs every 10 minutes, and logs its start, progress, end and worker."""
     result = project.call(
         "worker",
         "reltask.sample:app",
@@ -123,9 +124,36 @@ def test_the_sample(project: Project) -> None:
         TaskExecution__TaskDurationSeconds="0.02",
     )
     assert result.code == 0
+    assert "SampleTask: every 10m" in result.err
     lines = [line for line in result.err.splitlines() if "SampleTask" in line and "worker=web_" in line]
     for part in ("SampleTask starts: slot of", "1 of 4 done", "4 of 4 done", "SampleTask finished after 0.0 s on web_"):
         assert any(part in line for line in lines)
+
+
+EXAMPLE = ROOT / "examples" / "appsettings.json"
+
+
+def test_the_example_settings_are_read(project: Project) -> None:
+    """`--config examples/appsettings.json`, unchanged: each of its values is used, and says where it is from."""
+    shown = project.run("config", "reltask.sample:app", "--config", str(EXAMPLE), "--json").json
+    values = {one["name"]: one["value"] for one in shown if one["origin"] == f"file {EXAMPLE}"}
+    assert values.pop("database.url").startswith("mssql://yourserver.database.windows.net:1433/TaskExecutionDb?")
+    assert values == {"worker.poll": "1m", "worker.heartbeat": "30s", "sample.task_duration": "5s"}
+
+
+@needs_signals
+def test_a_worker_starts_from_an_appsettings_json(project: Project) -> None:
+    """The example with a database that is here and a shorter task, found in the directory: nothing else is given."""
+    settings = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    settings["ConnectionStrings"]["SqlAzure"] = "sqlite:///from-the-file.db"
+    settings["TaskExecution"]["TaskDurationSeconds"] = 0.3
+    (project.folder / "appsettings.json").write_text(json.dumps(settings), encoding="utf-8")
+    process = project.start("worker", "reltask.sample:app", "--log-format", "text")
+    assert "from-the-file.db" in wait_for(process, "database ")
+    wait_for(process, "SampleTask finished after 0.3 s")
+    process.terminate()
+    assert process.wait(30) == 0
+    assert (project.folder / "from-the-file.db").exists()
 
 
 @needs_signals
@@ -138,6 +166,21 @@ def test_a_signal_stops_an_idle_worker(project: Project) -> None:
     assert process.wait(30) == 0
     (worker,) = project.run("workers", project.app, "--json").json
     assert worker["state"] == "stopped"
+
+
+def test_workers_and_their_claims_are_shown(project: Project) -> None:
+    """While a job runs: which worker is alive, how much it runs, and which worker holds which job."""
+    job = project.enqueue("sleepy")
+    options = ["--log-format", "json", "--queues", "slow", "--name", "busy"]
+    wait_for(project.start("worker", project.app, *options), "RunStarted")
+    status = project.run("status", project.app, "--json").json
+    assert (status["workers_alive"], status["running"], status["expired"]) == (1, 1, 0)
+    (worker,) = project.run("workers", project.app, "--json").json
+    assert (worker["state"], worker["running"], worker["id"][:5]) == ("alive", 1, "busy_")
+    (claim,) = project.run("jobs", "list", project.app, "--state", "claimed", "--json").json
+    assert (claim["id"], claim["locked_by"]) == (job, worker["id"])
+    assert worker["id"] in project.run("workers", project.app).out
+    assert "running        1" in project.run("status", project.app).out
 
 
 def test_status_names_queues_that_no_worker_serves(project: Project) -> None:

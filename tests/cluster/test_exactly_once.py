@@ -26,11 +26,15 @@ LONG = timedelta(milliseconds=1500)
 
 
 def schedules(times: int) -> str:
-    """One aligned job, twelve short ones, and two whose bodies outlast a heartbeat; times multiplied by the factor."""
+    """Two aligned jobs, twelve short ones, and two whose bodies outlast a heartbeat; times multiplied by the factor.
+
+    A point of the grid that has passed is covered by the next run; with missed="all" each has its own.
+    """
     grid, short, long = (format_duration(interval * times) for interval in (GRID, SHORT, LONG))
     shorts = [{"key": f"short-{n}", "every": short, "arguments": {"seconds": 0.05}} for n in range(12)]
     longs = [{"key": f"long-{n}", "every": long, "arguments": {"seconds": 0.8 * times}} for n in range(2)]
-    return json.dumps([{"key": "grid", "every": grid, "align": True}, *shorts, *longs])
+    each = {"key": "each", "every": short, "align": True, "missed": "all"}
+    return json.dumps([{"key": "grid", "every": grid, "align": True}, each, *shorts, *longs])
 
 
 def by_key(runs: list[RunView]) -> dict[str, list[RunView]]:
@@ -46,7 +50,10 @@ def lateness(run: RunView) -> float:
 
 
 def test_each_slot_runs_once_and_at_its_time(cluster: Cluster) -> None:
-    """Three workers, 200 aligned slots and as many others: each once, none missing, and no schedule drifts."""
+    """Three workers, 200 aligned slots and as many others: each slot once, no gap in their numbers, and no drift.
+
+    The job with missed="all" runs once in every interval, none missing.
+    """
     times = slowness(cluster.url)
     cluster.start(3, {SCHEDULES: schedules(times)})
 
@@ -68,7 +75,9 @@ def test_each_slot_runs_once_and_at_its_time(cluster: Cluster) -> None:
 
 def check_rhythm(ledger: dict[str, list[RunView]], times: int) -> None:
     """`every` counts exactly from the start; aligned times are exact, and lateness does not add up."""
-    grid = ledger.pop("grid")
+    grid, each = ledger.pop("grid"), ledger.pop("each")
+    assert {after.nominal_time - before.nominal_time for before, after in pairwise(each)} == {times * SHORT}
+    assert len(each) > 1
     for key, runs in ledger.items():
         interval = times * (LONG if key.startswith("long") else SHORT)
         for before, after in pairwise(runs):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
-from reltask.model.job import Outcome
+from reltask.errors import TransientError
+from reltask.model.clock import SystemClock
+from reltask.model.job import NewJob, Outcome
+from reltask.model.settings import DatabaseSettings
 from reltask.model.views import RunView
+from reltask.stores.choose import make_store
 from reltask.stores.postgres.schema import migrate_postgres
 from tests.cluster import table
 from tests.cluster.cluster import Cluster, eventually, figures, running
@@ -86,3 +94,37 @@ def test_outages_are_survived(server: PostgresServer, cluster: Cluster) -> None:
     assert sorted(table.read(cluster.url)) == sorted(cluster.enqueued)
     # The outage hit a body's transaction: that run failed, and was retried.
     assert {run.task for run in cluster.runs() if run.outcome is Outcome.FAILED} <= {"write"}
+
+
+async def test_a_statement_is_sent_again_until_the_server_is_back(server: PostgresServer) -> None:
+    """The retry policy alone, in front of a store and without a worker: it bridges an outage, or gives up as set."""
+    url = server.create_database("retry")
+    await migrate_postgres(url)
+    retried: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+    patient, impatient = (
+        make_store(
+            url,
+            DatabaseSettings(retry_attempts=attempts, retry_first=first, breaker_failures=100),
+            clock=SystemClock(),
+            rng=random.Random(1),
+            on_retry=lambda verb, _, delay: retried.put_nowait((verb, delay)),
+        )
+        for attempts, first in ((10, timedelta(milliseconds=100)), (4, timedelta(milliseconds=1)))
+    )
+    await patient.open()
+    await asyncio.to_thread(server.stop)
+    with pytest.raises(TransientError):
+        await impatient.open()
+    assert retried.qsize() == 4
+    while not retried.empty():
+        retried.get_nowait()
+    enqueueing = asyncio.create_task(patient.enqueue_jobs([NewJob(id=uuid4(), task="t")]))
+    waits = [await retried.get() for _ in range(3)]
+    assert not enqueueing.done()
+    await asyncio.to_thread(server.start)
+    await enqueueing
+    assert [verb for verb, _ in waits] == ["enqueue_jobs"] * 3
+    assert all(0.1 * 2**n <= delay < 0.15 * 2**n for n, (_, delay) in enumerate(waits))
+    assert (await patient.read_status()).due == 1
+    await patient.close()
+    await impatient.close()

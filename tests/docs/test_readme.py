@@ -37,6 +37,12 @@ def test_first_program_is_eight_lines_and_an_example() -> None:
     assert (ROOT / "examples" / "app.py").read_text(encoding="utf-8").endswith(program)
 
 
+def test_settings_file_is_an_example() -> None:
+    """The file that the README shows is the one that ships."""
+    (shown,) = [block.text for block in blocks(README) if block.title == "appsettings.json"]
+    assert (ROOT / "examples" / "appsettings.json").read_text(encoding="utf-8") == shown
+
+
 @pytest.mark.parametrize("claim", ["exactly-once delivery", "guaranteed"])
 def test_no_promise_that_cannot_be_kept(claim: str) -> None:
     """No system can promise this for effects outside the database."""
@@ -44,5 +50,5 @@ def test_no_promise_that_cannot_be_kept(claim: str) -> None:
 
 
 def test_blocks_are_of_kinds_that_run() -> None:
-    """A block in another language would not be run, and could become wrong unnoticed."""
-    assert {block.language for block in blocks(README)} == {"python", "console"}
+    """A block in another language would not be used, and could become wrong unnoticed."""
+    assert {block.language for block in blocks(README)} == {"python", "console", "json"}

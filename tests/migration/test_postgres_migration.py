@@ -70,8 +70,8 @@ async def test_check_only_lists_what_would_run(empty_postgres_url: str, database
     assert await database.fetchval("select to_regnamespace('reltask')") is None
 
 
-async def test_newer_schema_is_refused(postgres_url: str) -> None:
-    """A database migrated by a newer reltask is left alone, and the message says what to do."""
+async def test_schema_that_excludes_this_version_is_refused(postgres_url: str) -> None:
+    """A database that only newer code may use is left alone, and the message says what to do."""
     await _set_version(postgres_url, schema_version("postgres") + 1)
     with pytest.raises(SchemaError, match="Upgrade reltask"):
         await migrate_postgres(postgres_url)
@@ -128,7 +128,7 @@ async def test_reclamation_by_hand_does_what_a_worker_does(postgres_url: str) ->
 
 async def _set_version(url: str, version: int) -> None:
     connection = await asyncpg.connect(url)
-    await connection.execute("update reltask.meta set schema_version = $1", version)
+    await connection.execute("update reltask.meta set schema_version = $1, oldest_version = $1", version)
     await connection.close()
 
 

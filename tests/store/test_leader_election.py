@@ -91,11 +91,13 @@ async def test_next_run_time_counts_from_the_lock_not_from_the_completion(harnes
 
 
 async def test_heartbeat_updates_the_lock(harness: StoreHarness) -> None:
-    """The lock is extended from the heartbeat."""
+    """`heartbeat_at` becomes the database's time, the lock is extended from there, and `locked_at` stays."""
     claim = await harness.claimed(recurring())
     harness.now.advance(seconds=30)
     await harness.store.heartbeat_jobs("alice", [claim.hold], alive_for=LOCK)
-    assert (await harness.job(claim.job_id)).lock_expires_at == harness.now() + LOCK
+    view = await harness.job(claim.job_id)
+    assert (view.heartbeat_at, view.lock_expires_at) == (harness.now(), harness.now() + LOCK)
+    assert view.locked_at == START
 
 
 async def test_lock_contention_only_one_acquires(harness: StoreHarness) -> None:

@@ -101,7 +101,7 @@ async def test_not_a_database(tmp_path: Path) -> None:
 async def test_newer_schema_is_refused(path: str, file_store: SqliteStore) -> None:
     """A file that a newer reltask has migrated is left alone."""
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("update reltask_meta set schema_version = 99")
+        connection.execute("update reltask_meta set schema_version = 99, oldest_version = 99")
     with pytest.raises(SchemaError, match="99"):
         await file_store.open()
 

@@ -16,11 +16,7 @@ from reltask.errors import SettingsError
 from reltask.model.connection_url import from_ado_net, holds_password
 
 NOWHERE = Path("/nonexistent")
-AS_REQUIRED = """
-{"ConnectionStrings":{"SqlAzure":"Server=tcp:yourserver.database.windows.net,1433;Database=TaskExecutionDb;Encrypt=True;\
-TrustServerCertificate=False;Connection Timeout=30;"},"TaskExecution":{"PollingIntervalSeconds":60,\
-"TaskDurationSeconds":5,"HeartbeatIntervalSeconds":30},"Logging":{"LogLevel":{"Default":"Information"}}}
-"""
+AS_REQUIRED = (Path(__file__).parents[2] / "examples" / "appsettings.json").read_text(encoding="utf-8")
 AZURE_URL = (
     "mssql://yourserver.database.windows.net:1433/TaskExecutionDb"
     "?encrypt=true&trust_server_certificate=false&connect_timeout=30"

@@ -20,13 +20,17 @@ from reltask.model.settings import DatabaseSettings, MaintenanceSettings
 from reltask.stores.choose import make_store
 from reltask.worker import coordination, maintenance
 from reltask.worker.coordination import Advisory
+from tests.cluster.cluster import slowness
+from tests.mssql_server import databases
 from tests.worker.worker_harness import LIVE_PATIENCE, Recorder, working
 
 OFFERED = [
-    *(("sqlite", name) for name in ("lease", "everyone", "stealing")),
-    *(("postgres", name) for name in ("lease", "everyone", "stealing", "advisory")),
+    (database, name)
+    for database in databases()
+    for name in ("lease", "everyone", "stealing", "advisory")
+    if (database, name) != ("sqlite", "advisory")
 ]
-EXCLUSIVE = [("sqlite", "lease"), ("postgres", "lease"), ("postgres", "advisory")]
+EXCLUSIVE = [(database, name) for database, name in OFFERED if name in {"lease", "advisory"}]
 """Coordinations in which one worker at a time does the maintenance."""
 TEN_DAYS = timedelta(days=10)
 
@@ -43,13 +47,15 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of the kind that the test's parameters name."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/reltask.db"
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue(f"{request.param}_url"))
 
 
-def make_app(url: str, name: str, *, ago: timedelta = timedelta(0), ttl: str = "1s") -> tuple[App, Recorder]:
+def make_app(
+    url: str, name: str, *, ago: timedelta = timedelta(0), ttl: timedelta = timedelta(seconds=1)
+) -> tuple[App, Recorder]:
     """An app whose maintenance is always due. Its database clock may be set to the past."""
     often = {f"maintenance.{step}": "50ms" for step in ("reclaim", "dead_workers", "roll_up", "prune")}
-    given = {**often, "maintenance.coordination": name, "maintenance.lease_ttl": ttl}
+    given = {**often, "maintenance.coordination": name, "maintenance.lease_ttl": ttl * slowness(url)}
     app = App(url, settings=given, now=(lambda: datetime.now(UTC) - ago) if ago else None)
 
     @app.task(max_attempts=1)
@@ -86,7 +92,7 @@ async def test_each_coordination_does_the_maintenance(url: str, name: str) -> No
     await run_in_the_past(url)
     await die(url, "gone")
     log = Recorder()
-    async with AsyncExitStack() as workers, asyncio.timeout(LIVE_PATIENCE):
+    async with AsyncExitStack() as workers, asyncio.timeout(LIVE_PATIENCE * slowness(url)):
         for _ in range(3):
             app, _ = make_app(url, name)
             app.subscribe(log)
@@ -108,7 +114,7 @@ async def test_each_coordination_does_the_maintenance(url: str, name: str) -> No
 @pytest.mark.parametrize(("url", "name"), EXCLUSIVE, indirect=["url"])
 async def test_when_the_one_that_does_it_stops_another_goes_on(url: str, name: str) -> None:
     """A worker that stops gives its turn back at once: the next one does not wait for a timeout."""
-    (first, one), (second, two) = (make_app(url, name, ttl="10m") for _ in range(2))
+    (first, one), (second, two) = (make_app(url, name, ttl=timedelta(minutes=10)) for _ in range(2))
     async with AsyncExitStack() as later:
         async with working(first):
             await die(url, "a")

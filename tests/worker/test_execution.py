@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -13,7 +14,11 @@ import pytest
 
 from reltask import App, Cancel, Context, Retry, Snooze, Stopped, events
 from reltask.model.job import State
+from reltask.model.settings import LimitSettings, WorkerSettings
+from reltask.service import LoopHost
+from reltask.testing import START
 from reltask.worker.run import Run
+from reltask.worker.worker import Worker
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
 
@@ -426,3 +431,40 @@ def test_unreadable_schedule_is_a_failure_not_a_stuck_run(harness: WorkerHarness
 def _edit(app: HarnessApp, statement: str, *values: str) -> None:
     with closing(sqlite3.connect(app.path)) as connection, connection:
         connection.execute(statement, values)
+
+
+def test_a_worker_uses_the_parts_that_its_constructor_was_given(harness: WorkerHarness) -> None:
+    """Store, clock, random numbers, settings, subscriber, the user's state, id: a worker looks for none of them."""
+    app = harness.app()
+    seen: list[object] = []
+    heard: list[events.Event] = []
+
+    @app.task
+    async def look(ctx: Context) -> None:
+        seen.append((ctx.worker, ctx.state, ctx.nominal_time))
+
+    async def scenario() -> None:
+        worker = Worker(
+            app._make_store(),
+            app.registry,
+            settings=WorkerSettings(concurrency=1),
+            limits=LimitSettings(),
+            clock=harness.clock.clock,
+            rng=random.Random(7),
+            emit=heard.append,
+            state="a pool",
+            beater_host=LoopHost,
+            identity="mine",
+        )
+        await look.enqueue()
+        await worker.start()
+        await worker.drained()
+        await worker.stop()
+        (registered,) = await app.workers()
+        assert (registered.id, registered.concurrency) == ("mine", 1)
+
+    harness.run(scenario())
+    assert seen == [("mine", "a pool", START)]
+    assert app.faults.calls["complete_jobs"] == 1
+    assert [type(event) for event in heard if isinstance(event, events.RunSucceeded)] == [events.RunSucceeded]
+    assert app.log.events == []

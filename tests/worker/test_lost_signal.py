@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
 from reltask import App, Context
 from reltask.model.job import State
+from reltask.worker.poller import Poller
 from tests.postgres_server import PostgresServer
+from tests.worker.worker_harness import LIVE_PATIENCE
 
 PLAIN_USER = """
 do $$ begin
@@ -82,3 +85,25 @@ async def test_change_is_done_although_its_signal_is_lost(quiet_url: str) -> Non
         async with app.producer():  # another store: its first signal is sent at once
             await app.change(action, job.id)
             assert (await app.job(job.id)).state is not State.PAUSED
+
+
+async def test_a_worker_without_signals_finds_jobs_at_its_polls(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind PgBouncer no connection listens: another process's job is found by a poll."""
+    signals: list[object] = []
+    monkeypatch.setattr(Poller, "signalled", lambda _, due_at: signals.append(due_at))
+    producer, app = App(postgres_url), App(f"{postgres_url}?pgbouncer=true", settings={"worker.poll": "50ms"})
+    done = asyncio.Event()
+    for one in (producer, app):
+
+        @one.task(name="work")
+        async def work() -> None:
+            done.set()
+
+    async with app.worker(), asyncio.timeout(LIVE_PATIENCE):
+        await producer.get_task("work").enqueue()
+        await done.wait()
+    assert signals == []
+    for one in (producer, app):
+        await asyncio.to_thread(one.close)

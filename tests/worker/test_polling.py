@@ -7,9 +7,11 @@ import contextlib
 from datetime import timedelta
 from itertools import pairwise
 
-from reltask import events
+from reltask import Context, events
 from reltask.model.views import RunView
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
+
+CYCLE = {"reclaim_jobs", "claim_jobs", "heartbeat_jobs", "complete_jobs"}
 
 
 def starts(app: HarnessApp) -> list[str]:
@@ -85,11 +87,13 @@ def test_continues_polling_after_task_completion(harness: WorkerHarness) -> None
 
 
 def test_full_polling_cycle(harness: WorkerHarness) -> None:
-    """Reclaim, claim, heartbeat, execute, complete, sleep, in this order, in one worker."""
+    """Reclaim, claim, execute with a heartbeat, complete, sleep until the next slot, in this order, in one worker."""
     app = harness.app()
+    began = []
 
     @app.task(every="10m")
     async def tick() -> None:
+        began.append(harness.seconds())
         await asyncio.sleep(45)
 
     async def scenario() -> None:
@@ -99,8 +103,51 @@ def test_full_polling_cycle(harness: WorkerHarness) -> None:
     harness.run(scenario())
     reported = [type(event).__name__ for event in app.log.events if not isinstance(event, events.Idle)]
     assert reported[:6] == ["WorkerStarted", "JobsClaimed", "RunStarted", "RunSucceeded", "JobsClaimed", "RunStarted"]
+    cycle = [verb for verb in app.faults.sent if verb in CYCLE]
+    assert cycle[:4] == ["reclaim_jobs", "claim_jobs", "heartbeat_jobs", "complete_jobs"]
     assert app.faults.calls["heartbeat_jobs"] == 2
-    assert app.faults.calls["reclaim_jobs"] >= 1
+    first, second = began
+    assert (first, 600.0 <= second < 600.1) == (0.0, True)
+
+
+def test_expired_locks_are_reclaimed_before_new_claims(harness: WorkerHarness) -> None:
+    """Whenever a worker does both, the reclaim comes first: the claim after it takes the reclaimed job."""
+    app = harness.app()
+
+    @app.task
+    async def job() -> None: ...
+
+    async def scenario() -> None:
+        await job.enqueue()
+        await harness.claim_as("gone", app)
+        await asyncio.sleep(121)
+        app.faults.sent.clear()
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded, fence=2)
+        assert await app.outcomes() == ["lost", "succeeded"]
+
+    harness.run(scenario())
+    cycle = [verb for verb in app.faults.sent if verb in CYCLE]
+    looks = cycle[: cycle.index("complete_jobs")]
+    assert looks == ["reclaim_jobs", "claim_jobs"] * 2, "SQLite reclaims what it has seen expired twice"
+
+
+def test_a_poll_finds_a_job_that_no_signal_announced(harness: WorkerHarness) -> None:
+    """Another process enqueues, and its signal is lost: the job starts at the next poll, and not before."""
+    app, other = harness.app(settings={"worker.poll": "20s"}), harness.app()
+    for one in (app, other):
+
+        @one.task(name="late")
+        async def late() -> None: ...
+
+    async def scenario() -> float:
+        async with app.worker():
+            await asyncio.sleep(5)
+            await other.get_task("late").enqueue()
+            await app.log.wait(events.RunStarted)
+            return harness.seconds()
+
+    assert harness.run(scenario()) == 20.0
 
 
 def test_due_job_starts_at_its_time_in_spite_of_a_long_poll(harness: WorkerHarness) -> None:
@@ -290,26 +337,33 @@ def test_alias_covers_a_renamed_task(harness: WorkerHarness) -> None:
 
 
 def test_lock_contention_with_concurrent_workers(harness: WorkerHarness) -> None:
-    """Five workers, 200 slots of 20 jobs: each slot succeeds exactly once."""
+    """Five workers, 200 slots of 20 jobs: each slot succeeds exactly once, and every worker takes part."""
     apps = [harness.app(settings={"worker.concurrency": 2}) for _ in range(5)]
-    ran: list[int] = []
+    ran: list[tuple[str, int]] = []
     for app in apps:
 
         @app.task(name="job")
-        async def job(number: int) -> None:
-            ran.append(number)
+        async def job(ctx: Context, number: int) -> None:
+            ran.append((f"{number:02}", ctx.slot_no))
             await asyncio.sleep(0.5)
 
-    async def scenario() -> list[str]:
-        task = apps[0].get_task("job")
-        await apps[0].enqueue_many(task.call(number) for number in range(60))
-        async with asyncio.TaskGroup() as group:
-            for app in apps:
-                group.create_task(app.drain())
-        return await apps[0].outcomes()
+        for number in range(20):
+            app.schedule(job.call(number), key=f"{number:02}", every="1m", align=True)
 
-    assert harness.run(scenario()) == ["succeeded"] * 60
-    assert sorted(ran) == list(range(60))
+    async def scenario() -> list[RunView]:
+        async with contextlib.AsyncExitStack() as workers:
+            for app in apps:
+                await workers.enter_async_context(app.worker())
+            while len(ran) < 200:  # noqa: ASYNC110 - in virtual time
+                await asyncio.sleep(1)
+            await asyncio.sleep(1)
+        return await apps[0].ledger()
+
+    runs = harness.run(scenario())
+    slots = [(f"{number:02}", slot) for number in range(20) for slot in range(1, 11)]
+    assert sorted(ran) == slots
+    assert sorted((str(run.key), run.slot_no) for run in runs) == slots
+    assert {run.outcome for run in runs} == {"succeeded"}
     assert all(len(starts(app)) > 0 for app in apps)
 
 

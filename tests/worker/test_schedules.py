@@ -51,13 +51,13 @@ def test_next_run_time_calculated_from_start_not_completion(harness: WorkerHarne
 
 
 def test_multiple_polling_cycles_with_task_execution(harness: WorkerHarness) -> None:
-    """Three workers share one recurring task: over ten cycles each slot runs once, on one of them."""
+    """Three workers, one task on a grid: in each of ten intervals it runs once, on one of them; none is missing."""
     apps = [harness.app() for _ in range(3)]
     ran: list[int] = []
     tenth = asyncio.Event()
     for app in apps:
 
-        @app.task(name="tick", every="10m")
+        @app.task(name="tick", every="10m", align=True)
         async def tick(ctx: Context) -> None:
             ran.append(ctx.slot_no)
             await asyncio.sleep(40)
@@ -73,6 +73,7 @@ def test_multiple_polling_cycles_with_task_execution(harness: WorkerHarness) -> 
     runs = harness.run(scenario())
     assert ran == list(range(1, 11))
     assert [(run.slot_no, run.outcome) for run in runs] == [(n, "succeeded") for n in range(1, 11)]
+    assert {after.nominal_time - before.nominal_time for before, after in pairwise(runs)} == {timedelta(minutes=10)}
     assert len({run.worker for run in runs}) > 1
 
 

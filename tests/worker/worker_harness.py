@@ -26,6 +26,7 @@ from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.store import BATCH, LeaseWake, Store, Wake
 from reltask.testing import VirtualTime
+from tests.cluster.cluster import slowness
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -86,11 +87,14 @@ class Faults:
         self.slow: dict[str, float] = {}
         """Seconds that a verb's answer takes."""
         self.calls: Counter[str] = Counter()
+        self.sent: list[str] = []
+        """The same calls, in order."""
         self.claims: list[ClaimRequest] = []
         """Every claim that was sent, answered or not."""
 
     async def before(self, verb: str, *args: Any) -> None:
         self.calls[verb] += 1
+        self.sent.append(verb)
         if verb == "claim_jobs":
             self.claims += args
         if {verb, "*"} & self.hanging:
@@ -139,7 +143,7 @@ class FaultyStore:
 @contextlib.asynccontextmanager
 async def working(app: App) -> AsyncIterator[None]:
     """A worker of an ordinary app, in real time. Its connections are closed afterwards."""
-    async with asyncio.timeout(LIVE_PATIENCE), app.worker():
+    async with asyncio.timeout(LIVE_PATIENCE * slowness(app.url)), app.worker():
         yield
     await asyncio.to_thread(app.close)
 

@@ -26,7 +26,7 @@ def command(app: App, *, check: bool, as_json: bool) -> int:
     """Create or upgrade reltask's tables. The migration takes a lock; running it again changes nothing.
 
     PostgreSQL and SQL Server need it once per version, by a user who may create tables. An SQLite file is also migrated
-    by the first process that opens it. A schema newer than this reltask is refused.
+    by the first process that opens it. A newer schema is left alone, and refused if it excludes this version.
     """
     names = (_pending if check else _migrate)(app.url, app.credential)
     if as_json:

@@ -52,6 +52,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     writable: bool = True
     schema_version: int
     """0: there are no tables."""
+    oldest_version: int
+    """The oldest schema version whose code may run on these tables."""
     spoken_version: int
     """The schema version that this reltask needs."""
     may: frozenset[str]
@@ -117,6 +119,8 @@ def _schema(facts: Facts) -> Iterator[Finding]:
         yield _problem("schema", "there are no reltask tables, or this user cannot see them.", "Run: reltask migrate")
     elif found < spoken:
         yield _problem("schema", f"version {found}; this reltask needs {spoken}.", "Run: reltask migrate")
+    elif facts.oldest_version <= spoken:
+        yield _ok("schema", f"version {found}; this reltask speaks {spoken}, and may still run on it")
     else:
         yield _problem("schema", f"version {found}; this reltask knows {spoken}.", "Upgrade reltask here.")
 

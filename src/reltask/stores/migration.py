@@ -6,10 +6,16 @@
     004-create-leases.sql       a migration; the number is the version, so versions 2 and 3 do not exist
 
 `NNN-create-…` and `NNN-alter-…` are migrations; in `database/mssql`, by the custom there, `NNN-Create….sql` and
-`NNN-Alter….sql`. Each is additive, can be run again, and writes its own number into the `meta` table as its last
-statement, so that a DBA who runs the files by hand gets the same database. Each runs in one transaction, under a lock,
-after the version is read again: if two processes migrate, the second finds nothing to do. A schema newer than this
-version of reltask is never changed.
+`NNN-Alter….sql`. Each can be run again. Its last statement writes two numbers into the `meta` table, so that a DBA who
+runs the files by hand gets the same database: its own, and the oldest version whose code may still run on the result.
+
+    code of version 4      schema 4, oldest 4      starts
+                           schema 5, oldest 4      starts: 005 only adds; old and new workers run side by side
+                           schema 6, oldest 6      refused: 006 changes what version 4 relies on
+    code of version 5      schema 4                refused: reltask migrate has to run first
+
+Each runs in one transaction, under a lock, after the version is read again: if two processes migrate, the second finds
+nothing to do. A schema newer than this version of reltask is never changed.
 
 In an installed wheel the files are inside the package, in a checkout beside `src`.
 """
@@ -21,7 +27,7 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from reltask.errors import SchemaError
 
@@ -36,6 +42,22 @@ class Migration(NamedTuple):
     version: int
     name: str
     sql: str
+
+
+class Schema(NamedTuple):
+    """What a database says about its tables."""
+
+    version: int
+    oldest: int
+    """The oldest schema version whose code may run on them."""
+
+    @classmethod
+    def read(cls, row: Any) -> Schema:
+        """From a row of read_schema.sql, as any driver returns it."""
+        return cls(row["schema_version"], row["oldest_version"])
+
+
+NO_TABLES = Schema(0, 0)
 
 
 def _folder(dialect: Dialect) -> Traversable:
@@ -63,23 +85,24 @@ def schema_version(dialect: Dialect) -> int:
     return migrations(dialect)[-1].version
 
 
-def check_version(dialect: Dialect, found: int) -> None:
+def check_version(dialect: Dialect, found: Schema) -> None:
     """Refuse a database whose schema this version of reltask cannot use."""
     needed = schema_version(dialect)
-    if found > needed:
+    if found.version < needed:
         raise SchemaError(
-            f"the database has schema version {found}, but this reltask knows versions up to {needed}.",
-            remedy="Upgrade reltask here: a newer one has migrated the database.",
-        )
-    if found < needed:
-        raise SchemaError(
-            f"the database has schema version {found}, but this reltask needs version {needed}.",
+            f"the database has schema version {found.version}, but this reltask needs version {needed}.",
             remedy="Run: reltask migrate",
         )
+    if found.oldest > needed:
+        raise SchemaError(
+            f"the database has schema version {found.version}, which only code of version {found.oldest} or newer may "
+            f"use; this reltask speaks version {needed}.",
+            remedy="Upgrade reltask here: a newer one has migrated the database.",
+        )
 
 
-def pending(dialect: Dialect, found: int) -> list[Migration]:
-    """The migrations that a database of version `found` still needs; a newer one is refused."""
-    if found > schema_version(dialect):
+def pending(dialect: Dialect, found: Schema) -> list[Migration]:
+    """The migrations that a database still needs: none if it is newer, and refused if this reltask cannot use it."""
+    if found.version > schema_version(dialect):
         check_version(dialect, found)
-    return [migration for migration in migrations(dialect) if migration.version > found]
+    return [migration for migration in migrations(dialect) if migration.version > found.version]

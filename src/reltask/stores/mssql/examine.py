@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from reltask.errors import PermanentError, SchemaError
 from reltask.model.doctor import Facts
-from reltask.stores.migration import schema_version
+from reltask.stores.migration import NO_TABLES, Schema, schema_version
 from reltask.stores.mssql.values import Row
 
 Ask = Callable[[str], Awaitable[list[Row]]]
@@ -22,13 +22,15 @@ async def examine(ask: Ask) -> Facts:
     """Facts from a server that may have no tables yet."""
     (row,) = await ask("examine")
     seconds = row["oldest_transaction"]
+    schema = await _schema(ask)
     return Facts(
         database="mssql",
         server=f"{_AZURE.get(row['engine_edition'], 'SQL Server')} {row['version']}",
         user=row["username"],
         now=row["now"],
         writable=row["updateability"] != "READ_ONLY",
-        schema_version=await _version(ask),
+        schema_version=schema.version,
+        oldest_version=schema.oldest,
         spoken_version=schema_version("mssql"),
         may=frozenset(what for what in ("run", "enqueue", "read") if row[f"may_{what}"]),
         connections=row["connections"],
@@ -39,8 +41,8 @@ async def examine(ask: Ask) -> Facts:
     )
 
 
-async def _version(ask: Ask) -> int:
+async def _schema(ask: Ask) -> Schema:
     try:
-        return int((await ask("read_schema"))[0]["schema_version"])
+        return Schema.read((await ask("read_schema"))[0])
     except (SchemaError, PermanentError):  # no tables, or none that this user may read
-        return 0
+        return NO_TABLES

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from reltask.errors import SchemaError, TransientError
 from reltask.stores.entra import Credential, Tokens
-from reltask.stores.migration import Migration, check_version, migrations, pending
+from reltask.stores.migration import NO_TABLES, Migration, Schema, check_version, migrations, pending
 from reltask.stores.mssql.connections import (
     Connections,
     MssqlOptions,
@@ -40,14 +40,14 @@ def check(row: Row) -> None:
     level = row["compatibility_level"]
     if level is not None and level < _LEVEL:
         raise old_level(level, needed=_LEVEL)
-    check_version("mssql", row["schema_version"])
+    check_version("mssql", Schema.read(row))
 
 
 async def pending_mssql(url: str, credential: Credential | None = None) -> list[str]:
     """The names of the migrations that this database still needs."""
 
     async def look(line: ThreadedConnection) -> list[str]:
-        return [migration.name for migration in pending("mssql", await _version(line))]
+        return [migration.name for migration in pending("mssql", await _schema(line))]
 
     return await _connected(url, credential, look)
 
@@ -89,7 +89,7 @@ async def _try(line: ThreadedConnection, migration: Migration) -> bool:
     await send(line, "begin_transaction", _PATIENCE, writes=False)
     try:
         await _lock(line)
-        missing = migration in pending("mssql", await _version(line))
+        missing = migration in pending("mssql", await _schema(line))
         if missing:
             await _run(line, migration)
     except BaseException:
@@ -113,11 +113,10 @@ async def _run(line: ThreadedConnection, migration: Migration) -> None:
         raise failed(error, verb="migrate", writes=False) from cause(error)
 
 
-async def _version(line: ThreadedConnection) -> int:
-    """The schema version in the database; 0 if there are no tables."""
+async def _schema(line: ThreadedConnection) -> Schema:
     if not (await _ask(line, "find_schema"))[0]["found"]:
-        return 0
-    return int((await _ask(line, "read_schema"))[0]["schema_version"])
+        return NO_TABLES
+    return Schema.read((await _ask(line, "read_schema"))[0])
 
 
 async def _ask(line: ThreadedConnection, verb: str) -> list[Row]:

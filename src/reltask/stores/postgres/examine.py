@@ -7,7 +7,7 @@ from typing import Any
 
 from reltask.errors import PermanentError, SchemaError
 from reltask.model.doctor import Facts
-from reltask.stores.migration import schema_version
+from reltask.stores.migration import NO_TABLES, Schema, schema_version
 
 Ask = Callable[[str], Awaitable[list[Any]]]
 
@@ -15,6 +15,7 @@ Ask = Callable[[str], Awaitable[list[Any]]]
 async def examine(ask: Ask) -> Facts:
     """Facts from a server that may have no tables yet."""
     (row,) = await ask("examine")
+    schema = await _schema(ask)
     return Facts(
         database="postgres",
         server=f"PostgreSQL {row['version']}",
@@ -22,7 +23,8 @@ async def examine(ask: Ask) -> Facts:
         now=row["now"],
         primary=not row["in_recovery"],
         writable=not row["read_only"],
-        schema_version=await _version(ask),
+        schema_version=schema.version,
+        oldest_version=schema.oldest,
         spoken_version=schema_version("postgres"),
         may=frozenset(what for what in ("run", "enqueue", "read") if row[f"may_{what}"]),
         connections=row["connections"],
@@ -33,8 +35,8 @@ async def examine(ask: Ask) -> Facts:
     )
 
 
-async def _version(ask: Ask) -> int:
+async def _schema(ask: Ask) -> Schema:
     try:
-        return int((await ask("read_schema"))[0]["schema_version"])
+        return Schema.read((await ask("read_schema"))[0])
     except (SchemaError, PermanentError):  # no tables, or none that this user may read
-        return 0
+        return NO_TABLES

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from reltask.errors import PermanentError
 from reltask.stores.entra import Credential, postgres_tokens
-from reltask.stores.migration import Migration, check_version, migrations, pending
+from reltask.stores.migration import NO_TABLES, Migration, Schema, check_version, migrations, pending
 from reltask.stores.postgres.connections import PostgresOptions, connect
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import statement_failed
@@ -30,14 +30,14 @@ def check(row: asyncpg.Record) -> None:
             "this PostgreSQL database is read-only for this user.",
             remedy="Check default_transaction_read_only of the user and of the database.",
         )
-    check_version("postgres", row["schema_version"])
+    check_version("postgres", Schema.read(row))
 
 
 async def pending_postgres(url: str, credential: Credential | None = None) -> list[str]:
     """The names of the migrations that this database still needs."""
     connection = await _connect(url, credential)
     try:
-        return [migration.name for migration in pending("postgres", await _version(connection))]
+        return [migration.name for migration in pending("postgres", await _schema(connection))]
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise statement_failed(error, verb="migrate --check", writes=False) from error
     finally:
@@ -72,17 +72,17 @@ async def _try(connection: asyncpg.Connection, migration: Migration) -> bool:
     async with connection.transaction():
         for statement in load("postgres", "lock_schema", "numbered"):
             await connection.execute(statement.text)
-        if migration not in pending("postgres", await _version(connection)):
+        if migration not in pending("postgres", await _schema(connection)):
             return False
         await connection.execute(migration.sql)
         return True
 
 
-async def _version(connection: asyncpg.Connection) -> int:
-    """The schema version in the database; 0 if there are no tables."""
+async def _schema(connection: asyncpg.Connection) -> Schema:
     (statement,) = load("postgres", "read_schema", "numbered")
     try:
         async with connection.transaction():
-            return int(await connection.fetchval(statement.text) or 0)
+            row = await connection.fetchrow(statement.text)
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
-        return 0
+        return NO_TABLES
+    return NO_TABLES if row is None else Schema.read(row)

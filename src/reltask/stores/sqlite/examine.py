@@ -9,7 +9,7 @@ from pathlib import Path
 from reltask.model.doctor import Facts
 from reltask.stores.migration import schema_version
 from reltask.stores.sqlite.connections import Session
-from reltask.stores.sqlite.schema import read_version
+from reltask.stores.sqlite.schema import read_schema
 from reltask.stores.sqlite.values import moment
 from reltask.stores.statement import load
 
@@ -22,13 +22,15 @@ def examine(session: Session) -> Facts:
     )
     place = Path(session.path)
     writable = os.access(place, os.W_OK) and os.access(place.parent, os.W_OK)
+    schema = read_schema(connection)
     return Facts(
         database="sqlite",
         server=f"SQLite {version}",
         user=None,
         now=moment(session.read_now(connection)),
         writable=writable,
-        schema_version=read_version(connection),
+        schema_version=schema.version,
+        oldest_version=schema.oldest,
         spoken_version=schema_version("sqlite"),
         may=frozenset({"run", "enqueue", "read"} if writable else {"read"}),
         settings={"journal_mode": journal, "filesystem": _filesystem(place)},

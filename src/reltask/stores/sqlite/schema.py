@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 
-from reltask.stores.migration import Migration, pending
+from reltask.stores.migration import NO_TABLES, Migration, Schema, pending
 from reltask.stores.sqlite.connections import Session
 from reltask.stores.sqlite.errors import classify
 from reltask.stores.statement import load, split
 
 
 def ensure_schema(session: Session) -> list[str]:
-    """Run the pending migrations and return their names; a newer file is refused."""
+    """Run the pending migrations and return their names; a file that this version cannot use is refused."""
     try:
         return session.patiently(lambda: _migrate(session.connection()))
     except sqlite3.Error as error:
@@ -41,19 +41,19 @@ def pending_names(session: Session) -> list[str]:
 
 
 def _pending(connection: sqlite3.Connection) -> list[Migration]:
-    return pending("sqlite", read_version(connection))
+    return pending("sqlite", read_schema(connection))
 
 
-def read_version(connection: sqlite3.Connection) -> int:
-    """The schema version in the file; 0 if there are no tables."""
+def read_schema(connection: sqlite3.Connection) -> Schema:
+    """What the file says about its tables."""
     (statement,) = load("sqlite", "read_schema", "named")
     try:
         row = connection.execute(statement.text).fetchone()
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
-            return 0
+            return NO_TABLES
         raise
-    return 0 if row is None else int(row["schema_version"])
+    return NO_TABLES if row is None else Schema.read(row)
 
 
 def _run(connection: sqlite3.Connection, migration: Migration) -> str:

@@ -1,5 +1,5 @@
--- Purpose       Read the schema's version, whether the database accepts writes, and its
---               compatibility level.
+-- Purpose       Read the schema's version, the oldest version whose code may run on it, whether
+--               the database accepts writes, and its compatibility level.
 -- Precondition  The tables exist; otherwise the statement fails.
 -- Lock order    Locks nothing.
 -- Returns       One row.
@@ -8,6 +8,7 @@
 -- database.
 
 SELECT SchemaVersion AS schema_version,
+       OldestVersion AS oldest_version,
        CASE WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(16)) = N'READ_ONLY'
             THEN 1 ELSE 0 END AS read_only,
        CASE WHEN SERVERPROPERTY('Babelfish') IS NULL
