@@ -11,15 +11,18 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 
-from reltask import App
+from reltask import App, events
 from reltask.model.job import Outcome, State
 from reltask.model.views import JobView
 from reltask.stores.postgres.store import PostgresStore
+from reltask.worker import poller
+from reltask.worker.run import Run
 from tests.worker.worker_harness import LIVE_PATIENCE, WorkerHarness
 
 HEALTHY = 20
@@ -158,3 +161,54 @@ def test_malformed_row_on_sqlite(harness: WorkerHarness, kind: str) -> None:
         await check(app, job, state, names)
 
     harness.run(scenario())
+
+
+# What raises between a claim's answer and the begin of its runs
+
+
+def test_claimed_jobs_begin_although_the_next_look_cannot_be_planned(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that is renewed but never begun would wait for ever."""
+    plan, times = poller.Poller._plan_next_look, iter([TypeError("an unforeseen time")])
+
+    def fails_once(*args: Any) -> None:
+        for error in times:
+            raise error
+        plan(*args)
+
+    monkeypatch.setattr(poller.Poller, "_plan_next_look", fails_once)
+    assert _outcomes_of_one_job(harness) == (["succeeded"], 0.0)
+
+
+def test_claimed_jobs_are_released_if_no_run_can_be_made(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim has no run that could end it: its rows are released with their attempts, and claimed again."""
+    times = iter([OverflowError("an unforeseen lock timeout")])
+
+    def fails_once(*args: Any) -> Run:
+        for error in times:
+            raise error
+        return Run(*args)
+
+    monkeypatch.setattr(poller, "Run", fails_once)
+    outcomes, seconds = _outcomes_of_one_job(harness)
+    assert outcomes == ["released", "succeeded"]
+    assert seconds < 60
+
+
+def _outcomes_of_one_job(harness: WorkerHarness) -> tuple[list[str], float]:
+    app = harness.app()
+
+    @app.task
+    async def work() -> None: ...
+
+    async def scenario() -> tuple[list[str], float]:
+        await work.enqueue()
+        begin = harness.seconds()
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded)
+        return await app.outcomes(), harness.seconds() - begin
+
+    return harness.run(scenario())
