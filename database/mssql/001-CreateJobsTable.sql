@@ -104,11 +104,40 @@ BEGIN
         CONSTRAINT CK_Jobs_Priority CHECK (Priority BETWEEN 0 AND 9),
         CONSTRAINT CK_Jobs_Args CHECK (ISJSON(Args) = 1),
         CONSTRAINT CK_Jobs_MaxAttempts CHECK (MaxAttempts > 0),
+        -- A value that a worker could not compute with would stop the claims beside its own. Times
+        -- are from 1970 to 8999, durations at most a hundred years.
         CONSTRAINT CK_Jobs_LockTimeout CHECK (
-            LockTimeoutMinutes >= 0 AND (LockTimeoutMs IS NULL OR LockTimeoutMs > 0)
+            LockTimeoutMinutes BETWEEN 0 AND 52596000
+            AND (LockTimeoutMs IS NULL OR LockTimeoutMs BETWEEN 1 AND 3155760000000)
         ),
         CONSTRAINT CK_Jobs_Interval CHECK (
-            IntervalMinutes >= 0 AND (IntervalMs IS NULL OR IntervalMs > 0)
+            IntervalMinutes BETWEEN 0 AND 52596000
+            AND (IntervalMs IS NULL OR IntervalMs BETWEEN 1 AND 3155760000000)
+        ),
+        CONSTRAINT CK_Jobs_NextRunTime CHECK (
+            NextRunTime >= CONVERT(datetime2(6), '1970-01-01', 126)
+            AND NextRunTime < CONVERT(datetime2(6), '9000-01-01', 126)
+        ),
+        CONSTRAINT CK_Jobs_NotBefore CHECK (
+            NotBefore >= CONVERT(datetime2(6), '1970-01-01', 126)
+            AND NotBefore < CONVERT(datetime2(6), '9000-01-01', 126)
+        ),
+        CONSTRAINT CK_Jobs_CreatedAt CHECK (
+            CreatedAt >= CONVERT(datetime2(6), '1970-01-01', 126)
+            AND CreatedAt < CONVERT(datetime2(6), '9000-01-01', 126)
+        ),
+        CONSTRAINT CK_Jobs_SlotStartedAt CHECK (
+            SlotStartedAt >= CONVERT(datetime2(6), '1970-01-01', 126)
+            AND SlotStartedAt < CONVERT(datetime2(6), '9000-01-01', 126)
+        ),
+        CONSTRAINT CK_Jobs_LastRunTime CHECK (
+            LastRunTime >= CONVERT(datetime2(6), '1970-01-01', 126)
+            AND LastRunTime < CONVERT(datetime2(6), '9000-01-01', 126)
+        ),
+        CONSTRAINT CK_Jobs_ClaimTimeout CHECK (ClaimTimeoutMs BETWEEN 1 AND 3155760000001),
+        CONSTRAINT CK_Jobs_Counts CHECK (
+            SlotNo BETWEEN 0 AND 1000000000000000000 AND Fence BETWEEN 0 AND 1000000000000000000
+            AND Attempt BETWEEN 0 AND 2000000000 AND Losses BETWEEN 0 AND 2000000000
         ),
         CONSTRAINT CK_Jobs_Schedule CHECK (
             (Recurring = 0 AND Schedule IS NULL)

@@ -22,13 +22,13 @@ create table if not exists reltask.jobs (
     task             text        not null,
     key              text,                              -- names one schedule or one-off of a task
     queue            text        not null default 'default',
-    priority         smallint    not null default 5 check (priority between 0 and 9),
+    priority         smallint    not null default 5,    -- 0 first, 9 last
     args             json        not null default '{}',
     schedule         text,                              -- null: a one-off, deleted at its end
     declaration      text,                              -- hash of the declaration in code
     app_version      text,                              -- of the app that declared it
-    max_attempts     integer     check (max_attempts > 0),
-    lock_timeout_ms  bigint      check (lock_timeout_ms > 0), -- null: the worker's setting
+    max_attempts     integer,                           -- null: no limit
+    lock_timeout_ms  bigint,                            -- null: the worker's setting
     created_at       timestamptz not null default clock_timestamp(),
 
     -- The slot.
@@ -59,6 +59,39 @@ create table if not exists reltask.jobs (
         (locked_by is null) = (locked_at is null)
         and (locked_by is null) = (heartbeat_at is null)
         and (locked_by is null) = (lock_expires_at is null)
+    ),
+
+    -- A value that a worker could not read or compute with would stop the claims beside its own.
+    -- Times are finite, from 1970 to 8999; a lock may end a hundred years later.
+    constraint jobs_names_fit check (
+        octet_length(task) between 1 and 2000 and octet_length(queue) between 1 and 2000
+        and octet_length(key) <= 2000 and octet_length(schedule) <= 10000
+    ),
+    constraint jobs_priority_in_range check (priority between 0 and 9),
+    constraint jobs_max_attempts_in_range check (max_attempts > 0),
+    constraint jobs_lock_timeout_in_range check (lock_timeout_ms between 1 and 3155760000000),
+    constraint jobs_next_run_time_in_range check (
+        next_run_time >= timestamptz '1970-01-01 00:00:00+00'
+        and next_run_time < timestamptz '9000-01-01 00:00:00+00'
+    ),
+    constraint jobs_not_before_in_range check (
+        not_before >= timestamptz '1970-01-01 00:00:00+00'
+        and not_before < timestamptz '9000-01-01 00:00:00+00'
+    ),
+    constraint jobs_times_in_range check (
+        least(created_at, slot_started_at, last_run_time, paused_at, dead_at, locked_at)
+            >= timestamptz '1970-01-01 00:00:00+00'
+        and greatest(created_at, slot_started_at, last_run_time, paused_at, dead_at, locked_at)
+            < timestamptz '9000-01-01 00:00:00+00'
+    ),
+    constraint jobs_claim_in_range check (
+        claim_timeout_ms between 1 and 3155760000001
+        and least(heartbeat_at, lock_expires_at) >= timestamptz '1970-01-01 00:00:00+00'
+        and greatest(heartbeat_at, lock_expires_at) < timestamptz '9101-01-01 00:00:00+00'
+    ),
+    constraint jobs_counts_in_range check (
+        slot_no between 0 and 1000000000000000000 and fence between 0 and 1000000000000000000
+        and attempt between 0 and 2000000000 and losses between 0 and 2000000000
     )
 ) with (
     -- Rows are claimed, renewed and deleted often: leave room for updates in place, vacuum early.

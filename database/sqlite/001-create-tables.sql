@@ -24,13 +24,13 @@ create table if not exists reltask_jobs (
     task             text    not null,
     key              text,                              -- names one schedule or one-off of a task
     queue            text    not null default 'default',
-    priority         integer not null default 5 check (priority between 0 and 9),
+    priority         integer not null default 5,        -- 0 first, 9 last
     args             text    not null default '{}',
     schedule         text,                              -- null: a one-off, deleted at its end
     declaration      text,                              -- hash of the declaration in code
     app_version      text,                              -- of the app that declared it
-    max_attempts     integer check (max_attempts > 0),
-    lock_timeout_ms  integer check (lock_timeout_ms > 0), -- null: the worker's setting
+    max_attempts     integer,                           -- null: no limit
+    lock_timeout_ms  integer,                           -- null: the worker's setting
     created_at       integer not null default (
         cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
     ),
@@ -63,6 +63,78 @@ create table if not exists reltask_jobs (
         (locked_by is null) = (locked_at is null)
         and (locked_by is null) = (heartbeat_at is null)
         and (locked_by is null) = (lock_expires_at is null)
+    ),
+
+    -- A value that a worker could not read or compute with would stop the claims beside its own.
+    -- Times are whole numbers, from 1970 to 8999; a lock may end a hundred years later.
+    constraint jobs_id_is_a_uuid check (
+        id glob '????????-????-????-????-????????????'
+        and length(replace(id, '-', '')) = 32 and replace(id, '-', '') not glob '*[^0-9a-f]*'
+    ),
+    constraint jobs_names_fit check (
+        length(task) between 1 and 2000 and length(queue) between 1 and 2000
+        and length(key) <= 2000 and length(schedule) <= 10000
+    ),
+    constraint jobs_args_are_json check (json_valid(args)),
+    constraint jobs_priority_in_range check (
+        typeof(priority) = 'integer' and priority between 0 and 9
+    ),
+    constraint jobs_max_attempts_in_range check (
+        typeof(max_attempts) in ('integer', 'null') and max_attempts between 1 and 2147483647
+    ),
+    constraint jobs_lock_timeout_in_range check (
+        typeof(lock_timeout_ms) in ('integer', 'null')
+        and lock_timeout_ms between 1 and 3155760000000
+    ),
+    constraint jobs_next_run_time_in_range check (
+        typeof(next_run_time) = 'integer' and next_run_time between 0 and 221845391999999999
+    ),
+    constraint jobs_not_before_in_range check (
+        typeof(not_before) in ('integer', 'null')
+        and not_before between 0 and 221845391999999999
+    ),
+    constraint jobs_created_at_in_range check (
+        typeof(created_at) in ('integer', 'null')
+        and created_at between 0 and 221845391999999999
+    ),
+    constraint jobs_slot_started_at_in_range check (
+        typeof(slot_started_at) in ('integer', 'null')
+        and slot_started_at between 0 and 221845391999999999
+    ),
+    constraint jobs_last_run_time_in_range check (
+        typeof(last_run_time) in ('integer', 'null')
+        and last_run_time between 0 and 221845391999999999
+    ),
+    constraint jobs_paused_at_in_range check (
+        typeof(paused_at) in ('integer', 'null')
+        and paused_at between 0 and 221845391999999999
+    ),
+    constraint jobs_dead_at_in_range check (
+        typeof(dead_at) in ('integer', 'null')
+        and dead_at between 0 and 221845391999999999
+    ),
+    constraint jobs_locked_at_in_range check (
+        typeof(locked_at) in ('integer', 'null')
+        and locked_at between 0 and 221845391999999999
+    ),
+    constraint jobs_heartbeat_at_in_range check (
+        typeof(heartbeat_at) in ('integer', 'null')
+        and heartbeat_at between 0 and 221845391999999999
+    ),
+    constraint jobs_lock_expires_at_in_range check (
+        typeof(lock_expires_at) in ('integer', 'null')
+        and lock_expires_at between 0 and 225032601599999999
+    ),
+    constraint jobs_claim_timeout_in_range check (
+        typeof(claim_timeout_ms) in ('integer', 'null')
+        and claim_timeout_ms between 1 and 3155760000001
+    ),
+    constraint jobs_counts_in_range check (
+        typeof(slot_no) = 'integer' and slot_no between 0 and 1000000000000000000
+        and typeof(fence) = 'integer' and fence between 0 and 1000000000000000000
+        and typeof(attempt) = 'integer' and attempt between 0 and 2000000000
+        and typeof(losses) = 'integer' and losses between 0 and 2000000000
+        and isolated in (0, 1)
     )
 );
 

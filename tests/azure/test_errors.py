@@ -18,8 +18,10 @@ from reltask.errors import (
     SchemaError,
     TransientError,
 )
+from reltask.stores.mssql.connections import failed, fetch
 from reltask.stores.mssql.error_numbers import BABELFISH
 from reltask.stores.mssql.errors import answered, connection_failed, quotable, read_only, statement_failed
+from reltask.stores.statement import Statement
 from reltask.worker.settle import AWAY
 
 CORE = [4060, 40501, 40613, 49918, 49919, 49920, 4221, 615, 926]
@@ -207,6 +209,43 @@ def test_statement_that_failed(state: str, text: str, writing: type[ReltaskError
     assert type(statement_failed(error, verb="claim_jobs", writes=True)) is writing
     assert type(statement_failed(error, verb="read_status", writes=False)) is reading
     assert "geheim" not in str(statement_failed(error, verb="claim_jobs", writes=True))
+
+
+class Unreadable:
+    """A connection, and its cursor: a batch is executed, and its answer cannot be read."""
+
+    description = (("now",),)
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def cursor(self) -> Unreadable:
+        return self
+
+    def execute(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def fetchall(self) -> None:
+        raise self._error
+
+
+UNREADABLE = [
+    (OverflowError("geheim"), AmbiguousError, PermanentError),
+    (driver_error("22007", "geheim"), AmbiguousError, PermanentError),
+    (driver_error("08S01"), AmbiguousError, TransientError),
+    (driver_error("40001"), TransientError, TransientError),
+]
+
+
+@pytest.mark.parametrize(("error", "writing", "reading"), UNREADABLE)
+def test_answer_that_cannot_be_read(error: Exception, writing: type[ReltaskError], reading: type[ReltaskError]) -> None:
+    """The batch was executed: unless the server says otherwise, a write may have been applied."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - an error of the adapter's own
+        fetch(Unreadable(error), Statement("SELECT 1", ()), {})
+    assert type(failed(raised.value, verb="claim_jobs", writes=True)) is writing
+    assert type(failed(raised.value, verb="read_status", writes=False)) is reading
+    assert "geheim" not in str(failed(raised.value, verb="claim_jobs", writes=True))
 
 
 @pytest.mark.parametrize("number", [1205, 40501, 40615, 2627, 10054])

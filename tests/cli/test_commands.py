@@ -355,3 +355,24 @@ def test_config_shows_where_each_value_came_from(project: Project, monkeypatch: 
     assert (rows["worker.poll"]["value"], rows["worker.poll"]["origin"]) == ("5s", "environment RELTASK_WORKER_POLL")
     assert "hush" not in json.dumps(rows)
     assert "worker.poll" in project.run("config").out
+
+
+# Rows that no worker can run
+
+
+def test_times_out_of_range_are_shown_as_such(worked: Project) -> None:
+    """A row that no constraint has refused is listed, so that it can be found and discarded."""
+    worked.enqueue("hello", name="Grace")
+    with closing(sqlite3.connect("jobs.db")) as connection, connection:
+        connection.execute("pragma ignore_check_constraints = on")
+        connection.execute("update reltask_jobs set next_run_time = 9e999, not_before = null where dead_at is null")
+        connection.execute("update reltask_jobs set created_at = 'Monday', last_run_time = -9e18")
+        connection.execute("update reltask_runs set nominal_time = -9e18, due_at = 'Monday'")
+        (waiting,) = connection.execute("select id from reltask_jobs where task = 'hello'").fetchone()
+    listed = worked.run("jobs", "list", worked.app)
+    assert [line.count("out of range") for line in listed.out.splitlines() if "hello" in line] == [1]
+    assert worked.run("jobs", "show", waiting, "--database", "sqlite:///jobs.db").out.count("out of range") == 4
+    assert "fragile" in worked.run("dead", "list", worked.app).out
+    for reading in (["status"], ["dead", "list"], ["runs"], ["audit"]):
+        assert worked.run(*reading, worked.app, "--json").code in (0, 1)
+    assert worked.run("jobs", "discard", waiting, "--database", "sqlite:///jobs.db").code == 0

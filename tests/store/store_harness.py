@@ -80,6 +80,10 @@ class Backend(Protocol):
         """Insert a success of this claim's slot under an old fence, which no verb does."""
         ...
 
+    async def insert_by_hand(self, column: str, literal: str) -> None:
+        """Insert a due job with this value, as a person would: both as this database writes them."""
+        ...
+
 
 class SqliteBackend:
     """A separate file for each test."""
@@ -106,6 +110,12 @@ class SqliteBackend:
                 " finished_at, outcome) values (?, -1, ?, 'greet', 'default', 1, 0, 0, 0, 'succeeded')",
                 [str(claim.job_id), claim.slot_no],
             )
+
+    async def insert_by_hand(self, column: str, literal: str) -> None:
+        columns = {"id": f"'{uuid4()}'", "task": "'greet'", "next_run_time": "1", column: literal}
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            values = ", ".join(columns.values())
+            connection.execute(f"insert into reltask_jobs ({', '.join(columns)}) values ({values})")
 
 
 class PostgresBackend:
@@ -136,6 +146,13 @@ class PostgresBackend:
                 " finished_at, outcome) values ($1, -1, $2, 'greet', 'default', 1, now(), now(), now(), 'succeeded')",
                 claim.job_id,
                 claim.slot_no,
+            )
+
+    async def insert_by_hand(self, column: str, literal: str) -> None:
+        columns = {"id": f"'{uuid4()}'", "task": "'greet'", "next_run_time": "'2025-01-01'", column: literal}
+        async with self._connection() as connection:
+            await connection.execute(
+                f"insert into reltask.jobs ({', '.join(columns)}) values ({', '.join(columns.values())})"
             )
 
     @asynccontextmanager
@@ -184,6 +201,11 @@ class MssqlBackend:
             str(claim.job_id),
             claim.slot_no,
         )
+
+    async def insert_by_hand(self, column: str, literal: str) -> None:
+        columns = {"JobName": "N'greet'", "NextRunTime": "'2025-01-01'", column: literal}
+        values = ", ".join(columns.values())
+        mssql_server.run(self.connection, f"INSERT INTO reltask.Jobs ({', '.join(columns)}) VALUES ({values})")
 
     @property
     def connection(self) -> Any:

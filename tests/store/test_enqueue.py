@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from reltask.model.duration import LONGEST
-from reltask.model.job import Declared, NewJob, State
-from reltask.producer.options import EARLIEST, LATEST
+from reltask.model.job import EARLIEST, LATEST, Declared, NewJob, State
 from reltask.stores.store import Store
 from tests.store.store_harness import START, Snapshot, StoreHarness, new_job, recurring, request, seen
 

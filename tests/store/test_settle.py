@@ -379,3 +379,16 @@ async def test_a_thousand_at_once(harness: StoreHarness) -> None:
     assert len(await harness.store.complete_jobs("alice", [Completion(hold=hold) for hold in holds])) == 1000
     assert len(await harness.store.read_outcomes(holds)) == 1000
     assert await harness.store.list_jobs() == []
+
+
+async def test_final_failure_makes_the_job_dead(harness: StoreHarness) -> None:
+    """Whatever its attempts: a job without a limit, recurring or not, is not tried again. Others of the batch are."""
+    jobs = [new_job(), new_job(), recurring(key="k")]
+    await harness.add(*jobs)
+    claims = {claim.job_id: claim for claim in (await harness.claim(limit=3)).claims}
+    failures = [
+        Failure(hold=claims[job.id].hold, error="no", delay=timedelta(0), final=job is not jobs[0]) for job in jobs
+    ]
+    dead = {settled.hold.job_id: settled.dead for settled in await harness.store.fail_jobs("alice", failures)}
+    assert dead == {jobs[0].id: False, jobs[1].id: True, jobs[2].id: True}
+    assert [(await harness.job(job.id)).state for job in jobs] == [State.READY, State.DEAD, State.DEAD]

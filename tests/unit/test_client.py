@@ -34,9 +34,8 @@ from reltask.errors import (
     UnknownTask,
     UsageError,
 )
-from reltask.model.job import NewJob, State
+from reltask.model.job import EARLIEST, LATEST, NewJob, State
 from reltask.producer import client
-from reltask.producer.options import EARLIEST, LATEST
 from reltask.stores.sqlite.store import SqliteStore
 
 Greet = Task[[str], [str], Any]

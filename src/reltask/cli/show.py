@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from reltask.logs import short_worker
+from reltask.model.job import EARLIEST, LATEST
 
 Row = Sequence[object]
 
@@ -42,6 +43,8 @@ def text(value: object) -> str:
     match value:
         case None | "":
             return "-"
+        case datetime() if not EARLIEST <= value < LATEST:
+            return "out of range"
         case datetime():
             return f"{value:%Y-%m-%d %H:%M:%S}"
         case list() | tuple():

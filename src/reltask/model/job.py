@@ -19,12 +19,21 @@ These values are exchanged between the worker and the stores; they have no behav
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
 from msgspec import Struct
+
+from reltask.model.duration import LONGEST
+
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+"""Times from EARLIEST to before LATEST can be stored: the tables' constraints refuse others. In any
+zone, and with the longest duration added, they are still valid in Python. A store reads a time that
+Python cannot represent as LATEST, or as UNREADABLE if it is too early."""
+UNREADABLE = EARLIEST - timedelta(microseconds=1)
 
 
 class State(StrEnum):
@@ -201,6 +210,18 @@ class Claim(Struct, frozen=True, gc=False):
         return Hold(self.job_id, self.fence)
 
     @property
+    def fault(self) -> str | None:
+        """Why no worker can run this row, which no constraint has refused; None: it can be run."""
+        if self.lock_timeout > LONGEST:
+            return f"The job's lock_timeout_ms is outside 1 to {LONGEST // timedelta(milliseconds=1)}."
+        times = (self.nominal, self.due_at, self.slot_started_at)
+        if min(times) >= EARLIEST and max(times) < LATEST:
+            return None
+        names = ("next_run_time", "not_before", "slot_started_at")
+        name = next(name for name, time in zip(names, times, strict=True) if not EARLIEST <= time < LATEST)
+        return f"The job's {name} is outside the years {EARLIEST.year} to {LATEST.year - 1}."
+
+    @property
     def idempotency_key(self) -> str:
         """Equal for all runs of this slot, different for every other slot."""
         return f"{self.job_id}:{self.slot_no}"
@@ -246,6 +267,8 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
     hold: Hold
     error: str
     delay: timedelta
+    final: bool = False
+    """Whether the job is dead now, whatever its attempts: its row cannot be run."""
 
 
 class Release(Struct, frozen=True, kw_only=True, gc=False):

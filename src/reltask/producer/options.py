@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 from msgspec import Struct
 
 from reltask.errors import ArgumentsError, DeclarationError, UsageError
 from reltask.model.duration import format_duration
+from reltask.model.job import EARLIEST, LATEST
 from reltask.model.pace import SHORTEST
 from reltask.model.schedule import Schedule
 from reltask.model.task import PRIORITIES, check_number, check_text
 
-EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-LATEST = datetime(9000, 1, 1, tzinfo=UTC)
-"""Times from EARLIEST to before LATEST can be stored. In any zone, and with the longest duration
-added, they are still valid in Python: a row that cannot be read would stop every worker."""
 _LONGEST_NAME = 400
 
 

@@ -145,6 +145,10 @@ class Executor:
         if run.stop_reason is not None:
             self._end_unbegun(run, Ended(outcome=Outcome.RELEASED, error=f"not begun: {run.stop_detail}"))
             return
+        fault = run.claim.fault
+        if fault is not None:
+            self._end_unbegun(run, Ended(outcome=Outcome.FAILED, error=fault, delay=timedelta(0), final=True))
+            return
         try:
             if run.claim.schedule is not None and _is_missed(run.claim, run.claim.schedule):
                 self._end_unbegun(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))

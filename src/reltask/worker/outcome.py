@@ -22,7 +22,7 @@ from msgspec import Struct
 from reltask.errors import Cancel, LockLost, Retry, Snooze, Stopped
 from reltask.model import backoff, schedule
 from reltask.model.arguments import encode_json
-from reltask.model.job import SLOT_ENDINGS, Claim, Completion, Failure, Outcome, Release, Settlement
+from reltask.model.job import LATEST, SLOT_ENDINGS, Claim, Completion, Failure, Outcome, Release, Settlement
 from reltask.model.task import TaskDefinition
 from reltask.worker.process import ChildFailed, Unkept
 from reltask.worker.run import Run, StopReason, not_run
@@ -39,6 +39,8 @@ class Ended(Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
     delay: timedelta | None = None
     """Chosen by the task; None: the task's backoff."""
+    final: bool = False
+    """Whether a failure makes the job dead at once."""
     not_stored: str | None = None
     """Why the return value could not be stored, although the slot succeeded."""
 
@@ -112,10 +114,8 @@ def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Set
         return complete(run, ended, now)
     if ended.outcome is Outcome.FAILED:
         delay = retry_delay(run.claim, run.task, rng) if ended.delay is None else ended.delay
-        return Failure(hold=run.hold, error=ended.error or "", delay=delay)
-    if (
-        ended.outcome is Outcome.ABANDONED and run.starved
-    ):  # it may have starved its own worker: it must reach its limit
+        return Failure(hold=run.hold, error=ended.error or "", delay=delay, final=ended.final)
+    if ended.outcome is Outcome.ABANDONED and run.starved:  # else a job that starves its worker never reaches its limit
         delay = retry_delay(run.claim, run.task, rng)
         return Release(hold=run.hold, outcome=ended.outcome, error=ended.error, delay=delay, counted=True)
     return Release(hold=run.hold, outcome=ended.outcome, error=ended.error, delay=ended.delay)
@@ -129,6 +129,8 @@ def complete(run: Run, ended: Ended, now: float) -> Completion:
         return end
     rule = read_schedule(run.redeclared or claim.schedule)
     following = schedule.next_slot(rule, nominal=claim.nominal, started=claim.slot_started_at, finished=run.now(now))
+    if following.at >= LATEST:
+        raise OverflowError(f"The next slot would be after the year {LATEST.year - 1}.")
     return msgspec.structs.replace(end, next_run_time=following.at, skipped=following.skipped)
 
 

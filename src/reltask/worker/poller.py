@@ -166,13 +166,19 @@ class Poller(Service):
             else:
                 self._beater.claim_unanswered(token, may_land_for=self._lock_timeout.total_seconds())
             raise
-        runs = self._watch(answer, sent_at)
+        try:
+            runs = self._watch(answer, sent_at)
+        except Exception:
+            self._beater.claim_unanswered(token, may_land_for=0.0)  # no run has these claims: they are released
+            raise
         self._beater.claim_answered(token)
-        self._rate(answer)
-        self._plan_next_look(answer, plan, len(runs))
-        if runs and self._wanted(events.JobsClaimed, ""):
-            self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=plan.limit))
-        self._begin(runs)
+        try:
+            self._rate(answer)
+            self._plan_next_look(answer, plan, len(runs))
+            if runs and self._wanted(events.JobsClaimed, ""):
+                self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=plan.limit))
+        finally:  # whatever has failed, a claimed job must not wait
+            self._begin(runs)
         return len(runs)
 
     def _begin(self, runs: Sequence[Run]) -> None:

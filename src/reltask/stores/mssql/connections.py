@@ -48,7 +48,7 @@ from reltask.errors import ReltaskError, TransientError
 from reltask.stores.entra import Tokens
 from reltask.stores.mssql.driver import mssql_python
 from reltask.stores.mssql.error_numbers import LOST
-from reltask.stores.mssql.errors import answered, quotable, statement_failed
+from reltask.stores.mssql.errors import answered, quotable, statement_failed, unread
 from reltask.stores.mssql.url import Target, connect
 from reltask.stores.mssql.values import Row, aware
 from reltask.stores.statement import Statement
@@ -84,6 +84,14 @@ class AnsweredError(Exception):
         super().__init__(number, text)
         self.number = number
         self.text = text
+
+
+class UnreadError(Exception):
+    """The driver's error while it read the answer of a batch that had been executed."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(type(error).__name__)
+        self.error = error
 
 
 class ThreadedConnection:
@@ -285,13 +293,21 @@ def fetch(connection: Any, statement: Statement, columns: dict[str, object]) -> 
             cursor.execute(statement.text, arguments)
         else:
             cursor.execute(statement.text)
-        rows = []
-        for rows in results(cursor):
-            if rows and "error_number" in rows[0]:
-                raise AnsweredError(rows[0]["error_number"], rows[0]["error_message"] or "")
-        return [{name: aware(value) for name, value in row.items()} for row in rows]
+        return _last_rows(cursor)
     finally:
         _let_go(cursor)
+
+
+def _last_rows(cursor: Any) -> list[Row]:
+    """The rows of the last result set, or the error that the batch caught. The batch has been executed by now."""
+    try:
+        answers = list(results(cursor))
+    except Exception as error:  # noqa: BLE001 - the driver may raise anything while it makes Python values
+        raise UnreadError(error) from None
+    for rows in answers:
+        if rows and "error_number" in rows[0]:
+            raise AnsweredError(rows[0]["error_number"], rows[0]["error_message"] or "")
+    return [{name: aware(value) for name, value in row.items()} for row in answers[-1]] if answers else []
 
 
 def results(cursor: Any) -> Iterator[list[Row]]:
@@ -310,12 +326,14 @@ def failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
         return error
     if isinstance(error, AnsweredError):
         return answered(error.number, error.text, verb=verb, writes=writes)
+    if isinstance(error, UnreadError):
+        return unread(error.error, verb=verb, writes=writes)
     return statement_failed(error, verb=verb, writes=writes)
 
 
 def cause(error: BaseException) -> BaseException | None:
     """The cause to chain to a raised error, without the statement's arguments, which must not be logged."""
-    return None if isinstance(error, AnsweredError) else quotable(error)
+    return None if isinstance(error, AnsweredError | UnreadError) else quotable(error)
 
 
 def _type(value: object) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
                       before sending            while a statement was running
     refused, timeout  TransientError            read: TransientError     write: AmbiguousError
     an error answer   by its number             by its number; one that ends the connection: like a lost answer
+    of the driver     PermanentError            after the statement was executed: like a lost answer
 
 mssql-python reports neither the number nor the SQLSTATE of an error. So statements catch their own errors on the server
 and return ERROR_NUMBER() with ERROR_MESSAGE(): `answered`. An error that cannot be caught there, because the connection
@@ -133,6 +134,12 @@ def statement_failed(error: BaseException, *, verb: str, writes: bool) -> Reltas
     return _by_state(said.state)(
         f"{verb}: {type(error).__name__} from the driver; its text may quote arguments and is withheld."
     )
+
+
+def unread(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
+    """A statement that was executed, and whose answer could not be read: a write may have been applied."""
+    known = statement_failed(error, verb=verb, writes=writes)
+    return AmbiguousError(str(known)) if writes and type(known) is PermanentError else known
 
 
 def missing_schema() -> SchemaError:

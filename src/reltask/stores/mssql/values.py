@@ -184,8 +184,7 @@ def completions(given: Iterable[Completion]) -> Columns:
 
 def failures(given: Iterable[Failure]) -> Columns:
     """As fail_jobs.sql wants them."""
-    rows = [{**hold(one.hold), "error": text(one.error), "delay": length(one.delay)} for one in given]
-    return {"failures": batch(rows)}
+    return {"failures": batch(map(_failure, given))}
 
 
 def releases(given: Iterable[Release]) -> Columns:
@@ -202,6 +201,15 @@ def _completion(given: Completion) -> Columns:
         "next_run_time": written(given.next_run_time),
         "skipped": [written(nominal) for nominal in given.skipped],
         "skipped_count": len(given.skipped),
+    }
+
+
+def _failure(given: Failure) -> Columns:
+    return {
+        **hold(given.hold),
+        "error": text(given.error),
+        "delay": length(given.delay),
+        "final": int(given.final),
     }
 
 

@@ -3,6 +3,10 @@
                       before sending            while a statement was running
     refused, timeout  TransientError            read: TransientError     write: AmbiguousError
     an error answer   by SQLSTATE, below        by SQLSTATE, below
+    of the driver     PermanentError            read: PermanentError     write: AmbiguousError
+
+The driver checks its state and encodes the values before it sends anything: then it raises InterfaceError, or an error
+of class 22. Any other exception of its own means that it could not read the answer: the statement was applied.
 
 An error answer means that the transaction was rolled back. The exceptions are errors that end the *connection* (08…,
 57P01, 57P02): the statement may have been committed just before.
@@ -125,9 +129,10 @@ def statement_failed(error: BaseException, *, verb: str, writes: bool) -> Reltas
         return _answered(error, writes=writes)
     if isinstance(error, asyncpg.InterfaceError) and "connection is closed" in str(error):
         return TransientError(f"{verb}: the connection was closed before the statement was sent.")
-    return PermanentError(
-        f"{verb}: {type(error).__name__} from the driver; its text may quote arguments and is withheld."
-    )
+    withheld = f"{verb}: {type(error).__name__} from the driver; its text may quote arguments and is withheld."
+    if writes and not isinstance(error, asyncpg.InterfaceError):
+        return AmbiguousError(withheld)
+    return PermanentError(withheld)
 
 
 def quotable(error: BaseException) -> BaseException | None:

@@ -325,6 +325,7 @@ class PostgresStore(MaintenanceVerbs):
         """Send once. A failure to connect means that nothing was applied."""
         (statement,) = load("postgres", verb, "numbered")
         given = {**columns, "now": self._now() if self._now else None}
+        arguments = [given[name] for name in statement.names]
         loop = asyncio.get_running_loop()
         started = loop.time()
         limit = self._options.call_timeout
@@ -333,7 +334,7 @@ class PostgresStore(MaintenanceVerbs):
                 left = None if limit is None else max(0.001, limit - (loop.time() - started))
                 rows: Rows = await connection.fetch(
                     statement.text,
-                    *[given[name] for name in statement.names],
+                    *arguments,
                     timeout=self._options.command_timeout if left is None else left,
                 )
                 return rows

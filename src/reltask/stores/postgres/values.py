@@ -120,6 +120,7 @@ def failures(given: Sequence[Failure]) -> Columns:
         **holds([failure.hold for failure in given]),
         "errors": [storable(failure.error) for failure in given],
         "delays": [failure.delay for failure in given],
+        "finals": optional([failure.final or None for failure in given]),
     }
 
 

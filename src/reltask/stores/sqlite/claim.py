@@ -41,7 +41,7 @@ class _Sight(Struct, frozen=True):
 
     @property
     def due_lanes(self) -> list[sqlite3.Row]:
-        return [lane for lane in self.lanes if lane["due_at"] <= self.now]
+        return [lane for lane in self.lanes if lane["is_due"]]
 
 
 def claim_jobs(session: Session, request: ClaimRequest) -> ClaimAnswer:
@@ -100,11 +100,11 @@ def _take(transaction: FileTransaction, request: ClaimRequest, seen: _Sight) -> 
 
 def _answer(claims: list[Claim], seen: _Sight) -> ClaimAnswer:
     """With room left, all that was due has been taken; without, the worker asks again when it has room."""
-    later = [lane["later"] for lane in seen.lanes if lane["later"] is not None]
+    later = [values.moment(lane["later"]) for lane in seen.lanes if lane["later"] is not None]
     return ClaimAnswer(
         claims=claims,
         now=values.moment(seen.now),
-        next_due=values.optional_moment(min(later, default=None)),
+        next_due=min(later, default=None),
         next_expiry=values.optional_moment(seen.next_expiry),
     )
 

@@ -31,7 +31,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from reltask.errors import SettingsError
-from reltask.stores.sqlite.errors import classify, is_busy
+from reltask.stores.sqlite.errors import classify, is_busy, unbindable
 from reltask.stores.sqlite.values import micros
 from reltask.stores.statement import Statement, load
 
@@ -149,6 +149,8 @@ class Session:
             return self.patiently(transact)
         except sqlite3.Error as error:
             raise classify(error, self.path, committing=committing) from error
+        except OverflowError:  # of the driver: a number that SQLite cannot hold
+            raise unbindable(self.path) from None
 
     def read_now(self, connection: sqlite3.Connection) -> int:
         """The time, by the host's clock or by the test's."""

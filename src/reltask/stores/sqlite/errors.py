@@ -7,8 +7,10 @@
     CANTOPEN, READONLY,   permissions of the file or directory         AccessRefused
     PERM, AUTH
     NOTADB, CORRUPT, …    waiting would not help                       PermanentError
+    OverflowError         a number that SQLite cannot hold             PermanentError
 
-Nothing else can be ambiguous: there is no network between a statement and its answer.
+Nothing else can be ambiguous: there is no network between a statement and its answer, and whatever a verb raises before
+its commit rolls it back. A row's values are read before the commit.
 """
 
 from __future__ import annotations
@@ -60,6 +62,11 @@ def classify(error: sqlite3.Error, path: str, *, committing: bool = False) -> Da
     if name in _REFUSED:
         return AccessRefused(message, remedy=_REFUSED[name])
     return PermanentError(message, remedy=_PERMANENT.get(name, ""))
+
+
+def unbindable(path: str) -> DatabaseError:
+    """The driver cannot bind a number; nothing was applied. Its text is withheld, as it may quote the number."""
+    return PermanentError(f"SQLite file {path}: a number is too large for a column.")
 
 
 def is_busy(error: sqlite3.Error) -> bool:

@@ -17,6 +17,8 @@ import msgspec
 from reltask.errors import UsageError
 from reltask.model.audit import Break, BreakKind, LossCount, Wait
 from reltask.model.job import (
+    LATEST,
+    UNREADABLE,
     Claim,
     Completion,
     Declared,
@@ -45,8 +47,13 @@ def micros(moment: datetime) -> int:
 
 
 def moment(stored: int) -> datetime:
-    """A stored time, in UTC."""
-    return _EPOCH + stored * _MICROSECOND
+    """A stored time, in UTC. A column may hold anything: what is no time is read as UNREADABLE or LATEST."""
+    try:
+        return _EPOCH + stored * _MICROSECOND
+    except OverflowError:
+        return UNREADABLE if stored < 0 else LATEST
+    except TypeError:  # text, which SQLite sorts after every number
+        return LATEST
 
 
 def optional_micros(value: datetime | None) -> int | None:
@@ -128,6 +135,7 @@ def failure_row(failure: Failure) -> dict[str, object]:
         "fence": failure.hold.fence,
         "error": text(failure.error),
         "delay": length(failure.delay),
+        "final": failure.final,
     }
 
 

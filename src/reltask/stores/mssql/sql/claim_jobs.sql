@@ -15,6 +15,10 @@
 --
 -- A job whose last two runs were lost is isolated. With :isolated = 1 at most one of them is
 -- claimed, in its order of priority and due time among the others; with 0, none.
+--
+-- A lock timeout that no constraint has refused must not make the batch fail. Outside of 1 ms to
+-- 100 years it is claimed with the worker's own, and is answered as 1 ms more than 100 years: the
+-- worker fails such a job.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -28,7 +32,8 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @lock_timeout_ms bigint = :lock_timeout_ms,
         @isolated bit = :isolated,
         @alive_for bigint = :alive_for;
-DECLARE @next_due datetime2(6),
+DECLARE @longest_ms bigint = 3155760000000,
+        @next_due datetime2(6),
         @next_expiry datetime2(6),
         @room int = @limit,
         @nth int = 0,
@@ -146,28 +151,30 @@ BEGIN TRY
                 ClaimToken = @token,
                 LockedAt = @now,
                 HeartbeatAt = @now,
-                ClaimTimeoutMs = COALESCE(
-                    LockTimeoutMs,
-                    NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
-                    @lock_timeout_ms
-                ),
-                LockExpiresAt = DATEADD(
-                    MILLISECOND,
-                    COALESCE(
+                ClaimTimeoutMs = CASE
+                    WHEN LockTimeoutMs NOT BETWEEN 1 AND @longest_ms
+                      OR LockTimeoutMinutes NOT BETWEEN 0 AND @longest_ms / 60000
+                    THEN @longest_ms + 1
+                    ELSE COALESCE(
                         LockTimeoutMs,
                         NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
                         @lock_timeout_ms
-                    ) % 60000,
-                    DATEADD(
-                        MINUTE,
-                        COALESCE(
-                            LockTimeoutMs,
-                            NULLIF(LockTimeoutMinutes, 0) * CAST(60000 AS bigint),
-                            @lock_timeout_ms
-                        ) / 60000,
-                        @now
                     )
-                ),
+                END,
+                LockExpiresAt = CASE
+                    WHEN LockTimeoutMs BETWEEN 1 AND @longest_ms
+                    THEN DATEADD(
+                        MILLISECOND, LockTimeoutMs % 60000,
+                        DATEADD(MINUTE, LockTimeoutMs / 60000, @now)
+                    )
+                    WHEN LockTimeoutMs IS NULL
+                      AND LockTimeoutMinutes BETWEEN 1 AND @longest_ms / 60000
+                    THEN DATEADD(MINUTE, LockTimeoutMinutes, @now)
+                    ELSE DATEADD(
+                        MILLISECOND, @lock_timeout_ms % 60000,
+                        DATEADD(MINUTE, @lock_timeout_ms / 60000, @now)
+                    )
+                END,
                 Fence = Fence + 1,
                 Attempt = Attempt + 1,
                 SlotStartedAt = COALESCE(SlotStartedAt, @now),

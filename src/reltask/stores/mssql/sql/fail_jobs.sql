@@ -18,6 +18,7 @@ DECLARE @given TABLE (
     Fence    bigint           NOT NULL,
     Error    nvarchar(max)    NULL,
     RetryAt  datetime2(6)     NOT NULL,
+    Final    bit              NOT NULL,
     PRIMARY KEY (Id, Fence)
 );
 DECLARE @held TABLE (
@@ -27,14 +28,16 @@ DECLARE @held TABLE (
 );
 
 BEGIN TRY
-    INSERT INTO @given (Id, Fence, Error, RetryAt)
+    INSERT INTO @given (Id, Fence, Error, RetryAt, Final)
     SELECT one.id, one.fence, one.error,
-           DATEADD(MICROSECOND, one.delay % 60000000, DATEADD(MINUTE, one.delay / 60000000, @now))
+           DATEADD(MICROSECOND, one.delay % 60000000, DATEADD(MINUTE, one.delay / 60000000, @now)),
+           one.final
     FROM OPENJSON(@failures) WITH (
         id    uniqueidentifier '$.id',
         fence bigint           '$.fence',
         error nvarchar(max)    '$.error',
-        delay bigint           '$.delay'
+        delay bigint           '$.delay',
+        final bit              '$.final'
     ) AS one;
 
     -- Babelfish does not decode the escapes of JSON strings.
@@ -57,7 +60,8 @@ BEGIN TRY
     SET @locked = @@ROWCOUNT;
 
     INSERT INTO @held (Id, Fence, Dead)
-    SELECT job.Id, job.Fence, CASE WHEN job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END
+    SELECT job.Id, job.Fence,
+           CASE WHEN given.Final = 1 OR job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END
     FROM @given AS given
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
@@ -75,7 +79,7 @@ BEGIN TRY
 
     UPDATE job
     SET NotBefore = given.RetryAt,
-        DeadAt = CASE WHEN job.Attempt >= job.MaxAttempts THEN @now END,
+        DeadAt = CASE WHEN held.Dead = 1 THEN @now END,
         Losses = 0,
         Isolated = 0,
         LockedBy = NULL,

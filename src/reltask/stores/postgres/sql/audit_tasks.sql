@@ -58,7 +58,8 @@ lateness as materialized (
                within group (order by extract(epoch from claimed_at - due_at)::double precision)
                as seconds
     from reltask.runs
-    where attempt = 1 and claimed_at is not null and (:task::text is null or task = :task::text)
+    where attempt = 1 and claimed_at is not null and due_at > '-infinity'
+      and (:task::text is null or task = :task::text)
     group by task
 )
 

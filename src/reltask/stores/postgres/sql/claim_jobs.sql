@@ -15,6 +15,10 @@
 --
 -- A job whose last two runs were lost is isolated. With :isolated at most one of them is claimed,
 -- in its order of priority and due time among the others; without it, none.
+--
+-- A lock timeout that no constraint has refused must not make the statement fail. Outside of 1 ms
+-- to 100 years it is claimed with the worker's own, and is answered as 1 ms more than 100 years:
+-- the worker fails such a job.
 
 with recursive
 parameters as materialized (
@@ -95,9 +99,12 @@ claimed as (
         claim_token = :token::uuid,
         locked_at = parameters.now,
         heartbeat_at = parameters.now,
-        claim_timeout_ms = coalesce(job.lock_timeout_ms, :lock_timeout_ms::bigint),
+        claim_timeout_ms = case when job.lock_timeout_ms not between 1 and 3155760000000
+                                then 3155760000001
+                                else coalesce(job.lock_timeout_ms, :lock_timeout_ms::bigint) end,
         lock_expires_at = parameters.now
-            + coalesce(job.lock_timeout_ms, :lock_timeout_ms::bigint) * interval '1 millisecond',
+            + case when job.lock_timeout_ms between 1 and 3155760000000 then job.lock_timeout_ms
+                   else :lock_timeout_ms::bigint end * interval '1 millisecond',
         fence = job.fence + 1,
         attempt = job.attempt + 1,
         slot_started_at = coalesce(job.slot_started_at, parameters.now),

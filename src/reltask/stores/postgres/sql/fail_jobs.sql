@@ -3,6 +3,7 @@
 --               written, and is missing from the result.
 -- Lock order    Rows by ascending id. Waits for a locked row, then checks it again.
 -- Returns       One row per accepted failure: id, fence, and whether the job is now dead.
+-- Parameters    With a value in finals that is true, the job is dead whatever its attempts.
 -- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, primary-key
 --               lookup, delay in seconds.
 
@@ -14,12 +15,14 @@ parameters as materialized (
 held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
            job.next_run_time, job.due_at, job.locked_at,
-           coalesce(job.attempt >= job.max_attempts, false) as dead, given.error, given.delay
+           coalesce(given.final or job.attempt >= job.max_attempts, false) as dead,
+           given.error, given.delay
     from (
         select *
         from unnest(
-            :ids::uuid[], :fences::bigint[], :errors::text[], :delays::interval[]
-        ) as one (id, fence, error, delay)
+            :ids::uuid[], :fences::bigint[], :errors::text[], :delays::interval[],
+            :finals::boolean[]
+        ) as one (id, fence, error, delay, final)
         order by id
     ) as given
     cross join lateral (

@@ -68,7 +68,9 @@ counted as materialized (
     cross join lateral (
         select greatest(extract(epoch from run.finished_at - run.claimed_at), 0)::double precision
                    as seconds,
-               greatest(extract(epoch from run.claimed_at - run.due_at), 0)::double precision
+               greatest(
+                   extract(epoch from run.claimed_at - nullif(run.due_at, '-infinity')), 0
+               )::double precision
                    as late
     ) as length
     where (:term::bigint is null or exists (select from leader))

@@ -55,7 +55,7 @@ lane (head) as (
     join reltask_jobs as this on this.rowid = lane.head
 )
 
-select jobs.isolated, jobs.queue, jobs.task, jobs.priority, jobs.due_at,
+select jobs.isolated, jobs.queue, jobs.task, jobs.priority, jobs.due_at <= :now as is_due,
        case when jobs.due_at > :now then jobs.due_at else (
            select min(future.due_at)
            from reltask_jobs as future
@@ -87,14 +87,19 @@ where isolated = :isolated and queue = :queue and task = :task and priority = :p
 order by due_at
 limit :room;
 
--- The claim itself.
+-- The claim itself. A lock timeout outside of 1 ms to 100 years, which no constraint has refused,
+-- is claimed with the worker's own, and is answered as 1 ms more than 100 years: the worker fails
+-- such a job.
 update reltask_jobs
 set locked_by = :worker,
     claim_token = :token,
     locked_at = :now,
     heartbeat_at = :now,
-    claim_timeout_ms = coalesce(lock_timeout_ms, :lock_timeout_ms),
-    lock_expires_at = :now + coalesce(lock_timeout_ms, :lock_timeout_ms) * 1000,
+    claim_timeout_ms = case when lock_timeout_ms not between 1 and 3155760000000
+                            then 3155760000001
+                            else coalesce(lock_timeout_ms, :lock_timeout_ms) end,
+    lock_expires_at = :now + 1000 * case when lock_timeout_ms between 1 and 3155760000000
+                                         then lock_timeout_ms else :lock_timeout_ms end,
     fence = fence + 1,
     attempt = attempt + 1,
     slot_started_at = coalesce(slot_started_at, :now),

@@ -29,13 +29,14 @@ with
 batch as (
     select json_extract(value, '$.id') as id,
            json_extract(value, '$.fence') as fence,
-           json_extract(value, '$.delay') as delay
+           json_extract(value, '$.delay') as delay,
+           json_extract(value, '$.final') as final
     from json_each(:failures)
 )
 
 update reltask_jobs
 set not_before = :now + batch.delay,
-    dead_at = case when attempt >= max_attempts then :now end,
+    dead_at = case when batch.final or attempt >= max_attempts then :now end,
     losses = 0,
     isolated = 0,
     locked_by = null,
