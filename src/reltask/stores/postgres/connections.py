@@ -281,4 +281,7 @@ def to_payload(due_at: datetime | None) -> str:
 
 def from_payload(payload: str) -> datetime | None:
     """The time that a signal names. A payload that cannot be read means now: an extra look is harmless."""
-    return _EPOCH + timedelta(microseconds=int(payload)) if payload.isascii() and payload.isdigit() else None
+    try:
+        return _EPOCH + timedelta(microseconds=int(payload))
+    except (ValueError, OverflowError):
+        return None
