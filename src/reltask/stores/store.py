@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from reltask.errors import UsageError
 from reltask.model.audit import Break, LossCount, TaskCount, Wait
 from reltask.model.doctor import Facts
 from reltask.model.job import (
@@ -45,8 +46,21 @@ BATCH = 1_000
 """The most rows that a verb takes at once; callers split. Only `enqueue_jobs` may take more: `bulk`."""
 
 
+def ended_inside() -> UsageError:
+    """A statement of the user's has ended the transaction of a block: it must complete nothing."""
+    return UsageError(
+        "The block's transaction was ended inside the block, so its writes cannot commit with the completion.",
+        remedy="Do not commit or roll back inside the block: leaving it commits, an exception rolls back. "
+        "To undo a part, use a savepoint.",
+    )
+
+
 class Transaction(Protocol):
-    """A task's own writes, committed together with its completion or not at all."""
+    """A task's own writes, committed together with its completion or not at all.
+
+    If a statement of the user's ends the transaction, `ended_inside` is raised: at once where that can
+    be seen, and else before anything is completed.
+    """
 
     @property
     def connection(self) -> Any:

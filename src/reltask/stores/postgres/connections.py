@@ -1,14 +1,17 @@
 """Connections to PostgreSQL, the pool of a store, and its signals.
 
 A connection is kept while it works. The last one given back is the next one taken, so a worker with
-little to do needs only one. There is no RESET and no ping between uses. A broken connection is
-dropped, and the next use makes a new one. The first one also LISTENs, while there is a listener:
+little to do needs only one. There is no ping between uses. A broken connection is dropped, and the
+next use makes a new one. The first one also LISTENs, while there is a listener:
 
     take ──► idle[-1] ──► statement ──► idle.append        one connection idles and listens
                  │             └─ failed: terminate        it breaks: wake the worker; its next statement
                  └─ none: connect (at most `pool_size`)    connects again, listens again, wakes once more
 
 A connection that is in use when its store is closed is closed when it is given back.
+
+The connections of tasks are for the users' own statements (`plain`). Each is reset when it is given
+back, in one round trip: no setting, lock or table of one task reaches the next.
 
 A store sends at most one signal per 10 ms, and never drops the last one of a burst.
 
@@ -40,6 +43,7 @@ from reltask.stores.entra import Tokens, postgres_tokens
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
 from reltask.stores.postgres.url import read_url
+from reltask.stores.statement import read_sql
 from reltask.stores.store import LeaseWake, Wake
 
 CHANNEL = "reltask"
@@ -82,6 +86,13 @@ def _session(options: PostgresOptions) -> dict[str, str]:
     }
 
 
+class TaskConnection(asyncpg.Connection):  # type: ignore[misc] # the driver has no types
+    """A connection for a task's own statements."""
+
+    def get_reset_query(self) -> str:
+        return read_sql("postgres", "reset_session")
+
+
 async def connect(
     url: str, options: PostgresOptions, *, plain: bool = False, settings: Mapping[str, str] | None = None
 ) -> asyncpg.Connection:
@@ -90,6 +101,8 @@ async def connect(
     session = {"application_name": options.application_name} if plain else _session(options)
     session.update(settings or {})
     arguments: dict[str, Any] = {"statement_cache_size": 0} if target.pgbouncer else {"server_settings": session}
+    if plain and not target.pgbouncer:  # a pooler's session belongs to the pooler
+        arguments["connection_class"] = TaskConnection
     if target.entra:
         tokens = options.tokens or postgres_tokens()
         arguments["password"] = partial(tokens.fetch_async, options.connect_timeout * TOKEN_SHARE)
@@ -98,7 +111,7 @@ async def connect(
             target.dsn,
             ssl=target.tls_context(),
             timeout=options.connect_timeout,
-            command_timeout=options.command_timeout,
+            command_timeout=None if plain else options.command_timeout,  # a task's are limited by its lock timeout
             max_cached_statement_lifetime=0,
             **arguments,
         )
@@ -131,6 +144,11 @@ class Connections:
         self._listeners: list[Listener] = []
         self._listening: asyncpg.Connection | None = None
 
+    @property
+    def command_timeout(self) -> float:
+        """Seconds for one of reltask's own statements."""
+        return self._options.command_timeout
+
     @asynccontextmanager
     async def take(self) -> AsyncIterator[asyncpg.Connection]:
         """A connection for one statement. After an error it is closed only if it may be broken."""
@@ -154,7 +172,10 @@ class Connections:
 
     async def _give_back(self, connection: asyncpg.Connection) -> None:
         """Keep it for the next statement; once the store is closed, close it."""
-        if self._closed:
+        is_task = type(connection) is TaskConnection  # isinstance() is true for every connection of this driver
+        if is_task and not await _reset(connection, self.command_timeout):
+            connection.terminate()
+        elif self._closed:
             await _close(connection)
         else:
             self._idle.append(connection)
@@ -223,6 +244,18 @@ class Connections:
         finally:
             for connection in idle:  # left after a cancellation
                 connection.terminate()
+
+
+async def _reset(connection: asyncpg.Connection, limit: float) -> bool:
+    """Remove what a task has left in its session; False if that failed, so that it must not be used again."""
+    try:
+        await connection.reset(timeout=limit)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+        return False
+    except BaseException:
+        connection.terminate()
+        raise
+    return True
 
 
 async def _close(connection: asyncpg.Connection) -> None:
