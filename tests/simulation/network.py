@@ -118,7 +118,7 @@ class SimStore:
         """SQLite sends no signals."""
 
     @asynccontextmanager
-    async def listen(self, wake: Wake, lease: object = None) -> AsyncIterator[bool]:  # noqa: ARG002 - nothing to hear
+    async def listen(self, wake: Wake, lease: object = None, lost: object = None) -> AsyncIterator[bool]:  # noqa: ARG002 - nothing to hear
         yield False
 
     @asynccontextmanager

@@ -6,8 +6,8 @@ import asyncpg
 import pytest
 
 from reltask.errors import PermanentError, ReltaskError, TransientError
-from reltask.stores.postgres.connections import from_payload
 from reltask.stores.postgres.errors import statement_failed
+from reltask.stores.postgres.listening import from_payload
 
 
 @pytest.mark.parametrize(

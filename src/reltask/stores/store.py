@@ -42,6 +42,8 @@ Wake = Callable[[datetime | None], None]
 """Called with the time at which something becomes due; None: look now."""
 LeaseWake = Callable[[str | None], None]
 """Called with the name of a lease that was given back; None: look at all of them."""
+Lost = Callable[[str], None]
+"""Called with the reason when signals may not have arrived, and the store listens again."""
 BATCH = 1_000
 """The most rows that a verb takes at once; callers split. Only `enqueue_jobs` may take more: `bulk`."""
 
@@ -300,10 +302,14 @@ class Store(LeaseStore, Maintainable, Protocol):
         """
         ...
 
-    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
+    def listen(
+        self, wake: Wake, lease: LeaseWake | None = None, lost: Lost | None = None
+    ) -> AbstractAsyncContextManager[bool]:
         """Call `wake` at each signal while the block is open; yields False where the database has no signals.
 
-        `lease` is called at each signal about a lease, over the same connection.
+        `lease` is called at each signal about a lease, over the same connection. When that connection
+        is lost, silently or not, the store notices within seconds, calls `lost`, listens again, and
+        calls `wake`.
         """
         ...
 
