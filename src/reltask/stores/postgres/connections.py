@@ -44,7 +44,7 @@ from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
 from reltask.stores.postgres.listening import Listener, Listening, watch_socket
 from reltask.stores.postgres.url import read_url
-from reltask.stores.statement import read_sql
+from reltask.stores.statement import load_batch
 from reltask.stores.store import LeaseWake, Lost, Wake
 
 SERVER_SHARE = 0.8
@@ -90,7 +90,7 @@ class TaskConnection(asyncpg.Connection):  # type: ignore[misc] # the driver has
     """A connection for a task's own statements."""
 
     def get_reset_query(self) -> str:
-        return read_sql("postgres", "reset_session")
+        return load_batch("postgres", "reset_session", "numbered").text
 
 
 async def connect(
