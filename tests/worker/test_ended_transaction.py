@@ -10,7 +10,7 @@ import pytest
 
 from reltask import Context
 from reltask.errors import UsageError
-from tests.store.connections import ON_POSTGRES, ON_SQLITE, ConnectionKind, Sqlite3
+from tests.store.connections import ON_POSTGRES, ON_SQLITE, ConnectionKind
 from tests.store.user_database import UserDatabase, sqlite_url
 from tests.worker.test_borrowed_transaction import BorrowedConnection
 
@@ -19,9 +19,6 @@ ENDS = {"rollback": [], "commit": ["before"]}
 """Statements that end a transaction, and the notes that remain."""
 ENDS_AND_BEGINS = {"rollback; begin": [], "commit and chain": ["before"], "commit; begin": ["before"]}
 """The same, and another transaction is open afterwards."""
-
-ASKS_SQLITE = [kind for kind in ON_SQLITE if isinstance(kind, Sqlite3)]
-"""SQLAlchemy and Django say what they have begun, and do not ask SQLite."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -99,7 +96,7 @@ def test_savepoints_stay_allowed(database: UserDatabase) -> None:
     assert (database.notes(), database.outcomes()) == (["kept"], ["succeeded"])
 
 
-@pytest.mark.parametrize("kind", [*ASKS_SQLITE, *ON_POSTGRES], ids=repr)
+@pytest.mark.parametrize("kind", [*ON_SQLITE, *ON_POSTGRES], ids=repr)
 def test_block_on_a_user_s_connection_notices_too(
     request: pytest.FixtureRequest, tmp_path: Path, kind: ConnectionKind
 ) -> None:
