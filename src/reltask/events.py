@@ -178,6 +178,12 @@ class DatabaseBack(Event, frozen=True, kw_only=True):
     seconds: float
 
 
+class ListenerLost(Event, frozen=True, kw_only=True):
+    """The connection that hears the database's signals was lost; the worker looks for work and listens again."""
+
+    reason: str
+
+
 class CircuitChanged(Event, frozen=True, kw_only=True):
     """The breaker in front of the database opened, half-opened or closed."""
 

@@ -170,6 +170,9 @@ _LINES: dict[type[events.Event], LogLine] = {
     ),
     events.DatabaseBack: LogLine("database", INFO, lambda e: f"The database answers again after {e.seconds:.1f} s"),
     events.CircuitChanged: LogLine("database", WARNING, lambda e: f"The database's circuit breaker is {e.state}"),
+    events.ListenerLost: LogLine(
+        "database", WARNING, lambda e: f"The listener for signals was lost, {e.reason}; the worker listens again"
+    ),
 }
 
 

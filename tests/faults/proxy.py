@@ -4,6 +4,7 @@
            ◄── answers  ◄──                   black hole       nothing arrives, and no error is reported
                                               half-open        one direction only
                                               refuse, reset    connections are refused; open ones are reset
+                                              forget           open connections are dead, and look alive; new ones work
 
 What a black hole holds back is not lost but late, as on a real network: it arrives when the hole
 closes, even if its sender has given up. Two faults are aimed at one statement, so that its outcome
@@ -94,6 +95,7 @@ class Proxy:
         self.answers = asyncio.Event()
         self.throws_out = False
         self._links: set[Link] = set()
+        self._forgotten: set[Link] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
 
@@ -128,6 +130,10 @@ class Proxy:
     def black_hole(self) -> None:
         self._do(self._set)
 
+    def forget(self) -> None:
+        """Swallow everything on the open connections, and close none of them: as a firewall that lost its state."""
+        self._do(lambda: self._forgotten.update(self._links))
+
     def half_open(self, *, requests: bool) -> None:
         """Only requests arrive, or only answers do."""
         self._do(self._set, requests=requests, answers=not requests)
@@ -160,6 +166,9 @@ class Proxy:
         self.latency, self.throws_out = latency, throws_out
         for flow, is_open in ((self.requests, requests), (self.answers, answers)):
             flow.set() if is_open else flow.clear()
+
+    def has_forgotten(self, link: Link) -> bool:
+        return link in self._forgotten
 
     def _throw_out(self) -> None:
         for link in list(self._links):
@@ -255,6 +264,8 @@ class Link:
         with contextlib.suppress(OSError):
             while data := await self._from_client.read(65536):
                 await self._travel(self._proxy.requests)
+                if self._proxy.has_forgotten(self):
+                    continue
                 for message in self._client_side.feed(data):
                     await self._send(message)
         await self._travel(self._proxy.requests)  # the end of a connection does not cross a black hole either
@@ -285,6 +296,8 @@ class Link:
         with contextlib.suppress(OSError):
             while data := await self._from_server.read(65536):
                 await self._travel(self._proxy.answers)
+                if self._proxy.has_forgotten(self):
+                    continue
                 if self._aim is None:
                     self._to_client.write(data)
                 elif self._server_side.is_ready(data):

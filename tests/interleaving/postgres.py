@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -216,8 +216,11 @@ class _BoundTransaction(PostgresTransaction):
     """A task's transaction on the session's connection."""
 
     def __init__(self, session: PostgresSession, connection: asyncpg.Connection) -> None:
-        super().__init__(connection, None)
+        super().__init__(connection, None, timeout=timedelta(minutes=1), command_timeout=60.0)
         self._session = session
+
+    async def refuse_ended(self) -> None:
+        """The driver begins and ends the transactions, and no statement of a user's comes between."""
 
     async def verb(self, name: str, **columns: object) -> list[Any]:
         return await self._session.send(name, columns)

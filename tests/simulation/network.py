@@ -162,7 +162,7 @@ class SimStore:
             self._signals.send(due_at)
 
     @asynccontextmanager
-    async def listen(self, wake: Wake, lease: object = None) -> AsyncIterator[bool]:  # noqa: ARG002 - none is sent
+    async def listen(self, wake: Wake, **_others: object) -> AsyncIterator[bool]:
         with self._signals.heard_by(wake):
             yield self._signals.enabled
 

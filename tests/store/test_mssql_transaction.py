@@ -6,11 +6,12 @@ import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
-from reltask.errors import PermanentError, TransientError
-from reltask.model.job import NewJob
+from reltask.errors import PermanentError, TransientError, UsageError
+from reltask.model.job import Completion, Hold, NewJob
 from tests.mssql_server import VARIABLE
 from tests.store.store_harness import MssqlBackend, new_job
 
@@ -93,3 +94,16 @@ async def test_a_nested_transaction_left_open_is_an_error(store: MssqlStore) -> 
     with pytest.raises(PermanentError, match="begun inside the task's own"):
         await begin_inside(store)
     assert await names(store) == []
+
+
+@pytest.mark.parametrize("statement", ["COMMIT TRANSACTION", "ROLLBACK TRANSACTION"])
+async def test_a_transaction_that_the_user_ended_completes_nothing(store: MssqlStore, statement: str) -> None:
+    """The completion would be committed without the writes."""
+
+    async def complete() -> None:
+        async with store.transaction(timeout=PATIENCE) as writing:
+            await writing.execute(statement)
+            await writing.complete_job("w", Completion(hold=Hold(uuid4(), 1)))
+
+    with pytest.raises(UsageError, match="ended inside the block"):
+        await complete()

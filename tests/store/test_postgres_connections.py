@@ -22,7 +22,8 @@ from reltask.model.job import ClaimRequest, Completion, Hold, NewJob
 from reltask.producer.enqueue import insert_surely
 from reltask.resilience import Policy
 from reltask.stores.postgres import connections
-from reltask.stores.postgres.connections import PostgresOptions, Signals, from_payload, to_payload
+from reltask.stores.postgres.connections import PostgresOptions, Signals
+from reltask.stores.postgres.listening import from_payload, to_payload
 from reltask.stores.postgres.schema import check, migrate_postgres
 from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.postgres.url import read_url

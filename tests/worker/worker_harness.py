@@ -24,7 +24,7 @@ from reltask.model.job import ClaimAnswer, ClaimRequest
 from reltask.model.views import JobView, RunView
 from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.store import SqliteStore
-from reltask.stores.store import BATCH, LeaseWake, Store, Wake
+from reltask.stores.store import BATCH, LeaseWake, Lost, Store, Wake
 from reltask.testing import VirtualTime
 from tests.cluster.cluster import slowness
 
@@ -122,8 +122,8 @@ class FaultyStore:
     def dedicated(self, *, timeout: timedelta) -> Store:
         return cast("Store", FaultyStore(self._store.dedicated(timeout=timeout), self._faults))
 
-    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> Any:
-        return self._store.listen(wake, lease)
+    def listen(self, wake: Wake, lease: LeaseWake | None = None, lost: Lost | None = None) -> Any:
+        return self._store.listen(wake, lease, lost)
 
     async def close(self) -> None:
         await self._store.close()

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from reltask.errors import UsageError
 from reltask.model.audit import Break, LossCount, TaskCount, Wait
 from reltask.model.doctor import Facts
 from reltask.model.job import (
@@ -41,12 +42,27 @@ Wake = Callable[[datetime | None], None]
 """Called with the time at which something becomes due; None: look now."""
 LeaseWake = Callable[[str | None], None]
 """Called with the name of a lease that was given back; None: look at all of them."""
+Lost = Callable[[str], None]
+"""Called with the reason when signals may not have arrived, and the store listens again."""
 BATCH = 1_000
 """The most rows that a verb takes at once; callers split. Only `enqueue_jobs` may take more: `bulk`."""
 
 
+def ended_inside() -> UsageError:
+    """A statement of the user's has ended the transaction of a block: it must complete nothing."""
+    return UsageError(
+        "The block's transaction was ended inside the block, so its writes cannot commit with the completion.",
+        remedy="Do not commit or roll back inside the block: leaving it commits, an exception rolls back. "
+        "To undo a part, use a savepoint.",
+    )
+
+
 class Transaction(Protocol):
-    """A task's own writes, committed together with its completion or not at all."""
+    """A task's own writes, committed together with its completion or not at all.
+
+    If a statement of the user's ends the transaction, `ended_inside` is raised: at once where that can
+    be seen, and else before anything is completed.
+    """
 
     @property
     def connection(self) -> Any:
@@ -295,10 +311,14 @@ class Store(LeaseStore, Maintainable, Protocol):
         """
         ...
 
-    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
+    def listen(
+        self, wake: Wake, lease: LeaseWake | None = None, lost: Lost | None = None
+    ) -> AbstractAsyncContextManager[bool]:
         """Call `wake` at each signal while the block is open; yields False where the database has no signals.
 
-        `lease` is called at each signal about a lease, over the same connection.
+        `lease` is called at each signal about a lease, over the same connection. When that connection
+        is lost, silently or not, the store notices within seconds, calls `lost`, listens again, and
+        calls `wake`.
         """
         ...
 

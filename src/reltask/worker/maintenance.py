@@ -23,10 +23,11 @@ The idle cost can be computed. Statements per second of 200 idle workers with th
     beats          the leader, every 2 s             0.50
     tries          199 others, one every 2 s in all  0.50     (see `leader.py`)
     maintenance    2 / 30 s + 3 / 60 s + 1 / 600 s   0.12
-                                              total  4.45     at most 5, and only the first line grows with workers
+    signs of life  one listener, every 5 s           0.20     (PostgreSQL: see `stores/postgres/listening.py`)
+                                              total  4.65     at most 5, and only the first line grows with workers
 
-With `everyone` and `stealing` the last line is 200 times as large, 23.7, and there are no beats and
-tries: 27.0 in all. With `advisory` 199 others try every 10 s: 19.9, each over a new connection.
+With `everyone` and `stealing` the maintenance is 200 times as large, 23.7, and there are no beats and
+tries: 27.2 in all. With `advisory` 199 others try every 10 s: 19.9, each over a new connection.
 
 On SQLite a worker looks for work after every write to the file, and every beat is a write. So the
 lease lasts a minute there, with a beat every 12 s. Four idle workers then look every five seconds

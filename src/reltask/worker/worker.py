@@ -223,7 +223,12 @@ class Worker:
             )
         await self.store.register_worker(self._record())
         lease = None if self._maintenance is None else self._maintenance.hint
-        await self._listening.enter_async_context(self.store.listen(self._poller.signalled, lease=lease))
+        await self._listening.enter_async_context(
+            self.store.listen(self._poller.signalled, lease=lease, lost=self._listener_lost)
+        )
+
+    def _listener_lost(self, reason: str) -> None:
+        self._emit(events.ListenerLost(worker=self.id, reason=reason))
 
     async def _declare(self) -> Declaration:
         return await declare(

@@ -15,6 +15,7 @@ from typing import Any, Self
 from reltask.errors import AmbiguousError, SchemaError, UsageError
 from reltask.stores.borrowed.link import Answer, Link, is_ambiguous, is_missing_table
 from reltask.stores.statement import BY_POSITION, Statement, compile_statement
+from reltask.stores.store import ended_inside
 
 
 class BorrowedConnection(ABC):
@@ -96,7 +97,4 @@ class BorrowedConnection(ABC):
     def _refuse_ended(self) -> None:
         """Refuse to complete after a commit inside the block: those writes can no longer be rolled back."""
         if not self._link.is_open():
-            raise UsageError(
-                "The block's transaction was ended inside the block, so its writes cannot commit with the completion.",
-                remedy="Do not commit or roll back inside the block.",
-            )
+            raise ended_inside()

@@ -57,7 +57,7 @@ from reltask.stores.mssql.url import read_url
 from reltask.stores.mssql.values import Row
 from reltask.stores.settling import one_by_one
 from reltask.stores.statement import load_batch
-from reltask.stores.store import BATCH, LeaseWake, Wake
+from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
 from reltask.stores.verbs import VERBS
 
 S = TypeVar("S", bound=Settlement)
@@ -203,7 +203,12 @@ class MssqlStore(MaintenanceVerbs):
     async def signal_lease(self, name: str) -> None:
         """Nothing to send: candidates for a lease try at intervals."""
 
-    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:  # noqa: ARG002 - there are no signals
+    def listen(
+        self,
+        wake: Wake,  # noqa: ARG002 - there are no signals
+        lease: LeaseWake | None = None,  # noqa: ARG002
+        lost: Lost | None = None,  # noqa: ARG002
+    ) -> AbstractAsyncContextManager[bool]:
         return _silence()
 
     # Operators

@@ -7,6 +7,9 @@ SQL Server rolls the whole transaction back, and would commit each later stateme
     BEGIN ── write ── error ──► is it still open? ── yes: the user may go on
                                                   └─ no:  every further statement is refused with TransientError
 
+The user's own COMMIT or ROLLBACK would do the same. So before the completion the server is asked
+whether the transaction is still open; if not, nothing is completed.
+
 A broken connection is a TransientError, too: the server has rolled back. There is a limit for how
 long a statement may take and how long it may wait for a lock. There is none for how long a
 transaction may idle, because SQL Server has no such setting. Its locks end with its connection.
@@ -40,6 +43,7 @@ from reltask.stores.mssql.connections import (
 from reltask.stores.mssql.driver import mssql_python
 from reltask.stores.mssql.values import Row
 from reltask.stores.statement import Statement, compile_statement, load_batch
+from reltask.stores.store import ended_inside
 
 T = TypeVar("T")
 
@@ -114,6 +118,22 @@ class MssqlTransaction(Verbs):
             # Nothing of an open transaction is applied yet, even if the answer was lost.
             raise failed(error, verb=name, writes=False) from cause(error)
 
+    async def guard_job(self, worker: str, hold: Hold) -> bool:
+        await self._refuse_ended_inside()
+        return await super().guard_job(worker, hold)
+
+    async def complete_job(self, worker: str, completion: Completion) -> bool:
+        await self._refuse_ended_inside()
+        return await super().complete_job(worker, completion)
+
+    async def _refuse_ended_inside(self) -> None:
+        """Complete nothing after a COMMIT or ROLLBACK of the user's: the completion would be committed alone."""
+        self._refuse_ended()
+        if not await self._answers():
+            raise TransientError("transaction: the connection was lost; nothing of it was applied.")
+        if self._ended:
+            raise ended_inside()
+
     async def commit(self) -> None:
         self._refuse_ended()
         await send(self._threaded, "commit_transaction", self._patience, writes=True)
@@ -128,7 +148,7 @@ class MssqlTransaction(Verbs):
             raise TransientError("the transaction was rolled back by the server; nothing of it was applied.")
 
     async def _answers(self) -> bool:
-        """After an error: whether the connection works.
+        """Whether the connection works: asked after an error, and before the completion.
 
         Also records whether the transaction has ended.
         """

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from reltask.errors import UsageError
-from reltask.model.job import Completion, Hold
 from reltask.stores.borrowed.link import Link
 from reltask.stores.borrowed.transaction import BorrowedConnection
-from reltask.stores.postgres.transaction import Verbs, patience
+from reltask.stores.postgres.transaction import Verbs
 from reltask.stores.statement import load
 
 _READ_COMMITTED = "set transaction isolation level read committed"
@@ -26,7 +25,7 @@ class BorrowedPostgres(Verbs, BorrowedConnection):
 
     async def _begun(self, timeout: timedelta) -> None:
         await self._link.run(_READ_COMMITTED, None)
-        await self.verb("begin_transaction", timeout_ms=patience(timeout))
+        await self.begun(timeout)
 
     async def read_now(self) -> datetime:
         now = await super().read_now()
@@ -37,13 +36,9 @@ class BorrowedPostgres(Verbs, BorrowedConnection):
             )
         return now
 
-    async def guard_job(self, worker: str, hold: Hold) -> bool:
+    async def refuse_ended(self) -> None:
         self._refuse_ended()
-        return await super().guard_job(worker, hold)
-
-    async def complete_job(self, worker: str, completion: Completion) -> bool:
-        self._refuse_ended()
-        return await super().complete_job(worker, completion)
+        await super().refuse_ended()
 
     async def verb(self, name: str, **columns: object) -> list[Any]:
         (statement,) = load("postgres", name, self._link.style)

@@ -1,14 +1,17 @@
 """Connections to PostgreSQL, the pool of a store, and its signals.
 
 A connection is kept while it works. The last one given back is the next one taken, so a worker with
-little to do needs only one. There is no RESET and no ping between uses. A broken connection is
-dropped, and the next use makes a new one. The first one also LISTENs, while there is a listener:
+little to do needs only one. There is no ping between uses. A broken connection is dropped, and the
+next use makes a new one. The first one also LISTENs, while there is a listener:
 
     take ──► idle[-1] ──► statement ──► idle.append        one connection idles and listens
-                 │             └─ failed: terminate        it breaks: wake the worker; its next statement
-                 └─ none: connect (at most `pool_size`)    connects again, listens again, wakes once more
+                 │             └─ failed: terminate        it breaks: wake the worker, connect again,
+                 └─ none: connect (at most `pool_size`)    listen again, wake once more (`listening.py`)
 
 A connection that is in use when its store is closed is closed when it is given back.
+
+The connections of tasks are for the users' own statements (`plain`). Each is reset when it is given
+back, in one round trip: no setting, lock or table of one task reaches the next.
 
 A store sends at most one signal per 10 ms, and never drops the last one of a burst.
 
@@ -35,9 +38,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -46,11 +49,11 @@ from reltask.model.job import LATEST, UNREADABLE
 from reltask.stores.entra import Tokens, postgres_tokens
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
+from reltask.stores.postgres.listening import Listener, Listening, watch_socket
 from reltask.stores.postgres.url import read_url
-from reltask.stores.store import LeaseWake, Wake
+from reltask.stores.statement import load_batch
+from reltask.stores.store import LeaseWake, Lost, Wake
 
-CHANNEL = "reltask"
-LEASES_CHANNEL = "reltask_leases"
 SERVER_SHARE = 0.8
 """The server's timeout as a share of the client's."""
 TOKEN_SHARE = 0.5
@@ -60,6 +63,8 @@ GAP = 0.010
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_OF_POSTGRES = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+LISTEN_AGAIN = 5.0
+"""Seconds between two attempts to listen while the database cannot be reached."""
 
 
 class PostgresOptions(Struct, frozen=True, kw_only=True):
@@ -91,6 +96,13 @@ def _session(options: PostgresOptions) -> dict[str, str]:
     }
 
 
+class TaskConnection(asyncpg.Connection):  # type: ignore[misc] # the driver has no types
+    """A connection for a task's own statements."""
+
+    def get_reset_query(self) -> str:
+        return load_batch("postgres", "reset_session", "numbered").text
+
+
 async def connect(
     url: str, options: PostgresOptions, *, plain: bool = False, settings: Mapping[str, str] | None = None
 ) -> asyncpg.Connection:
@@ -99,6 +111,8 @@ async def connect(
     session = {"application_name": options.application_name} if plain else _session(options)
     session.update(settings or {})
     arguments: dict[str, Any] = {"statement_cache_size": 0} if target.pgbouncer else {"server_settings": session}
+    if plain and not target.pgbouncer:  # a pooler's session belongs to the pooler
+        arguments["connection_class"] = TaskConnection
     if target.entra:
         tokens = options.tokens or postgres_tokens()
         arguments["password"] = partial(tokens.fetch_async, options.connect_timeout * TOKEN_SHARE)
@@ -107,10 +121,11 @@ async def connect(
             target.dsn,
             ssl=target.tls_context(),
             timeout=options.connect_timeout,
-            command_timeout=options.command_timeout,
+            command_timeout=None if plain else options.command_timeout,  # a task's are limited by its lock timeout
             max_cached_statement_lifetime=0,
             **arguments,
         )
+        watch_socket(connection)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.TargetServerAttributeNotMatched) as error:
         raise target.mistake(error) or connection_failed(error, token=target.entra) from error
     except (ValueError, asyncpg.InterfaceError) as error:
@@ -136,13 +151,6 @@ def _from_wire(stored: tuple[int]) -> datetime:
         return UNREADABLE if stored[0] < 0 else LATEST
 
 
-class Listener(NamedTuple):
-    """A worker, or a candidate for a lease, that wants to be woken."""
-
-    wake: Wake
-    lease: LeaseWake | None
-
-
 class Connections:
     """The connections of one store."""
 
@@ -154,8 +162,12 @@ class Connections:
         self._idle: list[asyncpg.Connection] = []
         self._closed = False
         self._room = asyncio.Semaphore(options.pool_size)
-        self._listeners: list[Listener] = []
-        self._listening: asyncpg.Connection | None = None
+        self._listening = Listening()
+
+    @property
+    def command_timeout(self) -> float:
+        """Seconds for one of reltask's own statements."""
+        return self._options.command_timeout
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[asyncpg.Connection]:
@@ -167,8 +179,8 @@ class Connections:
             if connection is None or connection.is_closed():
                 connection = await connect(self._url, self._options, plain=self._plain)
             try:
-                if self._listeners and (self._listening is None or self._listening.is_closed()):
-                    await self._listen_on(connection)
+                if self._listening.is_missing:
+                    await self._listening.begin(connection)
                 yield connection
             except asyncpg.PostgresError as error:
                 await self._after_error(connection, error)
@@ -180,9 +192,13 @@ class Connections:
 
     async def _give_back(self, connection: asyncpg.Connection) -> None:
         """Keep it for the next statement; once the store is closed, close it."""
-        if self._closed:
+        is_task = type(connection) is TaskConnection  # isinstance() is true for every connection of this driver
+        if is_task and not await _reset(connection, self.command_timeout):
+            connection.terminate()
+        elif self._closed:
             await _close(connection)
         else:
+            self._listening.answered(connection)
             self._idle.append(connection)
 
     async def _after_error(self, connection: asyncpg.Connection, error: asyncpg.PostgresError) -> None:
@@ -194,61 +210,84 @@ class Connections:
             connection.terminate()
 
     @asynccontextmanager
-    async def listening(self, wake: Wake, lease: LeaseWake | None) -> AsyncIterator[bool]:
+    async def listening(self, wake: Wake, lease: LeaseWake | None, lost: Lost | None) -> AsyncIterator[bool]:
         """Call `wake` and `lease` at each notification; yields False where there are none."""
         if read_url(self._url).pgbouncer:
             yield False
             return
-        listener = Listener(wake, lease)
-        self._listeners.append(listener)
+        listener = Listener(wake, lease, lost)
+        self._listening.listeners.append(listener)
+        keeping: asyncio.Task[None] | None = None
         try:
             with suppress(TransientError):  # unavailable now: the next statement that succeeds also listens
                 async with self.take():
                     pass
+            keeping = asyncio.create_task(self._keep_listening(), name="listening")
             yield True
         finally:
-            self._listeners.remove(listener)  # the connection itself listens until it is closed
+            self._listening.listeners.remove(listener)  # the connection itself listens until it is closed
+            if keeping is not None:
+                keeping.cancel()
+                await asyncio.wait({keeping})
 
-    async def _listen_on(self, connection: asyncpg.Connection) -> None:
-        """Make this the listening connection. Signals may have been missed before, so wake once."""
-        self._listening = connection
-        try:
-            await connection.add_listener(CHANNEL, self._notified)
-            await connection.add_listener(LEASES_CHANNEL, self._lease_notified)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    async def _keep_listening(self) -> None:
+        """Listen again after a loss, and notice one that the driver does not see."""
+        while True:
+            if not self._listening.is_missing:
+                if await self._listening.too_quiet():
+                    await self._send_alive()
+                continue
+            try:
+                async with self.take():
+                    pass
+            except Exception:  # noqa: BLE001 - whatever it was, the store's next statement reports it
+                await asyncio.sleep(LISTEN_AGAIN)
+
+    async def _send_alive(self) -> None:
+        """Over the listening connection, unless a statement uses it: then its answer says as much."""
+        async with self._room:
+            connection = self._listening.connection
+            if connection is None or connection not in self._idle:
+                self._listening.postpone()
+                return
+            self._idle.remove(connection)
+            is_alive = False
+            try:
+                is_alive = await self._listening.send_alive(connection)
+            finally:
+                if not is_alive:
+                    self._terminate_all(connection)
+            if is_alive:
+                await self._give_back(connection)
+
+    def _terminate_all(self, unanswered: asyncpg.Connection) -> None:
+        """The idle connections, too: they took the same way, and the next statement would wait on one of them."""
+        for connection in (unanswered, *self._idle):
             connection.terminate()
-            raise connection_failed(error) from error
-        connection.add_termination_listener(self._wake_all)
-        self._wake_all()
-
-    def _notified(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
-        for listener in self._listeners:
-            listener.wake(from_payload(payload))
-
-    def _lease_notified(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
-        self._wake_lease(payload)
-
-    def _wake_all(self, *_: object) -> None:
-        """The listening connection was lost, or is new: signals may have been missed."""
-        for listener in self._listeners:
-            listener.wake(None)
-        self._wake_lease(None)
-
-    def _wake_lease(self, name: str | None) -> None:
-        for listener in self._listeners:
-            if listener.lease is not None:
-                listener.lease(name)
+        self._idle.clear()
 
     async def close(self) -> None:
         """Close every idle connection; one that is in use is closed when it is given back."""
         self._closed = True
-        idle, self._idle, self._listening = self._idle, [], None
+        idle, self._idle, self._listening.connection = self._idle, [], None
         try:
             while idle:
                 await _close(idle.pop())
         finally:
             for connection in idle:  # left after a cancellation
                 connection.terminate()
+
+
+async def _reset(connection: asyncpg.Connection, limit: float) -> bool:
+    """Remove what a task has left in its session; False if that failed, so that it must not be used again."""
+    try:
+        await connection.reset(timeout=limit)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+        return False
+    except BaseException:
+        connection.terminate()
+        raise
+    return True
 
 
 async def _close(connection: asyncpg.Connection) -> None:
@@ -298,13 +337,3 @@ class Signals:
         """
         if self._under_way:
             await asyncio.wait(self._under_way)
-
-
-def to_payload(due_at: datetime | None) -> str:
-    """The payload for a time: microseconds since 1970, or empty for now."""
-    return "" if due_at is None else str((due_at - _EPOCH) // timedelta(microseconds=1))
-
-
-def from_payload(payload: str) -> datetime | None:
-    """The time that a signal names. A payload that cannot be read means now: an extra look is harmless."""
-    return _EPOCH + timedelta(microseconds=int(payload)) if payload.isascii() and payload.isdigit() else None

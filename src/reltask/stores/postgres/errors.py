@@ -37,7 +37,6 @@ _DYING = frozenset({"57P01", "57P02"})
 
 _TRANSIENT = frozenset(
     {
-        "0A000",  # a prepared plan outdated by a migration: it is prepared again on the next connection
         "25006",  # read-only: a primary that has become a standby; the new primary will answer
         "25P03",  # idle-in-transaction timeout
         "40001",  # serialization failure
@@ -156,6 +155,8 @@ def _answered(error: asyncpg.PostgresError, *, writes: bool, remedies: Mapping[s
     if state.startswith("22"):
         return PermanentError(f"PostgreSQL refused a value ({type(error).__name__}, {state}).")
     text = f"PostgreSQL says: {error.args[0] if error.args else type(error).__name__} ({state})."
+    if isinstance(error, asyncpg.InvalidCachedStatementError):
+        return TransientError(text)  # outdated by a migration: it is prepared again on the next connection
     return _kind(state, writes=writes)(text, remedy=remedies.get(state, ""))
 
 

@@ -41,15 +41,16 @@ from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
-from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions, Signals, to_payload
+from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions, Signals
 from reltask.stores.postgres.errors import quotable, statement_failed
 from reltask.stores.postgres.examine import examine
+from reltask.stores.postgres.listening import to_payload
 from reltask.stores.postgres.maintenance import MaintenanceVerbs
 from reltask.stores.postgres.schema import check
 from reltask.stores.postgres.transaction import PostgresTransaction, transaction
 from reltask.stores.settling import one_by_one
 from reltask.stores.statement import load
-from reltask.stores.store import BATCH, LeaseWake, Wake
+from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
 from reltask.stores.verbs import VERBS
 
 S = TypeVar("S")
@@ -226,8 +227,10 @@ class PostgresStore(MaintenanceVerbs):
     async def _send_signal(self, due_at: datetime | None) -> None:
         await self._ask_quietly("signal", payload=to_payload(due_at))
 
-    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
-        return self._connections.listening(wake, lease)
+    def listen(
+        self, wake: Wake, lease: LeaseWake | None = None, lost: Lost | None = None
+    ) -> AbstractAsyncContextManager[bool]:
+        return self._connections.listening(wake, lease, lost)
 
     # Operators
 

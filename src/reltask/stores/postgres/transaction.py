@@ -4,12 +4,18 @@ It runs on its own connection, with the server's default planner settings, in RE
 server limits how long a statement may take and how long the transaction may idle, so that a frozen
 worker cannot hold its rows for longer than its lock. An error in the user's own SQL is raised
 unchanged, as the driver's. A broken connection is a TransientError: the server has rolled back.
+
+The user's own statement may end the transaction: `rollback`, `commit and chain`, `rollback; begin`.
+A completion sent after that would be committed without the writes. So before it the server is asked
+whether the transaction is still the one that was begun. What a task leaves in its session is removed
+when the connection is given back (`connections.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -23,14 +29,30 @@ from reltask.stores.postgres.connections import Connections
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import quotable, statement_failed
 from reltask.stores.statement import compile_statement, load
+from reltask.stores.store import ended_inside
+
+OVERTIME = 2.0
+"""Seconds by which the client waits longer for a user's statement than the server allows."""
 
 
 class Verbs(ABC):
     """The verbs of a transaction, on a connection of the store's or of the user's."""
 
+    _began: int
+
     @abstractmethod
     async def verb(self, name: str, **columns: object) -> list[Any]:
         """One of reltask's own statements, inside this transaction."""
+
+    async def begun(self, timeout: timedelta) -> None:
+        """Send the first statement: set the limits, and note which transaction this is."""
+        ((self._began, *_),) = await self.verb("begin_transaction", timeout_ms=patience(timeout))
+
+    async def refuse_ended(self) -> None:
+        """Refuse to complete anything in another transaction than the one that was begun."""
+        ((is_same,),) = await self.verb("read_transaction", began=self._began)
+        if not is_same:
+            raise ended_inside()
 
     async def read_now(self) -> datetime:
         ((now,),) = await self.verb("read_now")
@@ -48,9 +70,11 @@ class Verbs(ABC):
         return bool(await self.verb("read_holds", worker=worker, **values.holds([hold])))
 
     async def guard_job(self, worker: str, hold: Hold) -> bool:
+        await self.refuse_ended()
         return bool(await self.verb("guard_job", worker=worker, id=hold.job_id, fence=hold.fence))
 
     async def complete_job(self, worker: str, completion: Completion) -> bool:
+        await self.refuse_ended()
         return bool(await self.verb("complete_jobs", worker=worker, **values.completions([completion])))
 
     async def guard_lease(self, term: Term) -> bool:
@@ -60,25 +84,49 @@ class Verbs(ABC):
 class PostgresTransaction(Verbs):
     """What happens between BEGIN and COMMIT."""
 
-    def __init__(self, connection: asyncpg.Connection, now: Callable[[], datetime] | None) -> None:
+    def __init__(
+        self,
+        connection: asyncpg.Connection,
+        now: Callable[[], datetime] | None,
+        *,
+        timeout: timedelta,
+        command_timeout: float,
+    ) -> None:
+        """`timeout` limits the user's statements, `command_timeout` reltask's own."""
         self.connection = connection
         self._now = now
+        self._patience = timeout.total_seconds() + OVERTIME
+        self._command_timeout = command_timeout
 
     async def execute(self, sql: str, /, *args: object, **named: object) -> None:
         text, values_ = _bound(sql, args, named)
-        with _unless_broken(self.connection):
-            await self.connection.execute(text, *values_)
+        with self._of_user():
+            await self.connection.execute(text, *values_, timeout=self._patience)
 
     async def fetch(self, sql: str, /, *args: object, **named: object) -> list[dict[str, Any]]:
         text, values_ = _bound(sql, args, named)
+        with self._of_user():
+            return [dict(row) for row in await self.connection.fetch(text, *values_, timeout=self._patience)]
+
+    @contextmanager
+    def _of_user(self) -> Iterator[None]:
+        """Around a statement of the user's: it must not be sent outside the transaction, nor end it."""
+        self._refuse_closed()
         with _unless_broken(self.connection):
-            return [dict(row) for row in await self.connection.fetch(text, *values_)]
+            yield
+        self._refuse_closed()
+
+    def _refuse_closed(self) -> None:
+        """Refuse to go on if the last answer said that no transaction is open."""
+        if not self.connection.is_closed() and not self.connection.is_in_transaction():
+            raise ended_inside()
 
     async def verb(self, name: str, **columns: object) -> list[Any]:
+        self._refuse_closed()
         (statement,) = load("postgres", name, "numbered")
         arguments = statement.arguments({**columns, "now": self._now() if self._now else None})
         try:
-            rows: list[Any] = await self.connection.fetch(statement.text, *arguments)
+            rows: list[Any] = await self.connection.fetch(statement.text, *arguments, timeout=self._command_timeout)
         except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
             # Nothing of an open transaction is applied yet, even if the answer was lost.
             raise statement_failed(error, verb=name, writes=False) from quotable(error)
@@ -106,17 +154,18 @@ async def transaction(
     connections: Connections, *, timeout: timedelta, now: Callable[[], datetime] | None
 ) -> AsyncIterator[PostgresTransaction]:
     """A transaction that is committed when the block ends, and rolled back when it raises."""
+    limit = connections.command_timeout
     async with connections.take() as connection:
         outer = connection.transaction(isolation="read_committed")
-        await _begin(outer)
-        inner = PostgresTransaction(connection, now)
+        await _end_or_begin(outer.start, "begin", limit)
+        inner = PostgresTransaction(connection, now, timeout=timeout, command_timeout=limit)
         try:
-            await inner.verb("begin_transaction", timeout_ms=patience(timeout))
+            await inner.begun(timeout)
             yield inner
         except BaseException:
-            await _roll_back(outer)
+            await _roll_back(outer, limit)
             raise
-        await _commit(outer)
+        await _end_or_begin(outer.commit, "commit", limit)
 
 
 def patience(timeout: timedelta) -> str:
@@ -135,24 +184,19 @@ def _unless_broken(connection: asyncpg.Connection) -> Iterator[None]:
         raise statement_failed(error, verb="transaction", writes=False) from quotable(error)
 
 
-async def _begin(outer: Any) -> None:
+async def _end_or_begin(send: Callable[[], Awaitable[None]], verb: str, limit: float) -> None:
     try:
-        await outer.start()
+        async with asyncio.timeout(limit):
+            await send()
     except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
-        raise statement_failed(error, verb="begin", writes=False) from quotable(error)
+        raise statement_failed(error, verb=verb, writes=verb == "commit") from quotable(error)
 
 
-async def _commit(outer: Any) -> None:
-    try:
-        await outer.commit()
-    except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
-        raise statement_failed(error, verb="commit", writes=True) from quotable(error)
-
-
-async def _roll_back(outer: Any) -> None:
+async def _roll_back(outer: Any, limit: float) -> None:
     """Roll back; if the connection is gone, the server has done so already."""
     try:
-        await outer.rollback()
+        async with asyncio.timeout(limit):
+            await outer.rollback()
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError):
         return
 

@@ -12,6 +12,7 @@ from reltask.stores.borrowed.transaction import BorrowedConnection
 from reltask.stores.sqlite.transaction import Verbs
 from reltask.stores.sqlite.values import moment, optional_micros
 from reltask.stores.statement import load
+from reltask.stores.store import ended_inside
 
 
 class BorrowedSqlite(Verbs, BorrowedConnection):
@@ -40,6 +41,12 @@ class BorrowedSqlite(Verbs, BorrowedConnection):
         self._refuse_ended()
         return await super().complete_job(worker, completion)
 
+    def _refuse_ended(self) -> None:
+        """SQLAlchemy and Django say what they have begun; SQLite itself knows what a statement has ended."""
+        super()._refuse_ended()
+        if not _driver(self.connection).in_transaction:
+            raise ended_inside()
+
     async def read_now(self) -> datetime:
         return moment(await self._micros())
 
@@ -52,3 +59,13 @@ class BorrowedSqlite(Verbs, BorrowedConnection):
         given = None if self._given_now is None else self._given_now()
         ((now,),) = (await self._own(statement, {"now": optional_micros(given)})).rows
         return int(now)
+
+
+def _driver(connection: Any) -> Any:
+    """The connection of sqlite3, or of aiosqlite, below the user's."""
+    connection = getattr(connection, "sync_session", None) or getattr(connection, "sync_connection", connection)
+    if hasattr(connection, "vendor"):  # Django's
+        return connection.connection
+    if hasattr(connection, "flush"):  # a session's
+        connection = connection.connection()
+    return connection.connection.driver_connection if hasattr(connection, "dialect") else connection

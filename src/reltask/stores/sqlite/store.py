@@ -59,7 +59,7 @@ from reltask.stores.sqlite.schema import ensure_schema
 from reltask.stores.sqlite.transaction import SqliteTransaction, transaction
 from reltask.stores.sqlite.watch import watching
 from reltask.stores.statement import load
-from reltask.stores.store import BATCH, LeaseWake, Wake
+from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
 from reltask.stores.verbs import VERBS
 
 T = TypeVar("T")
@@ -218,7 +218,12 @@ class SqliteStore(MaintenanceVerbs):
     async def signal_lease(self, name: str) -> None:
         """Nothing to send: candidates watch the file itself."""
 
-    def listen(self, wake: Wake, lease: LeaseWake | None = None) -> AbstractAsyncContextManager[bool]:
+    def listen(
+        self,
+        wake: Wake,
+        lease: LeaseWake | None = None,
+        lost: Lost | None = None,  # noqa: ARG002 - a file is not lost
+    ) -> AbstractAsyncContextManager[bool]:
         if self._options.watch is None or self.path == MEMORY:
             return _silence()
 

@@ -25,6 +25,7 @@ from reltask.model.lease import Term
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.connections import FileTransaction, Session
 from reltask.stores.sqlite.errors import classify
+from reltask.stores.store import ended_inside
 
 T = TypeVar("T")
 Hop = Callable[[Callable[[], T]], Awaitable[T]]
@@ -66,10 +67,12 @@ class Opened:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.connection = session.connection()
+        self._ended = False
         self._run("begin immediate")
 
     def verb(self, name: str, **parameters: object) -> list[Any]:
         """Run one of reltask's own files, with the current time."""
+        self.refuse_ended()
         try:
             return FileTransaction(self.connection, self.read_now()).verb(name, **parameters)
         except sqlite3.Error as error:
@@ -78,7 +81,21 @@ class Opened:
     def read_now(self) -> int:
         return self._session.read_now(self.connection)
 
+    def run(self, sql: str, given: Any) -> list[Any]:
+        """Run a statement of the user's. It must neither end the transaction nor come after its end."""
+        self.refuse_ended()
+        rows = self.connection.execute(sql, given).fetchall()
+        self.refuse_ended()
+        return rows
+
+    def refuse_ended(self) -> None:
+        """Once ended, always ended: each later statement would be committed by itself."""
+        self._ended = self._ended or not self.connection.in_transaction
+        if self._ended:
+            raise ended_inside()
+
     def commit(self) -> None:
+        self.refuse_ended()
         self._run("commit")
 
     def roll_back(self) -> None:
@@ -112,7 +129,7 @@ class SqliteTransaction(Verbs):
         if args and named:
             raise TypeError("Pass values by position (?) or by name (:name), not both.")
         given = named or args
-        rows = await self._hop(lambda: self.connection.execute(sql, given).fetchall())
+        rows = await self._hop(lambda: self._opened.run(sql, given))
         return [dict(row) for row in rows]
 
     async def read_now(self) -> datetime:
