@@ -265,11 +265,11 @@ class LeaseHost:
     def __init__(
         self,
         client: Client,
-        *,
+        make_store: Callable[[], Store],
+        emit: events.Subscriber,
         clock: Clock,
         rng: random.Random,
-        emit: events.Subscriber,
-        make_store: Callable[[], Store],
+        *,
         inline: bool,
     ) -> None:
         self.clock = clock

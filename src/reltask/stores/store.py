@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from reltask.model.audit import Break, LossCount, TaskCount, Wait
+from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
 from reltask.model.doctor import Facts
 from reltask.model.job import (
     BeatAnswer,
@@ -359,8 +359,23 @@ class Store(LeaseStore, Maintainable, Protocol):
         """Count slots and runs by task, and measure how late slots were first claimed."""
         ...
 
-    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
-        """Find contradictions between ledger and rows; history younger than `kept_for` must be complete."""
+    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
+        """The last job of a slice of about `rows` ledger rows that begins after this job; None: all the rest is one."""
+        ...
+
+    async def audit_slots(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        """Find contradictions between ledger and rows; history younger than `kept_for` must be complete.
+
+        Only of the jobs whose ids are greater than `after`, up to and including `upto`.
+        """
         ...
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from reltask.errors import ConflictError, ReltaskError, TransientError
-from reltask.model.audit import Break, LossCount, TaskCount, Wait
+from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
 from reltask.model.doctor import Facts
 from reltask.model.job import (
     BeatAnswer,
@@ -274,8 +274,21 @@ class PostgresStore(MaintenanceVerbs):
     async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
         return [values.task_count(row) for row in await self._ask("audit_tasks", task=task)]
 
-    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
-        rows = await self._ask("audit_slots", task=task, kept_for=kept_for, limit=limit)
+    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
+        found = await self._ask("audit_slice", after=after, rows=rows)
+        return found[0][0] if found else None
+
+    async def audit_slots(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        bounds = {"after": after, "upto": upto, "limit": limit}
+        rows = await self._ask("audit_slots", task=task, kept_for=kept_for, **bounds)
         return [values.found_break(row) for row in rows]
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
