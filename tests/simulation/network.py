@@ -104,7 +104,7 @@ class SimStore:
     async def close(self) -> None:
         """The connection is shared."""
 
-    def dedicated(self, *, timeout: timedelta) -> SimStore:
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> SimStore:  # noqa: ARG002 - it never blocks
         return SimStore(
             self._database,
             line=self._line,

@@ -176,8 +176,11 @@ class Store(LeaseStore, Maintainable, Protocol):
         """Close every connection. Idempotent."""
         ...
 
-    def dedicated(self, *, timeout: timedelta) -> Store:
-        """Another store on the same database: one connection, no retries, each call at most `timeout`."""
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> Store:
+        """Another store on the same database: one connection, no retries, each call at most `timeout`.
+
+        `inline`: it may block its caller's thread, which does nothing else.
+        """
         ...
 
     async def read_now(self) -> datetime:

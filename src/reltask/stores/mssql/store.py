@@ -97,7 +97,7 @@ class MssqlStore(MaintenanceVerbs):
         await self._connections.close()
         await self._tasks_connections.close()
 
-    def dedicated(self, *, timeout: timedelta) -> MssqlStore:
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> MssqlStore:  # noqa: ARG002 - it never blocks
         """The caller waits for at most `timeout`; the driver may wait longer, which saves the connection."""
         options = msgspec.structs.replace(self._options, call_timeout=timeout.total_seconds(), pool_size=1)
         return MssqlStore(self._url, options=options, now=self._now, tokens=self._tokens)

@@ -90,7 +90,7 @@ class PostgresStore(MaintenanceVerbs):
             closing.push_async_callback(self._connections.close)
             await self._signals.close()
 
-    def dedicated(self, *, timeout: timedelta) -> PostgresStore:
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> PostgresStore:  # noqa: ARG002 - it never blocks
         seconds = timeout.total_seconds()
         options = msgspec.structs.replace(
             self._options, connect_timeout=seconds, command_timeout=seconds, call_timeout=seconds, pool_size=1

@@ -64,6 +64,8 @@ from reltask.stores.verbs import VERBS
 
 T = TypeVar("T")
 Rows = list[Any]
+THREAD_SHARE = 0.8
+"""The thread's share of a caller's timeout."""
 
 
 class SqliteStore(MaintenanceVerbs):
@@ -108,9 +110,10 @@ class SqliteStore(MaintenanceVerbs):
             self._thread.shutdown(wait=False)
             self._thread = None
 
-    def dedicated(self, *, timeout: timedelta) -> SqliteStore:
-        options = msgspec.structs.replace(self._options, command_timeout=timeout)
-        other = SqliteStore(self.path, options=options, now=self._now, inline=True, clock=self._clock)
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> SqliteStore:
+        # A caller that does not block may stop waiting at its timeout: by then the thread has ended its try.
+        options = msgspec.structs.replace(self._options, command_timeout=timeout if inline else timeout * THREAD_SHARE)
+        other = SqliteStore(self.path, options=options, now=self._now, inline=inline, clock=self._clock)
         if self.path == MEMORY:
             other._session = self._session  # a database in memory lives in one connection
         return other
