@@ -10,7 +10,7 @@ import importlib
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -128,7 +128,11 @@ class App(Operations, LeaseMethods):
         self._publisher = events.Publisher(log_event, is_logged)
         self.emit = self._publisher.emit
         self._inline = inline
-        self._client = Client(lambda: self._make_store(inline=True), inline=inline)
+        self._client = Client(
+            lambda: self._make_store(inline=True),
+            lambda timeout: self._make_store(command_timeout=timeout),
+            inline=inline,
+        )
         self._enqueuer = Enqueuer(
             self._client,
             rng=self._rng,
@@ -139,12 +143,7 @@ class App(Operations, LeaseMethods):
         self._emit_soon = self.emit if inline else self._publisher.emit_soon
         self._lease_client = self._client if inline else Client(self._make_lease_store, thread="reltask-leases")
         self._lease_host = LeaseHost(
-            self._lease_client,
-            clock=self._clock,
-            rng=self._rng,
-            emit=self._emit_soon,
-            make_store=self._make_lease_store,
-            inline=inline,
+            self._lease_client, self._make_lease_store, self._emit_soon, self._clock, self._rng, inline=inline
         )
 
     # Settings
@@ -182,11 +181,17 @@ class App(Operations, LeaseMethods):
     def _make_lease_store(self) -> Store:
         return self._make_store(inline=self._inline, emit=self._emit_soon)
 
-    def _make_store(self, *, inline: bool = False, emit: events.Subscriber | None = None) -> Store:
-        emit = emit or self.emit
+    def _make_store(
+        self,
+        *,
+        inline: bool = False,
+        emit: events.Subscriber | None = None,
+        command_timeout: timedelta | None = None,
+    ) -> Store:
+        emit, settings = emit or self.emit, self.settings.database
         return make_store(
             self.url,
-            self.settings.database,
+            msgspec.structs.replace(settings, command_timeout=command_timeout or settings.command_timeout),
             clock=self._clock,
             rng=self._rng,
             now=self._now,

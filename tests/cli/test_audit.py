@@ -7,6 +7,8 @@ from contextlib import closing
 
 import pytest
 
+from reltask.cli.audit import _show_progress
+from reltask.model.audit import AuditProgress
 from tests.cli.project import Project
 
 
@@ -131,3 +133,18 @@ def test_an_empty_database_says_so(project: Project) -> None:
         0,
         "There are no jobs and no runs to check.\n\n0 jobs, 0 slots: 0 violations\n",
     )
+
+
+def test_an_audit_may_take_as_long_as_it_is_allowed(worked: Project) -> None:
+    """The limit is an option; an audit that does not end in time has found nothing out."""
+    assert worked.run("audit", worked.app, "--timeout", "1h").code == 0
+    late = worked.run("audit", worked.app, "--timeout", "0s")
+    assert (late.code, "did not end within 0s" in late.err) == (69, True)
+    assert worked.run("audit", worked.app, "--timeout", "soon").code != 0
+
+
+def test_progress_is_one_line_on_a_terminal(worked: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal there is none: standard error may be a file."""
+    assert "Reading" not in worked.run("audit", worked.app).err
+    _show_progress(AuditProgress(part="slots", rows=200_000, of_rows=1_000_000))
+    assert capsys.readouterr().err == "\rReading slots, 200,000 of 1,000,000 ledger rows"

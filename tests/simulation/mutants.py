@@ -222,8 +222,8 @@ Poller_claim = Poller._claim
 def begin_whatever_the_deadline() -> Iterator[None]:
     """Neither is a claim renewed by its token, nor does a late answer keep its bodies from beginning."""
     with (
-        mock.patch.object(Heartbeats, "claim_sent", lambda *_: None),
-        mock.patch.object(Heartbeats, "too_late", lambda *_: set()),
+        mock.patch.object(Heartbeats, "claim_sent", return_value=None),
+        mock.patch.object(Heartbeats, "too_late", return_value=set()),
     ):
         yield
 

@@ -145,7 +145,7 @@ class SimStore:
     async def close(self) -> None:
         """The connection is shared."""
 
-    def dedicated(self, *, timeout: timedelta) -> SimStore:
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> SimStore:  # noqa: ARG002 - it never blocks
         return SimStore(
             self._database,
             line=self._line,
@@ -162,7 +162,12 @@ class SimStore:
             self._signals.send(due_at)
 
     @asynccontextmanager
-    async def listen(self, wake: Wake, **_others: object) -> AsyncIterator[bool]:
+    async def listen(
+        self,
+        wake: Wake,
+        lease: object = None,  # noqa: ARG002 - none is sent
+        lost: object = None,  # noqa: ARG002
+    ) -> AsyncIterator[bool]:
         with self._signals.heard_by(wake):
             yield self._signals.enabled
 

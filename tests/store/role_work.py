@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from reltask.errors import PermanentError
+from reltask.model.audit import BEFORE_ALL
 from reltask.model.job import ClaimRequest, Completion, Failure, NewJob, Outcome, Release, WorkerRecord
 from reltask.model.lease import Grant, LeaseRequest, Term
 from reltask.stores.store import Store
@@ -117,6 +118,7 @@ async def read(store: Store, job: NewJob) -> None:
     assert await store.list_workers() == []
     assert (await store.read_status()).due == 1
     assert [count.jobs for count in await store.audit_tasks()] == [1]
+    assert await store.audit_slice(after=BEFORE_ALL, rows=10) is None
     assert await store.audit_slots(kept_for=timedelta(hours=1)) == []
     assert await store.audit_waiting(lock_timeout=timedelta(minutes=2)) == []
     assert await store.audit_losses() == []

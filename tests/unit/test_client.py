@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -36,6 +37,8 @@ from reltask.errors import (
 )
 from reltask.model.job import EARLIEST, LATEST, NewJob, State
 from reltask.producer import client
+from reltask.stores.postgres.store import PostgresStore
+from reltask.stores.sqlite.connections import FileTransaction
 from reltask.stores.sqlite.store import SqliteStore
 
 Greet = Task[[str], [str], Any]
@@ -189,6 +192,35 @@ def test_unreachable_database_is_an_error_that_can_be_tried_again(tmp_path: Path
     folder.mkdir()
     assert job.enqueue_sync().created
     app.close()
+
+
+def test_an_audit_delays_no_other_call(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a connection and a thread of its own, and a time limit for its statements."""
+    began, ended, run = threading.Event(), threading.Event(), FileTransaction.verb
+
+    def slow(transaction: FileTransaction, name: str, **values: object) -> list[list[sqlite3.Row]]:
+        if name == "audit_tasks":
+            began.set()
+            ended.wait(30)
+        return run(transaction, name, **values)
+
+    monkeypatch.setattr(FileTransaction, "verb", slow)
+    with ThreadPoolExecutor(2) as pool:
+        auditing = pool.submit(app.audit_sync)
+        began.wait()
+        try:
+            assert pool.submit(app.status_sync).result(10).due == 0
+        finally:
+            ended.set()
+        assert auditing.result().violations == 0
+
+
+def test_an_audit_has_its_own_time_limit() -> None:
+    """The setting for one statement does not end it."""
+    app = App("postgresql://localhost/nowhere", settings={"database.command_timeout": "5s"})
+    store = app._client._make_long_store(timedelta(minutes=10))
+    assert isinstance(store, PostgresStore)
+    assert store._options.command_timeout == 600
 
 
 def test_closed_client_opens_again(app: App, greet: Any) -> None:

@@ -8,18 +8,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from reltask import App, Context, Lease, LeaseLost, LeaseTaken, SyncContext, events
 from reltask.errors import ReltaskError, TransientError, UsageError
-from reltask.leases.holding import lease_options
+from reltask.leases.holding import LONGEST_TRY, lease_options
 from reltask.model.lease import Term
 from reltask.model.views import LeaseView, WorkerView
+from reltask.stores.sqlite.connections import FileTransaction, Session
 from reltask.stores.sqlite.store import SqliteStore
 from reltask.testing import drain
 
@@ -27,6 +29,8 @@ pytestmark = pytest.mark.slow
 
 ROOMY = "5s"
 """A TTL that outlasts a pause of three seconds; a heartbeat every second."""
+ROOMY_TRY = timedelta(seconds=5) / 3
+"""How long a try for such a lease may take."""
 
 
 @pytest.fixture
@@ -100,6 +104,30 @@ def test_a_long_client_call_delays_no_heartbeat(app: App, rival: App, monkeypatc
         assert lease.held
         ended.set()
         assert calling.result() == []
+
+
+def test_a_lease_that_waits_for_the_file_delays_no_other(app: App, rival: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On SQLite each lease has a thread that waits for the file's writers."""
+    began, ended, write = threading.Event(), threading.Event(), Session.write
+
+    def slow(session: Session, work: Callable[[FileTransaction], object]) -> object:
+        if ROOMY_TRY < session._options.command_timeout <= LONGEST_TRY:  # the try for the long lease
+            began.set()
+            ended.wait(30)
+        return write(session, work)
+
+    def take() -> None:
+        with app.lease_sync("long", ttl="1d"):
+            pass
+
+    with ThreadPoolExecutor(1) as pool, app.lease_sync("reports", ttl=ROOMY) as lease:
+        monkeypatch.setattr(Session, "write", slow)
+        taking = pool.submit(take)
+        began.wait()
+        wait_for_a_beat(lease, rival)
+        assert lease.held
+        ended.set()
+        taking.result()
 
 
 def test_a_subscriber_that_blocks_delays_no_heartbeat(app: App, rival: App) -> None:

@@ -119,8 +119,8 @@ class FaultyStore:
         self._store = store
         self._faults = faults
 
-    def dedicated(self, *, timeout: timedelta) -> Store:
-        return cast("Store", FaultyStore(self._store.dedicated(timeout=timeout), self._faults))
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> Store:
+        return cast("Store", FaultyStore(self._store.dedicated(timeout=timeout, inline=inline), self._faults))
 
     def listen(self, wake: Wake, lease: LeaseWake | None = None, lost: Lost | None = None) -> Any:
         return self._store.listen(wake, lease, lost)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 import msgspec
 
@@ -10,22 +12,24 @@ from reltask.cli.migrate import dialect_of
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import first_line, print_json, print_table, text, worker_text
 from reltask.cli.target import about_all
-from reltask.model.audit import Break, BreakKind, LossCount, Report, TaskCount, Wait, plural
+from reltask.model.audit import AuditProgress, Break, BreakKind, LossCount, Report, TaskCount, Wait, plural
+from reltask.producer.operations import AUDIT_TIMEOUT
 from reltask.stores.statement import read_sql
 from reltask.stores.store import BATCH
 
 VERBS = ["audit_tasks", "audit_slots", "audit_waiting", "audit_losses"]
-PATIENCE = "10m"
-"""How long a statement may take: it reads the whole ledger, which may have millions of rows."""
 
+CLEAR = "\r\x1b[K"
+"""Go to the beginning of the terminal's line, and erase it."""
 COUNTS = ["JOBS", "ONCE", "TWICE", "LOST", "SKIPPED", "RUNS FAILED", "RUNS LOST", "LATE P50", "P95", "MAX"]
 
 
 @click.command(name="audit")
 @about_all
 @click.option("--task", metavar="NAME", help="Only jobs of this task.")
+@click.option("--timeout", metavar="DURATION", default=AUDIT_TIMEOUT, help="How long it may take; 10m by default.")
 @click.option("--sql", "only_sql", is_flag=True, help="Print the queries, for a DBA, instead of running them.")
-def command(app: App, *, task: str | None, only_sql: bool, as_json: bool) -> int:
+def command(app: App, *, task: str | None, timeout: str, only_sql: bool, as_json: bool) -> int:
     """Check that every slot was completed once and none was lost. The exit status is 1 if there is a violation.
 
     The command only reads; the role reltask_read is sufficient.
@@ -33,13 +37,24 @@ def command(app: App, *, task: str | None, only_sql: bool, as_json: bool) -> int
     if only_sql:
         _print_sql(app, as_json=as_json)
         return EXIT_OK
-    app.configure(database__command_timeout=PATIENCE)
-    report = app.audit_sync(task=task, lock_timeout=app.settings.worker.lock_timeout)
+    watch = _show_progress if sys.stderr.isatty() else None
+    try:
+        report = app.audit_sync(task=task, lock_timeout=app.settings.worker.lock_timeout, timeout=timeout, watch=watch)
+    finally:
+        if watch is not None:
+            click.echo(CLEAR, nl=False, err=True)
     if as_json:
         print_json({"violations": report.violations, **msgspec.structs.asdict(report)})
     else:
         _print_report(report)
     return EXIT_ERROR if report.violations else EXIT_OK
+
+
+def _show_progress(progress: AuditProgress) -> None:
+    """One line, which each call writes again."""
+    of_rows = f" of {progress.of_rows:,}" if progress.of_rows else ""
+    rows = f", {progress.rows:,}{of_rows} ledger rows" if progress.rows else ""
+    click.echo(f"{CLEAR}Reading {progress.part}{rows}", nl=False, err=True)
 
 
 def _print_sql(app: App, *, as_json: bool) -> None:

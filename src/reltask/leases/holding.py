@@ -265,11 +265,11 @@ class LeaseHost:
     def __init__(
         self,
         client: Client,
-        *,
+        make_store: Callable[[], Store],
+        emit: events.Subscriber,
         clock: Clock,
         rng: random.Random,
-        emit: events.Subscriber,
-        make_store: Callable[[], Store],
+        *,
         inline: bool,
     ) -> None:
         self.clock = clock
@@ -282,8 +282,8 @@ class LeaseHost:
         client.leave = self._leave_loop
 
     def own_store(self, *, timeout: timedelta) -> Store:
-        """A store with a connection of its own, for one leader."""
-        return self._make_store().dedicated(timeout=timeout)
+        """A store with a connection of its own, for one leader; a file that is busy delays no other leader."""
+        return self._make_store().dedicated(timeout=timeout, inline=self._inline)
 
     def borrow(self, connection: object) -> Borrowed:
         """A wrapped connection of the user's own."""

@@ -28,6 +28,8 @@ from reltask.model.job import Outcome
 
 KEPT_FOR = timedelta(hours=1)
 """Ledger rows younger than this are never pruned; a missing one was lost."""
+BEFORE_ALL, LAST_OF_ALL = UUID(int=0), UUID(int=2**128 - 1)
+"""Bounds that every job id is between, in the order of any database."""
 
 DEFAULT_LOCK_TIMEOUT = timedelta(minutes=2)
 """For jobs without a lock timeout of their own."""
@@ -150,6 +152,16 @@ class LossCount(Struct, frozen=True, kw_only=True):
     """Runs whose worker was seen alive afterwards; its late writes for them were refused."""
     last_at: datetime
     reason: str | None
+
+
+class AuditProgress(Struct, frozen=True, kw_only=True):
+    """How far an audit has come."""
+
+    part: str
+    """tasks, slots, waiting or losses."""
+    rows: int = 0
+    """Ledger rows of this part that have been read, about."""
+    of_rows: int | None = None
 
 
 class Report(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from reltask.errors import AmbiguousError, UsageError
@@ -155,9 +156,16 @@ class Client:
     """Runs operations on the store that fits the caller's loop, thread and process."""
 
     def __init__(
-        self, make_store: Callable[[], Store], *, inline: bool = False, thread: str = "reltask-client"
+        self,
+        make_store: Callable[[], Store],
+        make_long_store: Callable[[timedelta], Store] | None = None,
+        *,
+        inline: bool = False,
+        thread: str = "reltask-client",
     ) -> None:
+        """`make_long_store` makes a store that does not block its loop, with this time limit for statements."""
         self._make_store = make_store
+        self._make_long_store = make_long_store or (lambda _timeout: make_store())
         self._thread_name = thread
         self._inline = inline
         """No portal: every call runs on its caller's loop, as tests with virtual time need it."""
@@ -170,12 +178,7 @@ class Client:
 
     def run(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """The operation as a coroutine for the running loop; without a loop, an error at once."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise UsageError(
-                f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync()."
-            ) from None
+        refuse_no_loop(name)
         if current.get() is not None:
             refuse_open_transaction(name)
         return self._run(operation)
@@ -201,6 +204,31 @@ class Client:
         It needs no store, so it does not wait for the database.
         """
         return self._submit(lambda _: work())
+
+    def run_long(self, operation: Operation[T], *, timeout: timedelta, name: str) -> Coroutine[Any, Any, T]:
+        """Run an operation whose statements may take `timeout`, on a store of its own: it delays no other call."""
+        if self._inline:
+            return self.run(operation, name=name)
+        refuse_no_loop(name)
+        refuse_open_transaction(name)
+        return self._await_privately(lambda: self._ask_long(operation, timeout))
+
+    def run_long_sync(self, operation: Operation[T], *, timeout: timedelta, name: str) -> T:
+        """`run_long`, waited for."""
+        refuse_running_loop(name)
+        refuse_open_transaction(f"{name}_sync")
+        return self.privately(lambda: self._ask_long(operation, timeout)).result()
+
+    async def _await_privately(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await asyncio.wrap_future(self.privately(work))
+
+    async def _ask_long(self, operation: Operation[T], timeout: timedelta) -> T:
+        store = self._make_long_store(timeout)
+        try:
+            await store.open()
+            return await operation(store)
+        finally:
+            await store.close()
 
     def run_apart(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """Run the operation on a new store that is not opened: for a database in any state."""
@@ -286,6 +314,16 @@ class Client:
 
 async def _no_leave() -> None:
     """The default: there is nothing to give back."""
+
+
+def refuse_no_loop(name: str) -> None:
+    """UsageError if no loop runs in this thread to await the coroutine."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync()."
+        ) from None
 
 
 def refuse_running_loop(name: str, *, instead: str | None = None) -> None:

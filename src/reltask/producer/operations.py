@@ -8,16 +8,19 @@ from typing import Any
 from uuid import UUID
 
 from reltask.errors import UnknownJob, UsageError
-from reltask.model.audit import DEFAULT_LOCK_TIMEOUT, KEPT_FOR, Report
+from reltask.model.audit import DEFAULT_LOCK_TIMEOUT, Report
 from reltask.model.doctor import Facts
+from reltask.model.duration import Duration, parse_duration
 from reltask.model.job import State
 from reltask.model.lease import Term
 from reltask.model.metrics import TaskStats, sum_up
 from reltask.model.views import JobView, LeaseView, RunView, StatusView, WorkerView
-from reltask.producer.client import Client
+from reltask.producer.audit import Watcher, audit
+from reltask.producer.client import Client, Operation
 from reltask.producer.enqueue import Enqueuer
 from reltask.stores.store import Store
 
+AUDIT_TIMEOUT = "10m"
 ACTIONS = {
     "pause": "is not there, or is paused already, or is dead",
     "resume": "is not there, or is not paused, or is dead",
@@ -105,14 +108,32 @@ class Operations:
         return self._client.run_sync(lambda store: _stats(store, since, task), name="stats")
 
     def audit(
-        self, *, task: str | None = None, lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT
+        self,
+        *,
+        task: str | None = None,
+        lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT,
+        timeout: Duration = AUDIT_TIMEOUT,
+        watch: Watcher | None = None,
     ) -> Coroutine[Any, Any, Report]:
-        """Check the ledger against the jobs; `lock_timeout` is for jobs that name none of their own."""
-        return self._client.run(lambda store: _audit(store, task, lock_timeout), name="audit")
+        """Check the ledger against the jobs; `lock_timeout` is for jobs that name none of their own.
 
-    def audit_sync(self, *, task: str | None = None, lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT) -> Report:
+        The audit has a connection of its own, and takes at most `timeout` in all. `watch` is called from another
+        thread with its progress.
+        """
+        limit, audit = _auditing(task, lock_timeout, timeout, watch)
+        return self._client.run_long(audit, timeout=limit, name="audit")
+
+    def audit_sync(
+        self,
+        *,
+        task: str | None = None,
+        lock_timeout: timedelta = DEFAULT_LOCK_TIMEOUT,
+        timeout: Duration = AUDIT_TIMEOUT,
+        watch: Watcher | None = None,
+    ) -> Report:
         """`audit` for synchronous code."""
-        return self._client.run_sync(lambda store: _audit(store, task, lock_timeout), name="audit")
+        limit, audit = _auditing(task, lock_timeout, timeout, watch)
+        return self._client.run_long_sync(audit, timeout=limit, name="audit")
 
     def examine(self) -> Coroutine[Any, Any, Facts]:
         """The facts that `reltask doctor` checks, of a database in any state."""
@@ -173,14 +194,14 @@ async def _stats(store: Store, since: timedelta, task: str | None) -> list[TaskS
     return sum_up(await store.list_metrics(since=since, task=task))
 
 
-async def _audit(store: Store, task: str | None, lock_timeout: timedelta) -> Report:
-    return Report(
-        now=await store.read_now(),
-        tasks=await store.audit_tasks(task=task),
-        breaks=await store.audit_slots(task=task, kept_for=KEPT_FOR),
-        waits=await store.audit_waiting(task=task, lock_timeout=lock_timeout),
-        losses=await store.audit_losses(task=task),
-    )
+def _auditing(
+    task: str | None, lock_timeout: timedelta, timeout: Duration, watch: Watcher | None
+) -> tuple[timedelta, Operation[Report]]:
+    try:
+        limit = parse_duration(timeout, name="timeout")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return limit, lambda store: audit(store, task=task, lock_timeout=lock_timeout, timeout=limit, watch=watch)
 
 
 async def _found(store: Store, job_id: UUID) -> JobView:

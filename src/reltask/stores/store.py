@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from reltask.errors import UsageError
-from reltask.model.audit import Break, LossCount, TaskCount, Wait
+from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
 from reltask.model.doctor import Facts
 from reltask.model.job import (
     BeatAnswer,
@@ -192,8 +192,11 @@ class Store(LeaseStore, Maintainable, Protocol):
         """Close every connection. Idempotent."""
         ...
 
-    def dedicated(self, *, timeout: timedelta) -> Store:
-        """Another store on the same database: one connection, no retries, each call at most `timeout`."""
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> Store:
+        """Another store on the same database: one connection, no retries, each call at most `timeout`.
+
+        `inline`: it may block its caller's thread, which does nothing else.
+        """
         ...
 
     async def read_now(self) -> datetime:
@@ -388,8 +391,23 @@ class Store(LeaseStore, Maintainable, Protocol):
         """Count slots and runs by task, and measure how late slots were first claimed."""
         ...
 
-    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
-        """Find contradictions between ledger and rows; history younger than `kept_for` must be complete."""
+    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
+        """The last job of a slice of about `rows` ledger rows that begins after this job; None: all the rest is one."""
+        ...
+
+    async def audit_slots(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        """Find contradictions between ledger and rows; history younger than `kept_for` must be complete.
+
+        Only of the jobs whose ids are greater than `after`, up to and including `upto`.
+        """
         ...
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:

@@ -83,6 +83,7 @@ VERBS: dict[str, Verb] = {
     "list_workers": READ,
     # auditing
     "audit_tasks": READ,
+    "audit_slice": READ,
     "audit_slots": READ,
     "audit_waiting": READ,
     "audit_losses": READ,

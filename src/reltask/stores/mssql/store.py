@@ -23,7 +23,7 @@ from uuid import UUID
 import msgspec
 
 from reltask.errors import ConflictError, TransientError
-from reltask.model.audit import Break, LossCount, TaskCount, Wait
+from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
 from reltask.model.doctor import Facts
 from reltask.model.job import (
     BeatAnswer,
@@ -97,7 +97,7 @@ class MssqlStore(MaintenanceVerbs):
         await self._connections.close()
         await self._tasks_connections.close()
 
-    def dedicated(self, *, timeout: timedelta) -> MssqlStore:
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> MssqlStore:  # noqa: ARG002 - it never blocks
         """The caller waits for at most `timeout`; the driver may wait longer, which saves the connection."""
         options = msgspec.structs.replace(self._options, call_timeout=timeout.total_seconds(), pool_size=1)
         return MssqlStore(self._url, options=options, now=self._now, tokens=self._tokens)
@@ -263,8 +263,21 @@ class MssqlStore(MaintenanceVerbs):
     async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
         return [values.task_count(row) for row in await self._ask("audit_tasks", task=task)]
 
-    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
-        rows = await self._ask("audit_slots", task=task, kept_for=values.length(kept_for), limit=limit)
+    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
+        found = await self._ask("audit_slice", after=str(after), rows=rows)
+        return found[0]["ends_with"] if found else None
+
+    async def audit_slots(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        bounds = {"after": str(after), "upto": str(upto), "limit": limit}
+        rows = await self._ask("audit_slots", task=task, kept_for=values.length(kept_for), **bounds)
         return [values.found_break(row) for row in rows]
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from reltask.errors import ConflictError, ReltaskError, TransientError
-from reltask.model.audit import Break, LossCount, TaskCount, Wait
+from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
 from reltask.model.doctor import Facts
 from reltask.model.job import (
     BeatAnswer,
@@ -91,7 +91,7 @@ class PostgresStore(MaintenanceVerbs):
             closing.push_async_callback(self._connections.close)
             await self._signals.close()
 
-    def dedicated(self, *, timeout: timedelta) -> PostgresStore:
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> PostgresStore:  # noqa: ARG002 - it never blocks
         seconds = timeout.total_seconds()
         options = msgspec.structs.replace(
             self._options, connect_timeout=seconds, command_timeout=seconds, call_timeout=seconds, pool_size=1
@@ -284,8 +284,21 @@ class PostgresStore(MaintenanceVerbs):
     async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
         return [values.task_count(row) for row in await self._ask("audit_tasks", task=task)]
 
-    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
-        rows = await self._ask("audit_slots", task=task, kept_for=kept_for, limit=limit)
+    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
+        found = await self._ask("audit_slice", after=after, rows=rows)
+        return found[0][0] if found else None
+
+    async def audit_slots(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        bounds = {"after": after, "upto": upto, "limit": limit}
+        rows = await self._ask("audit_slots", task=task, kept_for=kept_for, **bounds)
         return [values.found_break(row) for row in rows]
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:

@@ -24,7 +24,7 @@ from uuid import UUID
 import msgspec
 
 from reltask.errors import ConflictError, UsageError
-from reltask.model.audit import Break, LossCount, TaskCount, Wait
+from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
 from reltask.model.clock import Clock, SystemClock
 from reltask.model.doctor import Facts
 from reltask.model.job import (
@@ -64,6 +64,8 @@ from reltask.stores.verbs import VERBS
 
 T = TypeVar("T")
 Rows = list[Any]
+THREAD_SHARE = 0.8
+"""The thread's share of a caller's timeout."""
 
 
 class SqliteStore(MaintenanceVerbs):
@@ -108,9 +110,10 @@ class SqliteStore(MaintenanceVerbs):
             self._thread.shutdown(wait=False)
             self._thread = None
 
-    def dedicated(self, *, timeout: timedelta) -> SqliteStore:
-        options = msgspec.structs.replace(self._options, command_timeout=timeout)
-        other = SqliteStore(self.path, options=options, now=self._now, inline=True, clock=self._clock)
+    def dedicated(self, *, timeout: timedelta, inline: bool = True) -> SqliteStore:
+        # A caller that does not block may stop waiting at its timeout: by then the thread has ended its try.
+        options = msgspec.structs.replace(self._options, command_timeout=timeout if inline else timeout * THREAD_SHARE)
+        other = SqliteStore(self.path, options=options, now=self._now, inline=inline, clock=self._clock)
         if self.path == MEMORY:
             other._session = self._session  # a database in memory lives in one connection
         return other
@@ -293,8 +296,21 @@ class SqliteStore(MaintenanceVerbs):
         (rows,) = await self._read("audit_tasks", task=task)
         return [TaskCount(**dict(row)) for row in rows]
 
-    async def audit_slots(self, *, task: str | None = None, kept_for: timedelta, limit: int = BATCH) -> list[Break]:
-        (rows,) = await self._read("audit_slots", task=task, kept_for=values.length(kept_for), limit=limit)
+    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
+        (found,) = await self._read("audit_slice", after=str(after), rows=rows)
+        return UUID(found[0]["ends_with"]) if found else None
+
+    async def audit_slots(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        bounds = {"after": str(after), "upto": str(upto), "limit": limit}
+        (rows,) = await self._read("audit_slots", task=task, kept_for=values.length(kept_for), **bounds)
         return [values.found_break(row) for row in rows]
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:

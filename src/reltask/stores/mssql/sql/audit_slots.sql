@@ -4,7 +4,8 @@
 -- Lock order    Keeps no locks.
 -- Returns       One row per finding; none if the histories are sound.
 -- Parameters    :task is null for all tasks; :kept_for is in microseconds, younger history is never
---               pruned; :limit.
+--               pruned; :limit. The slice has the jobs whose ids are greater than :after, up to and
+--               including :upto (see audit_slice.sql): for all, write the ids of 0s and of fs.
 -- See           SQL.md: nullable now, T-SQL batch, duration in minutes.
 --
 -- Ordered by fence, each ledger row of a job follows from the one before: its fence is one higher,
@@ -26,6 +27,8 @@ SET XACT_ABORT ON;
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @task nvarchar(256) = :task,
         @kept_for bigint = :kept_for,
+        @after uniqueidentifier = :after,
+        @upto uniqueidentifier = :upto,
         @limit int = :limit;
 DECLARE @kept_since datetime2(6) =
     DATEADD(MICROSECOND, -(@kept_for % 60000000), DATEADD(MINUTE, -(@kept_for / 60000000), @now));
@@ -37,6 +40,7 @@ BEGIN TRY
                CASE WHEN Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')
                     THEN SlotNo + 1 ELSE SlotNo END AS SlotAfter
         FROM reltask.Runs
+        WHERE JobId > @after AND JobId <= @upto
     ),
 
     -- Consecutive ledger rows of a job, numbered from both ends.
@@ -54,6 +58,7 @@ BEGIN TRY
         SELECT Id, JobName, JobKey, SlotNo, CreatedAt, LastRunTime,
                Fence + CASE WHEN LockedBy IS NULL THEN 1 ELSE 0 END AS Fence
         FROM reltask.Jobs
+        WHERE Id > @after AND Id <= @upto
     ),
 
     -- What was due, and what is there instead; null where there is nothing to compare.

@@ -1,9 +1,10 @@
 -- Purpose       Find gaps and contradictions in the histories of jobs.
--- Precondition  None. Reads every ledger row once, by primary key, in one snapshot.
+-- Precondition  None. Reads every ledger row of a slice once, by primary key, in one snapshot.
 -- Lock order    Locks nothing.
 -- Returns       One row per finding; none if the histories are sound.
 -- Parameters    :task is null for all tasks; :kept_for is an interval, younger history is never
---               pruned; :limit.
+--               pruned; :limit. The slice has the jobs whose ids are greater than :after, up to and
+--               including :upto (see audit_slice.sql): for all, write the ids of 0s and of fs.
 -- See           SQL.md: nullable now.
 --
 -- Ordered by fence, each ledger row of a job follows from the one before: its fence is one higher,
@@ -33,6 +34,7 @@ steps as (
                     then slot_no + 1 else slot_no end
            ) over by_fence as slot_due
     from reltask.runs
+    where job_id > :after::uuid and job_id <= :upto::uuid
     window by_fence as (partition by job_id order by fence)
 ),
 
@@ -42,6 +44,7 @@ newest as (
            case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
                 then slot_no + 1 else slot_no end as slot_after
     from reltask.runs
+    where job_id > :after::uuid and job_id <= :upto::uuid
     order by job_id, fence desc
 ),
 
@@ -65,7 +68,9 @@ links (job_id, task, key, fence_due, slot_due, fence, slot_no) as (
            coalesce(oldest.fence, job.fence + case when job.locked_by is null then 1 else 0 end),
            coalesce(oldest.slot_no, job.slot_no)
     from parameters
-    join reltask.jobs as job on job.created_at > parameters.kept_since
+    join reltask.jobs as job
+        on job.id > :after::uuid and job.id <= :upto::uuid
+        and job.created_at > parameters.kept_since
     left join lateral (
         select fence, slot_no
         from reltask.runs
@@ -78,7 +83,8 @@ links (job_id, task, key, fence_due, slot_due, fence, slot_no) as (
     select job.id, job.task, job.key, null, job.slot_no - 1, null, job.slot_no
     from parameters
     join reltask.jobs as job
-        on job.created_at <= parameters.kept_since and job.last_run_time > parameters.kept_since
+        on job.id > :after::uuid and job.id <= :upto::uuid
+        and job.created_at <= parameters.kept_since and job.last_run_time > parameters.kept_since
     where not exists (select from reltask.runs where job_id = job.id)
 ),
 
@@ -91,7 +97,8 @@ broken as materialized (
 twice as materialized (
     select job_id, slot_no, min(task) as task, min(key) as key
     from reltask.runs
-    where outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
+    where job_id > :after::uuid and job_id <= :upto::uuid
+      and outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
     group by job_id, slot_no
     having count(*) > 1
 ),

@@ -1,9 +1,11 @@
 -- Purpose       Find gaps and contradictions in the histories of jobs.
--- Precondition  None. Reads every ledger row once, by primary key, in one snapshot.
+-- Precondition  None. Reads every ledger row of a slice once, by primary key, in one snapshot.
 -- Lock order    Locks nothing.
 -- Returns       One row per finding; none if the histories are sound.
 -- Parameters    :task is null for all tasks; :kept_for is in microseconds, younger history is never
---               pruned; :limit; :now is in microseconds since 1970.
+--               pruned; :limit; :now is in microseconds since 1970. The slice has the jobs whose
+--               ids are greater than :after, up to and including :upto (see audit_slice.sql): for
+--               all, write the ids of 0s and of fs.
 -- See           SQL.md: bare columns.
 --
 -- Ordered by fence, each ledger row of a job follows from the one before: its fence is one higher,
@@ -27,6 +29,7 @@ steps as (
            lag(slot_no + (outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')))
                over by_fence as slot_due
     from reltask_runs
+    where job_id > :after and job_id <= :upto
     window by_fence as (partition by job_id order by fence)
 ),
 
@@ -35,6 +38,7 @@ newest as (
     select job_id, task, key, max(fence) as fence, slot_no, outcome,
            slot_no + (outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')) as slot_after
     from reltask_runs
+    where job_id > :after and job_id <= :upto
     group by job_id
 ),
 
@@ -62,12 +66,14 @@ links (job_id, task, key, fence_due, slot_due, fence, slot_no) as (
     left join reltask_runs as oldest
         on oldest.job_id = jobs.id
         and oldest.fence = (select min(fence) from reltask_runs where job_id = jobs.id)
-    where jobs.created_at > :now - :kept_for
+    where jobs.id > :after and jobs.id <= :upto
+      and jobs.created_at > :now - :kept_for
     union all
     -- A slot that ended too recently to have been pruned, without any ledger row.
     select id, task, key, null, slot_no - 1, null, slot_no
     from reltask_jobs
-    where created_at <= :now - :kept_for
+    where id > :after and id <= :upto
+      and created_at <= :now - :kept_for
       and last_run_time > :now - :kept_for
       and not exists (select 1 from reltask_runs where job_id = reltask_jobs.id)
 ),
@@ -82,7 +88,8 @@ broken as materialized (
 ended_twice as materialized (
     select job_id, slot_no
     from reltask_runs
-    where outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
+    where job_id > :after and job_id <= :upto
+      and outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
     group by job_id, slot_no
     having count(*) > 1
 ),
