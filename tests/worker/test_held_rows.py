@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from uuid import UUID
 
 import asyncpg
@@ -12,9 +13,13 @@ import pytest
 
 from reltask import App, Context, events
 from reltask.worker import settle
-from tests.worker.worker_harness import LIVE_PATIENCE, Recorder
+from tests.worker.worker_harness import LIVE_PATIENCE, Recorder, WorkerHarness
 
 LOCK = "select from reltask.jobs where id = any ($1::uuid[]) for update"
+ENDED = """
+insert into reltask_runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at, finished_at, outcome)
+values (?, 99, ?, 'work', 'default', 1, 0, 0, 0, 'succeeded')
+"""
 JOBS = 20
 QUICK: dict[str, object] = {
     "worker.lock_timeout": "3s",
@@ -123,3 +128,22 @@ async def test_body_whose_row_was_held_for_longer_than_its_lock_runs_once(postgr
         await setup.log.wait(events.RunSucceeded, job_id=held)
     await asyncio.to_thread(setup.app.close)
     assert setup.starts == [0]
+
+
+def test_outcome_that_a_constraint_refuses_does_not_wait(harness: WorkerHarness) -> None:
+    """It looks like a held row: not accepted, and the claim is still ours. The statement that waits decides."""
+    app = harness.app()
+
+    @app.task
+    async def work(ctx: Context) -> None:
+        with closing(sqlite3.connect(app.path)) as connection, connection:
+            connection.execute(ENDED, (str(ctx.job_id), ctx.slot_no))
+
+    async def scenario() -> None:
+        await work.enqueue()
+        async with app.worker():
+            refused = await app.log.wait(events.LateWriteRefused)
+        assert refused.outcome == "succeeded"
+        assert harness.seconds() < 1
+
+    harness.run(scenario())

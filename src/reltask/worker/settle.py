@@ -128,8 +128,9 @@ class Settler(Service, Generic[T]):
 
     async def tick(self) -> float | None:
         batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
-        now = self._clock.monotonic()
-        self._held += [Held(waiting, now + HELD_PAUSES[0]) for waiting in await self._send(batch)]
+        held = await self._send(batch)
+        next_try = self._clock.monotonic() + HELD_PAUSES[0]
+        self._held += [Held(waiting, next_try) for waiting in held]
         await self._try_held()
         self._wait_for_held()
         if self._waiting:
