@@ -164,6 +164,13 @@ class StrayReleased(Event, frozen=True, kw_only=True):
     fence: int
 
 
+class OutcomeHeld(Event, frozen=True, kw_only=True):
+    """A run has ended, but another session has locked its job's row: its outcome waits until that lets go."""
+
+    job_id: UUID
+    fence: int
+
+
 class DatabaseUnavailable(Event, frozen=True, kw_only=True):
     """A statement failed; the worker waits and tries again."""
 

@@ -165,6 +165,9 @@ _LINES: dict[type[events.Event], LogLine] = {
     events.StrayReleased: LogLine(
         "heartbeat", WARNING, lambda e: f"Released job {e.job_id}: it was claimed, but the answer had been lost"
     ),
+    events.OutcomeHeld: LogLine(
+        "worker", WARNING, lambda e: f"The outcome of job {e.job_id} waits: another session has locked its row"
+    ),
     events.DatabaseUnavailable: LogLine(
         "database", WARNING, lambda e: f"Database call {e.verb} failed, retry in {e.retry_in:.1f} s: {e.error}"
     ),
@@ -205,7 +208,7 @@ def _extra(event: events.Event) -> dict[str, object]:
     extra: dict[str, object] = {"event": type(event).__name__, "worker": event.worker}
     if isinstance(event, events.RunEvent):
         extra |= {"task": event.task, "job": str(event.job_id), "slot": event.slot_no, "fence": event.fence}
-    elif isinstance(event, events.StrayReleased):
+    elif isinstance(event, (events.StrayReleased, events.OutcomeHeld)):
         extra |= {"job": str(event.job_id), "fence": event.fence}
     elif isinstance(event, _ScheduleEvent):
         extra |= {"task": event.task, "job": str(event.job_id)}

@@ -7,7 +7,8 @@ the gate, holds the row that both batches take second:
     first    [A, C, B]   takes A, waits for C
     second   [B, C, A]   takes B, waits for C     the gate rolls back: first wants B, second wants C or A: a deadlock
 
-Statements that sort their rows cannot deadlock: the second waits for A, which the first holds.
+Statements that sort their rows cannot deadlock: the second waits for A, which the first holds. Nor
+can statements that skip locked rows: they leave C to a later call.
 """
 
 from __future__ import annotations
@@ -52,13 +53,14 @@ Rows taken in the given order mean a deadlock: A or B is held while C is awaited
 
 
 def opposite_settlements(first: Callable[..., Operation], second: Callable[..., Operation]) -> Case:
-    """Two settlements of the same rows in opposite orders: one settles all of them, the other none."""
+    """Two settlements of the same rows in opposite orders: each row is settled once, or skipped while it is held."""
 
     async def case(driver: Driver) -> None:
         await driver.gate.begin()
         await driver.gate.hold_rows([C], [])
         answers = await both(driver, [first(*FORWARDS), second(*BACKWARDS)], driver.gate.rollback)
-        expect("one has all, the other none", sorted(map(len, answers)), [0, 3])
+        settled = sorted(one.hold.job_id for answer in answers for one in answer)
+        expect("each row once", settled in ([A, B], [A, B, C]), True)
 
     return case
 

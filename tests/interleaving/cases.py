@@ -11,12 +11,13 @@ from tests.interleaving.job_cases import (
     a_claim_with_an_old_snapshot,
     a_completion_sent_twice,
     a_declaration_meets_a_claim,
+    a_held_row_delays_one_outcome,
     a_resend_meets_the_end_of_its_job,
     a_resend_with_an_old_snapshot,
     a_skipped_head_is_asked_for_again,
     beat_meets_a_reclaim,
     beat_meets_own_completion,
-    late_write_waits_behind_a_reclaim,
+    late_write_meets_a_reclaim,
     read_holds_knows_the_fence,
     reclaim_meets_a_renewal,
     sent_twice,
@@ -68,8 +69,14 @@ CASES: dict[str, tuple[Setup, Case]] = {
     "two claims of everything": (LANE, two_claims_of_everything),
     "a skipped head is asked for again": (LANE, a_skipped_head_is_asked_for_again),
     **{
-        f"late {name} waits behind a reclaim": (EXPIRED, late_write_waits_behind_a_reclaim(late()))
+        f"late {name} meets a reclaim": (EXPIRED, late_write_meets_a_reclaim(late()))
         for name, late in SETTLEMENTS.items()
+    },
+    **{
+        f"{name} meets a held row{then}": (THREE, a_held_row_delays_one_outcome(settle, then_reclaimed=bool(then)))
+        for name, settle in SETTLEMENTS.items()
+        if name != "finish"  # on PostgreSQL it waits, and is sent again as "complete"
+        for then in ("", ", then a reclaim")
     },
     "a completion sent twice": (EXPIRED, a_completion_sent_twice(again=True)),
     "the end of a one-off sent twice": (ONE_OFF, a_completion_sent_twice(again=False)),

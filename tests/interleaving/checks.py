@@ -2,8 +2,8 @@
 
 A serial order must explain the result: both answers, and every column of every row, are those of
 one operation run after the other. There are two exceptions. A verb that never waits (claim,
-heartbeat, reclaim) may have skipped rows that the other transaction held or had changed after its
-snapshot; then it did nothing to them. And a transaction that was rolled back leaves the other as if
+heartbeat, reclaim, settlements) may have skipped rows that the other transaction held or had changed
+after its snapshot; then it did nothing to them. And a transaction that was rolled back leaves the other as if
 it had run alone.
 
 Operations that did not overlap have one order only: the one in which they ran.

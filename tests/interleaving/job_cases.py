@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from reltask.model.job import Hold, NewJob, Outcome
 from tests.interleaving.driver import Driver
 from tests.interleaving.operations import (
@@ -112,17 +114,41 @@ async def a_skipped_head_is_asked_for_again(driver: Driver) -> None:
 # Late writes
 
 
-def late_write_waits_behind_a_reclaim(late: Operation) -> Case:
-    """An old owner's write that waits for a reclaim's commit changes nothing."""
+def late_write_meets_a_reclaim(late: Operation) -> Case:
+    """An old owner's write changes nothing: neither one that meets an uncommitted reclaim, nor one after it."""
 
     async def case(driver: Driver) -> None:
         await driver.first.begin()
         expect("reclaim takes it", len(await do(reclaim(), driver.first)), 1)
         async with begun(late, driver.second) as answer:
-            expect("the late write waits", answer.done(), False)
             await driver.first.commit()
         expect("it changes nothing", await answer, [])
+        expect("it changes nothing afterwards", await committed(late, driver.second), [])
         expect("one ledger row", await ledger(driver), [(A, 1, "lost")])
+
+    return case
+
+
+def a_held_row_delays_one_outcome(settle: Callable[..., Operation], *, then_reclaimed: bool) -> Case:
+    """A settlement that meets a held row settles the others. The held one is suspect, not lost.
+
+    When the other session lets go, the settlement or a reclaim has the row, but not both.
+    """
+
+    async def case(driver: Driver) -> None:
+        await driver.gate.begin()
+        await driver.gate.hold_rows([A], [])
+        settled = await committed(settle(HOLD, Hold(B, 1)), driver.first)
+        expect("the free one", [one.hold for one in settled], [Hold(B, 1)])
+        async with opened(driver.first):
+            holds = await driver.first.store.read_holds("alice", [HOLD, Hold(B, 1)])
+            expect("the held one is still ours", holds, {HOLD})
+        await driver.gate.rollback()
+        if then_reclaimed:
+            expect("reclaim takes both that are left", len(await committed(reclaim(), driver.second)), 2)
+        expect("settled", len(await committed(settle(HOLD), driver.first)), 0 if then_reclaimed else 1)
+        (first, *_) = await ledger(driver)
+        expect("one end, as reported", (first[2] == "lost"), then_reclaimed)
 
     return case
 
@@ -137,7 +163,6 @@ def a_completion_sent_twice(*, again: bool) -> Case:
         await driver.first.begin()
         expect("first", len(await do(complete(again=again), driver.first)), 1)
         async with begun(complete(again=again), driver.second) as answer:
-            expect("the second waits", answer.done(), False)
             await driver.first.commit()
         expect("second", await answer, [])
         expect("third", await committed(complete(again=again), driver.second), [])

@@ -146,13 +146,14 @@ def completion(hold: Hold, *, again: bool) -> Completion:
 
 
 def complete(*holds: Hold, again: bool) -> Operation:
-    """Complete slots that recur, or those that do not: some stores have a statement for each."""
+    """Complete slots that recur, or those that do not: some stores have a statement for each, one of which waits."""
     given = holds or (HOLD,)
 
     async def statement(session: Session) -> Any:
         return await session.store.complete_jobs("alice", [completion(hold, again=again) for hold in given])
 
-    return Operation("complete" if again else "finish", (statement,), Verb.COMPLETE, _ids(given))
+    name = "complete" if again else "finish"
+    return Operation(name, (statement,), Verb.COMPLETE, _ids(given), never_waits=again)
 
 
 def fail(*holds: Hold) -> Operation:
@@ -162,7 +163,7 @@ def fail(*holds: Hold) -> Operation:
         failures = [Failure(hold=hold, error="boom", delay=timedelta(0)) for hold in given]
         return await session.store.fail_jobs("alice", failures)
 
-    return Operation("fail", (statement,), Verb.FAIL, _ids(given))
+    return Operation("fail", (statement,), Verb.FAIL, _ids(given), never_waits=True)
 
 
 def release(*holds: Hold) -> Operation:
@@ -172,7 +173,7 @@ def release(*holds: Hold) -> Operation:
         releases = [Release(hold=hold, outcome=Outcome.RELEASED) for hold in given]
         return await session.store.release_jobs("alice", releases)
 
-    return Operation("release", (statement,), Verb.RELEASE, _ids(given))
+    return Operation("release", (statement,), Verb.RELEASE, _ids(given), never_waits=True)
 
 
 def reclaim(jobs: tuple[UUID, ...] = (A,)) -> Operation:

@@ -209,7 +209,8 @@ class _BoundStore(PostgresStore):
         self._session = session
 
     async def _send(self, verb: str, columns: dict[str, object], *, writes: bool) -> list[Any]:  # noqa: ARG002 - as inherited
-        return await self._session.send(verb, columns)
+        """Without a lock timeout, which would end the open transaction."""
+        return await self._session.send(verb, {**columns, "patience": None})
 
 
 class _BoundTransaction(PostgresTransaction):

@@ -30,7 +30,8 @@ NO_FENCE: Change = ("and fence = given.fence ", "")
 NO_FENCE_PARAMETER: Change = ("and fence = :fence::bigint ", "")
 NO_OWNER: Change = (" and locked_by is not distinct from :worker::text", "")
 NO_ORDER: Change = ("        order by id\n", "")
-NO_LOCK: Change = ("        for update\n", "")
+NO_LOCK: Change = ("        for update skip locked\n", "")
+WAITING: Change = ("        for update skip locked\n", "        for update\n")
 NOT_SKIPPING: Change = ("for update of job skip locked", "for update of job")
 
 BEATS = [
@@ -114,7 +115,7 @@ CLAIMS = [
 
 SETTLEMENTS = [
     *(
-        _mutant(f"{name} takes rows as given", f"{name}_jobs", f"opposite batches: {name}, {name}", NO_ORDER)
+        _mutant(f"{name} waits for a held row", f"{name}_jobs", f"{name} meets a held row", WAITING)
         for name in ("complete", "fail", "release")
     ),
     *(
@@ -140,10 +141,7 @@ SETTLEMENTS = [
         (" and job.locked_by is not distinct from :worker::text", ""),
     ),
     _mutant(
-        "complete skips a row that a beat holds",
-        "complete_jobs",
-        ("expired", "heartbeat", "complete"),
-        ("        for update\n", "        for update skip locked\n"),
+        "complete waits for a row that a beat holds", "complete_jobs", ("expired", "heartbeat", "complete"), WAITING
     ),
     _mutant("a chunk forgets the fence", "guard_job", ("taken again", "chunk", "heartbeat"), NO_FENCE_PARAMETER),
     _mutant(

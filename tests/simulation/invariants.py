@@ -154,7 +154,7 @@ class Inspector:
                 holder = None if row is None else (row.locked_by, row.fence)
                 raise Violation("only the holder writes", f"{verb} by {worker} with {hold.fence}, held by {holder}")
 
-    def is_not_held(self, worker: str, event: events.RunAbandoned) -> None:
+    def is_not_held(self, worker: str, event: events.RunEvent) -> None:
         """A worker reports that its claim is lost: then the row must not be held by it."""
         row = self.rows().get(str(event.job_id))
         if row is not None and row.locked_by == worker and row.fence == event.fence:

@@ -196,6 +196,12 @@ async def ledger_not_asked(_self: Settler[Any], _settlements: Any, _answer: Any)
     return {}
 
 
+async def held_is_refused(self: Settler[Any], settlements: Any, accepted: Any, *, doubtful: bool) -> Any:
+    gone = [settlement for settlement in settlements if settlement.hold not in accepted]
+    recorded = await self._recorded(gone, accepted) if doubtful else {}
+    return {**dict.fromkeys(settlement.hold for settlement in gone), **recorded, **accepted}
+
+
 @contextmanager
 def commit_anyway() -> Iterator[None]:
     """On SQLite an open transaction blocks all other writers, so both checks of the fence must go."""
@@ -262,6 +268,7 @@ MUTANTS = [
     Mutant("release before the body ended", method(Worker, "_abandon", release_at_once)),
     Mutant("blind resend of an enqueue", method(World, "again", resend_blindly)),
     Mutant("lost answer taken for a lost lock", method(Settler, "_recorded", ledger_not_asked)),
+    Mutant("held row taken for a lost lock", method(Settler, "_explain", held_is_refused)),
     Mutant("commit without looking at the fence", commit_anyway),
     Mutant("nothing is claimed beside an isolated job", method(Poller, "_claim", serve_nothing_else)),
     Mutant("bodies begin on claims that are over", begin_whatever_the_deadline),

@@ -35,6 +35,7 @@ LATEST = 25.0
 READS = frozenset(
     {"read_declared", "read_keys", "read_holds", "read_outcomes", "read_status", "read_job", "list_jobs", "read_now"}
 )
+SKIPPING = frozenset({"heartbeat_jobs", "complete_jobs", "fail_jobs", "release_jobs"})
 
 
 SETTLEMENTS = frozenset({"complete_jobs", "fail_jobs", "release_jobs"})
@@ -61,7 +62,7 @@ class Trouble(StrEnum):
     SETTLEMENTS_REFUSED = "settlements refused"
     """Outcomes cannot be written; everything else works."""
     ROWS_HELD = "rows held"
-    """Another transaction holds some rows: a heartbeat, which never waits, skips them."""
+    """Another transaction holds some rows: heartbeats and settlements skip them, unless a settlement waits."""
 
 
 class Line:
@@ -207,8 +208,10 @@ class SimStore:
             self._land(self._execute_late(verb, args, options))
             await self._clock.sleep(self._timeout)
             raise self._lost(verb)
-        if trouble is Trouble.ROWS_HELD and verb == "heartbeat_jobs":
-            args = (args[0], [hold for hold in args[1] if self._line.rng.random() < 0.5])
+        if trouble is Trouble.ROWS_HELD and options.get("wait"):
+            await self._wait_for_row(verb)
+        elif trouble is Trouble.ROWS_HELD and verb in SKIPPING:
+            args = (args[0], [one for one in args[1] if self._line.rng.random() < 0.5])
         answer = await self._execute(verb, args, options)
         if trouble is Trouble.ANSWER_LOST:
             await self._clock.sleep(self._timeout)
@@ -216,6 +219,13 @@ class SimStore:
         if trouble is Trouble.ANSWER_LATE:
             await self._clock.sleep(self._line.rng.uniform(0, LATEST_ANSWER))
         return answer
+
+    async def _wait_for_row(self, verb: str) -> None:
+        """The other transaction ends at some time, or the server ends the wait."""
+        seconds = self._line.rng.uniform(0, 2 * self._timeout)
+        await self._clock.sleep(min(seconds, self._timeout))
+        if seconds > self._timeout:
+            raise TransientError(f"{verb}: a row is held")
 
     async def _execute(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The real statement; the inspector compares the rows before and after."""

@@ -314,7 +314,9 @@ class World:
         self.note("event", node.name, type(event).__name__)
         try:
             self.reports(event)
-            if isinstance(event, events.RunAbandoned) and "another worker" in event.reason:
+            if isinstance(event, events.LateWriteRefused) or (
+                isinstance(event, events.RunAbandoned) and "another worker" in event.reason
+            ):
                 self.inspector.is_not_held(node.name, event)
         except Violation as violation:
             self.remember(violation)

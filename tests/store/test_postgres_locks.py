@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -119,35 +119,71 @@ async def test_heartbeat_and_claim_do_not_wait_for_the_workers_own_row(
         assert (await store.heartbeat_jobs("w", [one.hold], alive_for=MINUTE)).renewed == {one.hold}
 
 
-@pytest.mark.parametrize("verb", ["complete", "fail", "release"])
-async def test_settlement_waits_and_checks_the_fence_again(
+VERBS = ["complete", "finish", "fail", "release"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_settlement_skips_a_locked_row(store: PostgresStore, operator: asyncpg.Connection, verb: str) -> None:
+    """A held row delays its own outcome only, and a committed read shows that the claim is not lost."""
+    await add(store, 3)
+    held, *free = (one.hold for one in await claim(store))
+    async with locked(operator, held.job_id):
+        assert await settle(store, verb, [held, *free]) == sorted(free)
+        assert set(await store.read_outcomes([held, *free])) == set(free)
+        assert await store.read_holds("w", [held, *free]) == {held}
+        assert await settle(store, verb, [held]) == []
+    assert await settle(store, verb, [held]) == [held]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_settlement_of_a_row_that_was_held_checks_the_fence_again(
     store: PostgresStore, operator: asyncpg.Connection, verb: str
 ) -> None:
-    """A claim lost while its settlement waits for the row is refused: no ledger row, the new owner's state stays."""
+    """A claim lost while its row was held is refused: no ledger row, the new owner's state stays."""
     await add(store, 2)
     lost, kept = (one.hold for one in await claim(store))
     async with locked(operator, lost.job_id):
-        settling = asyncio.ensure_future(settle(store, verb, [kept, lost]))
-        await until_waiting(operator)
-        await operator.execute(
-            "update reltask.jobs set locked_by = 'rival', fence = fence + 1 where id = $1", lost.job_id
-        )
-    assert await settling == [kept]
+        await operator.execute(TAKE_AWAY, lost.job_id)
+        assert await settle(store, verb, [kept, lost]) == [kept]
+        assert await store.read_holds("w", [lost]) == {lost}
+    assert await settle(store, verb, [lost]) == []
     assert set(await store.read_outcomes([lost, kept])) == {kept}
     view = await store.read_job(lost.job_id)
     assert view is not None
     assert (view.locked_by, view.fence) == ("rival", lost.fence + 1)
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_completion_in_a_transaction_waits_and_checks_the_fence_again(
+    store: PostgresStore, operator: asyncpg.Connection, is_lost: bool
+) -> None:
+    """A task's own writes must not be rolled back only because its row is locked for a moment."""
+    await add(store, 1)
+    (hold,) = (one.hold for one in await claim(store))
+
+    async def complete() -> bool:
+        async with store.transaction(timeout=MINUTE) as transaction:
+            return await transaction.complete_job("w", Completion(hold=hold))
+
+    async with locked(operator, hold.job_id):
+        completing = asyncio.ensure_future(complete())
+        await until_waiting(operator)
+        if is_lost:
+            await operator.execute(TAKE_AWAY, hold.job_id)
+    assert await completing is not is_lost
+    assert set(await store.read_outcomes([hold])) == (set() if is_lost else {hold})
+
+
 async def settle(store: PostgresStore, verb: str, holds: list[Hold]) -> list[Hold]:
-    if verb == "complete":
-        settled = await store.complete_jobs("w", [Completion(hold=hold) for hold in holds])
+    if verb in ("complete", "finish"):
+        next_time = datetime(2100, 1, 1, tzinfo=UTC) if verb == "complete" else None
+        settled = await store.complete_jobs("w", [Completion(hold=hold, next_run_time=next_time) for hold in holds])
     elif verb == "fail":
         settled = await store.fail_jobs("w", [Failure(hold=hold, error="e", delay=MINUTE) for hold in holds])
     else:
         releases = [Release(hold=hold, outcome=Outcome.RELEASED) for hold in holds]
         settled = await store.release_jobs("w", releases)
-    return [one.hold for one in settled]
+    return sorted(one.hold for one in settled)
 
 
 @pytest.mark.slow
@@ -160,10 +196,10 @@ async def test_batches_in_any_order_do_not_deadlock(store: PostgresStore) -> Non
         batches = [rng.sample(holds, k=40) for _ in range(6)]
         beats = [store.heartbeat_jobs("w", rng.sample(holds, k=60), alive_for=MINUTE) for _ in range(4)]
         beating = asyncio.gather(*beats)
-        settled = await asyncio.gather(*(settle(store, "complete", batch) for batch in batches))
+        settled = await asyncio.gather(*(settle(store, "finish", batch) for batch in batches))
         await beating
         done = [hold for batch in settled for hold in batch]
         assert len(done) == len(set(done))
         rest = [hold for hold in holds if hold not in done]
-        assert await settle(store, "complete", rest) == sorted(rest)
+        assert await settle(store, "finish", rest) == sorted(rest)
         assert len(ids) == len(done) + len(rest)

@@ -112,6 +112,7 @@ def test_a_line_about_a_lease_names_lease_and_term(kind: type[events.Event], cap
         (events.RunFailed, ERROR, "reltask.task.text"),
         (events.HeartbeatFailed, WARNING, "reltask.heartbeat"),
         (events.HeartbeatLate, WARNING, "reltask.heartbeat"),
+        (events.OutcomeHeld, WARNING, "reltask.worker"),
         (events.DatabaseUnavailable, WARNING, "reltask.database"),
         (events.TasksUnknown, WARNING, "reltask.worker"),
         (events.ScheduleLeftOver, WARNING, "reltask.worker"),

@@ -11,7 +11,15 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-async def one_by_one(batch: Sequence[T], settle: Callable[[Sequence[T]], Awaitable[list[A]]]) -> list[A]:
+async def row_by_row(batch: Sequence[T], settle: Callable[[Sequence[T]], Awaitable[list[A]]]) -> list[A]:
+    """Settle the batch; if a constraint refuses it, each of its rows alone."""
+    try:
+        return await settle(batch) if batch else []
+    except ConflictError:
+        return await _one_by_one(batch, settle) if len(batch) > 1 else []
+
+
+async def _one_by_one(batch: Sequence[T], settle: Callable[[Sequence[T]], Awaitable[list[A]]]) -> list[A]:
     """Settle each row in a transaction of its own; a row that is refused even so is not in the answer.
 
     Once one row is written, a later error becomes an AmbiguousError: by itself it would say that none is.

@@ -258,15 +258,20 @@ class Store(LeaseStore, Maintainable, Protocol):
         """Those of these claims that this worker still has, according to the committed rows."""
         ...
 
-    async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
+    # The three settlements skip rows that another session has locked, so one such row does not delay
+    # the rest. `read_holds` tells a skipped row from a lost claim. With `wait` they wait for the rows.
+
+    async def complete_jobs(
+        self, worker: str, completions: Sequence[Completion], *, wait: bool = False
+    ) -> list[Settled]:
         """End these slots where owner and fence still match: ledger row, lock cleared, next slot or row removed."""
         ...
 
-    async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
+    async def fail_jobs(self, worker: str, failures: Sequence[Failure], *, wait: bool = False) -> list[Settled]:
         """Record these failures where owner and fence still match: lock cleared, slot kept, retry later or dead."""
         ...
 
-    async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
+    async def release_jobs(self, worker: str, releases: Sequence[Release], *, wait: bool = False) -> list[Settled]:
         """Release these claims where owner and fence still match: lock cleared, slot kept, attempt returned."""
         ...
 

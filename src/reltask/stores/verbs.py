@@ -5,7 +5,7 @@ REPEATABLE  Sent twice it changes nothing more, and answers the same. The policy
 ONCE        Certainly not applied: the policy sends it again. Answer lost: AmbiguousError. Only the caller can find
             out what became of it, and does:
                 enqueue_jobs                           producer/enqueue.py: the same ids again, `again=True`
-                complete_jobs, fail_jobs, release_jobs worker/settle.py: the same fence again, then the ledger
+                complete_jobs, fail_jobs, release_jobs worker/settle.py: the same fence again, then rows and ledger
                 declare_job                            worker/declare.py: reads the row at its next attempt
                 resign_lease                           leases/leader.py: the lease ends by itself
                 pause_job … discard_job, release_lease the person who asked looks at the row

@@ -22,7 +22,7 @@ from uuid import UUID
 
 import msgspec
 
-from reltask.errors import ConflictError, TransientError
+from reltask.errors import TransientError
 from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
 from reltask.model.doctor import Facts
 from reltask.model.job import (
@@ -55,7 +55,7 @@ from reltask.stores.mssql.schema import check
 from reltask.stores.mssql.transaction import MssqlTransaction, transaction
 from reltask.stores.mssql.url import read_url
 from reltask.stores.mssql.values import Row
-from reltask.stores.settling import one_by_one
+from reltask.stores.settling import row_by_row
 from reltask.stores.statement import load_batch
 from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
 from reltask.stores.verbs import VERBS
@@ -161,14 +161,16 @@ class MssqlStore(MaintenanceVerbs):
         rows = await self._ask("read_holds", worker=worker, holds=values.holds(holds))
         return {values.held(row) for row in rows}
 
-    async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
-        return await self._settle("complete_jobs", worker, completions, values.completions)
+    async def complete_jobs(
+        self, worker: str, completions: Sequence[Completion], *, wait: bool = False
+    ) -> list[Settled]:
+        return await self._settle("complete_jobs", worker, completions, values.completions, wait=wait)
 
-    async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
-        return await self._settle("fail_jobs", worker, failures, values.failures)
+    async def fail_jobs(self, worker: str, failures: Sequence[Failure], *, wait: bool = False) -> list[Settled]:
+        return await self._settle("fail_jobs", worker, failures, values.failures, wait=wait)
 
-    async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
-        return await self._settle("release_jobs", worker, releases, values.releases)
+    async def release_jobs(self, worker: str, releases: Sequence[Release], *, wait: bool = False) -> list[Settled]:
+        return await self._settle("release_jobs", worker, releases, values.releases, wait=wait)
 
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
         return [values.reclaimed(row) for row in await self._ask("reclaim_jobs", limit=limit)]
@@ -301,15 +303,31 @@ class MssqlStore(MaintenanceVerbs):
         return await self._policy.call(verb, operation, resend_ambiguous=how.resend_ambiguous, retry=how.retry)
 
     async def _settle(
-        self, verb: str, worker: str, batch: Sequence[S], columns: Callable[[Sequence[S]], values.Columns]
+        self,
+        verb: str,
+        worker: str,
+        batch: Sequence[S],
+        columns: Callable[[Sequence[S]], values.Columns],
+        *,
+        wait: bool,
     ) -> list[Settled]:
-        async def settle(some: Sequence[S]) -> list[Settled]:
-            return values.settled(some, await self._ask(verb, worker=worker, **columns(some)))
+        async def send(some: Sequence[S]) -> list[Settled]:
+            given = columns(some)
+            if wait:
+                rows = await self._call(verb, lambda: self._wait_and_settle(verb, worker, some, given))
+            else:
+                rows = await self._ask(verb, worker=worker, **given)
+            return values.settled(some, rows)
 
-        try:
-            return await settle(batch) if batch else []
-        except ConflictError:
-            return await one_by_one(batch, settle) if len(batch) > 1 else []
+        return await row_by_row(batch, send)
+
+    async def _wait_and_settle(self, verb: str, worker: str, batch: Sequence[S], columns: values.Columns) -> list[Row]:
+        """Wait for the rows first: the batch itself skips locked ones."""
+        seconds = self._options.call_timeout or self._options.command_timeout
+        async with self.transaction(timeout=timedelta(seconds=seconds)) as waiting:
+            for settlement in batch:
+                await waiting.guard_job(worker, settlement.hold)
+            return await waiting.verb(verb, worker=worker, **columns)
 
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> list[Row]:
         """Send once. A failure to connect means that nothing was applied."""

@@ -73,7 +73,13 @@ class Verbs(ABC):
         return bool(await self.verb("guard_job", worker=worker, **values.hold(hold)))
 
     async def complete_job(self, worker: str, completion: Completion) -> bool:
-        return bool(await self.verb("complete_jobs", worker=worker, **values.completions([completion])))
+        columns = values.completions([completion])
+        if await self.verb("complete_jobs", worker=worker, **columns):
+            return True
+        # lost, or locked by another session: wait for the row, and look again
+        if not await self.guard_job(worker, completion.hold):
+            return False
+        return bool(await self.verb("complete_jobs", worker=worker, **columns))
 
     async def guard_lease(self, term: Term) -> bool:
         return bool(await self.verb("guard_lease", **values.leader(term)))

@@ -32,6 +32,9 @@ from reltask.errors import (
 )
 from reltask.stores.postgres.driver import asyncpg
 
+_LOCKED = "55P03"
+"""A lock was not available within lock_timeout."""
+
 _DYING = frozenset({"57P01", "57P02"})
 """The server ends this connection: a running statement may or may not have been committed."""
 
@@ -41,7 +44,6 @@ _TRANSIENT = frozenset(
         "25P03",  # idle-in-transaction timeout
         "40001",  # serialization failure
         "40P01",  # deadlock
-        "55P03",  # lock not available
         "57014",  # statement timeout on the server: rolled back
         "57P03",  # starting up or shutting down
         "57P05",  # idle-session timeout
@@ -72,6 +74,10 @@ _MISSING = frozenset({"42P01", "42703", "3F000"})
 """A table, a column or the schema is missing."""
 
 MIGRATE = "Run: reltask migrate"
+
+
+class RowLocked(TransientError):
+    """Another session has locked a row, and did not let go within the statement's lock_timeout."""
 
 
 def missing_schema() -> SchemaError:
@@ -163,6 +169,8 @@ def _answered(error: asyncpg.PostgresError, *, writes: bool, remedies: Mapping[s
 def _kind(state: str, *, writes: bool) -> type[ReltaskError]:
     if state in _DYING or state.startswith("08"):
         return AmbiguousError if writes else TransientError
+    if state == _LOCKED:
+        return RowLocked
     if state in _TRANSIENT or state.startswith("53"):
         return TransientError
     if state in _REFUSED:

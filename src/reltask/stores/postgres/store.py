@@ -33,6 +33,7 @@ from reltask.model.job import (
     Reclaimed,
     Release,
     Settled,
+    Settlement,
     State,
     WorkerRecord,
 )
@@ -42,20 +43,24 @@ from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
 from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions, Signals
-from reltask.stores.postgres.errors import quotable, statement_failed
+from reltask.stores.postgres.errors import RowLocked, quotable, statement_failed
 from reltask.stores.postgres.examine import examine
 from reltask.stores.postgres.listening import to_payload
 from reltask.stores.postgres.maintenance import MaintenanceVerbs
 from reltask.stores.postgres.schema import check
 from reltask.stores.postgres.transaction import PostgresTransaction, transaction
-from reltask.stores.settling import one_by_one
+from reltask.stores.settling import row_by_row
 from reltask.stores.statement import load
 from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
 from reltask.stores.verbs import VERBS
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Settlement)
 T = TypeVar("T")
 Rows = list[Any]
+PATIENCE = "100ms"
+"""How long the statement for one-offs waits for a locked row: longer than a heartbeat holds it."""
+SKIP_FOR = 5.0
+"""Seconds in which one-offs skip locked rows at once, after that wait was in vain."""
 
 
 class PostgresStore(MaintenanceVerbs):
@@ -81,6 +86,7 @@ class PostgresStore(MaintenanceVerbs):
         self._connections = Connections(url, self._options)
         self._tasks_connections = Connections(url, self._options, plain=True)
         self._signals = Signals(self._send_signal)
+        self._skip_until = 0.0
 
     async def open(self) -> None:
         check((await self._ask("read_schema"))[0])
@@ -184,15 +190,37 @@ class PostgresStore(MaintenanceVerbs):
         rows = await self._ask("read_holds", worker=worker, **values.holds(holds))
         return {Hold(job_id, fence) for job_id, fence in rows}
 
-    async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
-        verb, read = values.completing(completions)
-        return await self._settle(verb, worker, completions, values.completions, read)
+    async def complete_jobs(
+        self, worker: str, completions: Sequence[Completion], *, wait: bool = False
+    ) -> list[Settled]:
+        if wait or any(completion.next_run_time is not None for completion in completions):
+            return await self._settle("complete_jobs", worker, completions, values.completions, wait=wait)
+        return await row_by_row(completions, lambda some: self._complete_one_offs(worker, some))
 
-    async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
-        return await self._settle("fail_jobs", worker, failures, values.failures, values.settled)
+    async def _complete_one_offs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
+        """Send the cheaper statement, which cannot skip locked rows; if it meets one, the statement that can.
 
-    async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
-        return await self._settle("release_jobs", worker, releases, values.releases, values.settled)
+        For a while after that, the second one is sent at once.
+        """
+        columns = {**values.completions(completions), "worker": worker, "patience": PATIENCE}
+        loop = asyncio.get_running_loop()
+
+        async def send() -> list[Settled]:
+            if loop.time() >= self._skip_until:
+                try:
+                    rows = await self._send("complete_one_offs", columns, writes=True)
+                    return values.settled_one_offs(completions, rows)
+                except RowLocked:
+                    self._skip_until = loop.time() + SKIP_FOR
+            return values.settled(completions, await self._send("complete_jobs", columns, writes=True))
+
+        return await self._call("complete_one_offs", send)
+
+    async def fail_jobs(self, worker: str, failures: Sequence[Failure], *, wait: bool = False) -> list[Settled]:
+        return await self._settle("fail_jobs", worker, failures, values.failures, wait=wait)
+
+    async def release_jobs(self, worker: str, releases: Sequence[Release], *, wait: bool = False) -> list[Settled]:
+        return await self._settle("release_jobs", worker, releases, values.releases, wait=wait)
 
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
         return [values.reclaimed(row) for row in await self._ask("reclaim_jobs", limit=limit)]
@@ -327,15 +355,25 @@ class PostgresStore(MaintenanceVerbs):
         worker: str,
         batch: Sequence[S],
         columns: Callable[[Sequence[S]], values.Columns],
-        read: Callable[[Sequence[S], Rows], list[Settled]],
+        *,
+        wait: bool,
     ) -> list[Settled]:
-        async def settle(some: Sequence[S]) -> list[Settled]:
-            return read(some, await self._ask(verb, worker=worker, **columns(some)))
+        async def send(some: Sequence[S]) -> list[Settled]:
+            given = columns(some)
+            if wait:
+                rows = await self._call(verb, lambda: self._wait_and_settle(verb, worker, some, given))
+            else:
+                rows = await self._ask(verb, worker=worker, **given)
+            return values.settled(some, rows)
 
-        try:
-            return await settle(batch) if batch else []
-        except ConflictError:
-            return await one_by_one(batch, settle) if len(batch) > 1 else []
+        return await row_by_row(batch, send)
+
+    async def _wait_and_settle(self, verb: str, worker: str, batch: Sequence[S], columns: values.Columns) -> Rows:
+        """Wait for the rows first: the statement itself skips locked ones."""
+        async with self.transaction(timeout=self._longest) as waiting:
+            for settlement in batch:
+                await waiting.guard_job(worker, settlement.hold)
+            return await waiting.verb(verb, worker=worker, **columns)
 
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> Rows:
         """Send once. A failure to connect means that nothing was applied."""

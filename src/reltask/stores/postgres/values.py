@@ -7,7 +7,7 @@ columns of most batches are null. Rows are read by position, in the order of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -39,7 +39,6 @@ from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusV
 Row = Sequence[Any]
 Columns = dict[str, object]
 T = TypeVar("T")
-ReadSettled = Callable[[Sequence[Settlement], Sequence[Row]], list[Settled]]
 
 WORTH_COPYING = 100
 """From this number of jobs on, COPY with its transaction costs less than a statement."""
@@ -105,13 +104,6 @@ def completions(given: Sequence[Completion]) -> Columns:
         "skipped_nths": [nth for _, nth, _ in passed],
         "skipped_times": [time for _, _, time in passed],
     }
-
-
-def completing(given: Sequence[Completion]) -> tuple[str, ReadSettled]:
-    """The verb for these, and how to read its answer: one-off jobs are deleted by a simpler statement."""
-    if any(completion.next_run_time is not None for completion in given):
-        return "complete_jobs", settled
-    return "complete_one_offs", settled_one_offs
 
 
 def failures(given: Sequence[Failure]) -> Columns:

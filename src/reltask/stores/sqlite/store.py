@@ -23,7 +23,7 @@ from uuid import UUID
 
 import msgspec
 
-from reltask.errors import ConflictError, UsageError
+from reltask.errors import UsageError
 from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
 from reltask.model.clock import Clock, SystemClock
 from reltask.model.doctor import Facts
@@ -47,7 +47,7 @@ from reltask.model.views import JobView, RunView, StatusView, WorkerView
 from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.prune_cutoff import PruneCutoff
-from reltask.stores.settling import one_by_one
+from reltask.stores.settling import row_by_row
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
 from reltask.stores.sqlite.claim import claim_jobs
@@ -173,16 +173,34 @@ class SqliteStore(MaintenanceVerbs):
         (rows,) = await self._read("read_holds", worker=worker, holds=values.holds(holds))
         return set(map(values.hold, rows))
 
-    async def complete_jobs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
+    async def complete_jobs(
+        self,
+        worker: str,
+        completions: Sequence[Completion],
+        *,
+        wait: bool = False,  # noqa: ARG002 - no rows are locked
+    ) -> list[Settled]:
         rows = [values.completion_row(completion) for completion in completions]
         accepted = await self._settle("complete_jobs", worker, "completions", rows, answer=0)
         return [Settled(values.hold(row)) for row in accepted]
 
-    async def fail_jobs(self, worker: str, failures: Sequence[Failure]) -> list[Settled]:
+    async def fail_jobs(
+        self,
+        worker: str,
+        failures: Sequence[Failure],
+        *,
+        wait: bool = False,  # noqa: ARG002 - as above
+    ) -> list[Settled]:
         rows = [values.failure_row(failure) for failure in failures]
         return [values.settled(row) for row in await self._settle("fail_jobs", worker, "failures", rows, answer=1)]
 
-    async def release_jobs(self, worker: str, releases: Sequence[Release]) -> list[Settled]:
+    async def release_jobs(
+        self,
+        worker: str,
+        releases: Sequence[Release],
+        *,
+        wait: bool = False,  # noqa: ARG002 - as above
+    ) -> list[Settled]:
         rows = [values.release_row(release) for release in releases]
         return [values.settled(row) for row in await self._settle("release_jobs", worker, "releases", rows, answer=1)]
 
@@ -330,10 +348,7 @@ class SqliteStore(MaintenanceVerbs):
         async def settle(some: Sequence[Any]) -> Rows:
             return (await self._write(verb, worker=worker, **{name: values.batch(some)}))[answer]
 
-        try:
-            return await settle(rows)
-        except ConflictError:
-            return await one_by_one(rows, settle) if len(rows) > 1 else []
+        return await row_by_row(rows, settle)
 
     async def _wins(self, verb: str, **parameters: object) -> bool:
         return bool((await self._write(verb, **parameters))[-1])

@@ -2,9 +2,12 @@
 --               slot.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
--- Lock order    Rows by id. The first UPDATE waits for a locked row, then checks it again.
+-- Lock order    Rows by id. The first UPDATE skips locked rows, so a settlement does not wait for
+--               them. A row missing from the result is therefore suspect, not lost; read_holds.sql
+--               decides.
 -- Returns       One row per accepted completion: id, fence, and dead, which is always false.
--- See           SQL.md: nullable now, fence, lock order by id, lock first, T-SQL batch, JSON batch.
+-- See           SQL.md: nullable now, fence, lock order by id, skip locked, lock first, T-SQL
+--               batch, JSON batch.
 --
 -- A skipped slot also gets a ledger row, with the next slot number and the next fence; the job's
 -- row advances by the same number. The unique index UX_Runs_SlotEndsOnce refuses a second end of
@@ -63,7 +66,8 @@ BEGIN TRY
     UPDATE job
     SET ClaimToken = NULL
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    JOIN reltask.Jobs AS job
+        WITH (INDEX (PK_Jobs), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker
     OPTION (LOOP JOIN, FORCE ORDER);
@@ -75,6 +79,10 @@ BEGIN TRY
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker;
+
+    -- A row that was locked before and is free now is not ours to write.
+    IF @@ROWCOUNT <> @locked
+        THROW 51222, N'a row was out of reach; everything is rolled back', 1;
 
     INSERT INTO reltask.Runs (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,

@@ -1,9 +1,9 @@
--- Purpose       Last statement of a transaction that completes nothing: keep the claim until the
---               commit.
+-- Purpose       Keep the claim until the commit: the last statement of a transaction that completes
+--               nothing, or the one before a settlement that has to wait for its row.
 -- Precondition  The job's row still has this id, owner and fence. Otherwise no row is returned, and
 --               the transaction must be rolled back.
 -- Lock order    One row, locked last in its transaction, so that heartbeats and reclaims are not
---               held up.
+--               held up. Waits for a locked row, then checks it again.
 -- Returns       One row with the id, if the claim still holds.
 -- See           SQL.md: nullable now, fence, T-SQL batch, duration in minutes.
 

@@ -2,10 +2,12 @@
 --               counted, it is not, and the job is dead at its last attempt.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
--- Lock order    Rows by id. The first UPDATE waits for a locked row, then checks it again.
+-- Lock order    Rows by id. The first UPDATE skips locked rows, so a settlement does not wait for
+--               them. A row missing from the result is therefore suspect, not lost; read_holds.sql
+--               decides.
 -- Returns       One row per accepted release: id, fence, and whether the job is dead.
--- See           SQL.md: nullable now, fence, lock order by id, lock first, T-SQL batch, duration in
---               minutes, JSON batch.
+-- See           SQL.md: nullable now, fence, lock order by id, skip locked, lock first, T-SQL
+--               batch, duration in minutes, JSON batch.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -56,7 +58,8 @@ BEGIN TRY
     UPDATE job
     SET ClaimToken = NULL
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    JOIN reltask.Jobs AS job
+        WITH (INDEX (PK_Jobs), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker
     OPTION (LOOP JOIN, FORCE ORDER);
@@ -69,6 +72,10 @@ BEGIN TRY
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
     WHERE job.LockedBy = @worker;
+
+    -- A row that was locked before and is free now is not ours to write.
+    IF @@ROWCOUNT <> @locked
+        THROW 51222, N'a row was out of reach; everything is rolled back', 1;
 
     INSERT INTO reltask.Runs (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,

@@ -2,10 +2,11 @@
 --               slot.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
--- Lock order    Rows by ascending id. Waits for a locked row, then checks it again.
+-- Lock order    Rows by ascending id; locked rows are skipped, so a settlement never waits. A row
+--               missing from the result is therefore suspect, not lost; read_holds.sql decides.
 -- Returns       One row per accepted completion: id, fence, and dead, which is always false.
--- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, primary-key
---               lookup.
+-- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, skip locked,
+--               primary-key lookup.
 --
 -- A skipped slot also gets a ledger row, with the next slot number and the next fence; the job's
 -- row advances by the same number. The unique index runs_slot_ends_once refuses a second end of any
@@ -32,7 +33,7 @@ held as materialized (
         select *
         from reltask.jobs
         where id = given.id and fence = given.fence and locked_by is not distinct from :worker::text
-        for update
+        for update skip locked
     ) as job
 ),
 

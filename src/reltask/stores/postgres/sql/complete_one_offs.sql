@@ -1,27 +1,35 @@
 -- Purpose       End the slots of one-offs: delete each job's row and write its ledger row.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
--- Lock order    Rows by ascending id. Waits for a locked row, then checks it again.
+-- Lock order    Rows by ascending id. Waits :patience for a locked row, then fails (55P03).
 -- Returns       First the number of accepted completions. If some were refused, then one row per
 --               accepted completion: id, fence.
+-- Parameters    :patience is a length for lock_timeout; null: the session's.
 -- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, primary-key
---               lookup.
+--               lookup, lock timeout.
 --
 -- Does what complete_jobs.sql does, for batches without recurring jobs, as most are. The DELETE
--- finds and locks each row once, and the ledger is written from what it has deleted.
+-- finds and locks each row once, and the ledger is written from what it has deleted. A batch that
+-- meets a locked row is sent again as complete_jobs.sql, which skips it. To skip locked rows here,
+-- each row would have to be locked before it is deleted: measured, 12 % more per job.
 
 with
 parameters as materialized (
-    select coalesce(:now::timestamptz, statement_timestamp()) as now
+    select coalesce(:now::timestamptz, statement_timestamp()) as now,
+           set_config(
+               'lock_timeout', coalesce(:patience::text, current_setting('lock_timeout')), true
+           ) as lock_timeout
 ),
 
 removed as (
     delete from reltask.jobs as job
     using (
-        select *
+        select one.*
         from unnest(
             :ids::uuid[], :fences::bigint[], :outcomes::text[], :results::text[], :errors::text[]
         ) as one (id, fence, outcome, result, error)
+        -- so that the timeout is set before the first row is locked
+        cross join parameters
         order by id
     ) as given
     where job.id = any (array[given.id])

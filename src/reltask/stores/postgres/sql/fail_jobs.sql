@@ -1,11 +1,12 @@
 -- Purpose       Record failed runs: the slot is retried after its delay, or the job is dead.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
--- Lock order    Rows by ascending id. Waits for a locked row, then checks it again.
+-- Lock order    Rows by ascending id; locked rows are skipped, so a settlement never waits. A row
+--               missing from the result is therefore suspect, not lost; read_holds.sql decides.
 -- Returns       One row per accepted failure: id, fence, and whether the job is now dead.
 -- Parameters    With a value in finals that is true, the job is dead whatever its attempts.
--- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, primary-key
---               lookup, delay in seconds.
+-- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, skip locked,
+--               primary-key lookup, delay in seconds.
 
 with
 parameters as materialized (
@@ -29,7 +30,7 @@ held as materialized (
         select *
         from reltask.jobs
         where id = given.id and fence = given.fence and locked_by is not distinct from :worker::text
-        for update
+        for update skip locked
     ) as job
 ),
 
