@@ -100,7 +100,7 @@ def _blocked(event: events.ScheduleBlocked) -> str:
 
 def _left_over(event: events.ScheduleLeftOver) -> str:
     if event.beside is None:
-        why = "recurs, but this worker's code does not declare it. If no other app declares it, run"
+        why = "recurs, but this worker's code does not declare it. If no other worker declares it, run"
     else:
         why = f"recurs beside its new name {event.beside}, so it runs twice. When no older worker is left, run"
     return f"{_schedule_name(event)} {why}: reltask jobs discard {event.job_id}"
@@ -157,7 +157,7 @@ _LINES: dict[type[events.Event], LogLine] = {
     events.HeartbeatFailed: LogLine(
         "heartbeat",
         WARNING,
-        lambda e: f"Heartbeat failed, {e.failures} of {e.limit} in a row until running jobs are stopped: {e.error}",
+        lambda e: f"Heartbeat failed, {e.failures} in a row; at {e.limit} the running jobs are stopped: {e.error}",
     ),
     events.HeartbeatLate: LogLine(
         "heartbeat", WARNING, lambda e: f"Heartbeat sent {e.seconds:.3f} s late: this process was paused or too busy"

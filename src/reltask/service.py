@@ -16,10 +16,10 @@ import threading
 from abc import ABC, abstractmethod
 from uuid import UUID
 
-MISTAKE_PAUSE = 1.0
+ERROR_PAUSE = 1.0
 """Seconds that a service pauses after an unexpected error."""
 
-MOMENT = 1e-6
+SHORTEST_PAUSE = 1e-6
 """The shortest pause: an event loop may fire a timer early by less than its clock's resolution."""
 
 
@@ -76,16 +76,16 @@ class Service(ABC):
             return await self.tick()
         except Exception:
             logging.getLogger("reltask").exception(
-                "Unexpected error in %s; it continues in %g s", type(self).__name__, MISTAKE_PAUSE
+                "Unexpected error in %s; it continues in %g s", type(self).__name__, ERROR_PAUSE
             )
-            return MISTAKE_PAUSE
+            return ERROR_PAUSE
 
     async def _wait(self, pause: float | None) -> None:
         if pause is not None and pause <= 0:
             await asyncio.sleep(0)
             return
         loop = asyncio.get_running_loop()
-        timer = None if pause is None else loop.call_later(max(pause, MOMENT), self._woken.set)
+        timer = None if pause is None else loop.call_later(max(pause, SHORTEST_PAUSE), self._woken.set)
         try:
             await self._woken.wait()
         finally:

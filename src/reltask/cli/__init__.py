@@ -39,7 +39,7 @@ command line, 69 database unavailable, 70 bug in reltask or runs left unfinished
 """
 
 EXIT_INTERRUPTED = 130
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a full disk when writing our output. Nothing else writes to a disk except the database driver, which raises
 errors of its own."""
 
@@ -115,7 +115,7 @@ def run(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the one place where every error ends
         from reltask.cli.errors import report, report_lost_output  # noqa: PLC0415 - the good case does not pay for it
 
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             _stop_writing()
             return report_lost_output(error)
         return report(error, debug="--debug" in arguments)

@@ -11,7 +11,7 @@ from reltask.app import App
 from reltask.cli.migrate import dialect_of
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import first_line, print_json, print_table, text, worker_text
-from reltask.cli.target import about_all
+from reltask.cli.target import with_app_argument
 from reltask.model.audit import AuditProgress, Break, BreakKind, LossCount, Report, TaskCount, Wait, plural
 from reltask.producer.operations import AUDIT_TIMEOUT
 from reltask.stores.statement import read_sql
@@ -25,7 +25,7 @@ COUNTS = ["JOBS", "ONCE", "TWICE", "LOST", "SKIPPED", "RUNS FAILED", "RUNS LOST"
 
 
 @click.command(name="audit")
-@about_all
+@with_app_argument
 @click.option("--task", metavar="NAME", help="Only jobs of this task.")
 @click.option("--timeout", metavar="DURATION", default=AUDIT_TIMEOUT, help="How long it may take; 10m by default.")
 @click.option("--sql", "only_sql", is_flag=True, help="Print the queries, for a DBA, instead of running them.")

@@ -11,10 +11,10 @@ import msgspec
 
 from reltask.app import App
 from reltask.cli.errors import report
-from reltask.cli.jobs import but_paused, print_job
+from reltask.cli.jobs import paused_note, print_job
 from reltask.cli.runner import EXIT_OK
 from reltask.cli.show import first_line, print_json, print_table
-from reltask.cli.target import COUNT, about_all, about_some
+from reltask.cli.target import COUNT, with_app_argument, with_app_option
 from reltask.errors import UnknownJob, UsageError
 from reltask.model.job import Outcome, State
 from reltask.model.views import JobView, RunView
@@ -30,7 +30,7 @@ def command() -> None:
 
 
 @command.command(name="list")
-@about_all
+@with_app_argument
 @click.option("--task", metavar="NAME", help="Only those of this task.")
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="List at most this many.")
 def list_(app: App, *, task: str | None, limit: int, as_json: bool) -> None:
@@ -45,7 +45,7 @@ def list_(app: App, *, task: str | None, limit: int, as_json: bool) -> None:
 
 
 @command.command()
-@about_some
+@with_app_option
 @click.argument("job_id", type=click.UUID, metavar="ID")
 def show(app: App, *, job_id: UUID, as_json: bool) -> None:
     """Show a dead letter with the traceback of its last failure."""
@@ -61,7 +61,7 @@ _ALL = click.option("--all", "everything", is_flag=True, help="All dead letters.
 
 
 @command.command()
-@about_some
+@with_app_option
 @_IDS
 @_ALL
 def retry(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> int:
@@ -70,7 +70,7 @@ def retry(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: boo
 
 
 @command.command()
-@about_some
+@with_app_option
 @_IDS
 @_ALL
 def discard(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> int:
@@ -82,7 +82,7 @@ def _retried(app: App, job_id: UUID) -> str:
     """The result of a retry. A job that no longer exists was not paused: a worker has already run it."""
     paused = ""
     with contextlib.suppress(UnknownJob):
-        paused = but_paused(app.job_sync(job_id))
+        paused = paused_note(app.job_sync(job_id))
     return f"will be tried again{paused}"
 
 

@@ -10,7 +10,7 @@ from reltask.app import App
 from reltask.cli.errors import REMEDIES
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_json
-from reltask.cli.target import about_schema, require_file
+from reltask.cli.target import require_file, with_app_argument_or_new_file
 from reltask.errors import ReltaskError
 from reltask.model.connection_url import safe_url
 from reltask.model.doctor import Facts, Finding, Level, diagnose, is_sound, unreachable
@@ -19,7 +19,7 @@ _MARKS = {Level.OK: "ok", Level.NOTE: "note", Level.PROBLEM: "PROBLEM"}
 
 
 @click.command(name="doctor")
-@about_schema
+@with_app_argument_or_new_file
 def command(app: App, *, as_json: bool) -> int:
     """Check the database and say what is wrong and how to fix it. Nothing is changed.
 

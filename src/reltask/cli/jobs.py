@@ -10,7 +10,7 @@ import msgspec
 from reltask.app import App
 from reltask.cli.runs import print_runs
 from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
-from reltask.cli.target import COUNT, about_all, about_some
+from reltask.cli.target import COUNT, with_app_argument, with_app_option
 from reltask.model.job import State
 from reltask.model.views import JobView, RunView
 
@@ -24,7 +24,7 @@ def command() -> None:
 
 
 @command.command(name="list")
-@about_all
+@with_app_argument
 @click.option("--state", type=click.Choice(LISTED), help="Only jobs in this state.")
 @click.option("--task", metavar="NAME", help="Only jobs of this task.")
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="List at most this many.")
@@ -44,7 +44,7 @@ def _row(job: JobView) -> list[object]:
 
 
 @command.command()
-@about_some
+@with_app_option
 @click.argument("job_id", type=click.UUID, metavar="ID")
 def show(app: App, *, job_id: UUID, as_json: bool) -> None:
     """Show one job and its last runs."""
@@ -70,11 +70,11 @@ def _changing(action: str, done: str, help_text: str) -> None:
         print_changed([job_id], done, as_json=as_json)
 
     identified = click.argument("job_id", type=click.UUID, metavar="ID")(change)
-    command.command(name=action, help=help_text)(about_some(identified))
+    command.command(name=action, help=help_text)(with_app_option(identified))
 
 
 @command.command()
-@about_some
+@with_app_option
 @click.argument("job_id", type=click.UUID, metavar="ID")
 def run(app: App, *, job_id: UUID, as_json: bool) -> None:
     """Make a job due now.
@@ -84,10 +84,10 @@ def run(app: App, *, job_id: UUID, as_json: bool) -> None:
     job = app.job_sync(job_id)  # before the change: a worker may claim it at once
     app.change_sync("run", job_id)
     early = f" (its occurrence of {text(job.next_run_time)} UTC runs early)" if job.schedule else ""
-    print_changed([job_id], f"is due now{early}{but_paused(job)}", as_json=as_json)
+    print_changed([job_id], f"is due now{early}{paused_note(job)}", as_json=as_json)
 
 
-def but_paused(job: JobView) -> str:
+def paused_note(job: JobView) -> str:
     """A reminder that a paused job does not run although it is due."""
     return f", but paused: reltask jobs resume {job.id}" if job.state is State.PAUSED else ""
 

@@ -11,7 +11,7 @@ import msgspec
 from reltask.app import App
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
-from reltask.cli.target import about_all, about_some
+from reltask.cli.target import with_app_argument, with_app_option
 from reltask.errors import UsageError
 from reltask.model.duration import format_duration, parse_duration
 from reltask.model.lease import MAINTENANCE, Term
@@ -37,7 +37,7 @@ def command() -> None:
 
 
 @command.command(name="list")
-@about_all
+@with_app_argument
 @click.option(
     "--stuck", is_flag=True, help="Only leases whose holder has finished no work. Exit status 1 if there are any."
 )
@@ -57,7 +57,7 @@ def list_(app: App, *, stuck: bool, long: str, as_json: bool) -> int:
 
 
 @command.command()
-@about_some
+@with_app_option
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def release(app: App, *, name: str, yes: bool, as_json: bool) -> None:

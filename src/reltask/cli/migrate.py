@@ -11,7 +11,7 @@ import click
 from reltask.app import App
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_json
-from reltask.cli.target import about_schema
+from reltask.cli.target import with_app_argument_or_new_file
 from reltask.errors import ConfigurationError
 from reltask.model.connection_url import safe_url
 from reltask.stores.migration import Dialect, migrations
@@ -20,7 +20,7 @@ from reltask.stores.sqlite.schema import ensure_schema, pending_names
 
 
 @click.command(name="migrate")
-@about_schema
+@with_app_argument_or_new_file
 @click.option("--check", is_flag=True, help="List pending migrations only; exit status 1 if there are any.")
 def command(app: App, *, check: bool, as_json: bool) -> int:
     """Create or upgrade reltask's tables. The migration takes a lock; running it again changes nothing.

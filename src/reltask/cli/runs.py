@@ -8,7 +8,7 @@ import click
 
 from reltask.app import App
 from reltask.cli.show import first_line, print_json, print_table, worker_text
-from reltask.cli.target import COUNT, about_all
+from reltask.cli.target import COUNT, with_app_argument
 from reltask.model.views import RunView
 
 COLUMNS = ["FINISHED", "TASK", "SLOT", "ATTEMPT", "OUTCOME", "SECONDS", "WORKER", "JOB", "ERROR"]
@@ -16,7 +16,7 @@ NONE_YET = "No run has finished yet."
 
 
 @click.command(name="runs")
-@about_all
+@with_app_argument
 @click.option("--job", "job_id", type=click.UUID, metavar="ID", help="Only runs of this job.")
 @click.option("--task", metavar="NAME", help="Only runs of this task.")
 @click.option("--limit", type=COUNT, default=20, show_default=True, help="List at most this many.")

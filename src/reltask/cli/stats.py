@@ -9,7 +9,7 @@ import msgspec
 
 from reltask.app import App
 from reltask.cli.show import print_json, print_table
-from reltask.cli.target import about_all
+from reltask.cli.target import with_app_argument
 from reltask.errors import UsageError
 from reltask.model.duration import LONGEST, parse_duration
 from reltask.model.metrics import TaskStats
@@ -20,7 +20,7 @@ NOTHING = "No runs were counted in this period. A worker counts finished runs on
 
 
 @click.command(name="stats")
-@about_all
+@with_app_argument
 @click.option("--minutes", type=click.IntRange(1, MOST_MINUTES), help="The last N minutes.  [default: 60]")
 @click.option("--since", metavar="DURATION", help="The period as a duration: 90m, 24h, 7d.")
 @click.option("--task", metavar="NAME", help="Only this task.")

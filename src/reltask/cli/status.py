@@ -7,24 +7,24 @@ import msgspec
 
 from reltask.app import App
 from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
-from reltask.cli.target import about_all
+from reltask.cli.target import with_app_argument
 from reltask.model.connection_url import safe_url
 from reltask.model.job import State
 from reltask.model.lease import MAINTENANCE
 from reltask.model.views import JobView, LeaseView, StatusView, WorkerView
 
 SHOWN_WORKERS = 10
-LOOKED_AT = 100
+CHECKED_JOBS = 100
 """How many jobs are checked for a worker that serves their queue."""
 
 
 @click.command(name="status")
-@about_all
+@with_app_argument
 def command(app: App, *, as_json: bool) -> None:
     """Show the state of the whole system."""
     status, workers, leader = app.status_sync(), app.workers_sync(), _leader(app.leases_sync())
     alive = [worker for worker in workers if worker.state == "alive"]
-    unserved = _unserved(app.jobs_sync(state=State.READY, limit=LOOKED_AT), status, alive)
+    unserved = _unserved(app.jobs_sync(state=State.READY, limit=CHECKED_JOBS), status, alive)
     if as_json:
         left = [{"queue": queue, "task": task} for queue, task in unserved]
         print_json({**msgspec.structs.asdict(status), "unserved": left, "workers": alive, "maintenance": leader})

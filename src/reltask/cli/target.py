@@ -75,17 +75,17 @@ def database_command(function: Command, *, make_file: bool = False) -> Command:
     return _DATABASE(_CONFIG(_JSON(_DEBUG(command))))
 
 
-def about_all(function: Command) -> Command:
+def with_app_argument(function: Command) -> Command:
     """A database command whose argument is the app."""
     return _APP_ARGUMENT(database_command(function))
 
 
-def about_some(function: Command) -> Command:
+def with_app_option(function: Command) -> Command:
     """A database command with arguments of its own: the app is an option."""
     return _APP(database_command(function))
 
 
-def about_schema(function: Command) -> Command:
+def with_app_argument_or_new_file(function: Command) -> Command:
     """A database command whose argument is the app; the SQLite file need not exist yet."""
     return _APP_ARGUMENT(database_command(function, make_file=True))
 

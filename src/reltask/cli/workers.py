@@ -6,13 +6,13 @@ import click
 
 from reltask.app import App
 from reltask.cli.show import print_json, print_table
-from reltask.cli.target import about_all
+from reltask.cli.target import with_app_argument
 
 COLUMNS = ["WORKER", "STATE", "HOST", "RUNNING", "OF", "QUEUES", "VERSION", "STARTED (UTC)", "LAST BEAT (UTC)"]
 
 
 @click.command(name="workers")
-@about_all
+@with_app_argument
 def command(app: App, *, as_json: bool) -> None:
     """List workers, live ones first. Times are by the database's clock.
 

@@ -109,7 +109,7 @@ def _together() -> str:
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Made from the settings' types. Change src/reltask/config, then run:
+<!-- Generated from the settings' types. Change src/reltask/model/settings.py or src/reltask/config, then run:
      python -c "from reltask.config import describe_settings as d; print(d(), end='')" > docs/configuration.md -->
 
 Every setting has a default; most users set only the database. `reltask config` shows each value and where it was set.

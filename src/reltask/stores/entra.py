@@ -35,7 +35,7 @@ POSTGRES_SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
 
 PATIENCE = 10.0
 """Seconds that a connection waits for its token. If packets are dropped, a credential can hang for minutes."""
-HOPELESS = 60.0
+GIVE_UP_AFTER = 60.0
 """Seconds after which a request that still runs is given up and another one started beside it."""
 
 _REMEDY = (
@@ -123,7 +123,7 @@ class Tokens:
         """The running request, or a new one."""
         with self._lock:
             now = self._monotonic()
-            if self._request is None or now - self._request.since > HOPELESS:
+            if self._request is None or now - self._request.since > GIVE_UP_AFTER:
                 self._request = _Request(Future(), now)
                 threading.Thread(target=self._run, args=(self._request,), name="reltask-token", daemon=True).start()
             return self._request

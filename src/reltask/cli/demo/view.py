@@ -129,7 +129,7 @@ def _ended(run: RunView) -> str:
 
 
 def summary_lines(summary: Summary) -> list[str]:
-    """The summary for people."""
+    """The summary as text."""
     return [
         "Result, from the ledger:",
         f"  slots completed  {summary.completed}",

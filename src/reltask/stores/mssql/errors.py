@@ -152,7 +152,7 @@ def read_only() -> PermanentError:
     return PermanentError("this database is read-only; workers need the primary.", remedy=REMEDIES[3906])
 
 
-def old_level(level: int, *, needed: int) -> PermanentError:
+def low_compatibility_level(level: int, *, needed: int) -> PermanentError:
     """The database's compatibility level is too low: found when a store opens."""
     return PermanentError(
         f"this database has compatibility level {level}, but OPENJSON needs {needed}.",

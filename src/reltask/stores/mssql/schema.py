@@ -17,7 +17,7 @@ from reltask.stores.mssql.connections import (
     failed,
     fetch,
 )
-from reltask.stores.mssql.errors import old_level, read_only
+from reltask.stores.mssql.errors import low_compatibility_level, read_only
 from reltask.stores.mssql.transaction import send
 from reltask.stores.mssql.url import read_url
 from reltask.stores.mssql.values import Row
@@ -39,7 +39,7 @@ def check(row: Row) -> None:
         raise read_only()
     level = row["compatibility_level"]
     if level is not None and level < _LEVEL:
-        raise old_level(level, needed=_LEVEL)
+        raise low_compatibility_level(level, needed=_LEVEL)
     check_version("mssql", Schema.read(row))
 
 

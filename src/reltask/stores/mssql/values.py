@@ -153,7 +153,7 @@ def _refuse_long_names(job: NewJob) -> None:
         units = len((getattr(job, name) or "").encode("utf-16-le", "surrogatepass")) // 2
         if units > most:
             raise ArgumentsError(
-                f"The job's {name} has {units} characters; on SQL Server the limit is {most}.",
+                f"The job's {name} has {units} characters; on SQL Server it may have at most {most}.",
                 remedy="Choose a shorter one; for a long key, use its hash.",
             )
 
