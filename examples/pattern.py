@@ -29,7 +29,7 @@ LOCK_TIMEOUT_MS = 2_000
 HEARTBEAT = 0.5
 JOB = str(uuid.UUID(int=1))
 WORKER = f"pattern_{os.getpid()}_{uuid.uuid4().hex}"
-LOST_BEFORE, DUE, TAKE = 1, 3, 4  # statements of claim_jobs.sql
+DUE, TAKE = 2, 3  # statements of claim_jobs.sql
 STALE, LEDGER, FREE = 0, 1, 2  # statements of reclaim_jobs.sql
 
 Rows = list[sqlite3.Row]
@@ -84,9 +84,9 @@ def reclaim(connection: sqlite3.Connection) -> int:
 def claim(connection: sqlite3.Connection) -> sqlite3.Row | None:
     """Take the job if it is due and no worker holds it: owner, fence + 1, heartbeat = database time."""
     with transaction(connection) as run:
-        due = run("claim_jobs", DUE, queue="default", task="tick", priority=5, room=1)
-        isolated = run("claim_jobs", LOST_BEFORE, queues='["default"]', tasks='["tick"]', isolated_after=0)
-        ids = [row["id"] for row in due or isolated]
+        lane = {"queue": "default", "task": "tick", "priority": 5, "room": 1}
+        due = [row for isolated in (0, 1) for row in run("claim_jobs", DUE, isolated=isolated, **lane)]
+        ids = [row["id"] for row in due]
         lock = {"worker": WORKER, "token": str(uuid.uuid4()), "lock_timeout_ms": LOCK_TIMEOUT_MS}
         taken = run("claim_jobs", TAKE, ids=json.dumps(ids), **lock)
     return taken[0] if taken else None

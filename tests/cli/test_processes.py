@@ -73,11 +73,10 @@ def test_output_on_a_full_disk(project: Project, unbuffered: str) -> None:
     assert len(project.run("jobs", "list", project.app, "--json").json) == 1
 
 
-@pytest.mark.parametrize("command", ["doctor --database sqlite:///none.db", "sql --dialect mssql --all"])
 @pytest.mark.usefixtures("project")
-def test_a_narrow_encoding_does_not_matter(command: str) -> None:
+def test_a_narrow_encoding_does_not_matter() -> None:
     """Characters outside the terminal's encoding, such as the arrow before a remedy, are escaped."""
-    called = [sys.executable, "-m", "reltask.cli", *command.split()]
+    called = [sys.executable, "-m", "reltask.cli", "doctor", "--database", "sqlite:///none.db"]
     narrow = environment(PYTHONIOENCODING="cp1252")
     done = subprocess.run(called, env=narrow, capture_output=True, encoding="cp1252", check=False)
     assert done.stderr == ""

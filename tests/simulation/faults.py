@@ -53,7 +53,8 @@ class Faults:
             return
         node = self.rng.choice(self.world.living())
         line = node.line
-        line.trouble = self.rng.choice([t for t in Trouble if t is not Trouble.NONE])
+        kinds = [trouble for trouble in Trouble if trouble is not Trouble.NONE]
+        line.trouble = self.rng.choice([*kinds, Trouble.SETTLEMENTS_REFUSED])
         line.share = self.rng.choice([0.3, 1.0, 1.0])
         self.world.faults[line.trouble] += 1
         seconds = self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])

@@ -123,10 +123,11 @@ class SimStore:
         inspect: Inspect,
         timeout: float,
         land: Callable[[Any], object],
-        signals: Signals,
+        signals: Signals | None = None,
     ) -> None:
         self._database, self._line, self._clock = database, line, clock
-        self._inspect, self._timeout, self._land, self._signals = inspect, timeout, land, signals
+        self._inspect, self._timeout, self._land = inspect, timeout, land
+        self._signals = signals or Signals(enabled=False)
         self.inner = SqliteStore(database.path, options=OPTIONS, now=database.read_clock, inline=True, clock=clock)
         self.inner._session = database.session
 

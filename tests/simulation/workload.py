@@ -36,7 +36,7 @@ ONE_OFFS = (
     "timed",
     "greedy",
 )
-INTERVALS = {"recurring": 13.0, "recurring_transfer": 17.0, "recurring_failing": 14.0}
+INTERVALS = {"recurring_timed": 9.0, "recurring": 13.0, "recurring_transfer": 17.0, "recurring_failing": 14.0}
 """Recurring tasks, counted from the start of each slot: seconds."""
 EFFECT = "insert into effects (job_id, slot_no, fence, kind) values (:job, :slot, :fence, :kind)"
 
@@ -76,6 +76,7 @@ class Workload:
         app.task(every="11s", align=True, name="grid")(self.body(self.quick))
         app.task(every="17s", name="recurring_transfer")(self.body(self.transfer))
         app.task(every="14s", name="recurring_failing")(self.body(self.fails))
+        app.task(every="9s", timeout="4s", name="recurring_timed")(self.body(self.quick))
         return app
 
     @cached_property

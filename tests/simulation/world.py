@@ -369,7 +369,11 @@ class World:
     def pause(self, processes: list[str], seconds: float) -> None:
         self.faults["pause"] += 1
         owner = processes[0].removesuffix("/beat")
-        self.disturbances.append(Disturbance(owner, self.loop.time(), self.loop.time() + seconds))
+        until = self.loop.time() + seconds
+        self.disturbances.append(Disturbance(owner, self.loop.time(), until))
+        if any(node.line.open_transactions for node in self.nodes if node.name == owner):
+            # a process that is paused while it is SQLite's writer keeps all others from writing: docs/promises.md
+            self.troubles.append(Disturbance("*", self.loop.time(), until + LOCK_TIMEOUT))
         for process in processes:
             self.note("pause", process, seconds)
             self.loop.pause(process)
