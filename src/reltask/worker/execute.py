@@ -75,7 +75,9 @@ class Executor:
         wanted: events.Interest,
         limits: LimitSettings,
     ) -> None:
-        self.settler = Settler[End](store, worker=worker, clock=clock, emit=emit, answered=self._settled)
+        self.settler = Settler[End](
+            store, worker=worker, clock=clock, emit=emit, answered=self._settled, held=places.hold_back
+        )
         self._worker = worker
         self._places = places
         self._beater = beater

@@ -1,9 +1,10 @@
 """The places of a worker: what runs in it now, and how much more it may claim.
 
 A body that has ended makes room at once, while its outcome is still being written, so the next
-claim overlaps with the settlement. A worker holds at most twice as many claims as it runs bodies. A
-worker with many places claims them in two halves: while the bodies of one half run, the server
-looks for the other.
+claim overlaps with the settlement. A worker holds at most twice as many claims as it runs bodies,
+not counting outcomes whose row another session has locked: these may wait for long. A worker with
+many places claims them in two halves: while the bodies of one half run, the server looks for the
+other.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Places:
         self._runs: dict[Hold, Run] = {}
         self._bodies: dict[Run, None] = {}
         self._isolated: dict[Run, None] = {}
+        self._held: set[Hold] = set()
         self._in_queue: Counter[str] = Counter()
         self._turn = 0
         self.freed = asyncio.Event()
@@ -56,7 +58,8 @@ class Places:
 
     @property
     def free(self) -> int:
-        return min(self._concurrency - len(self._bodies), 2 * self._concurrency - len(self._runs))
+        unsettled = len(self._runs) - len(self._held)
+        return min(self._concurrency - len(self._bodies), 2 * self._concurrency - unsettled)
 
     def get(self, hold: Hold) -> Run | None:
         """The run that has this claim. From any thread."""
@@ -78,11 +81,18 @@ class Places:
             self._bodies.pop(run, None)
         self.on_vacated()
 
+    def hold_back(self, hold: Hold) -> None:
+        """The outcome of this run waits for its row: the worker does not wait with it."""
+        if hold in self._runs:
+            self._held.add(hold)
+            self.on_vacated()
+
     def give_back(self, runs: Sequence[Run]) -> None:
         """The ends of these runs are recorded."""
         for run in runs:
             self._runs.pop(run.hold, None)
             self._isolated.pop(run, None)
+            self._held.discard(run.hold)
         self.freed.set()
         self.on_freed()
 

@@ -94,9 +94,18 @@ class Settler(Service, Generic[T]):
     """Writes outcomes until the database has answered for each."""
 
     def __init__(
-        self, store: Store, *, worker: str, clock: Clock, emit: events.Subscriber, answered: OnAnswered[T]
+        self,
+        store: Store,
+        *,
+        worker: str,
+        clock: Clock,
+        emit: events.Subscriber,
+        answered: OnAnswered[T],
+        held: Callable[[Hold], None],
     ) -> None:
+        """`held` is called with an outcome whose row another session has locked."""
         super().__init__()
+        self._report_held = held
         self._store = store
         self._worker = worker
         self._clock = clock
@@ -184,6 +193,7 @@ class Settler(Service, Generic[T]):
             held.next_try = now + HELD_PAUSES[min(held.tries, len(HELD_PAUSES) - 1)]
             if held.tries == 1:
                 hold = held.waiting.settlement.hold
+                self._report_held(hold)
                 self._emit(events.OutcomeHeld(worker=self._worker, job_id=hold.job_id, fence=hold.fence))
         settled = {*due}.difference(still_held)
         self._held = [held for held in self._held if held not in settled]
