@@ -26,8 +26,6 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from reltask.model.duration import LONGEST
-
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 """Times from EARLIEST to before LATEST can be stored: the tables' constraints refuse others. In any
@@ -208,18 +206,6 @@ class Claim(Struct, frozen=True, gc=False):
     @property
     def hold(self) -> Hold:
         return Hold(self.job_id, self.fence)
-
-    @property
-    def fault(self) -> str | None:
-        """Why no worker can run this row, which no constraint has refused; None: it can be run."""
-        if self.lock_timeout > LONGEST:
-            return f"The job's lock_timeout_ms is outside 1 to {LONGEST // timedelta(milliseconds=1)}."
-        times = (self.nominal, self.due_at, self.slot_started_at)
-        if min(times) >= EARLIEST and max(times) < LATEST:
-            return None
-        names = ("next_run_time", "not_before", "slot_started_at")
-        name = next(name for name, time in zip(names, times, strict=True) if not EARLIEST <= time < LATEST)
-        return f"The job's {name} is outside the years {EARLIEST.year} to {LATEST.year - 1}."
 
     @property
     def idempotency_key(self) -> str:

@@ -40,6 +40,7 @@ from reltask.worker.outcome import (
     PLAIN_SUCCESS,
     Ended,
     describe,
+    fault_of,
     raised,
     read_schedule,
     returned,
@@ -147,7 +148,7 @@ class Executor:
         if run.stop_reason is not None:
             self._end_unbegun(run, Ended(outcome=Outcome.RELEASED, error=f"not begun: {run.stop_detail}"))
             return
-        fault = run.claim.fault
+        fault = fault_of(run.claim)
         if fault is not None:
             self._end_unbegun(run, Ended(outcome=Outcome.FAILED, error=fault, delay=timedelta(0), final=True))
             return

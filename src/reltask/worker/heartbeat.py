@@ -20,6 +20,7 @@ The thread that beats and the deterministic simulation drive this same code: `no
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import islice
 from uuid import UUID
 
@@ -115,6 +116,12 @@ class Watch(Struct, gc=False):
         return in_time and not self.abandoned
 
 
+@lru_cache(maxsize=64)
+def _trust(pace: Pace) -> float:
+    """Seconds from an acknowledged send to the deadline. Asked for every run before it begins."""
+    return pace.deadline(0.0)
+
+
 class Heartbeats:
     """The claims of one worker and what is known about them."""
 
@@ -143,7 +150,7 @@ class Heartbeats:
     def too_late(self, holds: Iterable[Hold], now: float) -> set[Hold]:
         """Of these claims, those that may not begin any more: their deadline has passed."""
         watches = ((hold, self._watches.get(hold)) for hold in holds)
-        return {hold for hold, watch in watches if watch is None or now >= watch.pace.deadline(watch.acknowledged)}
+        return {hold for hold, watch in watches if watch is None or now >= watch.acknowledged + _trust(watch.pace)}
 
     def claim_sent(self, token: UUID, now: float) -> None:
         """A claim is about to be sent: from one interval on its rows are renewed, although they are not known yet."""

@@ -22,7 +22,8 @@ from msgspec import Struct
 from reltask.errors import Cancel, LockLost, Retry, Snooze, Stopped
 from reltask.model import backoff, schedule
 from reltask.model.arguments import encode_json
-from reltask.model.job import LATEST, SLOT_ENDINGS, Claim, Completion, Failure, Outcome, Release, Settlement
+from reltask.model.duration import LONGEST
+from reltask.model.job import EARLIEST, LATEST, SLOT_ENDINGS, Claim, Completion, Failure, Outcome, Release, Settlement
 from reltask.model.task import TaskDefinition
 from reltask.worker.process import ChildFailed, Unkept
 from reltask.worker.run import Run, StopReason, not_run
@@ -80,6 +81,18 @@ def raised(error: BaseException, run: Run, *, limit: int) -> Ended:
         case asyncio.CancelledError() | Stopped() if run.stop_reason is not None:
             return stopped(run)
     return Ended(outcome=Outcome.FAILED, error=describe(error, limit=limit))
+
+
+def fault_of(claim: Claim) -> str | None:
+    """Why no worker can run this row, although no constraint has refused it; None: it can be run."""
+    if claim.lock_timeout > LONGEST:
+        return f"The job's lock_timeout_ms is outside 1 to {LONGEST // timedelta(milliseconds=1)}."
+    times = (claim.nominal, claim.due_at, claim.slot_started_at)
+    if min(times) >= EARLIEST and max(times) < LATEST:
+        return None
+    names = ("next_run_time", "not_before", "slot_started_at")
+    name = next(name for name, time in zip(names, times, strict=True) if not EARLIEST <= time < LATEST)
+    return f"The job's {name} is outside the years {EARLIEST.year} to {LATEST.year - 1}."
 
 
 def stopped(run: Run) -> Ended:

@@ -179,7 +179,7 @@ class Connections:
             if connection is None or connection.is_closed():
                 connection = await connect(self._url, self._options, plain=self._plain)
             try:
-                if self._listening.is_missing:
+                if self._listening.listeners and self._listening.is_missing:
                     await self._listening.begin(connection)
                 yield connection
             except asyncpg.PostgresError as error:
@@ -198,7 +198,8 @@ class Connections:
         elif self._closed:
             await _close(connection)
         else:
-            self._listening.answered(connection)
+            if connection is self._listening.connection:
+                self._listening.answered()
             self._idle.append(connection)
 
     async def _after_error(self, connection: asyncpg.Connection, error: asyncpg.PostgresError) -> None:

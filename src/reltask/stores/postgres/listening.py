@@ -116,10 +116,9 @@ class Listening:
         self._silence = Silence(_now(), random.uniform)
         self._wake_all()
 
-    def answered(self, connection: asyncpg.Connection) -> None:
-        """A statement was answered over this connection."""
-        if connection is self.connection:
-            self._silence.answered(_now())
+    def answered(self) -> None:
+        """A statement was answered over the listening connection."""
+        self._silence.answered(_now())
 
     # Signs of life
 
