@@ -12,6 +12,7 @@ import pytest
 from reltask.errors import ConflictError
 from reltask.model.duration import LONGEST
 from reltask.model.job import LATEST
+from reltask.worker.outcome import fault_of
 from tests.store.store_harness import Backend, MssqlBackend, PostgresBackend, StoreHarness, new_job
 
 Refused = dict[str, tuple[str, str, str]]
@@ -94,7 +95,7 @@ async def test_row_by_hand_is_claimed(harness: StoreHarness) -> None:
     """The values that a person must give are enough, and the defaults break no rule."""
     column, literal = ("Queue", "N'default'") if _refused(harness.backend) is MSSQL else ("queue", "'default'")
     await harness.backend.insert_by_hand(column, literal)
-    assert (await harness.claim_one()).fault is None
+    assert fault_of(await harness.claim_one()) is None
 
 
 async def test_longest_values_are_accepted(harness: StoreHarness) -> None:
