@@ -7,7 +7,7 @@ ONCE        Certainly not applied: the policy sends it again. Answer lost: Ambig
                 enqueue_jobs                           producer/enqueue.py: the same ids again, `again=True`
                 complete_jobs, fail_jobs, release_jobs worker/settle.py: the same fence again, then rows and ledger
                 declare_job                            worker/declare.py: reads the row at its next attempt
-                resign_lease                           leases/leader.py: the lease ends by itself
+                resign_lease                           leases/leader.py: again for 2 s; it ends anyway
                 pause_job … discard_job, release_lease the person who asked looks at the row
 AT_ONCE     As ONCE, and not retried either: a claim is trusted from before it was sent, so it must not wait (a
             lost claim is found by its token: worker/beater.py), and a signal is not worth waiting for.
