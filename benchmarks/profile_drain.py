@@ -31,25 +31,25 @@ from benchmarks.contestants import RELTASK
 from benchmarks.contestants.process import run
 from benchmarks.contestants.reltask import make_app
 from benchmarks.stage import Place, open_stage
-from reltask import App
+from reltask import App, events
 from reltask.cli.runner import calm_collector
 from reltask.stores.postgres import store, values
-from reltask.worker import execute, poller, settle, worker
+from reltask.worker import bodies, execute, poller, settle
 
 AREAS = {
-    "reltask/engine/poller": "claiming",
-    "reltask/engine/places": "claiming",
-    "reltask/engine/execute": "executing",
-    "reltask/engine/run": "executing",
-    "reltask/engine/bodies": "executing",
-    "reltask/engine/worker": "executing",
-    "reltask/engine/outcome": "outcome",
-    "reltask/engine/settle": "settling",
-    "reltask/engine/beater": "watching",
-    "reltask/engine/heartbeat": "watching",
+    "reltask/worker/poller": "claiming",
+    "reltask/worker/places": "claiming",
+    "reltask/worker/execute": "executing",
+    "reltask/worker/run": "executing",
+    "reltask/worker/bodies": "executing",
+    "reltask/worker/worker": "executing",
+    "reltask/worker/outcome": "outcome",
+    "reltask/worker/settle": "settling",
+    "reltask/worker/beater": "watching",
+    "reltask/worker/heartbeat": "watching",
     "reltask/stores": "store: rows to values and back",
     "reltask/resilience": "resilience",
-    "reltask/arguments": "arguments",
+    "reltask/model/arguments": "arguments",
     "reltask/events": "events and logs",
     "reltask/logs": "events and logs",
     "reltask/app": "events and logs",
@@ -107,11 +107,11 @@ def stages(watch: Stopwatch) -> Iterator[None]:
         (values, "completions", "completions to columns", watch.around),
         (poller.Poller, "_watch", "take up claims", watch.around),
         (execute.Executor, "start", "start", watch.around),
-        (worker.Worker, "_make_body", "decode", watch.around),
+        (bodies.Bodies, "make", "decode", watch.around),
         (execute, "returned", "encode result", watch.around),
         (execute.Executor, "_outcome", "outcome", watch.around),
         (settle.Settler, "settle", "queue outcome", watch.around),
-        (App, "emit", "report", watch.around),
+        (events.Publisher, "emit", "report", watch.around),
     ]
     originals = [getattr(owner, name) for owner, name, _, _ in replaced]
     for owner, name, stage, timer in replaced:
