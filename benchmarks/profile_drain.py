@@ -31,7 +31,7 @@ from benchmarks.contestants import RELTASK
 from benchmarks.contestants.process import run
 from benchmarks.contestants.reltask import make_app
 from benchmarks.stage import Place, open_stage
-from reltask import App, events
+from reltask import events
 from reltask.cli.runner import calm_collector
 from reltask.stores.postgres import store, values
 from reltask.worker import bodies, execute, poller, settle
