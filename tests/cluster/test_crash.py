@@ -143,7 +143,8 @@ def test_a_poison_job_ends_dead_and_harms_no_other(cluster: Cluster) -> None:
     cluster.stop()
     report = cluster.report()
     assert (report.faults, report.overlapping, report.once) == ({}, [], 40)
-    assert max(report.bodies[slot] for slot in report.bodies if slot.job != poison) <= 2
+    hit = 2  # a bystander is hit twice at most, and its third body runs on a worker without the poison
+    assert max(report.bodies[slot] for slot in report.bodies if slot.job != poison) <= hit + 1
 
 
 def test_workers_killed_at_random_lose_and_double_nothing(cluster: Cluster) -> None:
