@@ -207,12 +207,12 @@ def test_a_paused_job_that_is_due_is_still_paused(worked: Project) -> None:
     assert worked.run(*run).out.endswith(f", but paused: reltask jobs resume {job['id']}\n")
 
 
-def test_running_a_recurring_job_names_the_occurrence_brought_forward(worked: Project) -> None:
-    """That occurrence has then run; a one-off has no other occurrence."""
+def test_running_a_recurring_job_names_the_slot_brought_forward(worked: Project) -> None:
+    """That slot has then run; a one-off has no other slot."""
     (job,) = worked.run("jobs", "list", worked.app, "--task", "tick", "--json").json
     nominal = f"{datetime.fromisoformat(job['next_run_time']):%Y-%m-%d %H:%M:%S} UTC"
     answer = worked.run("jobs", "run", job["id"], "--app", worked.app).out
-    assert answer == f"{job['id']} is due now (its occurrence of {nominal} runs early)\n"
+    assert answer == f"{job['id']} is due now (its slot of {nominal} runs early)\n"
     once = worked.enqueue("hello", name="Bea")
     assert worked.run("jobs", "run", once, "--app", worked.app).out == f"{once} is due now\n"
     assert "the one after it" in worked.run("jobs", "run", "--help").out

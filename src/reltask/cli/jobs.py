@@ -79,11 +79,11 @@ def _changing(action: str, done: str, help_text: str) -> None:
 def run(app: App, *, job_id: UUID, as_json: bool) -> None:
     """Make a job due now.
 
-    For a recurring job this runs its next occurrence early; the schedule continues with the one after it.
+    For a recurring job this runs its next slot early; the schedule continues with the one after it.
     """
     job = app.job_sync(job_id)  # before the change: a worker may claim it at once
     app.change_sync("run", job_id)
-    early = f" (its occurrence of {text(job.next_run_time)} UTC runs early)" if job.schedule else ""
+    early = f" (its slot of {text(job.next_run_time)} UTC runs early)" if job.schedule else ""
     print_changed([job_id], f"is due now{early}{paused_note(job)}", as_json=as_json)
 
 
