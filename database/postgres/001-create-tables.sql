@@ -45,6 +45,15 @@ create table if not exists reltask.jobs (
     losses           integer     not null default 0,    -- runs in a row that lost their lock
     isolated         boolean     not null default false, -- two or more in a row
 
+    -- Durable functions: see 005.
+    suspended        boolean     not null default false, -- waits; cleared by the claim
+    wake_seq         bigint      not null default 0,    -- marks that were folded
+    steps            integer     not null default 0,    -- recorded in this slot
+    parent_id        uuid,                              -- the job that waits for this one's end
+    parent_slot      bigint,
+    parent_step      text,
+    parent_nth       integer,                           -- place among the step's children
+
     -- The claim.
     locked_by        text,
     locked_at        timestamptz,
@@ -59,6 +68,11 @@ create table if not exists reltask.jobs (
         (locked_by is null) = (locked_at is null)
         and (locked_by is null) = (heartbeat_at is null)
         and (locked_by is null) = (lock_expires_at is null)
+    ),
+    constraint jobs_parent_is_whole check (
+        (parent_id is null) = (parent_slot is null)
+        and (parent_id is null) = (parent_step is null)
+        and (parent_id is null) = (parent_nth is null)
     ),
 
     -- A value that a worker could not read or compute with would stop the claims beside its own.
@@ -115,6 +129,9 @@ create index if not exists jobs_claimable
 create index if not exists jobs_expiring on reltask.jobs (lock_expires_at)
     where locked_by is not null;
 
+-- The children of a job.
+create index if not exists jobs_children on reltask.jobs (parent_id) where parent_id is not null;
+
 -- For lists of dead jobs.
 create index if not exists jobs_dead on reltask.jobs (dead_at) where dead_at is not null;
 
@@ -132,11 +149,12 @@ create table if not exists reltask.runs (
     claimed_at   timestamptz,
     finished_at  timestamptz not null,
     outcome      text        not null check (outcome in (
-        'succeeded', 'cancelled', 'skipped', 'failed', 'snoozed', 'released', 'abandoned', 'lost',
-        'discarded'
+        'succeeded', 'cancelled', 'skipped', 'failed', 'snoozed', 'suspended', 'released',
+        'abandoned', 'lost', 'discarded'
     )),
     error        text,
     result       json,
+    steps        integer,                               -- that its slot had recorded; null: none
     primary key (job_id, fence)
 );
 

@@ -4,8 +4,10 @@
           ┌──────────────────────────┐        ▲
           │                          ▼        │ complete (recurring): next slot
         READY ◄─────────────────── CLAIMED ───┴──────────────────────────► READY
-          ▲    fail, release,        │
-          │    reclaim               │ fail or reclaim at the last attempt
+          ▲    fail, release,        │  ▲
+          │    reclaim               │  └── claim ─── SUSPENDED ◄── suspend (a durable function that waits)
+          │                          │
+          │                          │ fail or reclaim at the last attempt
           │                          ▼
           └───────── retry ──────── DEAD ── discard ──► gone
 
@@ -39,6 +41,8 @@ class State(StrEnum):
 
     READY = "ready"
     CLAIMED = "claimed"
+    SUSPENDED = "suspended"
+    """A durable function that waits: for a time, a signal or its children."""
     PAUSED = "paused"
     DEAD = "dead"
     GONE = "gone"
@@ -52,6 +56,7 @@ class Verb(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"
     RELEASE = "release"
+    SUSPEND = "suspend"
     RECLAIM = "reclaim"
     PAUSE = "pause"
     RESUME = "resume"
@@ -67,6 +72,7 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
     FAILED = "failed"
     SNOOZED = "snoozed"
+    SUSPENDED = "suspended"
     RELEASED = "released"
     ABANDONED = "abandoned"
     LOST = "lost"
@@ -101,11 +107,15 @@ TRANSITIONS: dict[tuple[State, Verb], Transition] = {
     (State.CLAIMED, Verb.COMPLETE): Transition(_to(State.READY, State.PAUSED, State.GONE), ends_slot=True),
     (State.CLAIMED, Verb.FAIL): Transition(_to(State.READY, State.PAUSED, State.DEAD)),
     (State.CLAIMED, Verb.RELEASE): Transition(_to(State.READY, State.PAUSED, State.DEAD), attempt=-1),
+    (State.CLAIMED, Verb.SUSPEND): Transition(_to(State.SUSPENDED, State.PAUSED), attempt=-1),
+    (State.SUSPENDED, Verb.CLAIM): Transition(_to(State.CLAIMED), fence=+1, attempt=+1),
+    (State.SUSPENDED, Verb.PAUSE): Transition(_to(State.PAUSED)),
+    (State.SUSPENDED, Verb.DISCARD): Transition(_to(State.GONE), fence=+1, ends_slot=True),
     (State.CLAIMED, Verb.RECLAIM): Transition(_to(State.READY, State.PAUSED, State.DEAD)),
     (State.CLAIMED, Verb.PAUSE): Transition(_to(State.CLAIMED)),
     (State.CLAIMED, Verb.RESUME): Transition(_to(State.CLAIMED)),
     (State.READY, Verb.PAUSE): Transition(_to(State.PAUSED)),
-    (State.PAUSED, Verb.RESUME): Transition(_to(State.READY)),
+    (State.PAUSED, Verb.RESUME): Transition(_to(State.READY, State.SUSPENDED)),
     (State.READY, Verb.DISCARD): Transition(_to(State.GONE), fence=+1, ends_slot=True),
     (State.PAUSED, Verb.DISCARD): Transition(_to(State.GONE), fence=+1, ends_slot=True),
     (State.DEAD, Verb.DISCARD): Transition(_to(State.GONE), fence=+1, ends_slot=True),
@@ -119,6 +129,15 @@ class Hold(Struct, frozen=True, order=True, gc=False, cache_hash=True):
 
     job_id: UUID
     fence: int
+
+
+class Parent(Struct, frozen=True, kw_only=True, gc=False):
+    """The step of a durable function that waits for a job."""
+
+    job_id: UUID
+    slot_no: int
+    step: str
+    nth: int
 
 
 class NewJob(Struct, frozen=True, kw_only=True, gc=False):
@@ -146,6 +165,8 @@ class NewJob(Struct, frozen=True, kw_only=True, gc=False):
     declaration: str | None = None
     """Hash of the declaration in code, for recurring jobs."""
     app_version: str | None = None
+    parent: Parent | None = None
+    """The step that waits for this job's end; None: none does."""
 
 
 class Declared(Struct, frozen=True, kw_only=True):
@@ -202,6 +223,10 @@ class Claim(Struct, frozen=True, gc=False):
     """As copied into this claim."""
     isolated: bool
     """Its previous runs were lost: it runs alone."""
+    steps: int = 0
+    """How many steps of this slot are recorded; 0: there is nothing to read."""
+    has_parent: bool = False
+    """Whether a step of another job waits for its end."""
 
     @property
     def hold(self) -> Hold:
@@ -223,6 +248,8 @@ class ClaimAnswer(Struct, frozen=True, kw_only=True):
     """The earliest due time of a job that this worker could run; not later than `now` if another claim locks it."""
     next_expiry: datetime | None
     """The earliest time at which a lock of any worker expires."""
+    marked: bool = False
+    """Whether there are marks to fold."""
 
 
 class BeatAnswer(Struct, frozen=True, kw_only=True):
@@ -245,6 +272,10 @@ class Completion(Struct, frozen=True, gc=False):
     """Nominal time of the next slot; None: the job was a one-off and is removed."""
     skipped: tuple[datetime, ...] = ()
     """Nominal times of the slots skipped between this one and the next; each becomes a ledger row."""
+    args: str | None = None
+    """The next slot's arguments, JSON; None: the same as this one's."""
+    has_parent: bool = False
+    """As in the claim: a step of another job learns of this end."""
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
@@ -268,7 +299,17 @@ class Release(Struct, frozen=True, kw_only=True, gc=False):
     """The attempt counts all the same, and the job is dead at its last: it may have starved its worker."""
 
 
-Settlement = Completion | Failure | Release
+class Suspension(Struct, frozen=True, kw_only=True):
+    """The end of a run that waits: lock cleared, slot and steps kept, attempt given back."""
+
+    hold: Hold
+    seen: int
+    """The `wake_seq` that was read together with all that it waits for."""
+    wake_at: datetime | None
+    """The earliest wake time of its waiting steps; None: only a mark wakes it."""
+
+
+Settlement = Completion | Failure | Release | Suspension
 """How a run ends its claim; each names the claim in `hold`."""
 
 

@@ -37,6 +37,7 @@ from reltask.model.job import (
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
 from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.stores.durable import DurableStore, DurableTransaction
 
 Wake = Callable[[datetime | None], None]
 """Called with the time at which something becomes due; None: look now."""
@@ -57,7 +58,7 @@ def ended_inside() -> UsageError:
     )
 
 
-class Transaction(Protocol):
+class Transaction(DurableTransaction, Protocol):
     """A task's own writes, committed together with its completion or not at all.
 
     If a statement of the user's ends the transaction, `ended_inside` is raised: at once where that can
@@ -178,8 +179,8 @@ class Maintainable(Protocol):
         ...
 
 
-class Store(LeaseStore, Maintainable, Protocol):
-    """A database that holds jobs, runs, workers, leases and metrics."""
+class Store(LeaseStore, Maintainable, DurableStore, Protocol):
+    """A database that holds jobs, runs, steps, signals, workers, leases and metrics."""
 
     bulk: int
     """The most jobs that one call of `enqueue_jobs` takes."""

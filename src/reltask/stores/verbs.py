@@ -5,10 +5,11 @@ REPEATABLE  Sent twice it changes nothing more, and answers the same. The policy
 ONCE        Certainly not applied: the policy sends it again. Answer lost: AmbiguousError. Only the caller can find
             out what became of it, and does:
                 enqueue_jobs                           producer/enqueue.py: the same ids again, `again=True`
-                complete_jobs, fail_jobs, release_jobs worker/settle.py: the same fence again, then rows and ledger
+                complete_jobs, fail_jobs, release_jobs, suspend_jobs
+                                                       worker/settle.py: the same fence again, then rows and ledger
                 declare_job                            worker/declare.py: reads the row at its next attempt
                 resign_lease                           leases/leader.py: again for 2 s; it ends anyway
-                pause_job … discard_job, release_lease the person who asked looks at the row
+                pause_job … forget_steps, release_lease the person who asked looks at the row
 AT_ONCE     As ONCE, and not retried either: a claim is trusted from before it was sent, so it must not wait (a
             lost claim is found by its token: worker/beater.py), and a signal is not worth waiting for.
 """
@@ -48,6 +49,17 @@ VERBS: dict[str, Verb] = {
     "reclaim_jobs": REPEATABLE,
     "read_outcomes": READ,
     "record_progress": REPEATABLE,
+    # durable functions
+    "record_steps": REPEATABLE,
+    "suspend_jobs": ONCE,
+    "read_steps": READ,
+    "read_waits": READ,
+    "send_signals": REPEATABLE,
+    "fold_marks": REPEATABLE,
+    "cancel_children": REPEATABLE,
+    "forget_steps": ONCE,
+    "list_signals": READ,
+    "list_children": READ,
     # workers and signals
     "register_worker": REPEATABLE,
     "stop_worker": REPEATABLE,
