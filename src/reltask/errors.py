@@ -18,6 +18,13 @@ ReltaskError                      has a stable code, a message and a remedy
 │   └── PermanentError            sending it again would change nothing
 │       └── AccessRefused         … until login, permissions or disk space are fixed
 ├── LockLost                      this run no longer holds its claim; its writes are refused
+├── StepFailed                    a step of a durable function raised
+├── WaitTimeout                   the signal did not come in time
+├── ChildFailed                   a child of a durable function died or was cancelled
+├── JobEnded                      the job has ended, or never existed: it takes no signals
+├── JobFailed                     a job whose result was awaited is dead
+├── JobCancelled                  … was cancelled or discarded
+├── ResultGone                    … has ended, and the ledger no longer has its result
 ├── LeaseTaken                    another process holds the lease, and the wait is over
 └── LeaseLost                     this term of the lease is over; its guarded writes are refused
 
@@ -25,6 +32,7 @@ TaskSignal                        raised *by* a task to choose its outcome; not 
 ├── Retry                         count the attempt and try again after a delay
 ├── Snooze                        not now: run this slot again later, without counting the attempt
 ├── Cancel                        end this slot without a result
+├── Again                         end this slot, and start the next at once with other arguments
 └── Stopped                       raised *into* a body that was asked to stop; let it propagate
 """
 
@@ -151,6 +159,61 @@ class LockLost(ReltaskError):
     code = "lock-lost"
 
 
+class StepFailed(ReltaskError):
+    """A step of a durable function raised: the first time with the original as its cause, at replays without."""
+
+    code = "step-failed"
+
+    def __init__(self, step: str, kind: str, error: str) -> None:
+        super().__init__(f"Step {step!r} failed: {kind}: {error}")
+        self.step = step
+        self.kind = kind
+        """The name of the exception's class."""
+        self.error = error
+        """Its message."""
+
+
+class WaitTimeout(ReltaskError):
+    """The signal that a durable function waited for did not come in time."""
+
+    code = "wait-timeout"
+
+
+class ChildFailed(ReltaskError):
+    """One or more children of a durable function died, were cancelled or discarded."""
+
+    code = "child-failed"
+
+    def __init__(self, message: str, *, outcomes: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.outcomes = outcomes
+        """In the order of the calls: what each child returned, or the ChildFailed of one that did not."""
+
+
+class JobEnded(ReltaskError):
+    """The job has ended, or never existed: nothing was stored."""
+
+    code = "job-ended"
+
+
+class JobFailed(ReltaskError):
+    """The job whose result was awaited is dead; the message has its last error."""
+
+    code = "job-failed"
+
+
+class JobCancelled(ReltaskError):
+    """The job whose result was awaited was cancelled or discarded."""
+
+    code = "job-cancelled"
+
+
+class ResultGone(ReltaskError):
+    """The job whose result was awaited has ended, and the ledger no longer has its result."""
+
+    code = "result-gone"
+
+
 class LeaseTaken(ReltaskError):
     """Another process holds the lease, and the time that `wait` allows is over."""
 
@@ -188,6 +251,15 @@ class Cancel(TaskSignal):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "cancelled by the task")
+
+
+class Again(TaskSignal):
+    """End this slot, and start the job's next one at once: `raise Again(poll.call(cursor))`. For long loops."""
+
+    def __init__(self, call: object) -> None:
+        super().__init__("starts again with other arguments")
+        self.call = call
+        """A call of the same task."""
 
 
 class Stopped(TaskSignal):

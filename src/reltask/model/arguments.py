@@ -124,6 +124,61 @@ class Arguments:
                 raise ValueError(f"{found[0].__name__} would be read as {found[1].__name__} - at `$.{name}`")
 
 
+class Value:
+    """Encodes and decodes one value by its annotation: what a step, a task or a signal carries."""
+
+    def __init__(self, hint: Any = inspect.Parameter.empty, *, label: str) -> None:
+        """Without an annotation, only what JSON itself has is accepted: it must come back as it was."""
+        self._label = label
+        self._is_native = hint is inspect.Parameter.empty or hint is Any
+        self._is_plain = self._is_native or _is_plain(hint)
+        try:
+            self._decoder = msgspec.json.Decoder(Any if self._is_native else hint, dec_hook=_from_plain)
+        except TypeError as error:
+            raise DeclarationError(
+                f"{label}: {error}.", remedy="Annotate it with a type that can be read from JSON."
+            ) from error
+
+    def encode(self, value: object, *, limit: int = DEFAULT_LIMIT) -> str:
+        """The JSON of a value, or ArgumentsError: it does not fit its annotation, or cannot be stored."""
+        try:
+            raw = encode_json(value, _STORING)
+            if self._is_native and not _is_json(value):
+                raise TypeError("without an annotation it can only be what JSON has")
+            read = self._decoder.decode(raw)
+            if not self._is_plain and (found := _other_class(value, read)):
+                raise ValueError(f"{found[0].__name__} would be read as {found[1].__name__}")
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            why = _QUOTED_VALUE.sub(r"\1", str(error))
+        else:
+            if len(raw) <= limit:
+                return raw.decode()
+            why = f"{len(raw):,} bytes exceed the limit of {limit:,}"
+        raise ArgumentsError(f"{self._label}: {why}.", remedy="Annotate what it returns, or store it elsewhere.")
+
+    def decode(self, text: str) -> Any:
+        """The value of a stored JSON text, or ArgumentsError."""
+        try:
+            return self._decoder.decode(text)
+        except ValueError as error:
+            why = _QUOTED_VALUE.sub(r"\1", str(error))
+        raise ArgumentsError(f"{self._label}: the stored value does not fit: {why}.")
+
+
+def value_of(function: Callable[..., Any], *, label: str) -> Value:
+    """What a function returns, by its annotation."""
+    return Value(annotations_of(function).get("return", inspect.Parameter.empty), label=label)
+
+
+def _is_json(value: object) -> bool:
+    """Whether JSON has this value, so that it comes back as it was."""
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    return value is None or type(value) in (bool, int, float, str)
+
+
 _ARGUMENTS_REMEDY = (
     "Pass what the function's signature asks for: numbers (no NaN), strings, lists, dicts, dates, UUIDs, Decimals, "
     "enums, dataclasses, attrs classes or pydantic models."
