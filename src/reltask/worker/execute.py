@@ -31,7 +31,7 @@ from reltask import events
 from reltask.model import schedule
 from reltask.model.backoff import one_off
 from reltask.model.clock import Clock
-from reltask.model.job import Claim, Completion, Failure, Outcome, Settled, Settlement
+from reltask.model.job import Claim, Completion, Failure, Outcome, Settled, Settlement, Suspension
 from reltask.model.settings import LimitSettings
 from reltask.stores.store import Store
 from reltask.worker.beater import Beater
@@ -45,6 +45,7 @@ from reltask.worker.outcome import (
     read_schedule,
     returned,
     settlement,
+    suspended,
 )
 from reltask.worker.places import Places
 from reltask.worker.run import Run, StopReason
@@ -127,6 +128,10 @@ class Executor:
         self._stopping = True
         self.stop_bodies(self._places)
 
+    def report_changed_step(self, run: Run, step: str) -> None:
+        """A recorded step was asked for with another function or other arguments."""
+        self._report(run, events.StepChanged, step=step)
+
     def close(self) -> None:
         """Cancel the executor's own tasks that are still running."""
         for task in self._tasks:
@@ -203,12 +208,26 @@ class Executor:
         if run.enforcing is not None and not run.enforcing.cancel():
             self._report(run, events.BodyEndedLate)
         try:
-            if error is None:
-                self._end(run, returned(result, limit=self._limits.result))
-            else:
-                self._end(run, raised(error, run, limit=self._limits.traceback))
+            self._end(run, self._judge(run, result, error))
         except Exception as mistake:  # noqa: BLE001 - logged there
             self._give_up(run, mistake)
+
+    def _judge(self, run: Run, result: Any, error: BaseException | None) -> Ended:
+        if run.durable is not None:
+            self._close_durable(run, succeeded=error is None)
+        if run.fatal is not None:
+            return Ended(outcome=Outcome.FAILED, error=run.fatal, delay=timedelta(0), final=True)
+        if run.suspension is not None and not (run.stop_reason and run.stop_reason.claim_is_doubtful):
+            return suspended(error, run, limit=self._limits.traceback)
+        if error is None:
+            return returned(result, limit=self._limits.result)
+        return raised(error, run, limit=self._limits.traceback)
+
+    def _close_durable(self, run: Run, *, succeeded: bool) -> None:
+        run.durable.close()
+        unasked = run.durable.journal.never_asked() if succeeded and run.suspension is None else []
+        if unasked:
+            self._report(run, events.StepsNotAsked, steps=unasked)
 
     # Settling
 
@@ -251,8 +270,12 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - a run without a settlement would hold its job for ever
             text = describe(error, limit=self._limits.traceback)
             written = Failure(hold=run.hold, error=text, delay=one_off().delay(run.claim.attempt, rng=self._rng))
+        if run.claim.has_parent:  # this end may have left a mark: a worker should fold it now
+            return Waiting(written, run.now(now), end)
         if isinstance(written, Completion):
             return Waiting(written, written.next_run_time, end)
+        if isinstance(written, Suspension):
+            return Waiting(written, written.wake_at, end)
         return Waiting(written, run.now(now) + (written.delay or timedelta(0)), end)
 
     def _settled(self, answers: Sequence[tuple[Waiting[End], Settled | None]]) -> None:
