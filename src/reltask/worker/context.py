@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +30,7 @@ from reltask.producer.transaction import (
 from reltask.stores.store import Store
 from reltask.worker.children import Children
 from reltask.worker.durable import Durable
-from reltask.worker.durable_context import DurableContext, Durables, SyncDurableContext, refuse_inside
+from reltask.worker.durable_context import DurableContext, OnWorkersLoop, SyncDurableContext, refuse_inside
 from reltask.worker.run import Run, StopReason, log_fields
 from reltask.worker.transaction import Transactions
 
@@ -86,7 +87,7 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-class BaseContext(Durables):
+class BaseContext:
     """The facts of a run, the same for every kind of body."""
 
     def __init__(self, run: Run, services: ContextServices) -> None:
@@ -106,7 +107,15 @@ class BaseContext(Durables):
         self.worker: str = worker
         self.state: Any = services.state
         """What the app's lifespan yielded."""
-        self.logger = RunLogger(logging.getLogger(f"reltask.task.{claim.task}"), log_fields(claim, worker), lambda: self.replaying)
+        self.logger = RunLogger(
+            logging.getLogger(f"reltask.task.{claim.task}"), log_fields(claim, worker), lambda: self.replaying
+        )
+
+    @property
+    def replaying(self) -> bool:
+        """Whether steps are left that an earlier run has recorded, and this one has not come to yet."""
+        durable = self._run.durable
+        return self._run.claim.steps > 0 if durable is None else bool(durable.journal.replaying)
 
     @property
     def cancelled(self) -> bool:
@@ -151,6 +160,8 @@ class SyncContext(BaseContext, SyncDurableContext):
     def __init__(self, run: Run, services: ContextServices) -> None:
         super().__init__(run, services)
         self._loop = asyncio.get_running_loop()
+        self._there = OnWorkersLoop(run, services, self._loop)
+        self._open_block = partial(self._block, home=OnLoop(self._loop))
 
     def progress(self, value: Any) -> None:
         """Publish how far this run has come: any JSON value, shown by `reltask jobs show`."""

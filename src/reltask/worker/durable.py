@@ -27,7 +27,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from reltask.errors import (
@@ -57,6 +56,7 @@ from reltask.model.durable import (
 )
 from reltask.model.job import LATEST, Suspension
 from reltask.model.task import TaskKind
+from reltask.producer.signal import Signal
 from reltask.stores.store import Store
 from reltask.worker.journal import Journal, Record, described, fingerprint_source, is_final, split_error
 from reltask.worker.run import Run, StopReason
@@ -259,29 +259,30 @@ class Durable:
             if step is None and length > SHORT:
                 await self.journal.write(call.record(StepState.WAITING, wake_at=wake_at), order=call.order)
             await self._park(call, wake_at)
+            self.journal.note(call.record(StepState.DONE, wake_at=wake_at))
         finally:
             self.leave(call)
 
-    async def wait_for(self, name: str, signal: str, codec: Value, timeout: timedelta | None) -> Any:
+    async def wait_for(self, name: str, signal: Signal[T], timeout: timedelta | None) -> T:
         """Wait for a signal, and return its value; WaitTimeout if it does not come in time."""
         call = self.enter(name, StepKind.WAIT)
         try:
             step = await self.found(call)
             if step is not None and is_final(step):
-                return codec.decode(step.value or "null")
+                return signal.decode(step.value or "null")
             wake_at = None if timeout is None else self._later(timeout)
             if step is None:
-                waiting = call.record(StepState.WAITING, wake_at=wake_at, signal=signal)
+                waiting = call.record(StepState.WAITING, wake_at=wake_at, signal=signal.name)
                 await self.journal.write(waiting, order=call.order)
             else:
                 wake_at = step.wake_at
-            arrived: SignalView | None = await self._park(call, wake_at, signal=signal)
+            arrived: SignalView | None = await self._park(call, wake_at, signal=signal.name)
             if arrived is None:
-                late = WaitTimeout(f"The signal {signal!r} did not come in time.")
-                self.journal.fail(call.record(StepState.FAILED, signal=signal, error=described(late)))
+                late = WaitTimeout(f"The signal {signal.name!r} did not come in time.")
+                self.journal.fail(call.record(StepState.FAILED, signal=signal.name, error=described(late)))
                 raise late
-            value = codec.decode(arrived.value)
-            done = call.record(StepState.DONE, signal=signal, signal_id=arrived.id, value=arrived.value)
+            value = signal.decode(arrived.value)
+            done = call.record(StepState.DONE, signal=signal.name, signal_id=arrived.id, value=arrived.value)
             await self.journal.write(done, order=call.order)
             return value
         finally:
@@ -303,9 +304,9 @@ class Durable:
         self, call: Call, wake_at: datetime | None, *, signal: str | None = None, children: int | None = None
     ) -> Any:
         """Wait until a look finds what this call waits for, or its time has come."""
-        parked = Parked(
-            call=call, woken=self._loop.create_future(), wake_at=wake_at, signal=signal, children=children
-        )
+        if signal is None and children is None and wake_at is not None and wake_at <= self.now():
+            return None
+        parked = Parked(call=call, woken=self._loop.create_future(), wake_at=wake_at, signal=signal, children=children)
         self._parked[call.name] = parked
         self._working -= 1
         self._looks = 0
@@ -417,7 +418,9 @@ def check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise UsageError(f"A durable call needs a name, not {name!r}.", remedy='Write ctx.step("charge", charge, …).')
     if len(name) > LONGEST_NAME:
-        raise UsageError(f"The name {name[:40]!r}… has {len(name)} characters.", remedy=f"Write at most {LONGEST_NAME}.")
+        raise UsageError(
+            f"The name {name[:40]!r}… has {len(name)} characters.", remedy=f"Write at most {LONGEST_NAME}."
+        )
     if "#" in name or not name.isprintable():
         raise UsageError(f"The name {name!r} contains # or a control character.", remedy="Use other characters.")
 
@@ -433,7 +436,7 @@ def fingerprint(function: object, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 
 def codec_of(function: Callable[..., Any], name: str) -> Value:
-    """How the value of a step is recorded. Checked before the function runs: a bad annotation must not cost an effect."""
+    """How a step's value is recorded. Made before the function runs: a bad annotation must not cost an effect."""
     return value_of(getattr(function, "function", function), label=f"Step {name!r}")
 
 

@@ -9,21 +9,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from msgspec import Struct
 
 from reltask.errors import UsageError
+from reltask.model.arguments import Value
 from reltask.model.backoff import Backoff, parse_backoff
+from reltask.model.durable import Recording, StepKind, StepState
 from reltask.model.duration import Duration, parse_duration
-from reltask.model.durable import StepKind, StepState
 from reltask.producer.enqueue import Call
 from reltask.producer.job import Job
-from reltask.producer.signal import Signal
+from reltask.producer.signal import Signal, signal_of
 from reltask.producer.transaction import (
-    Home,
     OnLoop,
     SyncTransaction,
     TaskTransaction,
@@ -32,6 +34,7 @@ from reltask.producer.transaction import (
     wait_for,
 )
 from reltask.worker.children import results_of
+from reltask.worker.durable import Call as DurableCall
 from reltask.worker.durable import Durable, StepOptions, codec_of, fingerprint, is_failure
 
 if TYPE_CHECKING:
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+NO_OPTIONS = StepOptions()
+OpenBlock = Callable[..., AbstractContextManager[SyncTransaction]]
+"""Opens a transaction of a `def` task."""
+
 
 class Step(Struct, frozen=True):
     """The step whose function runs."""
@@ -96,39 +103,23 @@ def step_options(attempts: int, backoff: Duration | Backoff | None, timeout: Dur
     return StepOptions(attempts=attempts, backoff=parse_backoff(backoff), timeout=limit)
 
 
-def signal_of(signal: Signal[Any] | str) -> Signal[Any]:
-    """A signal given by its name carries what JSON has."""
-    return Signal(signal) if isinstance(signal, str) else signal
+def durable_of(run: Run, services: ContextServices) -> Durable:
+    """The run's durable calls, made when the first one needs it. On the worker's loop only."""
+    if run.durable is None:
+        run.durable = services.durable(run)
+    return cast("Durable", run.durable)
 
 
-class Durables:
-    """What both contexts share: the run, and its `Durable` once a call needs it."""
-
-    _run: Run
-    _services: ContextServices
-
-    @property
-    def _durable(self) -> Durable:
-        """On the worker's loop only."""
-        if self._run.durable is None:
-            self._run.durable = self._services.durable(self._run)
-        return cast("Durable", self._run.durable)
-
-    @property
-    def replaying(self) -> bool:
-        """Whether steps are left that an earlier run has recorded, and this one has not come to yet."""
-        durable = self._run.durable
-        return self._run.claim.steps > 0 if durable is None else durable.journal.replaying
-
-    def _step(self, call: Any) -> Step:
-        return Step(call.name, call.attempt, f"{self._run.claim.idempotency_key}:{call.name}")
+def _step_of(run: Run, call: DurableCall) -> Step:
+    return Step(call.name, call.attempt, f"{run.claim.idempotency_key}:{call.name}")
 
 
 class Steps:
     """`ctx.using(…)`: steps with attempts, backoff and timeout of their own."""
 
-    def __init__(self, context: Durables, options: StepOptions) -> None:
-        self._context = context
+    def __init__(self, run: Run, services: ContextServices, options: StepOptions = NO_OPTIONS) -> None:
+        self._run = run
+        self._services = services
         self._options = options
 
     @overload
@@ -144,7 +135,7 @@ class Steps:
         `idempotency_key`.
         """
         refuse_inside("step")
-        durable, codec = self._context._durable, codec_of(function, name)
+        durable, codec = durable_of(self._run, self._services), codec_of(function, name)
         call = durable.enter(name, StepKind.STEP)
         call.fingerprint = fingerprint(function, args, kwargs)
         try:
@@ -152,7 +143,7 @@ class Steps:
             if found is not None:
                 return codec.decode(found.value or "null")
             while True:
-                token = _step.set(self._context._step(call))
+                token = _step.set(_step_of(self._run, call))
                 try:
                     value = await self._limited(function(*args, **kwargs))
                 except Exception as error:
@@ -185,8 +176,7 @@ class Steps:
     ) -> R:
         """Call `function(tx, …)` in a transaction: its writes and the step's record commit together, or neither."""
         refuse_inside("transact")
-        context, codec = self._context, codec_of(function, name)
-        durable = context._durable
+        durable, codec = durable_of(self._run, self._services), codec_of(function, name)
         call = durable.enter(name, StepKind.TRANSACT)
         call.fingerprint = fingerprint(function, args, kwargs)
         try:
@@ -194,8 +184,9 @@ class Steps:
             if found is not None:
                 return cast("R", codec.decode(found.value or "null"))
             while True:
+                recorder = TransactionRecord(durable, call, codec)
                 try:
-                    return cast("R", await self._transacted(durable, call, codec, function, args, kwargs))
+                    return cast("R", await self._transacted(recorder, lambda tx: function(tx, *args, **kwargs)))
                 except Exception as error:
                     if not is_failure(error):
                         raise
@@ -204,15 +195,15 @@ class Steps:
         finally:
             durable.leave(call)
 
-    async def _transacted(self, durable: Durable, call: Any, codec: Any, function: Any, args: Any, kwargs: Any) -> Any:
-        context = self._context
-        recorder = TransactionRecord(durable, call, codec)
+    async def _transacted(
+        self, recorder: TransactionRecord, function: Callable[[TaskTransaction], Awaitable[Any]]
+    ) -> Any:
         home = OnLoop(asyncio.get_running_loop())
-        opening = context._services.transactions.open(context._run, complete=False, home=home, record=recorder.make)
+        opening = self._services.transactions.open(self._run, complete=False, home=home, record=recorder.make)
         async with opening as block:
-            token, step = current.set(block), _step.set(context._step(call))
+            token, step = current.set(block), _step.set(_step_of(self._run, recorder.call))
             try:
-                recorder.value = await self._limited(function(block, *args, **kwargs))
+                recorder.value = await self._limited(function(block))
             finally:
                 current.reset(token)
                 _step.reset(step)
@@ -222,28 +213,33 @@ class Steps:
 class TransactionRecord:
     """The record of a step that commits with its writes."""
 
-    def __init__(self, durable: Durable, call: Any, codec: Any) -> None:
-        self._durable = durable
-        self._call = call
-        self._codec = codec
-        self._recording: Any = None
+    def __init__(self, durable: Durable, call: DurableCall, codec: Value) -> None:
+        self.call = call
         self.value: Any = None
+        """What the function has returned."""
+        self._durable = durable
+        self._codec = codec
+        self._text = ""
+        self._recording: Recording
 
-    def make(self) -> Any:
+    def make(self) -> Recording:
         """The recording: asked for before the last statement of the transaction."""
-        text = self._durable.encode(self._codec, self.value)
-        done = self._call.record(StepState.DONE, value=text)
-        self._recording = self._durable.journal.in_transaction(done, order=self._call.order)
+        self._text = self._durable.encode(self._codec, self.value)
+        done = self.call.record(StepState.DONE, value=self._text)
+        self._recording = self._durable.journal.in_transaction(done, order=self.call.order)
         return self._recording
 
     def committed(self) -> Any:
         """Remember what was recorded, and return the decoded record."""
         self._durable.journal.written(self._recording)
-        return self._codec.decode(self._recording.steps[0].value)
+        return self._codec.decode(self._text)
 
 
-class DurableContext(Durables):
+class DurableContext:
     """Durable calls of an `async def` task."""
+
+    _run: Run
+    _services: ContextServices
 
     def using(
         self, *, attempts: int = 1, backoff: Duration | Backoff | None = None, timeout: Duration | None = None
@@ -252,7 +248,7 @@ class DurableContext(Durables):
 
         Short waits between attempts are made in place; in long ones the function is suspended.
         """
-        return Steps(self, step_options(attempts, backoff, timeout))
+        return Steps(self._run, self._services, step_options(attempts, backoff, timeout))
 
     @overload
     async def step(
@@ -262,7 +258,7 @@ class DurableContext(Durables):
     async def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function once and record what it returns; later runs of this slot return the record."""
-        return await Steps(self, StepOptions()).step(name, function, *args, **kwargs)
+        return await Steps(self._run, self._services).step(name, function, *args, **kwargs)
 
     async def transact(
         self,
@@ -273,16 +269,14 @@ class DurableContext(Durables):
         **kwargs: P.kwargs,
     ) -> R:
         """Call `function(tx, …)` in a transaction: its writes and the step's record commit together, or neither."""
-        return await Steps(self, StepOptions()).transact(name, function, *args, **kwargs)
+        return await Steps(self._run, self._services).transact(name, function, *args, **kwargs)
 
     async def sleep(self, name: str, length: Duration) -> None:
         """Go on after this time. Meanwhile the function is suspended: no place, no lock, no connection."""
         refuse_inside("sleep")
-        await self._durable.sleep(name, length_of("length", length))
+        await durable_of(self._run, self._services).sleep(name, length_of("length", length))
 
-    async def wait_for(
-        self, signal: Signal[T] | str, *, timeout: Duration | None = None, name: str | None = None
-    ) -> T:
+    async def wait_for(self, signal: Signal[T] | str, *, timeout: Duration | None = None, name: str | None = None) -> T:
         """Wait until this signal is sent to the job, and return its value; WaitTimeout after `timeout`.
 
         The step is called like the signal, unless `name` says otherwise.
@@ -290,7 +284,8 @@ class DurableContext(Durables):
         refuse_inside("wait_for")
         wanted = signal_of(signal)
         limit = None if timeout is None else length_of("timeout", timeout)
-        return cast("T", await self._durable.wait_for(name or wanted.name, wanted.name, wanted.codec, limit))
+        durable = durable_of(self._run, self._services)
+        return cast("T", await durable.wait_for(name or wanted.name, wanted, limit))
 
     async def run(self, name: str, call: Call) -> Any:
         """Have a worker run this call as a child job, and return its result; suspended meanwhile."""
@@ -302,34 +297,67 @@ class DurableContext(Durables):
         ChildFailed if one of them died or was cancelled; with `return_exceptions` it stands in its place.
         """
         refuse_inside("run")
-        ends = await self._services.children.run_all(self._run, self._durable, name, calls)
+        durable = durable_of(self._run, self._services)
+        ends = await self._services.children.run_all(self._run, durable, name, calls)
         return results_of(calls, ends, return_exceptions=return_exceptions)
 
     async def start(self, name: str, call: Call) -> Job:
         """Enqueue this call once, however often the body starts again, and do not wait for it."""
         refuse_inside("start")
-        return await self._services.children.start(self._run, self._durable, name, call)
+        return await self._services.children.start(self._run, durable_of(self._run, self._services), name, call)
+
+
+class OnWorkersLoop:
+    """Runs durable calls of a `def` task on the worker's loop, and waits for them in the task's thread."""
+
+    def __init__(self, run: Run, services: ContextServices, loop: asyncio.AbstractEventLoop) -> None:
+        self.run = run
+        self.services = services
+        self.loop = loop
+
+    def wait(self, work: Callable[[Durable], Coroutine[Any, Any, T]]) -> T:
+        """Call `work` with the run's durable calls on the loop, and wait for it."""
+
+        async def awaited() -> T:
+            return await work(durable_of(self.run, self.services))
+
+        return wait_for(awaited(), self.loop)
+
+    def enter(self, name: str, kind: StepKind, hashed: str) -> DurableCall:
+        """Begin a durable call."""
+
+        async def enter(durable: Durable) -> DurableCall:
+            call = durable.enter(name, kind)
+            call.fingerprint = hashed
+            return call
+
+        return self.wait(enter)
+
+    def leave(self, call: DurableCall) -> None:
+        """End it."""
+        self.loop.call_soon_threadsafe(self.run.durable.leave, call)
 
 
 class SyncSteps:
     """`ctx.using(…)` of a `def` task."""
 
-    def __init__(self, context: SyncDurableContext, options: StepOptions) -> None:
-        self._context = context
+    def __init__(self, there: OnWorkersLoop, block: OpenBlock, options: StepOptions = NO_OPTIONS) -> None:
+        self._there = there
+        self._block = block
         self._options = options
 
     def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function once and record what it returns: see `Steps.step`."""
         refuse_inside("step")
         _refuse_async(name, function)
-        context, codec = self._context, codec_of(function, name)
-        durable, call = context._entered(name, StepKind.STEP, fingerprint(function, args, kwargs))
+        there, codec = self._there, codec_of(function, name)
+        call = there.enter(name, StepKind.STEP, fingerprint(function, args, kwargs))
         try:
-            found = context._wait(durable.begin_step(call))
+            found = there.wait(lambda durable: durable.begin_step(call))
             if found is not None:
                 return cast("R", codec.decode(found.value or "null"))
             while True:
-                token = _step.set(context._step(call))
+                token = _step.set(_step_of(there.run, call))
                 try:
                     value = function(*args, **kwargs)
                 except Exception as error:
@@ -337,12 +365,12 @@ class SyncSteps:
                         raise
                     failed = error
                 else:
-                    return cast("R", context._wait(durable.end_step(call, codec, value)))
+                    return cast("R", there.wait(partial(Durable.end_step, call=call, codec=codec, value=value)))
                 finally:
                     _step.reset(token)
-                context._wait(durable.fail_step(call, self._options, failed))
+                there.wait(partial(Durable.fail_step, call=call, options=self._options, error=failed))
         finally:
-            context._leave(durable, call)
+            there.leave(call)
 
     def transact(
         self, name: str, function: Callable[Concatenate[SyncTransaction, P], R], /, *args: P.args, **kwargs: P.kwargs
@@ -350,68 +378,70 @@ class SyncSteps:
         """Call `function(tx, …)` in a transaction: see `Steps.transact`."""
         refuse_inside("transact")
         _refuse_async(name, function)
-        context, codec = self._context, codec_of(function, name)
-        durable, call = context._entered(name, StepKind.TRANSACT, fingerprint(function, args, kwargs))
+        there, codec = self._there, codec_of(function, name)
+        call = there.enter(name, StepKind.TRANSACT, fingerprint(function, args, kwargs))
         try:
-            found = context._wait(durable.begin_step(call))
+            found = there.wait(lambda durable: durable.begin_step(call))
             if found is not None:
                 return cast("R", codec.decode(found.value or "null"))
             while True:
+                recorder = TransactionRecord(there.run.durable, call, codec)
                 try:
-                    return cast("R", self._transacted(durable, call, codec, function, args, kwargs))
+                    return cast("R", self._transacted(recorder, lambda tx: function(tx, *args, **kwargs)))
                 except Exception as error:
                     if not is_failure(error):
                         raise
                     failed = error
-                context._wait(durable.fail_step(call, self._options, failed))
+                there.wait(partial(Durable.fail_step, call=call, options=self._options, error=failed))
         finally:
-            context._leave(durable, call)
+            there.leave(call)
 
-    def _transacted(self, durable: Durable, call: Any, codec: Any, function: Any, args: Any, kwargs: Any) -> Any:
-        recorder = TransactionRecord(durable, call, codec)
-        home: Home = OnLoop(self._context._loop)
-        with self._context._block(home=home, record=recorder.make) as tx:
-            token = _step.set(self._context._step(call))
+    def _transacted(self, recorder: TransactionRecord, function: Callable[[SyncTransaction], Any]) -> Any:
+        with self._block(record=recorder.make) as tx:
+            token = _step.set(_step_of(self._there.run, recorder.call))
             try:
-                recorder.value = function(tx, *args, **kwargs)
+                recorder.value = function(tx)
             finally:
                 _step.reset(token)
-        return self._context._wait(_called(recorder.committed))
+
+        async def committed(_: Durable) -> Any:
+            return recorder.committed()
+
+        return self._there.wait(committed)
 
 
-class SyncDurableContext(Durables):
+class SyncDurableContext:
     """Durable calls of a `def` task, which wait in its thread."""
 
-    _loop: asyncio.AbstractEventLoop
-    _block: Callable[..., Any]
+    _there: OnWorkersLoop
+    _open_block: OpenBlock
 
     def using(self, *, attempts: int = 1, backoff: Duration | Backoff | None = None) -> SyncSteps:
         """Steps that are tried up to `attempts` times: see `Context.using`. A thread cannot be stopped: no timeout."""
-        return SyncSteps(self, step_options(attempts, backoff, None))
+        return SyncSteps(self._there, self._open_block, step_options(attempts, backoff, None))
 
     def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function once and record what it returns: see `Context.step`."""
-        return SyncSteps(self, StepOptions()).step(name, function, *args, **kwargs)
+        return SyncSteps(self._there, self._open_block).step(name, function, *args, **kwargs)
 
     def transact(
         self, name: str, function: Callable[Concatenate[SyncTransaction, P], R], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Call `function(tx, …)` in a transaction: see `Context.transact`."""
-        return SyncSteps(self, StepOptions()).transact(name, function, *args, **kwargs)
+        return SyncSteps(self._there, self._open_block).transact(name, function, *args, **kwargs)
 
     def sleep(self, name: str, length: Duration) -> None:
         """Go on after this time: see `Context.sleep`."""
         refuse_inside("sleep")
         limit = length_of("length", length)
-        self._wait(self._on_loop(lambda: self._durable.sleep(name, limit)))
+        self._there.wait(lambda durable: durable.sleep(name, limit))
 
     def wait_for(self, signal: Signal[T] | str, *, timeout: Duration | None = None, name: str | None = None) -> T:
         """Wait for a signal: see `Context.wait_for`."""
         refuse_inside("wait_for")
         wanted = signal_of(signal)
         limit = None if timeout is None else length_of("timeout", timeout)
-        waiting = self._on_loop(lambda: self._durable.wait_for(name or wanted.name, wanted.name, wanted.codec, limit))
-        return cast("T", self._wait(waiting))
+        return cast("T", self._there.wait(lambda durable: durable.wait_for(name or wanted.name, wanted, limit)))
 
     def run(self, name: str, call: Call) -> Any:
         """Run a child job and return its result: see `Context.run`."""
@@ -420,39 +450,15 @@ class SyncDurableContext(Durables):
     def run_all(self, name: str, calls: Sequence[Call], *, return_exceptions: bool = False) -> list[Any]:
         """Run child jobs and return their results: see `Context.run_all`."""
         refuse_inside("run")
-        children = self._services.children
-        ends = self._wait(self._on_loop(lambda: children.run_all(self._run, self._durable, name, calls)))
+        there = self._there
+        ends = there.wait(lambda durable: there.services.children.run_all(there.run, durable, name, calls))
         return results_of(calls, ends, return_exceptions=return_exceptions)
 
     def start(self, name: str, call: Call) -> Job:
         """Enqueue a child that is not waited for: see `Context.start`."""
         refuse_inside("start")
-        children = self._services.children
-        return self._wait(self._on_loop(lambda: children.start(self._run, self._durable, name, call)))
-
-    # On the worker's loop
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return wait_for(work, self._loop)
-
-    async def _on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await work()
-
-    def _entered(self, name: str, kind: StepKind, hashed: str) -> tuple[Durable, Any]:
-        async def enter() -> tuple[Durable, Any]:
-            durable = self._durable
-            call = durable.enter(name, kind)
-            call.fingerprint = hashed
-            return durable, call
-
-        return self._wait(enter())
-
-    def _leave(self, durable: Durable, call: Any) -> None:
-        self._loop.call_soon_threadsafe(durable.leave, call)
-
-
-async def _called(function: Callable[[], T]) -> T:
-    return function()
+        there = self._there
+        return there.wait(lambda durable: there.services.children.start(there.run, durable, name, call))
 
 
 def _refuse_async(name: str, function: object) -> None:

@@ -49,7 +49,7 @@ from reltask.worker.outcome import (
 )
 from reltask.worker.places import Places
 from reltask.worker.run import Run, StopReason
-from reltask.worker.settle import Settler, Waiting
+from reltask.worker.settle import Settler, Waiting, Written
 
 
 class End(Struct, frozen=True, gc=False):
@@ -311,7 +311,7 @@ class Executor:
         task.add_done_callback(self._tasks.pop)
         return task
 
-    def _report_end(self, end: End, written: Settlement, settled: Settled) -> None:
+    def _report_end(self, end: End, written: Written, settled: Settled) -> None:
         run, ended = end.run, end.ended
         if ended.not_stored is not None:
             self._report(run, events.ResultNotStored, reason=ended.not_stored)

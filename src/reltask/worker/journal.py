@@ -78,7 +78,7 @@ class Journal:
     async def _load(self) -> None:
         claim = self._run.claim
         steps = await self._store.read_steps(claim.job_id, claim.slot_no)
-        self._known = {step.name: step for step in steps} | self._known
+        self._known = {**{step.name: step for step in steps}, **self._known}
 
     def never_asked(self) -> list[str]:
         """Recorded steps that this run has not asked for."""
@@ -109,6 +109,10 @@ class Journal:
         """Keep a failure aside, until a later call shows that the body has caught it."""
         self._failures.append(Failure(record, self.begun))
 
+    def note(self, record: StepRecord) -> None:
+        """Record this with the next call, if there is one: it only completes the picture."""
+        self._failures.append(Failure(record, -1))
+
     def in_transaction(self, record: StepRecord, *, order: int) -> Recording:
         """What a transaction records as its last statement, with the failures that were caught before."""
         caught = [failure.record for failure in self._failures if failure.order < order]
@@ -138,7 +142,7 @@ class Journal:
         recording = Recording(hold=self._run.hold, steps=tuple(self._unsent), progress=self._progress)
         waiting, self._waiting, self._unsent, self._progress = self._waiting, [], [], False
 
-        def answered(accepted: bool) -> None:  # noqa: FBT001 - the recorder's answer
+        def answered(accepted: bool) -> None:
             self._is_sending = False
             if accepted:
                 self.written(recording)

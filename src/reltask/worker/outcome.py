@@ -27,7 +27,7 @@ from reltask.model.duration import LONGEST
 from reltask.model.job import EARLIEST, LATEST, SLOT_ENDINGS, Claim, Completion, Failure, Outcome, Release, Settlement
 from reltask.model.task import TaskDefinition
 from reltask.worker.durable import Suspended
-from reltask.worker.process import ChildFailed, Unkept
+from reltask.worker.process import RaisedInChild, Unkept
 from reltask.worker.run import Run, StopReason, not_run
 
 _ENGINE = str(Path(__file__).parent)
@@ -71,7 +71,7 @@ def returned(value: object, *, limit: int) -> Ended:
     return Ended(outcome=Outcome.SUCCEEDED, result=raw.decode())
 
 
-def raised(error: BaseException, run: Run, *, limit: int) -> Ended:
+def raised(error: BaseException, run: Run, *, limit: int) -> Ended:  # noqa: PLR0911 - one line per case
     """The body raised: what the task chose, what the worker asked for, or a failure."""
     match error:
         case Snooze(delay=delay):
@@ -91,9 +91,9 @@ def raised(error: BaseException, run: Run, *, limit: int) -> Ended:
 
 def _again(call: Any, run: Run) -> Ended:
     if run.claim.schedule is not None:
-        return Ended(outcome=Outcome.FAILED, error="Again was raised by a recurring job, whose schedule starts it again.")
+        return Ended(outcome=Outcome.FAILED, error="Again was raised by a recurring job: its schedule starts it again.")
     if getattr(call, "task", None) is not run.task:
-        return Ended(outcome=Outcome.FAILED, error="Again takes a call of the same task: raise Again(poll.call(cursor)).")
+        return Ended(outcome=Outcome.FAILED, error="Again takes a call of the same task: Again(poll.call(cursor)).")
     return Ended(outcome=Outcome.SUCCEEDED, again=call.args)
 
 
@@ -111,7 +111,9 @@ def suspended(error: BaseException | None, run: Run, *, limit: int) -> Ended:
 
 def _why_suspended(run: Run) -> str:
     wake_at = None if run.suspension is None else run.suspension.wake_at
-    return "until a signal or a child's end" if wake_at is None else f"until {wake_at:%Y-%m-%d %H:%M:%S} UTC at the latest"
+    if wake_at is None:
+        return "until a signal or a child's end"
+    return f"until {wake_at:%Y-%m-%d %H:%M:%S} UTC at the latest"
 
 
 def fault_of(claim: Claim) -> str | None:
@@ -137,7 +139,7 @@ def stopped(run: Run) -> Ended:
 
 def describe(error: BaseException, *, limit: int) -> str:
     """The traceback from the task's own code on, shortened in the middle if it exceeds the limit."""
-    text = str(error) if isinstance(error, ChildFailed) else _traceback(error)
+    text = str(error) if isinstance(error, RaisedInChild) else _traceback(error)
     text = text.replace("\x00", "\\x00")
     if len(text) <= limit:
         return text
