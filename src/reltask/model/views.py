@@ -34,6 +34,10 @@ class JobView(Struct, frozen=True, kw_only=True):
     progress: str | None
     isolated: bool
     created_at: datetime
+    steps: int
+    """Recorded in its current slot."""
+    parent_id: UUID | None
+    """The job that waits for its end."""
 
 
 class RunView(Struct, frozen=True, kw_only=True):
@@ -54,6 +58,8 @@ class RunView(Struct, frozen=True, kw_only=True):
     outcome: Outcome
     error: str | None
     result: str | None
+    steps: int | None
+    """How many steps its slot had recorded when it ended; None: none, or the slot went on."""
 
 
 class JobEnd(Struct, frozen=True, kw_only=True):
@@ -95,6 +101,8 @@ class StatusView(Struct, frozen=True, kw_only=True):
     workers_alive: int
     ready: int
     """Waiting for a time in the future."""
+    suspended: int
+    """Durable functions that wait for a time in the future, a signal or their children."""
     due: int
     running: int
     expired: int
