@@ -16,6 +16,7 @@ from typing import Any
 
 from reltask.errors import DatabaseError, LockLost
 from reltask.model.task import TaskKind
+from reltask.producer.result import in_task
 from reltask.producer.transaction import wait_for
 from reltask.worker.context import Context, ContextServices, SyncContext
 from reltask.worker.process import ProcessBody
@@ -83,6 +84,7 @@ class AsyncBody:
         return self._task
 
     async def _run(self, ended: Ending) -> None:
+        in_task.set(True)
         try:
             result = await self._function(*self._given, **self._named)
         except (SystemExit, KeyboardInterrupt) as error:
@@ -113,6 +115,7 @@ class ThreadBody:
         return in_thread(self._pool, self._guarded, ended)
 
     def _guarded(self) -> object:
+        in_task.set(True)
         try:
             return self._function()
         except (SystemExit, KeyboardInterrupt, StopIteration) as error:

@@ -287,11 +287,11 @@ class DurableContext:
         durable = durable_of(self._run, self._services)
         return cast("T", await durable.wait_for(name or wanted.name, wanted, limit))
 
-    async def run(self, name: str, call: Call) -> Any:
+    async def run(self, name: str, call: Call[R]) -> R:
         """Have a worker run this call as a child job, and return its result; suspended meanwhile."""
         return (await self.run_all(name, [call]))[0]
 
-    async def run_all(self, name: str, calls: Sequence[Call], *, return_exceptions: bool = False) -> list[Any]:
+    async def run_all(self, name: str, calls: Sequence[Call[R]], *, return_exceptions: bool = False) -> list[R]:
         """Have workers run these calls as child jobs, and return their results in order; suspended meanwhile.
 
         ChildFailed if one of them died or was cancelled; with `return_exceptions` it stands in its place.
@@ -301,7 +301,7 @@ class DurableContext:
         ends = await self._services.children.run_all(self._run, durable, name, calls)
         return results_of(calls, ends, return_exceptions=return_exceptions)
 
-    async def start(self, name: str, call: Call) -> Job:
+    async def start(self, name: str, call: Call[R]) -> Job[R]:
         """Enqueue this call once, however often the body starts again, and do not wait for it."""
         refuse_inside("start")
         return await self._services.children.start(self._run, durable_of(self._run, self._services), name, call)
@@ -443,18 +443,18 @@ class SyncDurableContext:
         limit = None if timeout is None else length_of("timeout", timeout)
         return cast("T", self._there.wait(lambda durable: durable.wait_for(name or wanted.name, wanted, limit)))
 
-    def run(self, name: str, call: Call) -> Any:
+    def run(self, name: str, call: Call[R]) -> R:
         """Run a child job and return its result: see `Context.run`."""
         return self.run_all(name, [call])[0]
 
-    def run_all(self, name: str, calls: Sequence[Call], *, return_exceptions: bool = False) -> list[Any]:
+    def run_all(self, name: str, calls: Sequence[Call[R]], *, return_exceptions: bool = False) -> list[R]:
         """Run child jobs and return their results: see `Context.run_all`."""
         refuse_inside("run")
         there = self._there
         ends = there.wait(lambda durable: there.services.children.run_all(there.run, durable, name, calls))
         return results_of(calls, ends, return_exceptions=return_exceptions)
 
-    def start(self, name: str, call: Call) -> Job:
+    def start(self, name: str, call: Call[R]) -> Job[R]:
         """Enqueue a child that is not waited for: see `Context.start`."""
         refuse_inside("start")
         there = self._there

@@ -42,7 +42,7 @@ from reltask.model.job import (
     State,
     WorkerRecord,
 )
-from reltask.model.views import JobView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, RunView, StatusView, WorkerView
 from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.entra import Credential, Tokens
@@ -256,6 +256,10 @@ class MssqlStore(MaintenanceVerbs):
         wanted = None if job_id is None else str(job_id)
         rows = await self._ask("list_runs", job_id=wanted, task=task, limit=limit)
         return [values.run_view(row) for row in rows]
+
+    async def read_results(self, job_ids: Sequence[UUID]) -> list[JobEnd]:
+        ids = values.batch({"id": str(job_id)} for job_id in job_ids)
+        return [values.job_end(row) for row in await self._ask("read_results", ids=ids)]
 
     async def list_workers(self) -> list[WorkerView]:
         return [values.worker_view(row) for row in await self._ask("list_workers")]

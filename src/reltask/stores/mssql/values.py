@@ -62,7 +62,7 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
 
 Row = dict[str, Any]
 Columns = dict[str, object]
@@ -332,6 +332,11 @@ def job_view(row: Row) -> JobView:
 def run_view(row: Row) -> RunView:
     """A run's view."""
     return RunView(**{**row, "outcome": Outcome(row["outcome"])})
+
+
+def job_end(row: Row) -> JobEnd:
+    """How a job has ended."""
+    return JobEnd(**{**row, "outcome": row["outcome"] and Outcome(row["outcome"])})
 
 
 def worker_view(row: Row) -> WorkerView:

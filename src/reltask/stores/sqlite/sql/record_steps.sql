@@ -1,5 +1,5 @@
 -- Purpose       Record steps of running jobs, and consume the signals that they name.
--- Precondition  Each job's row still has this id, owner and fence; of the others nothing is written.
+-- Precondition  Each job's row still has this id, owner and fence; for others nothing is written.
 --               A step that is done or failed already stays, so that a recording may be sent twice.
 -- Lock order    SQLite's write lock, held for the whole transaction.
 -- Returns       Statement 4: one row per accepted recording: id, fence.
