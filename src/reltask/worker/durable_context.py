@@ -10,12 +10,9 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
-
-from msgspec import Struct
 
 from reltask.errors import UsageError
 from reltask.model.arguments import Value
@@ -36,6 +33,7 @@ from reltask.producer.transaction import (
 from reltask.worker.children import results_of
 from reltask.worker.durable import Call as DurableCall
 from reltask.worker.durable import Durable, StepOptions, codec_of, fingerprint, is_failure
+from reltask.worker.step import Step, inside
 
 if TYPE_CHECKING:
     from reltask.worker.context import ContextServices
@@ -49,32 +47,12 @@ OpenBlock = Callable[..., AbstractContextManager[SyncTransaction]]
 """Opens a transaction of a `def` task."""
 
 
-class Step(Struct, frozen=True):
-    """The step whose function runs."""
-
-    name: str
-    attempt: int
-    idempotency_key: str
-    """The same however often this step's function is called: pass it to systems that can use it."""
-
-
-_step: ContextVar[Step | None] = ContextVar("reltask_step", default=None)
-
-
-def current_step() -> Step:
-    """The step whose function calls this; UsageError elsewhere."""
-    step = _step.get()
-    if step is None:
-        raise UsageError("current_step() was called outside of a step.", remedy="Call it in the function of a step.")
-    return step
-
-
 def refuse_inside(call: str) -> None:
     """Refuse a durable call where it could not be recorded: in a step, or in an open transaction."""
-    inside = _step.get()
-    if inside is not None:
+    step = inside.get()
+    if step is not None:
         raise UsageError(
-            f"ctx.{call}() was called inside the step {inside.name!r}, which is recorded as a whole.",
+            f"ctx.{call}() was called inside the step {step.name!r}, which is recorded as a whole.",
             remedy="Call it from the body itself.",
         )
     if open_transaction() is not None:
@@ -143,7 +121,7 @@ class Steps:
             if found is not None:
                 return codec.decode(found.value or "null")
             while True:
-                token = _step.set(_step_of(self._run, call))
+                token = inside.set(_step_of(self._run, call))
                 try:
                     value = await self._limited(function(*args, **kwargs))
                 except Exception as error:
@@ -153,7 +131,7 @@ class Steps:
                 else:
                     return await durable.end_step(call, codec, value)
                 finally:
-                    _step.reset(token)
+                    inside.reset(token)
                 await durable.fail_step(call, self._options, failed)
         finally:
             durable.leave(call)
@@ -201,12 +179,12 @@ class Steps:
         home = OnLoop(asyncio.get_running_loop())
         opening = self._services.transactions.open(self._run, complete=False, home=home, record=recorder.make)
         async with opening as block:
-            token, step = current.set(block), _step.set(_step_of(self._run, recorder.call))
+            token, step = current.set(block), inside.set(_step_of(self._run, recorder.call))
             try:
                 recorder.value = await self._limited(function(block))
             finally:
                 current.reset(token)
-                _step.reset(step)
+                inside.reset(step)
         return recorder.committed()
 
 
@@ -357,7 +335,7 @@ class SyncSteps:
             if found is not None:
                 return cast("R", codec.decode(found.value or "null"))
             while True:
-                token = _step.set(_step_of(there.run, call))
+                token = inside.set(_step_of(there.run, call))
                 try:
                     value = function(*args, **kwargs)
                 except Exception as error:
@@ -367,7 +345,7 @@ class SyncSteps:
                 else:
                     return cast("R", there.wait(partial(Durable.end_step, call=call, codec=codec, value=value)))
                 finally:
-                    _step.reset(token)
+                    inside.reset(token)
                 there.wait(partial(Durable.fail_step, call=call, options=self._options, error=failed))
         finally:
             there.leave(call)
@@ -398,11 +376,11 @@ class SyncSteps:
 
     def _transacted(self, recorder: TransactionRecord, function: Callable[[SyncTransaction], Any]) -> Any:
         with self._block(record=recorder.make) as tx:
-            token = _step.set(_step_of(self._there.run, recorder.call))
+            token = inside.set(_step_of(self._there.run, recorder.call))
             try:
                 recorder.value = function(tx)
             finally:
-                _step.reset(token)
+                inside.reset(token)
 
         async def committed(_: Durable) -> Any:
             return recorder.committed()

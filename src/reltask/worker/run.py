@@ -84,6 +84,8 @@ class Run(Struct, eq=False):
     """Set when a durable function waits, and its body is asked to end."""
     durable: Any = None
     """Its `Durable`, once it has made a durable call."""
+    on_enqueue: Callable[[], None] | None = None
+    """Called when the body of a durable function enqueues outside of a step."""
     fatal: str | None = None
     """Why the job is dead at once, whatever its attempts: a step's value cannot be recorded."""
     started_at: float = float("-inf")

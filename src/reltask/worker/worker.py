@@ -163,6 +163,7 @@ class Worker:
             run, self.store, self._record_steps, clock=self._clock, rng=self._rng, value_limit=self._limits.result
         )
         durable.changed = partial(self._executor.report_changed_step, run)
+        run.on_enqueue = partial(self._executor.report_enqueue, run)
         return durable
 
     def _record_steps(self, recording: Recording, answered: Callable[[bool], None]) -> None:
