@@ -34,6 +34,10 @@ class JobView(Struct, frozen=True, kw_only=True):
     progress: str | None
     isolated: bool
     created_at: datetime
+    steps: int
+    """Recorded in this slot."""
+    parent_id: UUID | None
+    """The job that waits for this one's end."""
 
 
 class RunView(Struct, frozen=True, kw_only=True):
@@ -54,6 +58,8 @@ class RunView(Struct, frozen=True, kw_only=True):
     outcome: Outcome
     error: str | None
     result: str | None
+    steps: int | None
+    """That the slot had recorded at its end; None: none, or it went on."""
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
@@ -88,6 +94,8 @@ class StatusView(Struct, frozen=True, kw_only=True):
     failing: int
     """Unclaimed, with at least one failed attempt of the current slot."""
     paused: int
+    suspended: int
+    """Durable functions that wait, and are not due."""
     dead: int
     next_due: datetime | None
     unknown: dict[str, int]
