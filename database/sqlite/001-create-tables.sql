@@ -49,6 +49,15 @@ create table if not exists reltask_jobs (
     losses           integer not null default 0,        -- runs in a row that lost their lock
     isolated         integer not null default 0,        -- two or more in a row
 
+    -- Durable functions: see 005.
+    suspended        integer not null default 0,        -- waits; cleared by the claim
+    wake_seq         integer not null default 0,        -- marks that were folded
+    steps            integer not null default 0,        -- recorded in this slot
+    parent_id        text,                              -- the job that waits for this one's end
+    parent_slot      integer,
+    parent_step      text,
+    parent_nth       integer,                           -- place among the step's children
+
     -- The claim.
     locked_by        text,
     locked_at        integer,
@@ -63,6 +72,11 @@ create table if not exists reltask_jobs (
         (locked_by is null) = (locked_at is null)
         and (locked_by is null) = (heartbeat_at is null)
         and (locked_by is null) = (lock_expires_at is null)
+    ),
+    constraint jobs_parent_is_whole check (
+        (parent_id is null) = (parent_slot is null)
+        and (parent_id is null) = (parent_step is null)
+        and (parent_id is null) = (parent_nth is null)
     ),
 
     -- A value that a worker could not read or compute with would stop the claims beside its own.
@@ -134,7 +148,7 @@ create table if not exists reltask_jobs (
         and typeof(fence) = 'integer' and fence between 0 and 1000000000000000000
         and typeof(attempt) = 'integer' and attempt between 0 and 2000000000
         and typeof(losses) = 'integer' and losses between 0 and 2000000000
-        and isolated in (0, 1)
+        and isolated in (0, 1) and suspended in (0, 1)
     )
 );
 
@@ -153,6 +167,10 @@ create index if not exists reltask_jobs_expiring on reltask_jobs (lock_expires_a
 create index if not exists reltask_jobs_held on reltask_jobs (locked_by)
     where locked_by is not null;
 
+-- The children of a job.
+create index if not exists reltask_jobs_children on reltask_jobs (parent_id)
+    where parent_id is not null;
+
 -- For lists of dead jobs.
 create index if not exists reltask_jobs_dead on reltask_jobs (dead_at) where dead_at is not null;
 
@@ -170,11 +188,12 @@ create table if not exists reltask_runs (
     claimed_at   integer,
     finished_at  integer not null,
     outcome      text    not null check (outcome in (
-        'succeeded', 'cancelled', 'skipped', 'failed', 'snoozed', 'released', 'abandoned', 'lost',
-        'discarded'
+        'succeeded', 'cancelled', 'skipped', 'failed', 'snoozed', 'suspended', 'released',
+        'abandoned', 'lost', 'discarded'
     )),
     error        text,
     result       text,
+    steps        integer,                               -- that its slot had recorded; null: none
     primary key (job_id, fence)
 ) without rowid;
 

@@ -1,6 +1,10 @@
--- Remove reltask from this file, with all jobs, the ledger, workers, leases and metrics. Other
--- tables are not touched. Stop the workers first.
+-- Remove reltask from this file, with all jobs, their steps and signals, the ledger, workers,
+-- leases and metrics. Other tables are not touched. Stop the workers first.
 
+drop table if exists reltask_marks;
+drop table if exists reltask_child_ends;
+drop table if exists reltask_signals;
+drop table if exists reltask_steps;
 drop table if exists reltask_metrics;
 drop table if exists reltask_lease_waiters;
 drop table if exists reltask_leases;

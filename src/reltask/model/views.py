@@ -35,9 +35,9 @@ class JobView(Struct, frozen=True, kw_only=True):
     isolated: bool
     created_at: datetime
     steps: int
-    """Recorded in this slot."""
+    """Recorded in its current slot."""
     parent_id: UUID | None
-    """The job that waits for this one's end."""
+    """The job that waits for its end."""
 
 
 class RunView(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     error: str | None
     result: str | None
     steps: int | None
-    """That the slot had recorded at its end; None: none, or it went on."""
+    """How many steps its slot had recorded when it ended; None: none, or the slot went on."""
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
@@ -87,6 +87,8 @@ class StatusView(Struct, frozen=True, kw_only=True):
     workers_alive: int
     ready: int
     """Waiting for a time in the future."""
+    suspended: int
+    """Durable functions that wait for a time in the future, a signal or their children."""
     due: int
     running: int
     expired: int
@@ -94,8 +96,6 @@ class StatusView(Struct, frozen=True, kw_only=True):
     failing: int
     """Unclaimed, with at least one failed attempt of the current slot."""
     paused: int
-    suspended: int
-    """Durable functions that wait, and are not due."""
     dead: int
     next_due: datetime | None
     unknown: dict[str, int]

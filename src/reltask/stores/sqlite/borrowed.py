@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+from reltask.model.durable import Recording
 from reltask.model.job import Completion, Hold
 from reltask.stores.borrowed.link import Link
 from reltask.stores.borrowed.transaction import BorrowedConnection
@@ -40,6 +41,10 @@ class BorrowedSqlite(Verbs, BorrowedConnection):
     async def complete_job(self, worker: str, completion: Completion) -> bool:
         self._refuse_ended()
         return await super().complete_job(worker, completion)
+
+    async def record_steps(self, worker: str, recording: Recording) -> bool:
+        self._refuse_ended()
+        return await super().record_steps(worker, recording)
 
     def _refuse_ended(self) -> None:
         """SQLAlchemy and Django say what they have begun; SQLite itself knows what a statement has ended."""

@@ -36,6 +36,8 @@ class _Sight(Struct, frozen=True):
     version: int
     lanes: list[sqlite3.Row]
     next_expiry: int | None
+    marked: bool
+    """There are marks to fold."""
     silent: bool
     """The worker has a row, and its last heartbeat is a while ago."""
 
@@ -71,6 +73,7 @@ def _look(transaction: FileTransaction, request: ClaimRequest, *, lanes: list[sq
         version=transaction.version,
         lanes=lanes,
         next_expiry=times["next_expiry"],
+        marked=bool(times["marked"]),
         silent=times["seen_at"] is not None and times["seen_at"] + _ALIVE_EVERY <= transaction.now,
     )
 
@@ -106,6 +109,7 @@ def _answer(claims: list[Claim], seen: _Sight) -> ClaimAnswer:
         now=values.moment(seen.now),
         next_due=min(later, default=None),
         next_expiry=values.optional_moment(seen.next_expiry),
+        marked=seen.marked,
     )
 
 

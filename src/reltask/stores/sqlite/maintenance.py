@@ -73,7 +73,7 @@ class MaintenanceVerbs(ABC):
         return [row["id"] for row in rows]
 
     async def prune_runs(self, *, older_than: timedelta, most: int, leader: Term | None, limit: int = BATCH) -> int:
-        (rows,) = await self._write(
+        *_, rows = await self._write(
             "prune_runs",
             **values.leader(leader),
             older_than=values.length(older_than),

@@ -50,9 +50,9 @@ def _read_stale(transaction: FileTransaction, limit: int) -> list[_Stale]:
 
 
 def _take(transaction: FileTransaction, stale: list[_Stale]) -> list[Reclaimed]:
-    _, ledger, update = load("sqlite", "reclaim_jobs", "named")
-    lost = transaction.run(ledger, stale=values.batch(stale))
-    dead = {row["id"] for row in transaction.run(update, stale=values.batch(stale)) if row["dead"]}
+    _, *writes = load("sqlite", "reclaim_jobs", "named")
+    lost, freed, *_ = [transaction.run(statement, stale=values.batch(stale)) for statement in writes]
+    dead = {row["id"] for row in freed if row["dead"]}
     return [
         Reclaimed(
             job_id=UUID(row["id"]),

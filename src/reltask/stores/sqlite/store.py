@@ -52,6 +52,7 @@ from reltask.stores.sqlite import values
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
 from reltask.stores.sqlite.claim import claim_jobs
 from reltask.stores.sqlite.connections import MEMORY, FileTransaction, Session, SqliteOptions, database_path
+from reltask.stores.sqlite.durable import DurableVerbs
 from reltask.stores.sqlite.examine import examine
 from reltask.stores.sqlite.maintenance import MaintenanceVerbs
 from reltask.stores.sqlite.reclaim import Reclaimer
@@ -68,8 +69,8 @@ THREAD_SHARE = 0.8
 """The thread's share of a caller's timeout."""
 
 
-class SqliteStore(MaintenanceVerbs):
-    """Jobs, runs, workers, leases and metrics in one SQLite file."""
+class SqliteStore(DurableVerbs, MaintenanceVerbs):
+    """Jobs, runs, steps, signals, workers, leases and metrics in one SQLite file."""
 
     bulk = BATCH
 

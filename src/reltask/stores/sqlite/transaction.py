@@ -20,9 +20,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
+from reltask.model.durable import NewSignal, Recording
 from reltask.model.job import Completion, Hold, NewJob
 from reltask.model.lease import Term
-from reltask.stores.sqlite import values
+from reltask.stores.sqlite import durable_values, values
 from reltask.stores.sqlite.connections import FileTransaction, Session
 from reltask.stores.sqlite.errors import classify
 from reltask.stores.store import ended_inside
@@ -56,6 +57,14 @@ class Verbs(ABC):
         rows = [values.completion_row(completion)]
         accepted, *_ = await self.verb("complete_jobs", worker=worker, completions=values.batch(rows))
         return bool(accepted)
+
+    async def record_steps(self, worker: str, recording: Recording) -> bool:
+        rows = [durable_values.recording_row(recording)]
+        return bool((await self.verb("record_steps", worker=worker, recordings=values.batch(rows)))[-1])
+
+    async def send_signals(self, signals: Sequence[NewSignal]) -> dict[str, UUID]:
+        rows = values.batch(map(durable_values.signal_row, signals))
+        return durable_values.sent((await self.verb("send_signals", signals=rows))[-1])
 
     async def guard_lease(self, term: Term) -> bool:
         return bool((await self.verb("guard_lease", lease=term.lease, term=term.number))[-1])

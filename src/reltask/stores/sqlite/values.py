@@ -112,6 +112,10 @@ def job_row(job: NewJob) -> dict[str, object]:
         "lock_timeout_ms": timeout_ms(job.lock_timeout),
         "run_at": optional_micros(job.run_at),
         "delay": length(job.delay),
+        "parent_id": None if job.parent is None else str(job.parent.job_id),
+        "parent_slot": None if job.parent is None else job.parent.slot_no,
+        "parent_step": None if job.parent is None else job.parent.step,
+        "parent_nth": None if job.parent is None else job.parent.nth,
     }
 
 
@@ -125,6 +129,7 @@ def completion_row(completion: Completion) -> dict[str, object]:
         "error": text(completion.error),
         "next_run_time": optional_micros(completion.next_run_time),
         "skipped": [micros(nominal) for nominal in completion.skipped],
+        "args": completion.args,
     }
 
 
@@ -196,7 +201,7 @@ def hold(row: sqlite3.Row) -> Hold:
 
 
 def settled(row: sqlite3.Row) -> Settled:
-    """A row of fail_jobs.sql or release_jobs.sql."""
+    """A row of fail_jobs.sql, release_jobs.sql or suspend_jobs.sql."""
     return Settled(hold(row), dead=bool(row["dead"]))
 
 
@@ -220,6 +225,8 @@ def claim(row: sqlite3.Row) -> Claim:
         max_attempts=row["max_attempts"],
         lock_timeout=row["claim_timeout_ms"] * _MILLISECOND,
         isolated=bool(row["isolated"]),
+        steps=row["steps"],
+        has_parent=bool(row["has_parent"]),
     )
 
 
@@ -266,6 +273,8 @@ def job_view(row: sqlite3.Row) -> JobView:
         progress=row["progress"],
         isolated=bool(row["isolated"]),
         created_at=moment(row["created_at"]),
+        steps=row["steps"],
+        parent_id=None if row["parent_id"] is None else UUID(row["parent_id"]),
     )
 
 
@@ -287,6 +296,7 @@ def run_view(row: sqlite3.Row) -> RunView:
         outcome=Outcome(row["outcome"]),
         error=row["error"],
         result=row["result"],
+        steps=row["steps"],
     )
 
 
@@ -314,6 +324,7 @@ def status_view(counts: sqlite3.Row, unknown: Sequence[sqlite3.Row]) -> StatusVi
         now=moment(counts["now"]),
         workers_alive=counts["workers_alive"],
         ready=counts["ready"],
+        suspended=counts["suspended"],
         due=counts["due"],
         running=counts["running"],
         expired=counts["expired"],

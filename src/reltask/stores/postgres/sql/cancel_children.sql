@@ -60,7 +60,7 @@ ledger as (
     )
     select orphans.id, orphans.fence + 1, orphans.slot_no, orphans.task, orphans.key,
            orphans.queue, orphans.attempt, orphans.next_run_time, orphans.due_at, parameters.now,
-           'cancelled', 'the function that waited for it has ended', nullif(orphans.steps, 0)
+           'cancelled', 'its parent has ended', nullif(orphans.steps, 0)
     from orphans
     cross join parameters
 ),

@@ -6,7 +6,7 @@
 -- Lock order    Rows of jobs, then their marks; locked ones are skipped, so the statement never
 --               waits. A mark of a skipped job stays for the next call.
 -- Returns       One row: the number of removed marks.
--- See           SQL.md: nullable now, materialized CTE, skip locked, primary-key lookup.
+-- See           SQL.md: nullable now, materialized CTE, skip locked, primary-key lookup, mark.
 --
 -- Steps are read in the snapshot, the job's row under its lock. If the job were suspended between
 -- the two, its row would say that it waits, and the snapshot would not have the step that says for

@@ -75,7 +75,7 @@ written as (
         signal = excluded.signal,
         pending = case when excluded.state = 'waiting' then step.pending else excluded.pending end
     where step.state = 'waiting'
-    returning step.job_id, step.xmax = 0 as is_new
+    returning step.job_id, step.name, step.xmax = 0 as is_new
 ),
 
 consumed as (
@@ -86,6 +86,8 @@ consumed as (
       and signal.job_id = any (array[held.id]) and signal.slot_no = held.slot_no
       and signal.name = held.signal and signal.id = held.signal_id
       and signal.consumed_by is null
+      -- a step that was final already has consumed its own
+      and exists (select from written where job_id = held.id and name = held.name)
 ),
 
 changes as (

@@ -5,7 +5,7 @@
 --               own transaction such a lock would keep heartbeats and settlements from the row for
 --               as long as that transaction is open.
 -- Returns       One row per signal whose job exists, stored now or before: its id, the job's id.
--- See           SQL.md: nullable now, materialized CTE, primary-key lookup, filtered index.
+-- See           SQL.md: nullable now, materialized CTE, primary-key lookup, filtered index, mark.
 --
 -- A signal that meets the end of its job's slot may be stored for a slot that is over. No run reads
 -- it, and prune_records.sql removes it.

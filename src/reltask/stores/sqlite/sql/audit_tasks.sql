@@ -27,7 +27,7 @@ by_job as (
            sum(outcome = 'discarded') as discarded,
            sum(outcome = 'failed') as failed,
            sum(outcome = 'lost') as lost,
-           sum(outcome in ('snoozed', 'released', 'abandoned')) as given_back
+           sum(outcome in ('snoozed', 'suspended', 'released', 'abandoned')) as given_back
     from marked
     group by job_id
     union all

@@ -3,9 +3,9 @@
 --               task.
 -- Lock order    The first two statements only read, and an empty poll ends with them. The others
 --               need the write lock.
--- Returns       Statement 1: the lanes. 2: next lock expiry and this worker's last heartbeat.
---               3: ids of one lane. 4: one row per claim.
--- See           SQL.md: one writer, filtered index, JSON batch.
+-- Returns       Statement 1: the lanes. 2: next lock expiry, this worker's last heartbeat, and
+--               whether there are marks. 3: ids of one lane. 4: one row per claim.
+-- See           SQL.md: one writer, filtered index, JSON batch, mark.
 
 -- A lane is one (isolated, queue, task, priority), in order of due time in the index. The recursion
 -- goes from the head of one lane to the head of the next: the task's next priority, or the next
@@ -70,13 +70,15 @@ join reltask_jobs as jobs on jobs.rowid = lane.head
 where jobs.task in (select value from json_each(:tasks))
 order by jobs.priority, jobs.due_at;
 
--- The next lock expiry, and this worker's last heartbeat: 0 if the worker was marked as dead.
+-- The next lock expiry, this worker's last heartbeat (0 if the worker was marked as dead), and
+-- whether there are marks to fold.
 select (select min(lock_expires_at) from reltask_jobs where locked_by is not null) as next_expiry,
        (
            select case when dead_at is null then heartbeat_at else 0 end
            from reltask_workers
            where id = :worker
-       ) as seen_at;
+       ) as seen_at,
+       exists (select 1 from reltask_marks where at <= :now) as marked;
 
 -- The due jobs of one lane.
 select id
@@ -103,12 +105,14 @@ set locked_by = :worker,
     fence = fence + 1,
     attempt = attempt + 1,
     slot_started_at = coalesce(slot_started_at, :now),
-    progress = null
+    suspended = 0,
+    progress = case when suspended then progress end
 where id in (select value from json_each(:ids))
   and locked_by is null and paused_at is null and dead_at is null
   and due_at <= :now
 returning id, fence, task, key, args, queue, priority, schedule, slot_no, next_run_time, due_at,
-          slot_started_at, locked_at, attempt, max_attempts, claim_timeout_ms, isolated;
+          slot_started_at, locked_at, attempt, max_attempts, claim_timeout_ms, isolated,
+          steps, parent_id is not null as has_parent;
 
 -- The worker is alive.
 update reltask_workers

@@ -1,10 +1,10 @@
--- Purpose       End slots: write the ledger, remove one-offs, move recurring jobs to their next
---               slot.
+-- Purpose       End slots: write the ledger, tell the steps that wait for a child, remove one-offs,
+--               move recurring jobs to their next slot.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    SQLite's write lock, held for the whole transaction.
 -- Returns       Statement 1: one row per accepted completion, job_id and fence.
--- See           SQL.md: one writer, fence, primary-key lookup, JSON batch.
+-- See           SQL.md: one writer, fence, primary-key lookup, JSON batch, mark.
 --
 -- The ledger is written first, because the rows that it describes may be deleted afterwards.
 
@@ -20,11 +20,11 @@ batch as (
 
 insert into reltask_runs (
     job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-    finished_at, outcome, error, result
+    finished_at, outcome, error, result, steps
 )
 select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.locked_by,
        jobs.attempt, jobs.next_run_time, jobs.due_at, jobs.locked_at, :now, batch.outcome,
-       batch.error, batch.result
+       batch.error, batch.result, nullif(jobs.steps, 0)
 from batch
 join reltask_jobs as jobs on jobs.id = batch.id
 where jobs.fence = batch.fence
@@ -52,6 +52,52 @@ join json_each(batch.skipped) as passed
 where jobs.fence = batch.fence
   and +jobs.locked_by = :worker;
 
+-- A child that ends leaves its end for the step that waits for it, and a mark: only the first time,
+-- and only while somebody may wait. The mark comes first, because the end tells that there is one.
+with
+batch as (
+    select json_extract(value, '$.id') as id, json_extract(value, '$.fence') as fence
+    from json_each(:completions)
+    where json_extract(value, '$.next_run_time') is null
+)
+
+insert into reltask_marks (at, kind, job_id, slot_no, name)
+select :now, 'child', jobs.parent_id, jobs.parent_slot, jobs.parent_step
+from batch
+join reltask_jobs as jobs on jobs.id = batch.id
+join reltask_jobs as parent on parent.id = jobs.parent_id and parent.slot_no = jobs.parent_slot
+where jobs.fence = batch.fence
+  and +jobs.locked_by = :worker
+  and not exists (
+      select 1
+      from reltask_child_ends
+      where parent_id = jobs.parent_id and slot_no = jobs.parent_slot
+        and step = jobs.parent_step and nth = jobs.parent_nth
+  );
+
+with
+batch as (
+    select json_extract(value, '$.id') as id,
+           json_extract(value, '$.fence') as fence,
+           json_extract(value, '$.outcome') as outcome,
+           json_extract(value, '$.error') as error,
+           json_extract(value, '$.result') as result
+    from json_each(:completions)
+    where json_extract(value, '$.next_run_time') is null
+)
+
+insert into reltask_child_ends (
+    parent_id, slot_no, step, nth, job_id, outcome, value, error, ended_at
+)
+select jobs.parent_id, jobs.parent_slot, jobs.parent_step, jobs.parent_nth, jobs.id, batch.outcome,
+       batch.result, batch.error, :now
+from batch
+join reltask_jobs as jobs on jobs.id = batch.id
+join reltask_jobs as parent on parent.id = jobs.parent_id and parent.slot_no = jobs.parent_slot
+where jobs.fence = batch.fence
+  and +jobs.locked_by = :worker
+on conflict do nothing;
+
 -- One-offs are deleted before the next statement, because that one changes fences.
 with
 batch as (
@@ -70,13 +116,15 @@ batch as (
     select json_extract(value, '$.id') as id,
            json_extract(value, '$.fence') as fence,
            json_extract(value, '$.next_run_time') as next_run_time,
+           json_extract(value, '$.args') as args,
            json_array_length(value, '$.skipped') as passed
     from json_each(:completions)
     where json_extract(value, '$.next_run_time') is not null
 )
 
 update reltask_jobs
-set slot_no = slot_no + 1 + batch.passed,
+set args = coalesce(batch.args, reltask_jobs.args),
+    slot_no = slot_no + 1 + batch.passed,
     fence = reltask_jobs.fence + batch.passed,
     next_run_time = max(batch.next_run_time, reltask_jobs.next_run_time + 1),
     not_before = null,
@@ -85,6 +133,8 @@ set slot_no = slot_no + 1 + batch.passed,
     attempt = 0,
     losses = 0,
     isolated = 0,
+    suspended = 0,
+    steps = 0,
     locked_by = null,
     locked_at = null,
     heartbeat_at = null,

@@ -6,10 +6,10 @@
 -- Returns       One row with the id, if the job was updated.
 -- See           SQL.md: one writer.
 --
--- A running slot is never moved: its worker computes the next time from the schedule that it
--- claimed, and other workers declare again when the slot has ended. The holder need not wait,
--- because it computes the next time from the new schedule. A slot whose time does not change keeps
--- its not_before, which a backoff, a snooze or an operator's run-now has set.
+-- A running slot is never moved, nor is a suspended one: its worker computes the next time from the
+-- schedule that it claimed, and other workers declare again when the slot has ended. The holder
+-- need not wait, because it computes the next time from the new schedule. A slot whose time does
+-- not change keeps its not_before, which a backoff, a snooze or an operator's run-now has set.
 
 update reltask_jobs
 set queue = :queue,
@@ -20,10 +20,10 @@ set queue = :queue,
     app_version = :app_version,
     max_attempts = :max_attempts,
     lock_timeout_ms = :lock_timeout_ms,
-    next_run_time = case when locked_by is null
+    next_run_time = case when locked_by is null and not suspended
                          then coalesce(:run_at, :now + coalesce(:delay, 0))
                          else next_run_time end,
-    not_before = case when locked_by is null
+    not_before = case when locked_by is null and not suspended
                            and next_run_time <> coalesce(:run_at, :now + coalesce(:delay, 0))
                       then null
                       else not_before end

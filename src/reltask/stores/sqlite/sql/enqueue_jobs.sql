@@ -19,16 +19,21 @@ batch as (
            json_extract(value, '$.max_attempts') as max_attempts,
            json_extract(value, '$.lock_timeout_ms') as lock_timeout_ms,
            json_extract(value, '$.run_at') as run_at,
-           json_extract(value, '$.delay') as delay
+           json_extract(value, '$.delay') as delay,
+           json_extract(value, '$.parent_id') as parent_id,
+           json_extract(value, '$.parent_slot') as parent_slot,
+           json_extract(value, '$.parent_step') as parent_step,
+           json_extract(value, '$.parent_nth') as parent_nth
     from json_each(:jobs)
 )
 
 insert into reltask_jobs (
     id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-    lock_timeout_ms, created_at, next_run_time
+    lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth
 )
 select id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-       lock_timeout_ms, :now, coalesce(run_at, :now + coalesce(delay, 0))
+       lock_timeout_ms, :now, coalesce(run_at, :now + coalesce(delay, 0)), parent_id, parent_slot,
+       parent_step, parent_nth
 from batch
 where not exists (select 1 from reltask_runs where job_id = batch.id)
 on conflict do nothing

@@ -5,7 +5,7 @@
 --               time they ended.
 
 select job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-       finished_at, outcome, error, result
+       finished_at, outcome, error, result, steps
 from reltask_runs
 where job_id = :job_id
   and (:task is null or task = :task)
@@ -13,7 +13,7 @@ order by finished_at desc, fence desc
 limit :limit;
 
 select job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-       finished_at, outcome, error, result
+       finished_at, outcome, error, result, steps
 from reltask_runs
 where (:task is null or task = :task)
 order by finished_at desc, fence desc

@@ -10,7 +10,8 @@ select :now as now,
            from reltask_workers
            where stopped_at is null and alive_until >= :now
        ) as workers_alive,
-       count(*) filter (where claimable and due_at > :now) as ready,
+       count(*) filter (where claimable and due_at > :now and not suspended) as ready,
+       count(*) filter (where claimable and due_at > :now and suspended) as suspended,
        count(*) filter (where claimable and due_at <= :now) as due,
        count(*) filter (where locked_by is not null) as running,
        count(*) filter (where lock_expires_at < :now) as expired,
@@ -20,7 +21,7 @@ select :now as now,
        count(*) filter (where dead_at is not null) as dead,
        min(due_at) filter (where claimable) as next_due
 from (
-    select due_at, locked_by, lock_expires_at, attempt, paused_at, dead_at,
+    select due_at, locked_by, lock_expires_at, attempt, paused_at, dead_at, suspended,
            locked_by is null and paused_at is null and dead_at is null as claimable
     from reltask_jobs
 );
