@@ -88,7 +88,7 @@ class TaskCount(Struct, frozen=True, kw_only=True):
     """Runs, as the next two."""
     lost: int
     given_back: int
-    """Snoozed, released or abandoned."""
+    """Snoozed, suspended, released or abandoned."""
     cut: int
     """Jobs whose first runs have been pruned."""
     late_p50: float | None

@@ -1,4 +1,4 @@
--- Purpose       Remove a job, with a ledger row that says so; a step that waits for it learns of it.
+-- Purpose       Remove a job, with a ledger row that says so, and tell a step that waits for it.
 -- Precondition  Unclaimed, in all statements.
 -- Lock order    SQLite's write lock, held for the whole transaction.
 -- Returns       One row with the id, if the job was removed.

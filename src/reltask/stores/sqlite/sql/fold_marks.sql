@@ -1,5 +1,5 @@
--- Purpose       Look at the jobs that marks name: count the mark, subtract children that have ended,
---               and make a suspended job due that waits for this.
+-- Purpose       Look at the jobs that marks name: count the mark, subtract children that have
+--               ended, and make a suspended job due that waits for this.
 -- Precondition  The job is still in the mark's slot. Otherwise the mark is only removed.
 -- Lock order    SQLite's write lock, held for the whole transaction.
 -- Returns       Statement 3: one row per mark that was removed.
