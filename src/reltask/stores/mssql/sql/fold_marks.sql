@@ -109,15 +109,25 @@ BEGIN TRY
         OPTION (LOOP JOIN, FORCE ORDER);
 
         INSERT INTO @woken (Id)
-        SELECT DISTINCT folded.JobId
-        FROM @folded AS folded
-        JOIN reltask.Steps AS step WITH (INDEX (PK_Steps), UPDLOCK, ROWLOCK)
-            ON step.JobId = folded.JobId AND step.SlotNo = folded.SlotNo
-        WHERE step.State = N'waiting'
-          AND (
-              (folded.Kind = N'signal' AND step.Signal = folded.Name)
-              OR (folded.Kind = N'child' AND step.Name = folded.Name AND step.Pending <= 0)
-          )
+        SELECT step.JobId
+        FROM (
+            SELECT DISTINCT JobId, SlotNo, Name
+            FROM @folded
+            WHERE Kind = N'child'
+        ) AS ended
+        JOIN reltask.Steps AS step WITH (INDEX (PK_Steps))
+            ON step.JobId = ended.JobId AND step.SlotNo = ended.SlotNo AND step.Name = ended.Name
+        WHERE step.State = N'waiting' AND step.Pending <= 0
+        UNION
+        SELECT step.JobId
+        FROM (
+            SELECT DISTINCT JobId, SlotNo, Name
+            FROM @folded
+            WHERE Kind = N'signal'
+        ) AS sent
+        JOIN reltask.Steps AS step WITH (INDEX (PK_Steps))
+            ON step.JobId = sent.JobId AND step.SlotNo = sent.SlotNo
+        WHERE step.State = N'waiting' AND step.Signal = sent.Name
         OPTION (LOOP JOIN, FORCE ORDER);
 
         UPDATE job
