@@ -10,7 +10,7 @@ import click
 
 from reltask.app import App
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
-from reltask.cli.show import print_json
+from reltask.cli.show import print_json, print_line
 from reltask.cli.target import with_app_argument_or_new_file
 from reltask.errors import ConfigurationError
 from reltask.model.connection_url import safe_url
@@ -86,8 +86,8 @@ def _pending(url: str, credential: Any) -> list[str]:
 
 def _print(names: list[str], *, done: str, where: str) -> None:
     for name in names:
-        click.echo(f"{done}: {name}")
+        print_line(f"{done}: {name}")
     if not names:
-        click.echo(f"{where} is up to date.")
+        print_line(f"{where} is up to date.")
     elif done == "pending":
-        click.echo("Run: reltask migrate")
+        print_line("Run: reltask migrate")
