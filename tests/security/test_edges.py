@@ -9,8 +9,11 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -288,3 +291,48 @@ def test_escaped_text_is_harmless_and_otherwise_the_same(text: str) -> None:
     assert escape(once) == once
     if not HOSTILE & set(text):
         assert once == text
+
+
+# Child processes
+
+
+TASKS = """
+import sys
+from reltask import App
+
+app = App("sqlite:///jobs.db")
+
+@app.task(isolation="process")
+def flags() -> dict[str, int]:
+    import planted_dependency
+    return {name: int(getattr(sys.flags, name)) for name in ("safe_path", "isolated", "ignore_environment")}
+"""
+PLANTED = "from pathlib import Path\nPath('ran').touch()\nraise SystemExit('planted')\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["-P", "-I", "-E", ""])
+def test_child_imports_nothing_planted(option: str, tmp_path: Path) -> None:
+    """A module in the working directory replaces none of Python's own in a child; the parent's options are kept.
+
+    The app and what it imports are found in the child as in the parent, here in that very directory.
+    """
+    (tmp_path / "hostile_tasks.py").write_text(TASKS)
+    (tmp_path / "planted_dependency.py").touch()
+    lazily = ("sqlite3", "asyncio", "difflib") if option in {"-P", "-I"} else ()
+    for name in ("logging", "threading", "importlib", "msgspec", "uuid", *lazily):
+        (tmp_path / f"{name}.py").write_text(PLANTED)
+    reltask = Path(sys.executable).parent / "reltask"
+    program = [sys.executable, option, str(reltask)] if option else [str(reltask)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RELTASK_", "PYTHON"))}
+    for arguments in (["enqueue", "hostile_tasks:app", "flags"], ["worker", "hostile_tasks:app", "--once"]):
+        done = subprocess.run(
+            [*program, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+        ((outcome, result, error),) = connection.execute("select outcome, result, error from reltask_runs")
+    assert (outcome, error) == ("succeeded", None)
+    isolated, ignores = option == "-I", option in {"-I", "-E"}
+    assert json.loads(result) == {"safe_path": 1, "isolated": isolated, "ignore_environment": ignores}
+    assert not (tmp_path / "ran").exists()
