@@ -14,10 +14,12 @@ import re
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 from uuid import UUID
 
@@ -30,6 +32,8 @@ from reltask import App, cli, events
 from reltask.cli import COMMANDS, run
 from reltask.cli.demo.view import Lines, Live
 from reltask.cli.errors import report
+from reltask.config import load_settings
+from reltask.errors import SettingsError
 from reltask.logs import log_event, setup_logging
 from reltask.model.escape import escape
 from tests.unit.test_logs import kinds
@@ -337,3 +341,163 @@ def test_child_imports_nothing_planted(option: str, tmp_path: Path) -> None:
     isolated, ignores = option == "-I", option in {"-I", "-E"}
     assert json.loads(result) == {"safe_path": 1, "isolated": isolated, "ignore_environment": ignores}
     assert not (tmp_path / "ran").exists()
+
+
+# Settings files
+
+
+posix_only = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX")
+CONTENTS = {"reltask.toml": "[worker]\nconcurrency = 3\n", "appsettings.json": '{"Reltask": {"Worker": {}}}'}
+
+
+@pytest.fixture(params=CONTENTS)
+def settings_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    file: Path = tmp_path / request.param
+    file.write_text(CONTENTS[request.param])
+    return file
+
+
+@posix_only
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o664, 0o400])
+def test_settings_file_of_ones_own_is_read(settings_file: Path, mode: int) -> None:
+    """Also if a group may write it: its owner chose the group, and in many systems each user has a group alone."""
+    settings_file.chmod(mode)
+    load_settings(environ={}, directory=settings_file.parent)
+
+
+@posix_only
+@pytest.mark.parametrize("mode", [0o666, 0o646, 0o602])
+@pytest.mark.parametrize("how", ["found", "--config", "RELTASK_CONFIG"])
+def test_settings_file_that_others_may_write_is_refused(settings_file: Path, mode: int, how: str) -> None:
+    """Any user of the machine could have written it; however it was named, and the error says what to run."""
+    settings_file.chmod(mode)
+    environ = {"RELTASK_CONFIG": str(settings_file)} if how == "RELTASK_CONFIG" else {}
+    named = settings_file if how == "--config" else None
+    with pytest.raises(SettingsError, match=r"every user of this machine may change it.*run: chmod o-w .*/"):
+        load_settings(environ=environ, directory=settings_file.parent, file=named)
+
+
+as_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can change users")
+
+
+@as_root
+@pytest.mark.parametrize("link", [False, True], ids=["file", "link"])
+def test_settings_file_of_another_user_is_refused(settings_file: Path, *, link: bool) -> None:
+    """A file's owner decides what it says, and a link's owner which file it is."""
+    if link:
+        settings_file.symlink_to(settings_file.rename(settings_file.parent / f"real{settings_file.suffix}"))
+        load_settings(environ={}, directory=settings_file.parent)
+    os.chown(settings_file, 1, -1, follow_symlinks=False)
+    with pytest.raises(SettingsError, match=r"belongs to another user \(uid 1\).*run: chown (-h )?0 .*/"):
+        load_settings(environ={}, directory=settings_file.parent)
+
+
+@as_root
+@pytest.mark.parametrize("name", CONTENTS)
+def test_settings_file_of_root_is_read(name: str) -> None:
+    """As one that an administrator or a container's image has put there."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        file = Path(folder) / name
+        file.write_text(CONTENTS[name])
+        file.chmod(0o644)
+        os.seteuid(1)
+        try:
+            load_settings(environ={}, directory=Path(folder))
+        finally:
+            os.seteuid(0)
+
+
+# Tokens
+
+
+class Asked:
+    """A credential that counts its requests."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def get_token(self, _scope: str) -> Any:
+        self.times += 1
+        return SimpleNamespace(token="secret-token")
+
+
+SERVERS = {
+    "postgresql://u@{}/db?auth=entra": ".postgres.database.azure.com",
+    "mssql://{}/db": ".database.windows.net",
+    "mssql://{}/db?authentication=ActiveDirectoryManagedIdentity": ".database.windows.net",
+}
+ELSEWHERE = [
+    "db.example.com",
+    "127.0.0.1",
+    "localhost",
+    "[::1]",
+    "server{azure}.example.com",
+    "evil{azure_without_dot}",
+    "{azure_without_dot}",
+]
+
+
+def names(form: str, host: str) -> str:
+    azure = SERVERS[form]
+    return form.format(host.format(azure=azure, azure_without_dot=azure[1:]))
+
+
+@pytest.mark.parametrize("form", SERVERS)
+@pytest.mark.parametrize("host", ELSEWHERE)
+@pytest.mark.parametrize("place", ["environment", "file", "command line"])
+def test_planted_url_gets_no_token(
+    form: str, host: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A URL from outside the code sends a token to Azure's host names only; loopback is none of them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RELTASK_DATABASE_URL", raising=False)
+    credential = Asked()
+    url = names(form, host)
+    app = App(credential=credential)
+    if place == "environment":
+        monkeypatch.setenv("RELTASK_DATABASE_URL", url)
+    elif place == "file":
+        (tmp_path / "reltask.toml").write_text(f"[database]\nurl = {json.dumps(url)}\n")
+    else:
+        app.configure(database__url=url)
+    with pytest.raises(SettingsError, match=rf"only sent to Azure's host names.*\({place}.*write the URL in code"):
+        app._make_store()
+    assert credential.times == 0
+
+
+def test_planted_url_is_refused_by_migrate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It connects by itself, and keeps the same rule."""
+    monkeypatch.setenv("RELTASK_DATABASE_URL", "postgresql://u@127.0.0.1:1/db?auth=entra")
+    for arguments in (["migrate"], ["migrate", "--check"], ["status"], ["doctor"]):
+        assert run(arguments) in (1, 78)
+        assert "only sent to Azure's host names" in "".join(capsys.readouterr())
+
+
+def test_planted_list_of_servers_gets_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every server of a list has to be Azure's, and the name that the certificate of a SQL Server must have."""
+    azure = "server.postgres.database.azure.com"
+    for url in (
+        f"postgresql://u@{azure},db.example.com/db?auth=entra",
+        f"postgresql://u@/db?auth=entra&host={azure},db.example.com",
+        "mssql://server.database.windows.net/db?hostname_in_certificate=db.example.com",
+    ):
+        monkeypatch.setenv("RELTASK_DATABASE_URL", url)
+        with pytest.raises(SettingsError, match="only sent to Azure's host names"):
+            App(credential=Asked())._make_store()
+
+
+@pytest.mark.parametrize("form", SERVERS)
+@pytest.mark.parametrize("host", ["server{azure}", "SERVER{azure}.", "server.privatelink{azure}"])
+def test_url_of_azure_gets_a_token(form: str, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the URL is written."""
+    monkeypatch.setenv("RELTASK_DATABASE_URL", names(form, host))
+    App(credential=None if "mssql" in form else Asked())._make_store()
+
+
+@pytest.mark.parametrize("form", SERVERS)
+@pytest.mark.parametrize("host", ELSEWHERE[:3])
+def test_code_may_name_any_host_for_a_token(form: str, host: str) -> None:
+    """The app's own URL is not planted."""
+    App(names(form, host), credential=Asked())._make_store()
+    App(settings={"database.url": names(form, host)}, credential=Asked())._make_store()

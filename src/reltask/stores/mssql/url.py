@@ -65,6 +65,8 @@ class Target(Struct, frozen=True, kw_only=True):
     client_id: str | None = None
     """Of a user-assigned managed identity, if the URL names one."""
     connect_timeout: float | None = None
+    hosts: tuple[str, ...] = ()
+    """The server's name, and the name that its certificate must have, if the URL names one."""
 
     def __repr__(self) -> str:
         return f"Target(login={self.login!r})"
@@ -89,6 +91,7 @@ def read_url(url: str) -> Target:
         login=login,
         client_id=client_id,
         connect_timeout=float(timeout) if timeout else None,
+        hosts=tuple(filter(None, [parts.hostname, options.get("hostnameincertificate")])),
     )
 
 

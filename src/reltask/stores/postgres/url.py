@@ -60,6 +60,8 @@ class Target(Struct, frozen=True):
     """A file with the CA certificates for that; None: the system's own."""
     query: dict[str, str] = {}
     """The driver's own options."""
+    hosts: tuple[str, ...] = ()
+    """The names of the servers."""
 
     def mistake(self, error: BaseException) -> SettingsError | None:
         """The TLS option that caused this error of the driver; None if none did or reltask set up TLS."""
@@ -108,7 +110,7 @@ def _for_password(parts: SplitResult, query: dict[str, str], hosts: list[str], *
         query["sslmode"] = demanded
     by_system = _is_by_system(hosts, query)
     own = by_system or (demanded == "require" and not can_look_into_home())
-    return Target(_dsn(parts, query), pgbouncer, makes_tls=own, verified=by_system, query=query)
+    return Target(_dsn(parts, query), pgbouncer, makes_tls=own, verified=by_system, query=query, hosts=tuple(hosts))
 
 
 def _for_token(parts: SplitResult, query: dict[str, str], hosts: list[str], *, pgbouncer: bool) -> Target:
@@ -118,7 +120,14 @@ def _for_token(parts: SplitResult, query: dict[str, str], hosts: list[str], *, p
     named = None if authorities == "system" else authorities
     verified = not (_are_local(hosts) and query.get("sslmode") == "require")
     return Target(
-        _dsn(parts, query), pgbouncer, entra=True, makes_tls=True, verified=verified, authorities=named, query=query
+        _dsn(parts, query),
+        pgbouncer,
+        entra=True,
+        makes_tls=True,
+        verified=verified,
+        authorities=named,
+        query=query,
+        hosts=tuple(hosts),
     )
 
 
