@@ -11,12 +11,14 @@ import json
 import logging
 import os
 import re
+import socket
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,9 +35,12 @@ from reltask.cli import COMMANDS, run
 from reltask.cli.demo.view import Lines, Live
 from reltask.cli.errors import report
 from reltask.config import load_settings
-from reltask.errors import SettingsError
+from reltask.errors import AccessRefused, ReltaskError, SettingsError
 from reltask.logs import log_event, setup_logging
 from reltask.model.escape import escape
+from reltask.stores.postgres.connections import PostgresOptions, connect
+from reltask.stores.postgres.url import read_url, warn_unverified
+from tests.azure.tls import SSL_REQUEST, server_context
 from tests.unit.test_logs import kinds
 
 CONTROLS = [*range(0x20), *range(0x7F, 0xA0)]
@@ -501,3 +506,122 @@ def test_code_may_name_any_host_for_a_token(form: str, host: str) -> None:
     """The app's own URL is not planted."""
     App(names(form, host), credential=Asked())._make_store()
     App(settings={"database.url": names(form, host)}, credential=Asked())._make_store()
+
+
+# An unverified PostgreSQL server
+
+
+PASSWORD = "s3cret-of-the-database"
+
+
+class Impostor:
+    """Speaks TLS with a certificate of its own and asks for the password, as whoever answers for the server would."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = directory / "authority.pem"
+        self.heard = b""
+        self._context = server_context(directory, self.authority)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                with client, suppress(OSError):
+                    client.settimeout(5)
+                    self.heard += client.recv(8)
+                    client.sendall(b"S")
+                    with self._context.wrap_socket(client, server_side=True) as inside:
+                        self.heard += inside.recv(4096)
+                        inside.sendall(b"R\x00\x00\x00\x08\x00\x00\x00\x03")
+                        self.heard += inside.recv(4096)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def impostor(home: Path) -> Iterator[Impostor]:
+    made = Impostor(home)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No TLS options but those of the URL."""
+    for name in [name for name in os.environ if name.startswith(("PG", "SSL_CERT"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    warn_unverified.cache_clear()
+    return tmp_path
+
+
+async def log_in(impostor: Impostor, options: str = "") -> ReltaskError:
+    """0.0.0.0 leads to this machine, but does not look local."""
+    url = f"postgresql://u:{PASSWORD}@0.0.0.0:{impostor.port}/db?{options}"
+    with pytest.raises(ReltaskError) as caught:
+        await connect(url, PostgresOptions(connect_timeout=5))
+    return caught.value
+
+
+@pytest.mark.parametrize("options", ["", "sslmode=verify-full", "sslrootcert=system", "sslmode="])
+async def test_unverified_server_does_not_receive_the_password(impostor: Impostor, options: str) -> None:
+    """Off this machine the default is `verify-full`, with the system's authorities; the error names the option."""
+    error = await log_in(impostor, options)
+    assert isinstance(error, AccessRefused)
+    assert "cannot be verified" in error.message
+    assert "sslrootcert=" in error.remedy
+    assert PASSWORD.encode() not in impostor.heard
+    assert impostor.heard == SSL_REQUEST
+
+
+async def test_weaker_mode_has_to_be_chosen_and_says_so_once(
+    impostor: Impostor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`sslmode=require` accepts any certificate, as in psql; one warning for each process says what that means."""
+    for _ in range(2):
+        await log_in(impostor, "sslmode=require")
+    assert PASSWORD.encode() in impostor.heard
+    (record,) = caplog.records
+    assert (record.levelname, record.name) == ("WARNING", "reltask.database")
+    assert "sslmode=require" in record.getMessage()
+    assert "sslmode=verify-full" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "warned"),
+    [
+        ("postgresql://u@db.example.com/d?sslmode=require", {}, True),
+        ("postgresql://u@db.example.com/d?sslmode=prefer", {}, True),
+        ("postgresql://u@db.example.com/d", {"PGSSLMODE": "require"}, True),
+        ("postgresql://u@db.example.com/d", {"PGSSLMODE": "disable"}, False),
+        ("postgresql://u@db.example.com/d?sslmode=verify-ca&sslrootcert=/ca.pem", {}, False),
+        ("postgresql://u@db.example.com/d?sslmode=require&sslrootcert=/ca.pem", {}, False),
+        ("postgresql://u@db.example.com/d?sslmode=require&auth=entra", {}, False),
+        ("postgresql://u@db.example.com/d", {}, False),
+        ("postgresql://u@localhost/d?sslmode=disable", {}, False),
+        ("postgresql:///d?host=/run/postgresql", {"PGSSLMODE": "require"}, False),
+    ],
+)
+@pytest.mark.usefixtures("home")
+def test_warning_is_about_unverified_servers_elsewhere(
+    url: str, environment: dict[str, str], warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Not about this machine, a verified server, or a default that a variable cannot weaken."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    read_url(url)
+    assert bool(caplog.records) is warned
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "%2Frun%2Fpostgresql"])
+@pytest.mark.usefixtures("home")
+def test_this_machine_needs_no_certificate(host: str) -> None:
+    """Loopback and socket files stay as they were."""
+    assert "verify" not in read_url(f"postgresql://u@{host}/d").dsn
