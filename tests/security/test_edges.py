@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -625,3 +626,37 @@ def test_warning_is_about_unverified_servers_elsewhere(
 def test_this_machine_needs_no_certificate(host: str) -> None:
     """Loopback and socket files stay as they were."""
     assert "verify" not in read_url(f"postgresql://u@{host}/d").dsn
+
+
+# SQLite files
+
+
+@posix_only
+@pytest.mark.parametrize("how", ["file", "dangling link"])
+def test_new_sqlite_file_is_readable_by_its_owner_only(how: str, tmp_path: Path) -> None:
+    """Arguments and results are in it; also in the files that SQLite keeps beside it. Whatever the umask."""
+    file = tmp_path / "jobs.db"
+    if how == "dangling link":
+        file.symlink_to(tmp_path / "real.db")
+    before = os.umask(0)
+    try:
+        app = App(f"sqlite:///{file}")
+        app.task(name="victim")(lambda: None).enqueue_sync()
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+        app.close()
+    finally:
+        os.umask(before)
+    assert len(modes) >= 3, "the database, its log and its shared memory"
+    assert set(modes.values()) == {0o600}
+
+
+@posix_only
+def test_existing_sqlite_file_keeps_its_mode(tmp_path: Path) -> None:
+    """Its owner has chosen who may read it, as for a group of workers under several users."""
+    file = tmp_path / "jobs.db"
+    file.touch()
+    file.chmod(0o660)
+    app = App(f"sqlite:///{file}")
+    app.status_sync()
+    app.close()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o660

@@ -13,12 +13,15 @@ that neither a killed process nor a power failure can undo a completion that was
 is faster and also survives a killed process, but a power failure may undo the last commits: their
 slots would run again, although their effects elsewhere have happened.
 
+A file that does not exist is created for its owner alone: it holds arguments and results.
+
 A connection belongs to the thread and the process that opened it. It is opened at the first use.
 After a fork the child opens its own, and does not touch the parent's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -174,6 +177,7 @@ def _patiently(work: Callable[[], T], patience: timedelta) -> T:
 
 def connect(path: str, options: SqliteOptions) -> sqlite3.Connection:
     """A new connection in WAL mode."""
+    _create_private(path)
     patience = min(options.command_timeout.total_seconds(), _TURN)
     try:
         connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
@@ -188,6 +192,16 @@ def connect(path: str, options: SqliteOptions) -> sqlite3.Connection:
         connection.close()
         raise classify(error, path) from error
     return connection
+
+
+def _create_private(path: str) -> None:
+    """Create a missing file for its owner alone; SQLite gives the files beside it the same mode.
+
+    Only a new file is ever opened here: closing an existing one would release this process's locks on it.
+    """
+    if path != MEMORY:
+        with contextlib.suppress(OSError, ValueError):  # it exists, or SQLite will say why it cannot
+            os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def database_path(url: str) -> str:
