@@ -26,8 +26,10 @@ from types import SimpleNamespace
 from typing import Any, Literal
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +44,7 @@ from reltask.model.escape import escape
 from reltask.stores.postgres.connections import PostgresOptions, connect
 from reltask.stores.postgres.url import read_url, warn_unverified
 from tests.azure.tls import SSL_REQUEST, server_context
+from tests.postgres_server import PostgresServer
 from tests.unit.test_logs import kinds
 
 CONTROLS = [*range(0x20), *range(0x7F, 0xA0)]
@@ -660,3 +663,37 @@ def test_existing_sqlite_file_keeps_its_mode(tmp_path: Path) -> None:
     app.status_sync()
     app.close()
     assert stat.S_IMODE(file.stat().st_mode) == 0o660
+
+
+# The tests' own server
+
+
+async def test_server_of_the_tests_needs_a_password(postgres_server: PostgresServer) -> None:
+    """Any user of the machine can reach its port while the tests run, and a superuser runs programs."""
+    for password in ("", "guess"):
+        with pytest.raises(asyncpg.InvalidPasswordError):
+            await asyncpg.connect(postgres_server.url(), password=password, passfile=os.devnull)
+
+
+# What is built, and from what
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_source_archive_says_how_to_report_a_vulnerability() -> None:
+    """Whoever packages reltask finds SECURITY.md in it."""
+    included = {file.relative_path for file in SdistBuilder(str(ROOT)).recurse_included_files()}
+    assert {"SECURITY.md", "CHANGELOG.md"} <= included
+
+
+def test_images_and_tools_are_pinned() -> None:
+    """A tag can be moved, and the newest version of a tool is one that nobody has read yet."""
+    workflows = "".join(file.read_text() for file in (ROOT / ".github").rglob("*.yml"))
+    images = re.findall(r"mcr\.microsoft\.com/\S+", workflows)
+    assert images
+    assert [image for image in images if not re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", image)] == []
+    installs = re.findall(r"(?:PIP\)|pip) install (.+)", workflows + (ROOT / "Makefile").read_text())
+    assert len(installs) >= 4
+    exact = re.compile(r"--require-hashes|--no-deps .*--editable \.|^[\w-]+==[\d.]+$")
+    assert [line for line in installs if not exact.search(line)] == []

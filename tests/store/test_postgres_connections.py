@@ -616,7 +616,7 @@ async def test_missing_database_and_user_say_so(postgres_server: PostgresServer)
         async with opened(postgres_server.url("nowhere")):
             pass
     with pytest.raises(PermanentError, match="Check the user"):
-        async with opened(postgres_server.url(user="nobody_here")):
+        async with opened(postgres_server.url().replace("postgres@", "nobody_here@")):
             pass
 
 

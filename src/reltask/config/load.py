@@ -121,7 +121,7 @@ def _read_file(chosen: SettingsFile) -> Iterable[Written]:
         content = _parse_toml(text) if kind == ".toml" else _parse_json(text)
     except OSError as error:
         raise SettingsError(f"The settings {origin} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         # `from None`: the cause carries the whole text, which may hold secrets.
         raise SettingsError(f"The settings {origin} is not valid {kind[1:].upper()}: {_reason(error)}.") from None
     if kind == ".toml":
@@ -182,8 +182,10 @@ def _blank_unless_text(found: re.Match[str]) -> str:
     return found[0] if found[0].startswith('"') else re.sub(r"[^\r\n]", " ", found[0])
 
 
-def _reason(error: ValueError) -> str:
+def _reason(error: ValueError | RecursionError) -> str:
     """The parser's message; that of a UnicodeDecodeError would quote the text."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
     return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).rstrip(".")
 
 

@@ -32,7 +32,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, u
 from msgspec import Struct
 
 from reltask.errors import SettingsError
-from reltask.model.connection_url import YES
+from reltask.model.connection_url import YES, check_text
 from reltask.stores.postgres.certificates import (
     MODES,
     has_usual_authorities,
@@ -95,6 +95,7 @@ class Target(Struct, frozen=True):
 def read_url(url: str, *, entra: bool = False) -> Target:
     """Read a `postgresql://` URL, or say what is wrong with it without quoting it. `entra`: log in with tokens."""
     try:
+        check_text(url)
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         hosts = _hosts(parts, query)

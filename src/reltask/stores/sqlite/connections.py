@@ -217,6 +217,11 @@ def database_path(url: str) -> str:
         raise SettingsError(
             f"{url!r} has options after '?'.", remedy="Pass them as settings; the URL only names the file."
         )
+    try:
+        if b"\0" in os.fsencode(unquote(path)):
+            raise ValueError  # noqa: TRY301 - as for a name that cannot be encoded
+    except ValueError:
+        raise SettingsError(f"{url!r} names no file: no name has such characters.", remedy="Correct the URL.") from None
     return _absolute(unquote(path))
 
 
