@@ -78,6 +78,8 @@ COMMAND_LINES = [
     "config",
 ]
 """Every command that reads the database, and a few that report what they changed."""
+FREE = {"task", "key", "queue", "worker", "error", "host", "version", "app_version", "holder", "locked_by"}
+"""Columns that may hold any text, as far as reading them goes."""
 SHOWING = {"status", "jobs list", f"jobs show {JOB}", "runs", "workers", "leases list", "stats", "dead list"}
 
 
@@ -173,27 +175,53 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def planted(template: Path, folder: Path, *columns: tuple[str, str]) -> str:
+    """The URL of a database that has the hostile text in these columns."""
+    file = folder / f"{'-'.join(columns[0])}.db"
+    file.write_bytes(template.read_bytes())
+    for table, column in columns:
+        plant(file, table, column)
+    return f"sqlite:///{file}"
+
+
+def check_harmless(capsys: pytest.CaptureFixture[str], *, traceback: bool = False) -> str:
+    printed = "".join(capsys.readouterr())
+    assert hostile_in(printed) == []
+    forged = [line for line in printed.splitlines() if line.lstrip().startswith(FORGED[:8])]
+    assert forged == [] or traceback, "only a traceback has lines of its own"
+    return printed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("line", COMMAND_LINES)
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.usefixtures("quiet")
 def test_no_command_prints_what_a_terminal_obeys(
-    line: str, as_json: bool, template: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    line: str, *, as_json: bool, template: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Hostile text in each text column of each table: nothing that moves the cursor, hides or forges a line."""
-    shown = 0
-    for table, column in text_columns(template):
-        file = tmp_path / f"{table}-{column}.db"
-        file.write_bytes(template.read_bytes())
-        plant(file, table, column)
+    """Hostile names, keys, hosts and errors: nothing that moves the cursor, hides or forges a line is printed."""
+    free = [(table, column) for table, column in text_columns(template) if column in FREE]
+    url = planted(template, tmp_path, *free)
+    capsys.readouterr()
+    run([*line.split(), "--database", url, *(["--json"] if as_json else [])])
+    printed = check_harmless(capsys, traceback=line.startswith("dead show"))
+    assert "]52;c;cm0=" in printed or line not in SHOWING, "nothing hostile was printed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", sorted(SHOWING))
+@pytest.mark.usefixtures("quiet")
+def test_no_malformed_row_reaches_the_terminal(
+    line: str, template: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hostile text where an id, JSON, a schedule or an outcome belongs: a row or an error is printed, escaped."""
+    formed = [(table, column) for table, column in text_columns(template) if column not in FREE]
+    assert formed
+    for column in formed:
+        url = planted(template, tmp_path, column)
         capsys.readouterr()
-        run([*line.split(), "--database", f"sqlite:///{file}", *(["--json"] if as_json else [])])
-        printed = "".join(capsys.readouterr())
-        assert hostile_in(printed) == [], f"{table}.{column}"
-        forged = [one for one in printed.splitlines() if one.lstrip().startswith(FORGED[:8])]
-        assert forged == [] or (table, column) == ("runs", "error"), "only a traceback has lines of its own"
-        shown += "]52;c;cm0=" in printed
-    assert shown or line not in SHOWING, "no column was printed"
+        run([*line.split(), "--database", url])
+        check_harmless(capsys)
 
 
 def test_commands_print_through_one_module() -> None:
