@@ -28,6 +28,8 @@ from reltask.stores.mssql.url import read_url as read_mssql_url
 from reltask.stores.postgres.url import read_url as read_postgres_url
 from reltask.stores.sqlite.connections import database_path
 
+pytestmark = pytest.mark.slow
+
 # URLs
 
 SCHEMES = ["sqlite", "postgresql", "postgres", "mssql", "postgresql+asyncpg", "mssql+odbc", "SQLITE", "http", ""]
@@ -165,7 +167,6 @@ written = st.one_of(
 )
 
 
-@pytest.mark.slow
 @given(st.sampled_from(["reltask.toml", "appsettings.json"]), written)
 @example("reltask.toml", b"\xff")
 @example("appsettings.json", b"[" * 100_000)
