@@ -50,7 +50,7 @@ from reltask.producer.schedules import Schedules
 from reltask.producer.sending import Sender
 from reltask.producer.task import Task
 from reltask.service import LoopHost, ThreadHost
-from reltask.stores.choose import make_store
+from reltask.stores.choose import check_token_host, make_store
 from reltask.stores.store import Store
 from reltask.worker.child import ProcessContext
 from reltask.worker.context import Context, SyncContext
@@ -191,6 +191,7 @@ class App(Operations, LeaseMethods):
         emit: events.Subscriber | None = None,
         command_timeout: timedelta | None = None,
     ) -> Store:
+        check_token_host(self.loaded, self.credential)
         emit, settings = emit or self.emit, self.settings.database
         return make_store(
             self.url,

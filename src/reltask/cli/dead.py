@@ -14,7 +14,7 @@ from reltask.app import App
 from reltask.cli.errors import report
 from reltask.cli.jobs import find_job, paused_note, print_job
 from reltask.cli.runner import EXIT_OK
-from reltask.cli.show import first_line, print_json, print_table
+from reltask.cli.show import first_line, print_json, print_line, print_lines, print_table
 from reltask.cli.target import COUNT, with_app_argument, with_app_option
 from reltask.errors import UnknownJob, UsageError
 from reltask.model.job import Outcome, State
@@ -55,7 +55,8 @@ def show(app: App, *, job_id: UUID, as_json: bool) -> None:
     print_job(job, app.runs_sync(job_id=job_id, limit=5), as_json=as_json)
     failure = _last_failure(app, job_id)
     if failure is not None and failure.error and not as_json:
-        click.echo(f"\n{failure.error.rstrip()}")
+        print_line()
+        print_lines(failure.error.rstrip())
 
 
 _IDS = click.argument("job_ids", type=click.UUID, nargs=-1, metavar="ID...")
@@ -113,11 +114,11 @@ def _change(
             done = result_of(app, job_id)
             results.append({"id": job_id, "done": done})
             if not as_json:
-                click.echo(f"{job_id} {done}")
+                print_line(f"{job_id} {done}")
     if as_json:
         print_json(results)
     elif not results:
-        click.echo("There are no dead letters.")
+        print_line("There are no dead letters.")
     return code
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from reltask.app import App
 from reltask.cli.runs import print_runs
-from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
+from reltask.cli.show import print_fields, print_json, print_line, print_table, text, worker_text
 from reltask.cli.target import COUNT, with_app_argument, with_app_option
 from reltask.errors import UnknownJob
 from reltask.model.job import State
@@ -62,7 +62,7 @@ def print_job(job: JobView, runs: list[RunView], *, as_json: bool) -> None:
         print_json({**fields, "runs": runs})
         return
     print_fields([(name.replace("_", " "), value) for name, value in fields.items()])
-    click.echo()
+    print_line()
     print_runs(runs)
 
 
@@ -112,7 +112,7 @@ def print_changed(job_ids: list[UUID], done: str, *, as_json: bool) -> None:
         print_json([{"id": job_id, "done": done} for job_id in job_ids])
         return
     for job_id in job_ids:
-        click.echo(f"{job_id} {done}")
+        print_line(f"{job_id} {done}")
 
 
 _changing(Job.pause_sync, "pause", "paused", "Pause a job: workers do not claim it; a current run continues.")
