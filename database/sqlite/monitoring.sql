@@ -106,29 +106,26 @@ where minute > clock.now - 3600 * 1000000
 group by task
 order by task;
 
--- 6. Durable functions that wait, longest first: the step that each waits in, until when, and for
---    which signal or how many children. A job that waits in several steps has several rows.
-select jobs.id, jobs.task, jobs.key, steps.name as step, steps.kind,
-       datetime(steps.started_at / 1e6, 'unixepoch') as since,
-       datetime(steps.wake_at / 1e6, 'unixepoch') as wake_at,
-       steps.signal,
-       steps.pending
-from reltask_jobs as jobs
-join reltask_steps as steps on steps.job_id = jobs.id and steps.slot_no = jobs.slot_no
-where jobs.suspended and jobs.locked_by is null and jobs.dead_at is null
-  and steps.state = 'waiting'
-order by steps.started_at, jobs.id;
+-- 6. Durable functions that wait, by task, and the next time at which one goes on by itself. In
+--    the year 8999: only a signal or the end of its children wakes it.
+select task,
+       count(*) as suspended,
+       datetime(min(due_at) / 1e6, 'unixepoch') as next_wake
+from reltask_jobs
+where suspended and locked_by is null and dead_at is null
+group by task
+order by task;
 
--- 7. Marks that no worker has folded for more than a minute: signals and ends of children that have
---    not woken their jobs. Any row is an alert, if workers are running.
+-- 7. Marks that no worker has folded for more than a minute, by job. Any row is an alert: no worker
+--    runs.
 with
 clock (now) as (
     select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
 )
 
-select marks.kind, count(*) as marks, datetime(min(marks.at) / 1e6, 'unixepoch') as oldest
+select marks.job_id, count(*) as marks, datetime(min(marks.at) / 1e6, 'unixepoch') as oldest
 from reltask_marks as marks
 join clock
 where marks.at < clock.now - 60 * 1000000
-group by marks.kind
-order by marks.kind;
+group by marks.job_id
+order by min(marks.at);
