@@ -14,7 +14,7 @@ from reltask.model.job import Claim, ClaimRequest, NewJob, Parent, Suspension
 from reltask.stores.sqlite.store import SqliteStore
 from tests.cli.project import Project
 
-START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+START = datetime(2999, 1, 1, 12, tzinfo=UTC)
 
 
 def on_file(project: Project, work: Callable[[SqliteStore], Awaitable[None]]) -> None:
@@ -83,9 +83,9 @@ def test_the_steps_are_a_timeline(suspended: tuple[Project, str]) -> None:
     charge, book, approve = lines[begin + 1 : begin + 4]
     worker = charge.split()[-2]
     assert worker.startswith("host-a")
-    assert charge == f"charge step done 2 2026-01-01 12:00:00 2.000 - 1 {worker} -"
-    assert book == f"book step failed 1 2026-01-01 12:00:01 1.000 - 1 {worker} OSError: no paper"
-    assert approve == f"approve wait waiting 1 2026-01-01 12:00:01 - 2026-01-08 12:00:00 1 {worker} -"
+    assert charge == f"charge step done 2 2999-01-01 12:00:00 2.000 - 1 {worker} -"
+    assert book == f"book step failed 1 2999-01-01 12:00:01 1.000 - 1 {worker} OSError: no paper"
+    assert approve == f"approve wait waiting 1 2999-01-01 12:00:01 - 2999-01-08 12:00:00 1 {worker} -"
     assert "hush" not in "".join(lines)
 
 
