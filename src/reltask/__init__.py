@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from reltask.worker.child import ProcessContext as ProcessContext
     from reltask.worker.context import Context as Context
     from reltask.worker.context import SyncContext as SyncContext
+    from reltask.worker.step import Step as Step
+    from reltask.worker.step import current_step as current_step
 
 _HOMES = {
     "app": ["App"],
@@ -121,6 +123,7 @@ _HOMES = {
     "producer.transaction": ["SyncTransaction", "TaskTransaction"],
     "worker.child": ["ProcessContext"],
     "worker.context": ["Context", "SyncContext"],
+    "worker.step": ["Step", "current_step"],
 }
 """Where the public names live; each is imported when it is first asked for, so that the command line starts fast."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

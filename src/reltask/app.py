@@ -426,6 +426,7 @@ class App(Operations, LeaseMethods):
             app_version=self.version,
             state=state,
             beater_host=LoopHost if self._inline else ThreadHost,
+            enqueuer=self._enqueuer,
             maintenance=self.settings.maintenance.on(self.url),
         )
 

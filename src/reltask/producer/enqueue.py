@@ -32,6 +32,7 @@ from reltask.model.schedule import decode, encode, first_slot
 from reltask.model.task import ONE_OFF_ATTEMPTS, TaskDefinition
 from reltask.producer.job import Access, Job
 from reltask.producer.options import JobOptions
+from reltask.producer.result import in_task
 from reltask.producer.sending import Place, owners_of
 from reltask.producer.transaction import TaskTransaction
 from reltask.stores.store import BATCH, Store, Transaction
@@ -94,6 +95,7 @@ class Enqueuer:
 
     def enqueue(self, calls: Sequence[Call[R]], connection: object, *, name: str) -> Coroutine[Any, Any, list[Job[R]]]:
         """Insert jobs: in the user's transaction on `connection`, in the task's open block, or on their own."""
+        _notice()
         return self.access.sender.send(
             lambda place: self._insert_in(place, calls),
             lambda store: self._insert(calls, store),
@@ -106,6 +108,7 @@ class Enqueuer:
 
         With `connection` also on a running loop: it blocks that anyway.
         """
+        _notice()
         return self.access.sender.send_sync(
             lambda place: self._insert_in(place, calls),
             lambda store: self._insert(calls, store),
@@ -203,6 +206,13 @@ class Enqueuer:
             )
             for call, job in pairs
         ]
+
+
+def _notice() -> None:
+    """Let a durable function know that its body enqueues: at each resume it would do so again."""
+    body = in_task.get()
+    if body is not None and body.on_enqueue is not None:
+        body.on_enqueue()
 
 
 async def insert_surely(jobs: list[NewJob], store: Store) -> set[UUID]:

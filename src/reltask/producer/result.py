@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from reltask.errors import AccessRefused, UsageError
@@ -31,8 +31,16 @@ FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 GROWTH = 1.5
 
-in_task: ContextVar[bool] = ContextVar("reltask_in_task", default=False)
-"""Set by the worker around a body: a body must not wait for another job in its place."""
+
+class RunningBody(Protocol):
+    """The run whose body calls: a body must not wait for another job in its place."""
+
+    on_enqueue: Callable[[], None] | None
+    """Called when the body enqueues outside of a step; None: it has made no durable call."""
+
+
+in_task: ContextVar[RunningBody | None] = ContextVar("reltask_in_task", default=None)
+"""Set by the worker around a body."""
 
 
 class Waiter:
