@@ -18,7 +18,6 @@ from reltask import (
     App,
     ArgumentsError,
     Cancel,
-    Context,
     Job,
     JobCancelled,
     JobFailed,
@@ -26,7 +25,7 @@ from reltask import (
     UnknownJob,
     UsageError,
 )
-from reltask.producer.result import LONGEST_PAUSE, in_task
+from reltask.producer.result import LONGEST_PAUSE
 from tests.worker.worker_harness import HarnessApp, WorkerHarness, working
 
 
@@ -56,7 +55,7 @@ def test_the_result_is_what_the_task_returned(harness: WorkerHarness) -> None:
             assert receipt == Receipt(7, receipt.at)
             assert await pay.job(id=job.id).result() == receipt
             assert (await app.job(job.id).result())["number"] == 7
-            assert await other.result() is None
+            assert (await asyncio.gather(other.result()))[0] is None
 
     harness.run(scenario())
 
@@ -258,7 +257,7 @@ def test_a_notice_makes_the_next_look_now(harness: WorkerHarness) -> None:
 
 
 def test_waits_that_could_never_end_are_refused(harness: WorkerHarness) -> None:
-    """For a recurring job, inside a task, and with a wrong timeout."""
+    """For a recurring job, and with a wrong timeout."""
     app = harness.app()
 
     @app.task
@@ -276,33 +275,30 @@ def test_waits_that_could_never_end_are_refused(harness: WorkerHarness) -> None:
         job = await one.enqueue()
         with pytest.raises(UsageError, match="timeout"):
             await job.result(timeout="soon")
-        token = in_task.set(True)
-        with pytest.raises(UsageError, match=r"inside a task would keep its place.*Use ctx\.run"):
-            await job.result()
-        in_task.reset(token)
 
     harness.run(scenario())
 
 
-async def test_a_wait_inside_an_open_transaction_is_refused(live: WorkerHarness) -> None:
-    """The job exists after the commit, which waits for the block."""
-    app, refused = App(f"sqlite:///{live.path}"), asyncio.Event()
+@pytest.mark.parametrize("name", ["waits", "waits_in_thread"])
+async def test_a_wait_inside_a_task_is_refused(name: str, live: WorkerHarness) -> None:
+    """It would keep its place while it waits, and all places could wait for each other."""
+    app = live.app()
 
     @app.task
     async def one() -> int:
         return 1
 
-    @app.task
-    async def waits(ctx: Context) -> None:
-        async with ctx.transaction():
-            job = await one.enqueue()
-            with pytest.raises(UsageError, match=r"result\(\) inside an open transaction would wait for it"):
-                await job.result()
-            refused.set()
+    @app.task(max_attempts=1)
+    async def waits() -> int:
+        return await (await one.enqueue()).result()
+
+    @app.task(max_attempts=1)
+    def waits_in_thread() -> int:
+        return one.enqueue_sync().result_sync()
 
     async with working(app):
-        await waits.enqueue()
-        await refused.wait()
+        with pytest.raises(JobFailed, match=r"inside a task would keep its place.*Use ctx\.run"):
+            await (await app.get_task(name).enqueue()).result()
 
 
 def test_a_job_of_an_open_transaction_is_refused_until_the_commit(live: WorkerHarness) -> None:

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from reltask import App, ArgumentsError, Context, JobEnded, Signal, SyncContext, UsageError
+from reltask.producer.signal import signal_of
 from tests.worker.worker_harness import HarnessApp, WorkerHarness, working
 
 
@@ -112,9 +113,11 @@ def test_a_wrong_value_is_refused_before_anything_is_sent(app: HarnessApp, harne
     async def scenario() -> None:
         job = await app.get_task("fulfil").using(delay="1h").enqueue()
         with pytest.raises(ArgumentsError, match="Signal 'decision'"):
-            job.signal(decision, "yes")  # type: ignore[call-overload]
+            await job.signal("decision", object())
+        with pytest.raises(ArgumentsError, match="Signal 'decision'"):
+            await job.signal(signal_of(decision), "yes")
         with pytest.raises(ArgumentsError, match="exceed the limit of 50"):
-            job.signal("note", "x" * 100)
+            await job.signal("note", "x" * 100)
         assert app.faults.calls["send_signals"] == 0
 
     harness.run(scenario())

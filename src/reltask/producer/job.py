@@ -25,7 +25,7 @@ from reltask.model.duration import Duration, format_duration, parse_duration
 from reltask.model.job import Outcome
 from reltask.model.task import TaskDefinition
 from reltask.model.views import JobEnd, JobView, RunView
-from reltask.producer.client import Client, Operation, refuse_no_loop, refuse_open_transaction, refuse_running_loop
+from reltask.producer.client import Client, Operation, refuse_no_loop, refuse_running_loop
 from reltask.producer.result import Results, in_task
 from reltask.producer.sending import Place, Sender, owners_of
 from reltask.producer.signal import Signal, check_name, signal_of
@@ -379,13 +379,12 @@ async def _send_in(place: Store | Transaction | TaskTransaction, signals: list[N
 
 
 def _prepared(name: str, timeout: Duration | None) -> timedelta | None:
-    """The time limit of a wait that may begin: not in a task, whose place it would keep, nor in a transaction."""
+    """The time limit of a wait that may begin: not in a task, whose place it would keep."""
     if in_task.get():
         raise UsageError(
             f"{name}() inside a task would keep its place while it waits, and all places may wait for each other.",
             remedy="Use ctx.run, which suspends the task, or let the other task go on.",
         )
-    refuse_open_transaction(name)
     try:
         return None if timeout is None else parse_duration(timeout, name="timeout")
     except ValueError as error:
