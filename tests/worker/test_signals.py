@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -11,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from reltask import App, ArgumentsError, Context, JobEnded, Signal, SyncContext, UsageError
+from reltask import App, ArgumentsError, Context, JobEnded, Signal, State, SyncContext, UsageError
 from reltask.producer.signal import signal_of
 from tests.worker.worker_harness import HarnessApp, WorkerHarness, working
 
@@ -134,6 +135,30 @@ def test_a_signal_wakes_the_workers(app: HarnessApp, harness: WorkerHarness) -> 
         before = app.faults.calls["signal"]
         await job.signal(decision, Decision(ok=True))
         assert (len(woken), app.faults.calls["signal"] - before) == (1, 1)
+
+    harness.run(scenario())
+
+
+def test_a_function_that_waits_goes_on_with_the_signal(harness: WorkerHarness) -> None:
+    """Sent while it is suspended, in another process; its result and its steps are there afterwards."""
+    app, sender = harness.app(), harness.app()
+
+    @app.task
+    async def approve(ctx: Context) -> bool:
+        return (await ctx.wait_for(decision)).ok
+
+    async def scenario() -> None:
+        job = await approve.using(key="order-42").enqueue()
+        async with app.worker():
+            result = asyncio.create_task(job.result(timeout="1h"))
+            await asyncio.sleep(60)
+            view = await job.view()
+            assert view is not None
+            assert view.state is State.SUSPENDED
+            await sender.job(job.id).signal("decision", {"ok": True})
+            assert await result is True
+        assert [(step.name, step.kind, step.state) for step in await job.steps()] == [("decision", "wait", "done")]
+        assert [signal.consumed_by for signal in await job.signals()] == ["decision"]
 
     harness.run(scenario())
 
