@@ -196,7 +196,7 @@ async def test_enqueue_role_sends_signals_and_may_not_read_results(url: Url) -> 
         job = await answer.using(key="only").enqueue()
         await job.signal("decision", {"ok": True}, id="click-1")
         await answer.job(key="only").signal("decision", {"ok": True}, id="click-1")
-        with pytest.raises(AccessRefused, match="This login may not read results.*reltask_read"):
+        with pytest.raises(AccessRefused, match=r"This login may not read results.*reltask_read"):
             await job.result(timeout="20s")
     await asyncio.to_thread(app.close)
     async with role_work.opened(PostgresStore(url("read"))) as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -231,8 +232,8 @@ def test_nothing_is_read_when_nothing_is_waited_for(harness: WorkerHarness) -> N
 
 
 def test_a_notice_makes_the_next_look_now(harness: WorkerHarness) -> None:
-    """`look` is where a database's signal is plugged in: an old wait does not wait for its next look."""
-    app = harness.app()
+    """An old wait does not wait for its next look, if this process knows that the job may have ended."""
+    app, other = harness.app(), harness.app()
 
     @app.task
     async def later() -> int:
@@ -243,11 +244,30 @@ def test_a_notice_makes_the_next_look_now(harness: WorkerHarness) -> None:
         waiting = asyncio.create_task(job.result())
         await asyncio.sleep(30.5)
         looks = app.faults.calls["read_results"]
-        await job.discard()
+        await other.job(job.id).discard()  # in another process
         app._results.look([uuid4()])
         await asyncio.sleep(0.05)
         assert app.faults.calls["read_results"] == looks
         app._results.look([job.id])
+        await asyncio.sleep(0.05)
+        assert waiting.done()
+        with pytest.raises(JobCancelled):
+            await waiting
+
+
+def test_a_discard_in_this_process_ends_its_waits_at_once(harness: WorkerHarness) -> None:
+    """The handle that discards a job gives notice."""
+    app = harness.app()
+
+    @app.task
+    async def later() -> int:
+        return 7
+
+    async def scenario() -> None:
+        job = await later.using(delay="1h").enqueue()
+        waiting = asyncio.create_task(job.result())
+        await asyncio.sleep(30.5)
+        await job.discard()
         await asyncio.sleep(0.05)
         assert waiting.done()
         with pytest.raises(JobCancelled):
@@ -403,6 +423,28 @@ def test_closing_the_app_ends_the_waits(live: WorkerHarness) -> None:
     thread.join(5)
     assert not thread.is_alive()
     assert "The app was closed" in str(errors)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is POSIX")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # a pre-forking server forks beside threads
+def test_a_forked_child_has_a_poller_of_its_own(live: WorkerHarness) -> None:
+    """Its parent's does not run there, although the parent waited when it forked."""
+    app, double = worked(live)
+    waiting, ended = double.using(delay="1h").enqueue_sync(1), double.using(delay="1h").enqueue_sync(2)
+    ended.discard_sync()
+    pending = app._results.wait(waiting.id)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            ended.result_sync(timeout="10s")
+        except JobCancelled:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not pending.done()
+    app.close()
 
 
 def test_a_handle_says_what_it_knows() -> None:

@@ -75,7 +75,7 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
     _definition: TaskDefinition | None = None
     created: bool = True
     """False: this call has not created the job, because it was there already or was only looked up."""
-    joined: bool = False
+    _joined: bool = False
     """Whether it was enqueued in an open transaction: it exists once that is committed."""
 
     def __repr__(self) -> str:
@@ -311,7 +311,7 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
             raise UsageError(f"{job} recurs, so it has no result of its own.", remedy="Its runs have: job.runs().")
         if end.dead:
             raise JobFailed(f"{job} is dead. {(end.error or '').strip()}", remedy="")
-        if end.outcome is None and self.joined:
+        if end.outcome is None and self._joined:
             raise UsageError(
                 f"{job} was enqueued in a transaction that is not committed, or was rolled back.",
                 remedy="Wait for its result after the commit.",
@@ -362,6 +362,8 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
                 )
             if change in MAKE_DUE:
                 await self._access.sender.signal(store)
+            if change == "discard":
+                self._access.results.look([job_id])
 
         return apply
 
