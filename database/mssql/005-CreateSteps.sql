@@ -1,5 +1,5 @@
--- Durable functions. Run it after 004, as the same user. It can be run again: an existing table stays
--- as it is.
+-- Durable functions. Run it after 004, as the same user. It can be run again: an existing table
+-- stays as it is.
 --
 -- Version 5; code of version 5 or newer may run on it: no earlier one was released.
 --

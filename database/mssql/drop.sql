@@ -1,6 +1,6 @@
 -- Remove reltask from this database, with all jobs, steps, signals, the ledger, workers, leases and
--- metrics. Stop the workers first. The roles of permissions.sql stay, with their members. To remove one that has
--- no members:  DROP ROLE reltask_run;
+-- metrics. Stop the workers first. The roles of permissions.sql stay, with their members. To remove
+-- one that has no members:  DROP ROLE reltask_run;
 
 SET NOCOUNT ON;
 

@@ -38,7 +38,6 @@ from reltask.model.job import (
     Reclaimed,
     Release,
     Settled,
-    Settlement,
     State,
     WorkerRecord,
 )
@@ -49,6 +48,7 @@ from reltask.stores.entra import Credential, Tokens
 from reltask.stores.mssql import values
 from reltask.stores.mssql.borrowed import BorrowedMssql
 from reltask.stores.mssql.connections import Connections, MssqlOptions, cause, failed, fetch
+from reltask.stores.mssql.durable import DurableVerbs, S
 from reltask.stores.mssql.examine import examine
 from reltask.stores.mssql.maintenance import MaintenanceVerbs
 from reltask.stores.mssql.schema import check
@@ -60,12 +60,11 @@ from reltask.stores.statement import load_batch
 from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
 from reltask.stores.verbs import VERBS
 
-S = TypeVar("S", bound=Settlement)
 T = TypeVar("T")
 
 
-class MssqlStore(MaintenanceVerbs):
-    """Jobs, runs, workers, leases and metrics in the schema `reltask` of one SQL Server database."""
+class MssqlStore(MaintenanceVerbs, DurableVerbs):
+    """Jobs, runs, steps, signals, workers, leases and metrics in the schema `reltask` of one SQL Server database."""
 
     bulk = BATCH
 

@@ -6,7 +6,7 @@
 -- Returns       One row per claim, or one row with a null id. Each begins with the database's time,
 --               the next due time, the next lock expiry, and whether there are marks to fold.
 -- See           SQL.md: nullable now, skip locked, filtered index, T-SQL batch, duration in
---               minutes, JSON batch.
+--               minutes, JSON batch, mark.
 --
 -- A lane is one (Isolated, queue, task, priority); IX_Jobs_Polling keeps each lane in order of due
 -- time. One seek shows whether a task has any jobs, one more finds the head of each of its lanes,

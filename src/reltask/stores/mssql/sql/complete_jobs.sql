@@ -7,7 +7,7 @@
 --               from the result is therefore suspect, not lost; read_holds.sql decides.
 -- Returns       One row per accepted completion: id, fence, and dead, which is always false.
 -- See           SQL.md: nullable now, fence, lock order by id, skip locked, lock first, T-SQL
---               batch, JSON batch.
+--               batch, JSON batch, mark.
 --
 -- A skipped slot also gets a ledger row, with the next slot number and the next fence; the job's
 -- row advances by the same number. The unique index UX_Runs_SlotEndsOnce refuses a second end of

@@ -4,7 +4,7 @@
 --               waits for the row and checks it again; the statements after it see a row that no
 --               other session can change.
 -- Returns       One row with the id, if the job was removed.
--- See           SQL.md: nullable now, T-SQL batch, lock first.
+-- See           SQL.md: nullable now, T-SQL batch, lock first, mark.
 --
 -- No worker ran the job, so the ledger row takes the fence that the next claim would have taken.
 -- A child has ended for the step that waits for it; a dead one had ended before. Its own children

@@ -1,12 +1,12 @@
--- Purpose       Look at the jobs that marks name: count that something came, and make those due that
---               wait for it.
+-- Purpose       Look at the jobs that marks name: count that something came, and make those due
+--               that wait for it.
 -- Precondition  The mark's time has come, and its job is in the mark's slot. A mark of a slot that
 --               has ended is only removed.
 -- Lock order    Rows of jobs by id, then their steps, then the marks. Locked jobs are skipped, so
 --               the batch never waits for one; their marks stay for the next call.
 -- Returns       One row: the number of removed marks.
 -- See           SQL.md: nullable now, lock order by id, skip locked, lock first, ended slot, T-SQL
---               batch, primary-key lookup.
+--               batch, primary-key lookup, mark.
 --
 -- A mark is read twice: without a lock, to find its job, and again when its job is locked. Only a
 -- session that has locked the job folds its marks, so each is folded once. Only such a session
@@ -109,15 +109,25 @@ BEGIN TRY
         OPTION (LOOP JOIN, FORCE ORDER);
 
         INSERT INTO @woken (Id)
-        SELECT DISTINCT folded.JobId
-        FROM @folded AS folded
-        JOIN reltask.Steps AS step WITH (INDEX (PK_Steps), UPDLOCK, ROWLOCK)
-            ON step.JobId = folded.JobId AND step.SlotNo = folded.SlotNo
-        WHERE step.State = N'waiting'
-          AND (
-              (folded.Kind = N'signal' AND step.Signal = folded.Name)
-              OR (folded.Kind = N'child' AND step.Name = folded.Name AND step.Pending <= 0)
-          )
+        SELECT step.JobId
+        FROM (
+            SELECT DISTINCT JobId, SlotNo, Name
+            FROM @folded
+            WHERE Kind = N'child'
+        ) AS ended
+        JOIN reltask.Steps AS step WITH (INDEX (PK_Steps))
+            ON step.JobId = ended.JobId AND step.SlotNo = ended.SlotNo AND step.Name = ended.Name
+        WHERE step.State = N'waiting' AND step.Pending <= 0
+        UNION
+        SELECT step.JobId
+        FROM (
+            SELECT DISTINCT JobId, SlotNo, Name
+            FROM @folded
+            WHERE Kind = N'signal'
+        ) AS sent
+        JOIN reltask.Steps AS step WITH (INDEX (PK_Steps))
+            ON step.JobId = sent.JobId AND step.SlotNo = sent.SlotNo
+        WHERE step.State = N'waiting' AND step.Signal = sent.Name
         OPTION (LOOP JOIN, FORCE ORDER);
 
         UPDATE job

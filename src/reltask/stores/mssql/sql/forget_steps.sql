@@ -15,7 +15,7 @@ SET XACT_ABORT ON;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @job_id uniqueidentifier = :job_id,
-        @name nvarchar(420) = :name,
+        @step nvarchar(420) = :step,
         @and_after bit = :and_after;
 DECLARE @slot_no bigint,
         @started_at datetime2(6),
@@ -40,13 +40,13 @@ BEGIN TRY
 
         SELECT @started_at = StartedAt
         FROM reltask.Steps WITH (INDEX (PK_Steps), UPDLOCK, ROWLOCK)
-        WHERE JobId = @job_id AND SlotNo = @slot_no AND Name = @name;
+        WHERE JobId = @job_id AND SlotNo = @slot_no AND Name = @step;
 
         INSERT INTO @forgotten (Name)
         SELECT Name
         FROM reltask.Steps WITH (INDEX (PK_Steps), UPDLOCK, ROWLOCK)
         WHERE JobId = @job_id AND SlotNo = @slot_no
-          AND (Name = @name OR (@and_after = 1 AND StartedAt > @started_at));
+          AND (Name = @step OR (@and_after = 1 AND StartedAt > @started_at));
         SET @removed = @@ROWCOUNT;
     END;
 

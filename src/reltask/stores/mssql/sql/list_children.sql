@@ -2,8 +2,8 @@
 -- Precondition  None.
 -- Lock order    Locks nothing if READ_COMMITTED_SNAPSHOT is on; otherwise waits for a row that is
 --               being written.
--- Returns       One row per child of the newest slot that has any, by step and place. task is null
---               if it has ended; then state is its outcome.
+-- Returns       One row per child, by slot, step and place. If it has ended, task is null, and
+--               state is its outcome.
 -- See           SQL.md: filtered index, T-SQL batch.
 
 SET NOCOUNT ON;
@@ -12,8 +12,9 @@ SET XACT_ABORT ON;
 DECLARE @job_id uniqueidentifier = :job_id;
 
 BEGIN TRY
-    WITH
-    children AS (
+    SELECT child.Step AS step, child.Nth AS nth, child.JobId AS job_id, child.JobName AS task,
+           child.State AS state
+    FROM (
         SELECT SlotNo, Step, Nth, JobId, CAST(NULL AS nvarchar(256)) AS JobName, Outcome AS State
         FROM reltask.ChildEnds
         WHERE ParentId = @job_id
@@ -25,12 +26,8 @@ BEGIN TRY
                     ELSE N'ready' END
         FROM reltask.Jobs
         WHERE ParentId = @job_id AND ParentId IS NOT NULL
-    )
-
-    SELECT Step AS step, Nth AS nth, JobId AS job_id, JobName AS task, State AS state
-    FROM children
-    WHERE SlotNo = (SELECT MAX(SlotNo) FROM children)
-    ORDER BY Step, Nth;
+    ) AS child
+    ORDER BY child.SlotNo, child.Step, child.Nth;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -1,7 +1,7 @@
 -- Purpose       List the signals of a job, oldest first, consumed ones too.
 -- Precondition  None.
--- Lock order    Locks nothing if READ_COMMITTED_SNAPSHOT is on; otherwise waits for a signal that is
---               being written.
+-- Lock order    Locks nothing if READ_COMMITTED_SNAPSHOT is on; otherwise waits for a signal that
+--               is being written.
 -- Returns       One row per signal.
 -- See           SQL.md: T-SQL batch.
 

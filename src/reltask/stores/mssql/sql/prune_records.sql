@@ -1,6 +1,5 @@
 -- Purpose       Delete old workers, old metrics and expired lease waiters, up to :limit of each;
---               and steps, signals, ends of children and marks that came too late, of up to :limit
---               slots.
+--               and signals, ends of children and marks that came too late, of up to :limit slots.
 -- Precondition  The worker ended, or the metric's minute lies, longer ago than its age limit; the
 --               wait is over. A signal or an end is older than the metrics, or a mark older than an
 --               hour, and its job is gone or in a later slot. If a term is given, the lease is
@@ -108,14 +107,6 @@ BEGIN TRY
 
         IF EXISTS (SELECT 1 FROM @late)
         BEGIN
-            DELETE step
-            FROM @late AS late
-            JOIN reltask.Steps AS step
-                WITH (INDEX (PK_Steps), READPAST, ROWLOCK, READCOMMITTEDLOCK)
-                ON step.JobId = late.JobId AND step.SlotNo = late.Slot
-            OPTION (LOOP JOIN, FORCE ORDER);
-            SET @removed = @removed + @@ROWCOUNT;
-
             DELETE signal
             FROM @late AS late
             JOIN reltask.Signals AS signal

@@ -4,7 +4,7 @@
 -- Precondition  Older than an hour, whatever was asked for. If a term is given, the lease is still
 --               held under it.
 -- Lock order    The lease's guard in share mode (see guard_lease.sql), then ledger rows, steps,
---               signals, ends of children; locked rows are skipped. Another session prunes such
+--               ends of children, signals; locked rows are skipped. Another session prunes such
 --               ledger rows; a signal or an end that comes so late is left to prune_records.sql. In
 --               a deadlock this session is the victim.
 -- Returns       One row: the number of deleted rows.
@@ -14,7 +14,7 @@
 -- The oldest rows go first, so that what remains of a job's history has no gaps. A batch takes at
 -- most about a hundred steps per row, so that slots with very many of them do not make it too long.
 -- Only a row that ended its slot has a number of steps: a suspended function keeps its steps,
--- however old the rows of its earlier runs are.
+-- however old the rows of its earlier runs are. A slot without steps may have been sent signals.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -38,6 +38,7 @@ DECLARE @old TABLE (
     Fence  bigint           NOT NULL,
     SlotNo bigint           NOT NULL,
     Steps  int              NULL,
+    Ends   bit              NOT NULL,
     PRIMARY KEY (JobId, Fence)
 );
 
@@ -65,16 +66,18 @@ BEGIN TRY
 
     IF @leads >= 0
     BEGIN
-        INSERT INTO @old (JobId, Fence, SlotNo, Steps)
-        SELECT counted.JobId, counted.Fence, counted.SlotNo, counted.Steps
+        INSERT INTO @old (JobId, Fence, SlotNo, Steps, Ends)
+        SELECT counted.JobId, counted.Fence, counted.SlotNo, counted.Steps,
+               CASE WHEN counted.Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')
+                    THEN 1 ELSE 0 END
         FROM (
-            SELECT oldest.JobId, oldest.Fence, oldest.SlotNo, oldest.Steps,
+            SELECT oldest.JobId, oldest.Fence, oldest.SlotNo, oldest.Steps, oldest.Outcome,
                    SUM(CAST(COALESCE(oldest.Steps, 0) AS bigint)) OVER (
                        ORDER BY oldest.FinishedAt, oldest.JobId, oldest.Fence
                        ROWS UNBOUNDED PRECEDING
                    ) - COALESCE(oldest.Steps, 0) AS StepsBefore
             FROM (
-                SELECT TOP (@limit) JobId, Fence, SlotNo, Steps, FinishedAt
+                SELECT TOP (@limit) JobId, Fence, SlotNo, Steps, Outcome, FinishedAt
                 FROM reltask.Runs WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
                 WHERE FinishedAt < @before
                 ORDER BY FinishedAt
@@ -92,14 +95,6 @@ BEGIN TRY
             WHERE old.Steps IS NOT NULL
             OPTION (LOOP JOIN, FORCE ORDER);
 
-            DELETE signal
-            FROM @old AS old
-            JOIN reltask.Signals AS signal
-                WITH (INDEX (UQ_Signals_Seq), READPAST, ROWLOCK, READCOMMITTEDLOCK)
-                ON signal.JobId = old.JobId AND signal.SlotNo = old.SlotNo
-            WHERE old.Steps IS NOT NULL
-            OPTION (LOOP JOIN, FORCE ORDER);
-
             DELETE known
             FROM @old AS old
             JOIN reltask.ChildEnds AS known
@@ -108,6 +103,14 @@ BEGIN TRY
             WHERE old.Steps IS NOT NULL
             OPTION (LOOP JOIN, FORCE ORDER);
         END;
+
+        DELETE signal
+        FROM @old AS old
+        JOIN reltask.Signals AS signal
+            WITH (INDEX (UQ_Signals_Seq), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+            ON signal.JobId = old.JobId AND signal.SlotNo = old.SlotNo
+        WHERE old.Ends = 1
+        OPTION (LOOP JOIN, FORCE ORDER);
 
         DELETE FROM reltask.Runs
         WHERE EXISTS (

@@ -5,7 +5,7 @@
 -- Returns       No rows if the job is gone or in another slot. Otherwise one row per signal that
 --               waits, in the order of arrival, and one per end of a child; or one row whose kind
 --               is null. Each begins with wake_seq.
--- See           SQL.md: T-SQL batch, skip locked.
+-- See           SQL.md: T-SQL batch, skip locked, mark.
 --
 -- WakeSeq is read first, by a statement of its own. What comes after that is folded after it, so
 -- WakeSeq changes, and suspend_jobs.sql notices; what was folded before is read. In the other

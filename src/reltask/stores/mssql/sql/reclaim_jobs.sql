@@ -1,12 +1,12 @@
 -- Purpose       Take expired claims away: the slot is claimed again, alone, or the job is dead.
 -- Precondition  Claimed, and HeartbeatAt plus the lock timeout copied at the claim is in the past.
--- Lock order    The expired rows; then ends of children, then marks, which are only inserted. Locked
---               rows are skipped. The first UPDATE locks, and repeats the condition of its SELECT:
---               every renewal and every new claim moves LockExpiresAt beyond @now. The statements
---               after it see rows that no other session can change.
+-- Lock order    The expired rows; then ends of children, then marks, which are only inserted.
+--               Locked rows are skipped. The first UPDATE locks, and repeats the condition of its
+--               SELECT: every renewal and every new claim moves LockExpiresAt beyond @now. The
+--               statements after it see rows that no other session can change.
 -- Returns       One row per reclaimed claim: id, fence, task, slot_no, the owner that lost it, and
 --               whether the job is dead.
--- See           SQL.md: nullable now, skip locked, lock first, T-SQL batch.
+-- See           SQL.md: nullable now, skip locked, lock first, T-SQL batch, mark.
 --
 -- A locked row must not be skipped any more: another session may hold the row's key in another
 -- index while it waits for the row. So the last UPDATE finds the rows by RowNo, the clustered key,
@@ -92,9 +92,10 @@ BEGIN TRY
             INSERT INTO reltask.ChildEnds WITH (ROWLOCK) (
                 ParentId, SlotNo, Step, Nth, JobId, Outcome, Error, EndedAt
             )
-            OUTPUT inserted.ParentId, inserted.SlotNo, inserted.Step INTO @ended (JobId, SlotNo, Name)
-            SELECT expired.ParentId, expired.ParentSlot, expired.ParentStep, expired.ParentNth, expired.Id,
-                   N'failed', expired.Error, @now
+            OUTPUT inserted.ParentId, inserted.SlotNo, inserted.Step
+            INTO @ended (JobId, SlotNo, Name)
+            SELECT expired.ParentId, expired.ParentSlot, expired.ParentStep, expired.ParentNth,
+                   expired.Id, N'failed', expired.Error, @now
             FROM @expired AS expired
             WHERE expired.Dead = 1 AND expired.ParentId IS NOT NULL
               AND NOT EXISTS (

@@ -7,7 +7,7 @@
 --               from the result is therefore suspect, not lost; read_holds.sql decides.
 -- Returns       One row per accepted release: id, fence, and whether the job is dead.
 -- See           SQL.md: nullable now, fence, lock order by id, skip locked, lock first, T-SQL
---               batch, duration in minutes, JSON batch.
+--               batch, duration in minutes, JSON batch, mark.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

@@ -8,7 +8,8 @@
 --               commit, and then finds it; so the INSERT is tried again without it.
 -- Returns       One row per signal whose job exists, stored now or before: signal_id, and the job's
 --               id.
--- See           SQL.md: nullable now, filtered index, lost answer, T-SQL batch, JSON batch.
+-- See           SQL.md: nullable now, filtered index, lost answer, T-SQL batch, JSON
+--               batch, mark.
 --
 -- A signal that meets the end of its job's slot may be stored for a slot that is over. No run reads
 -- it, and prune_records.sql removes it.

@@ -1,5 +1,5 @@
--- Purpose       End runs of durable functions that wait: the slot and its steps stay, the attempt is
---               given back, and the job is due at its wake time.
+-- Purpose       End runs of durable functions that wait: the slot and its steps stay, the attempt
+--               is given back, and the job is due at its wake time.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    Rows by id. The first UPDATE skips locked rows, so a settlement does not wait for
@@ -9,7 +9,7 @@
 -- Parameters    :suspensions has the WakeSeq that read_waits.sql has returned to each run, and its
 --               wake time. A wake time that is null: only a mark wakes the job.
 -- See           SQL.md: nullable now, fence, lock order by id, skip locked, lock first, T-SQL
---               batch, JSON batch.
+--               batch, JSON batch, mark.
 --
 -- Only WakeSeq decides, as it is in the locked row. If a mark was folded after the run has looked,
 -- it is not the number seen, and the job is due at once. A mark that is folded later finds the row
