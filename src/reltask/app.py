@@ -139,9 +139,8 @@ class App(Operations, LeaseMethods):
         )
         self._sender = Sender(self._client, borrow=lambda connection: self._make_store().borrow(connection))
         self._results = Results(self._client)
-        self._enqueuer = Enqueuer(
-            Access(self._sender, self._results, lambda: self.settings.limits.arguments), rng=self._rng
-        )
+        access = Access(self._sender, self._results, lambda: self.settings.limits.arguments)
+        self._enqueuer = Enqueuer(access, rng=self._rng)
         self._schedules = Schedules(self._enqueuer)
         self._emit_soon = self.emit if inline else self._publisher.emit_soon
         self._lease_client = self._client if inline else Client(self._make_lease_store, thread="reltask-leases")

@@ -50,6 +50,7 @@ def _counts(status: StatusView) -> list[tuple[str, object]]:
         ("dead", f"{status.dead}{'   see: reltask dead list' if status.dead else ''}"),
         ("expired", f"{status.expired}{'   their locks have expired' if status.expired else ''}"),
         ("paused", status.paused),
+        ("suspended", status.suspended),
         ("waiting", status.ready),
         ("next due", status.next_due),
     ]
