@@ -9,7 +9,7 @@ from itertools import product
 from msgspec.structs import replace
 
 from reltask.model.durable import StepRecord
-from reltask.model.job import Hold
+from reltask.model.job import Failure, Hold
 from tests.interleaving.driver import Session
 from tests.interleaving.durable_operations import (
     ANSWERED,
@@ -26,6 +26,7 @@ from tests.interleaving.durable_operations import (
     suspend,
 )
 from tests.interleaving.operations import (
+    HOLD,
     A,
     B,
     C,
@@ -90,8 +91,8 @@ def waiting_again(delay: timedelta) -> Prepare:
     async def prepare(session: Session) -> None:
         await _claimed(session, LONG_AGO)
         await _do(session, LONG_AGO, record(WAIT, progress=False))
-        async with committed(session, LONG_AGO + delay):
-            await fail().statements[0](session)
+        async with committed(session, LONG_AGO):
+            await session.store.fail_jobs("alice", [Failure(hold=HOLD, error="boom", delay=delay)])
 
     return prepare
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.interleaving.cases import CASES
 from tests.interleaving.driver import Violation
+from tests.interleaving.durable_mutants import DURABLE_MUTANTS
 from tests.interleaving.durable_setups import DURABLE_SETUPS
 from tests.interleaving.explore import Suite
 from tests.interleaving.lease_setups import LEASE_SETUPS
@@ -30,7 +31,7 @@ async def run(suite: Suite, check: Check) -> None:
         await suite.explore(setup, pair)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *DURABLE_MUTANTS], ids=lambda mutant: mutant.name)
 async def test_a_mutant_is_caught(suite: Suite, mutant: Mutant) -> None:
     """The check beside the mutant raises a Violation."""
     if not isinstance(suite.drivers[0], PostgresDriver):
