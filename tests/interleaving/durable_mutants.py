@@ -192,7 +192,7 @@ CHILDREN = [
         "a child of a live parent is cancelled",
         "cancel_children",
         "a child of a live parent stays",
-        ("parent.slot_no > job.parent_slot", "parent.slot_no >= job.parent_slot"),
+        ("job.parent_slot < coalesce", "job.parent_slot <= coalesce"),
     ),
 ]
 
