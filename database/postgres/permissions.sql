@@ -4,8 +4,8 @@
 --     reltask_migrate   owns the tables and may change them; for deployments
 --     reltask_run       workers: claim, settle, lead, prune, read; cannot update the ledger, delete
 --                       ledger rows younger than an hour, or change the tables
---     reltask_enqueue   web applications: insert jobs; cannot read arguments, or update, claim or
---                       delete anything
+--     reltask_enqueue   web applications: insert jobs and send signals; cannot read arguments or
+--                       values, or update, claim or delete anything
 --     reltask_read      dashboards and people: read everything, write nothing
 --
 -- These roles cannot log in. Grant them to your own users:  grant reltask_run to my_worker;
@@ -50,6 +50,10 @@ alter table reltask.workers owner to reltask_migrate;
 alter table reltask.leases owner to reltask_migrate;
 alter table reltask.lease_waiters owner to reltask_migrate;
 alter table reltask.metrics owner to reltask_migrate;
+alter table reltask.steps owner to reltask_migrate;
+alter table reltask.signals owner to reltask_migrate;
+alter table reltask.child_ends owner to reltask_migrate;
+alter table reltask.marks owner to reltask_migrate;
 
 grant usage on schema reltask to reltask_run, reltask_enqueue, reltask_read;
 grant select on reltask.meta to reltask_run, reltask_enqueue, reltask_read;
@@ -60,6 +64,9 @@ grant select, insert, delete, update (job_id) on reltask.runs to reltask_run;
 grant select, insert, update, delete on reltask.workers to reltask_run;
 grant select, insert, update on reltask.leases to reltask_run;
 grant select, insert, update, delete on reltask.lease_waiters, reltask.metrics to reltask_run;
+grant select, insert, update, delete on
+    reltask.steps, reltask.signals, reltask.child_ends, reltask.marks
+    to reltask_run;
 
 -- For workers the ledger is append-only, except for pruning: a delete does not find rows younger
 -- than an hour. Pruning skips locked rows, so it must be able to lock some, for which PostgreSQL
@@ -79,18 +86,21 @@ create policy runs_are_kept_for_an_hour on reltask.runs for delete
 
 -- Enqueue only: insert the columns of a new job; read ids and names, to recognise a repeated insert
 -- and a key that is taken. The columns of a claim cannot be written, so that no inserted job can
--- look claimed or done.
+-- look claimed or done. Signals are inserted with their marks, and their values cannot be read.
 grant insert (
     id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-    lock_timeout_ms, created_at, next_run_time
+    lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth
 ) on reltask.jobs to reltask_enqueue;
-grant select (id, task, key) on reltask.jobs to reltask_enqueue;
+grant select (id, task, key, schedule, slot_no) on reltask.jobs to reltask_enqueue;
 grant select (job_id) on reltask.runs to reltask_enqueue;
+grant insert (job_id, slot_no, name, id, value, sent_at) on reltask.signals to reltask_enqueue;
+grant select (job_id, slot_no, name) on reltask.signals to reltask_enqueue;
+grant insert (at, kind, job_id, slot_no, name) on reltask.marks to reltask_enqueue;
 
 -- Read only.
 grant select on
     reltask.jobs, reltask.runs, reltask.workers, reltask.leases, reltask.lease_waiters,
-    reltask.metrics
+    reltask.metrics, reltask.steps, reltask.signals, reltask.child_ends, reltask.marks
     to reltask_read;
 
 commit;

@@ -26,6 +26,7 @@ from reltask.model.job import (
     Hold,
     NewJob,
     Outcome,
+    Parent,
     Reclaimed,
     Release,
     Settled,
@@ -34,7 +35,7 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
 
 Row = Sequence[Any]
 Columns = dict[str, object]
@@ -99,6 +100,7 @@ def completions(given: Sequence[Completion]) -> Columns:
         "results": optional([completion.result for completion in given]),
         "errors": [storable(error) for error in optional([completion.error for completion in given])],
         "next_times": optional([completion.next_run_time for completion in given]),
+        "args": optional([completion.args for completion in given]),
         "skipped_counts": optional([len(completion.skipped) or None for completion in given]),
         "skipped_ids": [job_id for job_id, _, _ in passed],
         "skipped_nths": [nth for _, nth, _ in passed],
@@ -143,20 +145,36 @@ def new_jobs(given: Sequence[NewJob]) -> Columns:
         "lock_timeouts_ms": optional([milliseconds(job.lock_timeout) for job in given]),
         "run_ats": optional([job.run_at for job in given]),
         "delays": optional([job.delay for job in given]),
+        **_parents([job.parent for job in given]),
+    }
+
+
+def _parents(given: Sequence[Parent | None]) -> Columns:
+    """The steps that wait for jobs."""
+    return {
+        "parent_ids": optional([parent and parent.job_id for parent in given]),
+        "parent_slots": optional([parent and parent.slot_no for parent in given]),
+        "parent_steps": optional([parent and parent.step for parent in given]),
+        "parent_nths": optional([None if parent is None else parent.nth for parent in given]),
     }
 
 
 def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
-    """The verb and its columns: a single job, the usual case, needs no arrays."""
-    if len(jobs) == 1:
+    """The verb and its columns: a single job without a parent, the usual case, needs no arrays."""
+    if len(jobs) == 1 and jobs[0].parent is None:
         return "enqueue_job", new_job(jobs[0])
     return "enqueue_jobs", new_jobs(jobs)
 
 
 def can_be_copied(jobs: Sequence[NewJob]) -> bool:
-    """Whether COPY can insert them: it cannot leave out a job whose name is taken."""
+    """Whether COPY can insert them: it cannot leave out a job whose name is taken, and knows no parents."""
     return all(
-        job.key is None and job.schedule is None and job.declaration is None and job.app_version is None for job in jobs
+        job.key is None
+        and job.schedule is None
+        and job.declaration is None
+        and job.app_version is None
+        and job.parent is None
+        for job in jobs
     )
 
 
@@ -222,16 +240,20 @@ def lease_request(asked: LeaseRequest) -> Columns:
 
 def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
     """The first row has the times of the whole claim; each further row is a claimed slot."""
-    now, next_due, next_expiry, *_ = rows[0]
+    now, next_due, next_expiry, marked, *_ = rows[0]
     return ClaimAnswer(
-        claims=[claim(row, now) for row in rows[1:]], now=now, next_due=next_due, next_expiry=next_expiry
+        claims=[claim(row, now) for row in rows[1:]],
+        now=now,
+        next_due=next_due,
+        next_expiry=next_expiry,
+        marked=marked,
     )
 
 
 def claim(row: Row, now: datetime) -> Claim:
-    """One claimed slot, after the three columns of the first row."""
-    (_, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, started, *rest) = row
-    attempt, max_attempts, timeout_ms, isolated = rest
+    """One claimed slot, after the four columns of the first row."""
+    (_, _, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest) = row
+    started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent = rest
     return Claim(  # by position: keyword arguments would cost more than everything else here
         job_id,
         fence,
@@ -250,6 +272,8 @@ def claim(row: Row, now: datetime) -> Claim:
         max_attempts,
         _length(timeout_ms),
         isolated,
+        steps or 0,
+        has_parent,
     )
 
 
@@ -258,7 +282,7 @@ def _length(milliseconds: int) -> timedelta:
     return timedelta(milliseconds=milliseconds)
 
 
-def settled(_given: Sequence[Settlement], rows: Sequence[Row]) -> list[Settled]:
+def settled(rows: Sequence[Row]) -> list[Settled]:
     """What was accepted."""
     return [Settled(Hold(job_id, fence), dead) for job_id, fence, dead in rows]
 
@@ -307,6 +331,12 @@ def run_view(row: Row) -> RunView:
     """A run's view."""
     fields = dict(zip(RunView.__struct_fields__, row, strict=True))
     return RunView(**{**fields, "outcome": Outcome(fields["outcome"])})
+
+
+def job_end(row: Row) -> JobEnd:
+    """How a job has ended."""
+    fields = dict(zip(JobEnd.__struct_fields__, row, strict=True))
+    return JobEnd(**{**fields, "outcome": fields["outcome"] and Outcome(fields["outcome"])})
 
 
 def worker_view(row: Row) -> WorkerView:

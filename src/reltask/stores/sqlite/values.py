@@ -32,7 +32,7 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -295,6 +295,18 @@ def run_view(row: sqlite3.Row) -> RunView:
         error=row["error"],
         result=row["result"],
         steps=row["steps"],
+    )
+
+
+def job_end(row: sqlite3.Row) -> JobEnd:
+    """A row of read_results.sql."""
+    return JobEnd(
+        job_id=UUID(row["job_id"]),
+        recurring=bool(row["recurring"]),
+        dead=bool(row["dead"]),
+        outcome=None if row["outcome"] is None else Outcome(row["outcome"]),
+        result=row["result"],
+        error=row["error"],
     )
 
 

@@ -1,5 +1,6 @@
 -- Purpose       Insert one job, as enqueue_jobs.sql does for many, at two thirds of its cost.
--- Precondition  Neither the table nor the ledger has the id, and no row has its (task, key).
+-- Precondition  It has no parent. Neither the table nor the ledger has the id, and no row has its
+--               (task, key).
 -- Lock order    The inserted row.
 -- Returns       One row, if the job was inserted: id, and inserted, which is true.
 -- See           SQL.md: nullable now, lost answer, delay in seconds.

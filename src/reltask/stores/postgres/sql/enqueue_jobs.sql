@@ -27,10 +27,11 @@ given as materialized (
         :ids::uuid[], :tasks::text[], :keys::text[], :queues::text[], :priorities::smallint[],
         :args::text[], :schedules::text[], :declarations::text[], :app_versions::text[],
         :max_attempts::integer[], :lock_timeouts_ms::bigint[], :run_ats::timestamptz[],
-        :delays::interval[]
+        :delays::interval[], :parent_ids::uuid[], :parent_slots::bigint[], :parent_steps::text[],
+        :parent_nths::integer[]
     ) as job (
         id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-        lock_timeout_ms, run_at, delay
+        lock_timeout_ms, run_at, delay, parent_id, parent_slot, parent_step, parent_nth
     )
 ),
 
@@ -43,7 +44,7 @@ known as materialized (
 inserted as (
     insert into reltask.jobs (
         id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-        lock_timeout_ms, created_at, next_run_time
+        lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth
     )
     select given.id, given.task, given.key, given.queue, given.priority, given.args::json,
            given.schedule, given.declaration, given.app_version, given.max_attempts,
@@ -51,7 +52,8 @@ inserted as (
            coalesce(
                given.run_at,
                parameters.now + coalesce(extract(epoch from given.delay), 0) * interval '1 second'
-           )
+           ),
+           given.parent_id, given.parent_slot, given.parent_step, given.parent_nth
     from given
     cross join parameters
     where not exists (select from known where known.id = given.id)

@@ -11,7 +11,10 @@ allowed as (
     select wanted.name, place.id,
            place.id is not null and has_schema_privilege(place.schema, 'usage') as visible
     from unnest(
-        array['jobs', 'runs', 'workers', 'leases', 'lease_waiters', 'metrics']
+        array[
+            'jobs', 'runs', 'workers', 'leases', 'lease_waiters', 'metrics', 'steps', 'signals',
+            'child_ends', 'marks'
+        ]
     ) as wanted (name)
     left join (
         select relation.relname, relation.oid as id, relation.relnamespace as schema
