@@ -85,6 +85,16 @@ BEGIN
         Losses             int              NOT NULL CONSTRAINT DF_Jobs_Losses DEFAULT 0,
         Isolated           bit              NOT NULL CONSTRAINT DF_Jobs_Isolated DEFAULT 0,
 
+        -- Durable functions: see 005. A child has the step of the job that waits for its end, and
+        -- its place among the step's children.
+        Suspended          bit              NOT NULL CONSTRAINT DF_Jobs_Suspended DEFAULT 0,
+        WakeSeq            bigint           NOT NULL CONSTRAINT DF_Jobs_WakeSeq DEFAULT 0,
+        Steps              int              NOT NULL CONSTRAINT DF_Jobs_Steps DEFAULT 0,
+        ParentId           uniqueidentifier NULL,
+        ParentSlot         bigint           NULL,
+        ParentStep         nvarchar(420) COLLATE Latin1_General_100_BIN2 NULL,
+        ParentNth          int              NULL,
+
         -- The claim.
         LockedBy           nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
         LockedAt           datetime2(6)     NULL,           -- heartbeats do not change it
@@ -155,6 +165,16 @@ BEGIN
                 LockedBy IS NOT NULL AND LockedAt IS NOT NULL
                 AND HeartbeatAt IS NOT NULL AND LockExpiresAt IS NOT NULL
             )
+        ),
+        CONSTRAINT CK_Jobs_ParentIsWhole CHECK (
+            (
+                ParentId IS NULL AND ParentSlot IS NULL
+                AND ParentStep IS NULL AND ParentNth IS NULL
+            )
+            OR (
+                ParentId IS NOT NULL AND ParentSlot IS NOT NULL
+                AND ParentStep IS NOT NULL AND ParentNth IS NOT NULL
+            )
         )
     );
 
@@ -176,6 +196,10 @@ BEGIN
         WHERE LockedBy IS NOT NULL;
     CREATE NONCLUSTERED INDEX IX_Jobs_Held ON reltask.Jobs (LockedBy) INCLUDE (Fence)
         WHERE LockedBy IS NOT NULL;
+
+    -- The children of a job.
+    CREATE NONCLUSTERED INDEX IX_Jobs_Children ON reltask.Jobs (ParentId, ParentSlot)
+        WHERE ParentId IS NOT NULL;
 
     -- For lists of dead jobs.
     CREATE NONCLUSTERED INDEX IX_Jobs_Dead ON reltask.Jobs (DeadAt) WHERE DeadAt IS NOT NULL;
@@ -203,11 +227,12 @@ BEGIN
         Outcome     nvarchar(16) COLLATE Latin1_General_100_BIN2 NOT NULL,
         Error       nvarchar(max)    NULL,
         Result      nvarchar(max)    NULL,
+        Steps       int              NULL,                  -- that its slot had; null: none
 
         CONSTRAINT PK_Runs PRIMARY KEY NONCLUSTERED (JobId, Fence),
         CONSTRAINT CK_Runs_Outcome CHECK (Outcome IN (
-            N'succeeded', N'cancelled', N'skipped', N'failed', N'snoozed', N'released',
-            N'abandoned', N'lost', N'discarded'
+            N'succeeded', N'cancelled', N'skipped', N'failed', N'snoozed', N'suspended',
+            N'released', N'abandoned', N'lost', N'discarded'
         ))
     );
 

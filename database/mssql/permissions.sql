@@ -9,8 +9,8 @@
 --     reltask_migrate   owns the schema and may change it; for deployments
 --     reltask_run       workers: claim, settle, lead, read; cannot update the ledger or change the
 --                       tables
---     reltask_enqueue   web applications: insert jobs; cannot read arguments, or update, claim or
---                       delete anything
+--     reltask_enqueue   web applications: insert jobs, send signals; cannot read arguments or
+--                       values, or update, claim or delete anything
 --     reltask_read      dashboards and people: read everything, write nothing
 --
 -- These roles cannot log in. Create a user for a managed identity, an application, a group or a
@@ -56,12 +56,19 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Workers TO reltask_run;
 GRANT SELECT, INSERT, UPDATE ON reltask.Leases TO reltask_run;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.LeaseWaiters TO reltask_run;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Metrics TO reltask_run;
+GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Steps TO reltask_run;
+GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Signals TO reltask_run;
+GRANT SELECT, INSERT, DELETE ON reltask.ChildEnds TO reltask_run;
+GRANT SELECT, INSERT, DELETE ON reltask.Marks TO reltask_run;
 
--- Enqueue only. It reads ids and names, to recognise a repeated insert. SQL Server cannot grant
--- INSERT by column: this role could insert a job that looks claimed, but it cannot change other
--- jobs.
+-- Enqueue only. It reads ids and names, to recognise a repeated insert, and the slot that a signal
+-- is for. SQL Server cannot grant INSERT by column: this role could insert a job that looks
+-- claimed, but it cannot change other jobs.
 GRANT INSERT ON reltask.Jobs TO reltask_enqueue;
-GRANT SELECT ON reltask.Jobs (Id, JobName, JobKey, Recurring) TO reltask_enqueue;
+GRANT INSERT ON reltask.Signals TO reltask_enqueue;
+GRANT INSERT ON reltask.Marks TO reltask_enqueue;
+GRANT SELECT ON reltask.Jobs (Id, JobName, JobKey, Recurring, SlotNo) TO reltask_enqueue;
+GRANT SELECT ON reltask.Signals (JobId, SlotNo, Name, Id) TO reltask_enqueue;
 GRANT SELECT ON reltask.Runs (JobId) TO reltask_enqueue;
 
 -- Read only.
@@ -71,5 +78,9 @@ GRANT SELECT ON reltask.Workers TO reltask_read;
 GRANT SELECT ON reltask.Leases TO reltask_read;
 GRANT SELECT ON reltask.LeaseWaiters TO reltask_read;
 GRANT SELECT ON reltask.Metrics TO reltask_read;
+GRANT SELECT ON reltask.Steps TO reltask_read;
+GRANT SELECT ON reltask.Signals TO reltask_read;
+GRANT SELECT ON reltask.ChildEnds TO reltask_read;
+GRANT SELECT ON reltask.Marks TO reltask_read;
 
 COMMIT TRANSACTION;

@@ -94,12 +94,28 @@ class RunFailed(RunEvent, frozen=True, kw_only=True):
 
 
 class RunEnded(RunEvent, frozen=True, kw_only=True):
-    """Another outcome has been committed: cancelled, skipped, snoozed, released or abandoned."""
+    """Another outcome has been committed: cancelled, skipped, snoozed, suspended, released or abandoned."""
 
     outcome: str
     reason: str
     dead: bool = False
     """Whether that was the last attempt: only of a run that was abandoned because it starved its worker."""
+
+
+class StepsNotAsked(RunEvent, frozen=True, kw_only=True):
+    """A durable function ended without asking for steps that earlier runs of the slot have recorded."""
+
+    steps: list[str]
+
+
+class StepChanged(RunEvent, frozen=True, kw_only=True):
+    """A recorded step was asked for with another function or other arguments; the record was returned."""
+
+    step: str
+
+
+class EnqueuedOutsideStep(RunEvent, frozen=True, kw_only=True):
+    """The body of a durable function enqueued a job outside of a step: it does so again at each resume."""
 
 
 class RunAbandoned(RunEvent, frozen=True, kw_only=True):

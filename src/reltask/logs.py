@@ -137,6 +137,19 @@ _LINES: dict[type[events.Event], LogLine] = {
     events.RunSucceeded: LogLine("task", INFO, _succeeded),
     events.RunFailed: LogLine("task", ERROR, _failed),
     events.RunEnded: LogLine("task", INFO, _ended),
+    events.StepsNotAsked: LogLine(
+        "task", WARNING, lambda e: f"{e.task} ended without asking for recorded steps: {', '.join(e.steps)}"
+    ),
+    events.StepChanged: LogLine(
+        "task",
+        WARNING,
+        lambda e: f"{e.task}: step {e.step!r} was recorded with another function or other arguments; its record stays",
+    ),
+    events.EnqueuedOutsideStep: LogLine(
+        "task",
+        WARNING,
+        lambda e: f"{e.task} enqueued a job outside of a step, and does so again at each resume; use ctx.start",
+    ),
     events.RunAbandoned: LogLine("task", WARNING, lambda e: f"{e.task} is being stopped: {e.reason}"),
     events.BodyStuck: LogLine(
         "task",

@@ -19,7 +19,7 @@ from reltask.stores.mssql import schema
 ROOT = Path(__file__).parents[2]
 MSSQL = ROOT / "database/mssql"
 SCRIPTS = sorted(MSSQL.glob("*.sql"))
-MAKES_TABLES = ["001-CreateJobsTable.sql", "004-CreateLeases.sql"]
+MAKES_TABLES = ["001-CreateJobsTable.sql", "004-CreateLeases.sql", "005-CreateSteps.sql"]
 PARSER = Path(sys.prefix) / "tsql/bin/python"
 
 REQUIRED = {

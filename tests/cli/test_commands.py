@@ -289,7 +289,7 @@ def test_all_dead_letters_are_more_than_one_batch(
     assert project.call("worker", project.app, "--once").code == 0
     changing = ("dead", action, "--all", "--app", project.app, "--json")
     with monkeypatch.context() as unchanged:
-        unchanged.setattr("reltask.app.App.change_sync", lambda *_: None)
+        unchanged.setattr(f"reltask.producer.job.Job.{action}_sync", lambda *_: None)
         assert len(project.run(*changing).json) == 2
     result = project.run(*changing)
     assert len(result.json) == 5

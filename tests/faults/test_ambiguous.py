@@ -12,6 +12,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -171,7 +172,7 @@ async def test_beat_whose_answer_is_lost_is_sent_again(setup: ProxySetup) -> Non
         aim = setup.proxy.aim("heartbeat_jobs", "cut")
         job = await setup.enqueue("hold")
         await setup.strike(aim)
-        before = (await setup.outside.job(job)).heartbeat_at
+        before = (await row(setup, job)).heartbeat_at
         await until_beaten(setup, job, before)
         setup.gate.touch()
         await setup.succeeded(job, fence=1)
@@ -339,12 +340,12 @@ async def test_commit_that_never_arrives_is_rolled_back_by_the_server(postgres_s
 # In bulk
 
 
-async def bulk(setup: ProxySetup) -> list[Job]:
+async def bulk(setup: ProxySetup) -> list[Job[Any]]:
     """Enough jobs at once for COPY."""
     return await setup.app.enqueue_many(setup.app.get_task("hold").call() for _ in range(WORTH_COPYING))
 
 
-async def all_done(setup: ProxySetup, jobs: list[Job]) -> None:
+async def all_done(setup: ProxySetup, jobs: list[Job[Any]]) -> None:
     """Wait until each job has ended once, and none is left.
 
     Each is this producer's own, however often sent.
@@ -367,13 +368,19 @@ async def settled_before_late(setup: ProxySetup, aim: Aim, job: UUID, fence: int
     await asyncio.to_thread(aim.landed)
 
 
+async def row(setup: ProxySetup, job: UUID) -> JobView:
+    found = await setup.outside.job(job).view()
+    assert found is not None
+    return found
+
+
 async def until_beaten(setup: ProxySetup, job: UUID, before: object) -> None:
-    while (await setup.outside.job(job)).heartbeat_at == before:  # noqa: ASYNC110 - the database knows, not this loop
+    while (await row(setup, job)).heartbeat_at == before:  # noqa: ASYNC110 - the database knows, not this loop
         await asyncio.sleep(0.02)
 
 
 async def claimed(setup: ProxySetup, job: UUID, fence: int) -> JobView:
-    while (view := await setup.outside.job(job)).fence != fence:  # noqa: ASYNC110 - the database knows, not this loop
+    while (view := await row(setup, job)).fence != fence:  # noqa: ASYNC110 - the database knows, not this loop
         await asyncio.sleep(0.02)
     return view
 

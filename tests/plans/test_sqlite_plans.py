@@ -98,7 +98,8 @@ def test_lanes_are_found_by_seeks_in_the_claim_index(empty: sqlite3.Connection) 
 
 
 @pytest.mark.parametrize(
-    "verb", ["heartbeat_jobs", "complete_jobs", "fail_jobs", "release_jobs", "suspend_jobs", "record_steps", "read_holds"]
+    "verb",
+    ["heartbeat_jobs", "complete_jobs", "fail_jobs", "release_jobs", "suspend_jobs", "record_steps", "read_holds"],
 )
 def test_batches_go_by_the_primary_key(empty: sqlite3.Connection, verb: str) -> None:
     """One seek per row of the batch; by the index of held rows a batch of n would cost n²."""

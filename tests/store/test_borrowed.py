@@ -58,7 +58,7 @@ def test_committed_means_enqueued(database: UserDatabase) -> None:
     """Before the commit neither job nor row is visible; afterwards both are, and the job runs."""
     kind = database.kind
 
-    async def scenario() -> Job:
+    async def scenario() -> Job[Any]:
         async with kind.connect(database.url) as connection:
             async with kind.transaction(connection):
                 await kind.write(connection, "order")
@@ -129,7 +129,7 @@ def test_several_in_one_transaction(database: UserDatabase) -> None:
     """Jobs one by one and in a batch, with keys, delays and schedules, are one transaction with the rest."""
     kind = database.kind
 
-    async def scenario() -> list[Job]:
+    async def scenario() -> list[Job[Any]]:
         async with kind.connect(database.url) as connection, kind.transaction(connection):
             jobs = [await kind.enqueue(connection, database.task, 1)]
             calls = [
@@ -154,7 +154,7 @@ def test_several_in_one_transaction(database: UserDatabase) -> None:
 def test_no_signal_before_the_commit(database: UserDatabase) -> None:
     """A notified worker claims at once, so the signal must follow the commit: `notify` sends it."""
     woken: list[str] = []
-    database.app._enqueuer.wakes.add(Sleeper(woken).wake)  # only the part of a worker that is woken
+    database.app._sender.wakes.add(Sleeper(woken).wake)  # only the part of a worker that is woken
     kind = database.kind
 
     async def scenario() -> None:

@@ -129,7 +129,7 @@ async def worked(app: App, plant: Callable[[], Awaitable[None]]) -> JobView:
         assert sorted(ran) == list(range(HEALTHY))
         (job,) = [job for job in await app.jobs() if job.id == PLANTED]
         await app.status()
-        assert (await app.job(PLANTED)) == job
+        assert (await app.job(PLANTED).view()) == job
     return job
 
 

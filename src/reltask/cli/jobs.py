@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import click
@@ -11,8 +13,10 @@ from reltask.app import App
 from reltask.cli.runs import print_runs
 from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
 from reltask.cli.target import COUNT, with_app_argument, with_app_option
+from reltask.errors import UnknownJob
 from reltask.model.job import State
 from reltask.model.views import JobView, RunView
+from reltask.producer.job import Job
 
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "STATE", "SLOT", "DUE (UTC)", "ATTEMPT", "WORKER"]
 LISTED = [state.value for state in State if state is not State.GONE]
@@ -48,7 +52,7 @@ def _row(job: JobView) -> list[object]:
 @click.argument("job_id", type=click.UUID, metavar="ID")
 def show(app: App, *, job_id: UUID, as_json: bool) -> None:
     """Show one job and its last runs."""
-    print_job(app.job_sync(job_id), app.runs_sync(job_id=job_id, limit=5), as_json=as_json)
+    print_job(find_job(app, job_id), app.runs_sync(job_id=job_id, limit=5), as_json=as_json)
 
 
 def print_job(job: JobView, runs: list[RunView], *, as_json: bool) -> None:
@@ -62,15 +66,25 @@ def print_job(job: JobView, runs: list[RunView], *, as_json: bool) -> None:
     print_runs(runs)
 
 
-def _changing(action: str, done: str, help_text: str) -> None:
+def find_job(app: App, job_id: UUID) -> JobView:
+    """The row of a job, or UnknownJob."""
+    job = app.job(job_id).view_sync()
+    if job is None:
+        raise UnknownJob(
+            f"There is no job {job_id}.", remedy="A one-off is removed when it is done: see `reltask runs`."
+        )
+    return job
+
+
+def _changing(change_one: Callable[[Job[Any]], None], name: str, done: str, help_text: str) -> None:
     """Add a command that does one thing to one job."""
 
     def change(app: App, *, job_id: UUID, as_json: bool) -> None:
-        app.change_sync(action, job_id)
+        change_one(app.job(job_id))
         print_changed([job_id], done, as_json=as_json)
 
     identified = click.argument("job_id", type=click.UUID, metavar="ID")(change)
-    command.command(name=action, help=help_text)(with_app_option(identified))
+    command.command(name=name, help=help_text)(with_app_option(identified))
 
 
 @command.command()
@@ -81,8 +95,8 @@ def run(app: App, *, job_id: UUID, as_json: bool) -> None:
 
     For a recurring job this runs its next slot early; the schedule continues with the one after it.
     """
-    job = app.job_sync(job_id)  # before the change: a worker may claim it at once
-    app.change_sync("run", job_id)
+    job = find_job(app, job_id)  # before the change: a worker may claim it at once
+    app.job(job_id).run_now_sync()
     early = f" (its slot of {text(job.next_run_time)} UTC runs early)" if job.schedule else ""
     print_changed([job_id], f"is due now{early}{paused_note(job)}", as_json=as_json)
 
@@ -101,6 +115,6 @@ def print_changed(job_ids: list[UUID], done: str, *, as_json: bool) -> None:
         click.echo(f"{job_id} {done}")
 
 
-_changing("pause", "paused", "Pause a job: workers do not claim it; a current run continues.")
-_changing("resume", "resumed", "Resume a paused job.")
-_changing("discard", "discarded", "Remove a job that is not running.")
+_changing(Job.pause_sync, "pause", "paused", "Pause a job: workers do not claim it; a current run continues.")
+_changing(Job.resume_sync, "resume", "resumed", "Resume a paused job.")
+_changing(Job.discard_sync, "discard", "discarded", "Remove a job that is not running.")

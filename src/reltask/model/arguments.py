@@ -143,18 +143,22 @@ class Value:
         """The JSON of a value, or ArgumentsError: it does not fit its annotation, or cannot be stored."""
         try:
             raw = encode_json(value, _STORING)
-            if self._is_native and not _is_json(value):
-                raise TypeError("without an annotation it can only be what JSON has")
-            read = self._decoder.decode(raw)
-            if not self._is_plain and (found := _other_class(value, read)):
-                raise ValueError(f"{found[0].__name__} would be read as {found[1].__name__}")
+            why = self._misfit(value, raw)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             why = _QUOTED_VALUE.sub(r"\1", str(error))
         else:
-            if len(raw) <= limit:
+            if why is None and len(raw) <= limit:
                 return raw.decode()
-            why = f"{len(raw):,} bytes exceed the limit of {limit:,}"
+            why = why or f"{len(raw):,} bytes exceed the limit of {limit:,}"
         raise ArgumentsError(f"{self._label}: {why}.", remedy="Annotate what it returns, or store it elsewhere.")
+
+    def _misfit(self, value: object, raw: bytes) -> str | None:
+        """Why the value would not come back as it is; None: it would."""
+        if self._is_native:
+            return None if _is_json(value) else "without an annotation it can only be what JSON has"
+        read = self._decoder.decode(raw)
+        found = None if self._is_plain else _other_class(value, read)
+        return None if found is None else f"{found[0].__name__} would be read as {found[1].__name__}"
 
     def decode(self, text: str) -> Any:
         """The value of a stored JSON text, or ArgumentsError."""

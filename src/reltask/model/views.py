@@ -62,6 +62,20 @@ class RunView(Struct, frozen=True, kw_only=True):
     """How many steps its slot had recorded when it ended; None: none, or the slot went on."""
 
 
+class JobEnd(Struct, frozen=True, kw_only=True):
+    """How a job has ended, or why its end cannot be waited for."""
+
+    job_id: UUID
+    recurring: bool
+    """Its slots end, but it does not."""
+    dead: bool
+    outcome: Outcome | None
+    """Of its last run in the ledger; None: there is neither a row nor a run of it."""
+    result: str | None
+    """JSON; None: it returned None, or something that could not be stored."""
+    error: str | None
+
+
 class WorkerView(Struct, frozen=True, kw_only=True):
     """One row of the workers table."""
 

@@ -30,9 +30,7 @@ class DurableTransaction(Protocol):
 class DurableStore(Protocol):
     """Steps, suspensions, signals and children."""
 
-    async def record_steps(
-        self, worker: str, recordings: Sequence[Recording], *, wait: bool = False
-    ) -> list[Settled]:
+    async def record_steps(self, worker: str, recordings: Sequence[Recording], *, wait: bool = False) -> list[Settled]:
         """Record steps where owner and fence still match: rows inserted, or WAITING ones replaced; signals consumed.
 
         A step that is DONE or FAILED already stays as it is, so the same recording may be sent twice.
@@ -40,7 +38,9 @@ class DurableStore(Protocol):
         """
         ...
 
-    async def suspend_jobs(self, worker: str, suspensions: Sequence[Suspension], *, wait: bool = False) -> list[Settled]:
+    async def suspend_jobs(
+        self, worker: str, suspensions: Sequence[Suspension], *, wait: bool = False
+    ) -> list[Settled]:
         """End these runs where owner and fence still match: ledger row, lock cleared, attempt returned.
 
         The job is due at its wake time; at once, if `wake_seq` is no longer what the run has seen.

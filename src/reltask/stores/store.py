@@ -36,7 +36,7 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
 from reltask.stores.durable import DurableStore, DurableTransaction
 
 Wake = Callable[[datetime | None], None]
@@ -377,6 +377,10 @@ class Store(LeaseStore, Maintainable, DurableStore, Protocol):
         self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
     ) -> list[RunView]:
         """Ledger rows, newest first."""
+        ...
+
+    async def read_results(self, job_ids: Sequence[UUID]) -> list[JobEnd]:
+        """How those of these jobs have ended that have: gone, or dead. Also names those that recur."""
         ...
 
     async def list_workers(self) -> list[WorkerView]:

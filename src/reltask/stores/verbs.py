@@ -92,6 +92,7 @@ VERBS: dict[str, Verb] = {
     "read_job": READ,
     "list_jobs": READ,
     "list_runs": READ,
+    "read_results": READ,
     "list_workers": READ,
     # auditing
     "audit_tasks": READ,

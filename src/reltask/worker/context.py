@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from reltask.errors import LockLost, UsageError
+from reltask.errors import LockLost
 from reltask.model.arguments import encode_json
 from reltask.model.clock import Clock
 from reltask.producer.transaction import (
@@ -24,10 +25,12 @@ from reltask.producer.transaction import (
     SyncTransaction,
     TaskTransaction,
     current,
-    open_transaction,
     wait_for,
 )
 from reltask.stores.store import Store
+from reltask.worker.children import Children
+from reltask.worker.durable import Durable
+from reltask.worker.durable_context import DurableContext, OnWorkersLoop, SyncDurableContext, refuse_inside
 from reltask.worker.run import Run, StopReason, log_fields
 from reltask.worker.transaction import Transactions
 
@@ -38,10 +41,23 @@ PROGRESS_INTERVAL = 1.0
 class ContextServices:
     """What contexts need of their worker."""
 
-    def __init__(self, store: Store, transactions: Transactions, *, worker: str, state: Any, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        transactions: Transactions,
+        children: Children,
+        durable: Callable[[Run], Durable],
+        *,
+        worker: str,
+        state: Any,
+        clock: Clock,
+    ) -> None:
         self.worker = worker
         self.state = state
         self.transactions = transactions
+        self.children = children
+        self.durable = durable
+        """Makes what a run needs once it makes a durable call."""
         self._store = store
         self._clock = clock
 
@@ -57,7 +73,14 @@ class ContextServices:
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds worker, job, slot and fence to every line."""
+    """Adds worker, job, slot and fence to every line. Says nothing while recorded steps are replayed."""
+
+    def __init__(self, logger: logging.Logger, extra: dict[str, object], is_quiet: Callable[[], bool]) -> None:
+        super().__init__(logger, extra)
+        self._is_quiet = is_quiet
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - logging's own name
+        return not self._is_quiet() and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
         kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
@@ -84,7 +107,15 @@ class BaseContext:
         self.worker: str = worker
         self.state: Any = services.state
         """What the app's lifespan yielded."""
-        self.logger = RunLogger(logging.getLogger(f"reltask.task.{claim.task}"), log_fields(claim, worker))
+        self.logger = RunLogger(
+            logging.getLogger(f"reltask.task.{claim.task}"), log_fields(claim, worker), lambda: self.replaying
+        )
+
+    @property
+    def replaying(self) -> bool:
+        """Whether steps are left that an earlier run has recorded, and this one has not come to yet."""
+        durable = self._run.durable
+        return self._run.claim.steps > 0 if durable is None else bool(durable.journal.replaying)
 
     @property
     def cancelled(self) -> bool:
@@ -96,13 +127,13 @@ class BaseContext:
         self._run.check()
 
 
-class Context(BaseContext):
+class Context(BaseContext, DurableContext):
     """Handed to `async def` tasks."""
 
     async def progress(self, value: Any) -> None:
         """Publish how far this run has come: any JSON value, shown by `reltask jobs show`."""
         self.check()
-        _refuse_inside("progress")
+        refuse_inside("progress")
         await self._services.save_progress(self._run, encode_json(value).decode())
 
     @asynccontextmanager
@@ -123,17 +154,19 @@ class Context(BaseContext):
                 current.reset(token)
 
 
-class SyncContext(BaseContext):
+class SyncContext(BaseContext, SyncDurableContext):
     """Handed to `def` tasks, which run in a thread."""
 
     def __init__(self, run: Run, services: ContextServices) -> None:
         super().__init__(run, services)
         self._loop = asyncio.get_running_loop()
+        self._there = OnWorkersLoop(run, services, self._loop)
+        self._open_block = partial(self._block, home=OnLoop(self._loop))
 
     def progress(self, value: Any) -> None:
         """Publish how far this run has come: any JSON value, shown by `reltask jobs show`."""
         self.check()
-        _refuse_inside("progress")
+        refuse_inside("progress")
         wait_for(self._services.save_progress(self._run, encode_json(value).decode()), self._loop)
 
     @contextmanager
@@ -143,7 +176,12 @@ class SyncContext(BaseContext):
         With `connection` it runs on your own synchronous connection or session, in this thread.
         """
         home: Home = OnLoop(self._loop) if connection is None else InThread(self._loop)
-        opening = self._services.transactions.open(self._run, complete=complete, home=home, connection=connection)
+        with self._block(home=home, complete=complete, connection=connection) as block:
+            yield block
+
+    @contextmanager
+    def _block(self, *, home: Home, complete: bool = False, **options: Any) -> Iterator[SyncTransaction]:
+        opening = self._services.transactions.open(self._run, complete=complete, home=home, **options)
         block = home.wait_for(opening.__aenter__())
         token = current.set(block)
         try:
@@ -155,10 +193,3 @@ class SyncContext(BaseContext):
         else:
             current.reset(token)
             home.wait_for(opening.__aexit__(None, None, None))
-
-
-def _refuse_inside(call: str) -> None:
-    if open_transaction() is not None:
-        raise UsageError(
-            f"ctx.{call}() inside an open transaction would wait for it.", remedy="Call it before or after the block."
-        )

@@ -31,8 +31,9 @@ from reltask import events
 from reltask.model import schedule
 from reltask.model.backoff import one_off
 from reltask.model.clock import Clock
-from reltask.model.job import Claim, Completion, Failure, Outcome, Settled, Settlement
+from reltask.model.job import Claim, Completion, Failure, Outcome, Settled, Settlement, Suspension
 from reltask.model.settings import LimitSettings
+from reltask.producer.transaction import open_transaction
 from reltask.stores.store import Store
 from reltask.worker.beater import Beater
 from reltask.worker.bodies import Bodies
@@ -45,10 +46,12 @@ from reltask.worker.outcome import (
     read_schedule,
     returned,
     settlement,
+    suspended,
 )
 from reltask.worker.places import Places
 from reltask.worker.run import Run, StopReason
-from reltask.worker.settle import Settler, Waiting
+from reltask.worker.settle import Settler, Waiting, Written
+from reltask.worker.step import inside
 
 
 class End(Struct, frozen=True, gc=False):
@@ -127,6 +130,16 @@ class Executor:
         self._stopping = True
         self.stop_bodies(self._places)
 
+    def report_changed_step(self, run: Run, step: str) -> None:
+        """A recorded step was asked for with another function or other arguments."""
+        self._report(run, events.StepChanged, step=step)
+
+    def report_enqueue(self, run: Run) -> None:
+        """A durable function enqueues: in a step and in a transaction that is fine, elsewhere it repeats."""
+        if inside.get() is None and open_transaction() is None:
+            run.on_enqueue = None
+            self._report(run, events.EnqueuedOutsideStep)
+
     def close(self) -> None:
         """Cancel the executor's own tasks that are still running."""
         for task in self._tasks:
@@ -203,12 +216,26 @@ class Executor:
         if run.enforcing is not None and not run.enforcing.cancel():
             self._report(run, events.BodyEndedLate)
         try:
-            if error is None:
-                self._end(run, returned(result, limit=self._limits.result))
-            else:
-                self._end(run, raised(error, run, limit=self._limits.traceback))
+            self._end(run, self._judge(run, result, error))
         except Exception as mistake:  # noqa: BLE001 - logged there
             self._give_up(run, mistake)
+
+    def _judge(self, run: Run, result: Any, error: BaseException | None) -> Ended:
+        if run.durable is not None:
+            self._close_durable(run, succeeded=error is None)
+        if run.fatal is not None:
+            return Ended(outcome=Outcome.FAILED, error=run.fatal, delay=timedelta(0), final=True)
+        if run.suspension is not None and not (run.stop_reason and run.stop_reason.claim_is_doubtful):
+            return suspended(error, run, limit=self._limits.traceback)
+        if error is None:
+            return returned(result, limit=self._limits.result)
+        return raised(error, run, limit=self._limits.traceback)
+
+    def _close_durable(self, run: Run, *, succeeded: bool) -> None:
+        run.durable.close()
+        unasked = run.durable.journal.never_asked() if succeeded and run.suspension is None else []
+        if unasked:
+            self._report(run, events.StepsNotAsked, steps=unasked)
 
     # Settling
 
@@ -251,8 +278,12 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - a run without a settlement would hold its job for ever
             text = describe(error, limit=self._limits.traceback)
             written = Failure(hold=run.hold, error=text, delay=one_off().delay(run.claim.attempt, rng=self._rng))
+        if run.claim.has_parent:  # this end may have left a mark: a worker should fold it now
+            return Waiting(written, run.now(now), end)
         if isinstance(written, Completion):
             return Waiting(written, written.next_run_time, end)
+        if isinstance(written, Suspension):
+            return Waiting(written, written.wake_at, end)
         return Waiting(written, run.now(now) + (written.delay or timedelta(0)), end)
 
     def _settled(self, answers: Sequence[tuple[Waiting[End], Settled | None]]) -> None:
@@ -288,7 +319,7 @@ class Executor:
         task.add_done_callback(self._tasks.pop)
         return task
 
-    def _report_end(self, end: End, written: Settlement, settled: Settled) -> None:
+    def _report_end(self, end: End, written: Written, settled: Settled) -> None:
         run, ended = end.run, end.ended
         if ended.not_stored is not None:
             self._report(run, events.ResultNotStored, reason=ended.not_stored)

@@ -6,6 +6,7 @@
     roll up          60 s    counts the runs of the last minutes, by minute and task
     prune runs       60 s    removes old ledger rows, a batch at a time
     prune records    60 s    removes old metrics and workers that have ended
+    cancel children  60 s    ends unclaimed jobs whose parent, a durable function, has ended its slot
     unknown tasks    10 min  warns of due jobs that no living worker knows: they would wait for ever
 
 `coordination.py` decides which worker does it. With the lease, all steps but the reclaim carry the
@@ -38,12 +39,12 @@ The idle cost can be computed. Statements per second of 200 idle workers with th
     polls          200 / 60 s                        3.33
     beats          the leader, every 2 s             0.50
     tries          199 others, one every 2 s in all  0.50     (see `leader.py`)
-    maintenance    2 / 30 s + 3 / 60 s + 1 / 600 s   0.12
+    maintenance    2 / 30 s + 4 / 60 s + 1 / 600 s   0.14
     signs of life  one listener, every 5 s           0.20     (PostgreSQL: see `stores/postgres/listening.py`)
-                                              total  4.65     at most 5, and only the first line grows with workers
+                                              total  4.67     at most 5, and only the first line grows with workers
 
-With `everyone` and `stealing` the maintenance is 200 times as large, 23.7, and there are no beats and
-tries: 27.2 in all. With `advisory` 199 others try every 10 s: 19.9, each over a new connection.
+With `everyone` and `stealing` the maintenance is 200 times as large, 27.0, and there are no beats and
+tries: 30.5 in all. With `advisory` 199 others try every 10 s: 19.9, each over a new connection.
 
 On SQLite a worker looks for work after every write to the file, and every beat is a write. So the
 lease lasts a minute there, with a beat every 12 s. Four idle workers then look every five seconds
@@ -183,6 +184,7 @@ class Maintenance(Service):
             Step("roll up", settings.roll_up, self._roll_up),
             Step("prune runs", settings.prune, self._prune_runs, backlog=self._old_runs),
             Step("prune records", settings.prune, self._prune_records, backlog=Backlog(WHOLE, most=BATCH)),
+            Step("cancel children", settings.prune, self._cancel_children, backlog=Backlog(WHOLE, most=BATCH)),
             Step("look for unknown tasks", UNKNOWN_EVERY, self._warn_of_unknown_tasks, after=UNKNOWN_AFTER),
         ]
 
@@ -279,6 +281,10 @@ class Maintenance(Service):
         return await self._store.prune_records(
             workers=settings.keep_workers, metrics=settings.keep_metrics, leader=turn.leader
         )
+
+    async def _cancel_children(self, _turn: Turn) -> int:
+        """Needs no term: a job whose parent has ended is cancelled once, whoever does it."""
+        return await self._store.cancel_children()
 
     async def _warn_of_unknown_tasks(self, _turn: Turn) -> int:
         unknown = (await self._store.read_status()).unknown

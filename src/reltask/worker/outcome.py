@@ -15,17 +15,19 @@ import traceback
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from reltask.errors import Cancel, LockLost, Retry, Snooze, Stopped
+from reltask.errors import Again, Cancel, LockLost, Retry, Snooze, Stopped
 from reltask.model import backoff, schedule
 from reltask.model.arguments import encode_json
 from reltask.model.duration import LONGEST
 from reltask.model.job import EARLIEST, LATEST, SLOT_ENDINGS, Claim, Completion, Failure, Outcome, Release, Settlement
 from reltask.model.task import TaskDefinition
-from reltask.worker.process import ChildFailed, Unkept
+from reltask.worker.durable import Suspended
+from reltask.worker.process import RaisedInChild, Unkept
 from reltask.worker.run import Run, StopReason, not_run
 
 _ENGINE = str(Path(__file__).parent)
@@ -44,6 +46,8 @@ class Ended(Struct, frozen=True, kw_only=True, gc=False):
     """Whether a failure makes the job dead at once."""
     not_stored: str | None = None
     """Why the return value could not be stored, although the slot succeeded."""
+    again: str | None = None
+    """The arguments of the next slot, which begins at once."""
 
 
 PLAIN_SUCCESS = Ended(outcome=Outcome.SUCCEEDED)
@@ -67,7 +71,7 @@ def returned(value: object, *, limit: int) -> Ended:
     return Ended(outcome=Outcome.SUCCEEDED, result=raw.decode())
 
 
-def raised(error: BaseException, run: Run, *, limit: int) -> Ended:
+def raised(error: BaseException, run: Run, *, limit: int) -> Ended:  # noqa: PLR0911 - one line per case
     """The body raised: what the task chose, what the worker asked for, or a failure."""
     match error:
         case Snooze(delay=delay):
@@ -76,11 +80,40 @@ def raised(error: BaseException, run: Run, *, limit: int) -> Ended:
             return Ended(outcome=Outcome.CANCELLED, error=str(error))
         case Retry(delay=delay):
             return Ended(outcome=Outcome.FAILED, error=describe(error, limit=limit), delay=delay)
+        case Again(call=call):
+            return _again(call, run)
         case LockLost():
             return Ended(outcome=Outcome.ABANDONED, error=str(error))
         case asyncio.CancelledError() | Stopped() if run.stop_reason is not None:
             return stopped(run)
     return Ended(outcome=Outcome.FAILED, error=describe(error, limit=limit))
+
+
+def _again(call: Any, run: Run) -> Ended:
+    if run.claim.schedule is not None:
+        return Ended(outcome=Outcome.FAILED, error="Again was raised by a recurring job: its schedule starts it again.")
+    if getattr(call, "task", None) is not run.task:
+        return Ended(outcome=Outcome.FAILED, error="Again takes a call of the same task: Again(poll.call(cursor)).")
+    return Ended(outcome=Outcome.SUCCEEDED, again=call.args)
+
+
+def suspended(error: BaseException | None, run: Run, *, limit: int) -> Ended:
+    """The body was asked to end because it waits. If it did anything else, it cannot be resumed there."""
+    if isinstance(error, asyncio.CancelledError | Suspended):
+        return Ended(outcome=Outcome.SUSPENDED, error=_why_suspended(run))
+    went_on = (
+        "The body went on after it was suspended. Do not catch asyncio.CancelledError or BaseException around calls "
+        "of ctx without raising it again."
+    )
+    why = "" if error is None else f"\n{describe(error, limit=limit)}"
+    return Ended(outcome=Outcome.FAILED, error=went_on + why)
+
+
+def _why_suspended(run: Run) -> str:
+    wake_at = None if run.suspension is None else run.suspension.wake_at
+    if wake_at is None:
+        return "until a signal or a child's end"
+    return f"until {wake_at:%Y-%m-%d %H:%M:%S} UTC at the latest"
 
 
 def fault_of(claim: Claim) -> str | None:
@@ -106,7 +139,7 @@ def stopped(run: Run) -> Ended:
 
 def describe(error: BaseException, *, limit: int) -> str:
     """The traceback from the task's own code on, shortened in the middle if it exceeds the limit."""
-    text = str(error) if isinstance(error, ChildFailed) else _traceback(error)
+    text = str(error) if isinstance(error, RaisedInChild) else _traceback(error)
     text = text.replace("\x00", "\\x00")
     if len(text) <= limit:
         return text
@@ -125,6 +158,8 @@ def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Set
     """What to write for this end, at this monotonic time."""
     if ended.outcome in SLOT_ENDINGS:
         return complete(run, ended, now)
+    if ended.outcome is Outcome.SUSPENDED and run.suspension is not None:
+        return run.suspension
     if ended.outcome is Outcome.FAILED:
         delay = retry_delay(run.claim, run.task, rng) if ended.delay is None else ended.delay
         return Failure(hold=run.hold, error=ended.error or "", delay=delay, final=ended.final)
@@ -137,7 +172,9 @@ def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Set
 def complete(run: Run, ended: Ended, now: float) -> Completion:
     """End the slot: compute the next one, or, for a one-off, none."""
     claim = run.claim
-    end = Completion(run.hold, ended.outcome, ended.result, ended.error)
+    end = Completion(run.hold, ended.outcome, ended.result, ended.error, has_parent=claim.has_parent)
+    if ended.again is not None:
+        return msgspec.structs.replace(end, next_run_time=run.now(now), args=ended.again)
     if claim.schedule is None:
         return end
     rule = read_schedule(run.redeclared or claim.schedule)

@@ -46,6 +46,8 @@ HINT_SPREAD = (0.02, 0.5)
 """Workers that wait for the same moment spread over this many seconds, to avoid a stampede. For a
 due time, the worker that won last uses the first value, and a worker that lost uses the second: so
 the last winner looks nearly alone."""
+FOLD_PAUSE = 1.0
+"""Seconds until marks are folded again whose jobs other sessions had locked."""
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -95,6 +97,8 @@ class Poller(Service):
         self._failed_since: float | None = None
         self._failures = 0
         self._wakes = 0
+        self._is_marked = False
+        self._fold_at = float("-inf")
         self.idle = False
         """Whether the last look found nothing due that this worker could have taken."""
 
@@ -145,9 +149,21 @@ class Poller(Service):
             return
         self._due_at = float("inf")
         self._expected, self._awaited = self._awaited, None
+        self._is_marked = False
         for plan in self._places.plans():
             claimed += await self._claim_once(plan)
+        if self._is_marked:
+            await self._fold()
         self.idle = claimed == 0 and looked == self._wakes
+
+    async def _fold(self) -> None:
+        """Signals came, or children ended: wake the durable functions that wait for them, and look again."""
+        now = self._clock.monotonic()
+        if now >= self._fold_at and await self._store.fold_marks():
+            self.wake()
+            return
+        self._fold_at = max(self._fold_at, now + FOLD_PAUSE) if now >= self._fold_at else self._fold_at
+        self._due_at = min(self._due_at, self._fold_at)
 
     async def _claim_once(self, plan: ClaimPlan) -> int:
         """Make one claim and dispatch its runs.
@@ -174,6 +190,7 @@ class Poller(Service):
         self._beater.claim_answered(token)
         try:
             self._rate(answer)
+            self._is_marked = self._is_marked or answer.marked
             self._plan_next_look(answer, plan, len(runs))
             if runs and self._wanted(events.JobsClaimed, ""):
                 self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=plan.limit))

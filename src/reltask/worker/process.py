@@ -32,7 +32,7 @@ from reltask.worker.run import Ending, Run, log_fields
 from reltask.worker.threads import ThreadPool, in_thread
 
 
-class ChildFailed(Exception):
+class RaisedInChild(Exception):
     """The function raised in the child; the text is its traceback there."""
 
 
@@ -175,4 +175,4 @@ class ProcessBody:
                 raise Cancel(end.text)
             case "stopped":
                 raise Stopped(end.text)
-        raise ChildFailed(end.text)
+        raise RaisedInChild(end.text)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from reltask.errors import LockLost, Stopped
 from reltask.model.clock import DatabaseTime
-from reltask.model.job import Claim, Completion, Hold
+from reltask.model.job import Claim, Completion, Hold, Suspension
 from reltask.model.pace import Pace
 from reltask.model.task import TaskDefinition
 
@@ -80,6 +80,14 @@ class Run(Struct, eq=False):
     """What the body's own transaction has committed."""
     not_stored: str | None = None
     """Why the result of that transaction could not be stored."""
+    suspension: Suspension | None = None
+    """Set when a durable function waits, and its body is asked to end."""
+    durable: Any = None
+    """Its `Durable`, once it has made a durable call."""
+    on_enqueue: Callable[[], None] | None = None
+    """Called when the body of a durable function enqueues outside of a step."""
+    fatal: str | None = None
+    """Why the job is dead at once, whatever its attempts: a step's value cannot be recorded."""
     started_at: float = float("-inf")
     """Monotonic."""
     progress_at: float = float("-inf")
@@ -106,6 +114,11 @@ class Run(Struct, eq=False):
         with _stopping:
             if self.stop_reason is None or (reason.claim_is_doubtful and not self.stop_reason.claim_is_doubtful):
                 self.stop_reason, self.stop_detail = reason, detail
+        self.pass_on()
+
+    def suspend(self, suspension: Suspension) -> None:
+        """End the body, because everything that it does is waiting."""
+        self.suspension = suspension
         self.pass_on()
 
     def kill(self) -> None:

@@ -46,11 +46,14 @@ from reltask.errors import (
     TransientError,
 )
 from reltask.model.clock import Clock
-from reltask.model.job import Completion, Failure, Hold, Outcome, Release, Settled, Settlement
+from reltask.model.durable import Recording
+from reltask.model.job import Completion, Failure, Hold, Outcome, Release, Settled, Settlement, Suspension
 from reltask.service import Service
 from reltask.stores.store import BATCH, Store
 
-S = TypeVar("S", bound=Settlement)
+Written = Settlement | Recording
+"""What a run writes under its claim: its end, or steps of a durable function."""
+S = TypeVar("S", bound=Written)
 T = TypeVar("T")
 SettleVerb = Callable[..., Awaitable[list[Settled]]]
 UNWRITABLE_PAUSE = timedelta(minutes=1)
@@ -69,7 +72,7 @@ AWAY = (TransientError, AmbiguousError, AccessRefused, SchemaError, SettingsErro
 class Waiting(Struct, Generic[T], frozen=True, gc=False):
     """An outcome that is to be written."""
 
-    settlement: Settlement
+    settlement: Written
     due_at: datetime | None
     """When the job is due again, by the database's clock; None: not at all."""
     end: T
@@ -158,7 +161,7 @@ class Settler(Service, Generic[T]):
 
     async def _send(self, batch: Sequence[Waiting[T]], *, doubtful: bool = False) -> list[Waiting[T]]:
         """Write these outcomes, and return those whose rows are held."""
-        groups: dict[type, list[Waiting[T]]] = {Completion: [], Failure: [], Release: []}
+        groups: dict[type, list[Waiting[T]]] = {kind: [] for kind in _VERBS}
         for waiting in batch:
             groups[type(waiting.settlement)].append(waiting)
         held = []
@@ -249,7 +252,7 @@ class Settler(Service, Generic[T]):
                 return {**accepted, **await self._one_by_one(rest, verb, error, doubtful=doubtful)}
 
     async def _explain(
-        self, settlements: Sequence[Settlement], accepted: dict[Hold, Settled], *, doubtful: bool
+        self, settlements: Sequence[Written], accepted: dict[Hold, Settled], *, doubtful: bool
     ) -> Answers:
         """Say of outcomes that were not accepted whether they are refused, and leave out those that are held.
 
@@ -263,10 +266,10 @@ class Settler(Service, Generic[T]):
         recorded = await self._recorded(gone, accepted) if doubtful else {}
         return {**dict.fromkeys(settlement.hold for settlement in gone), **recorded, **accepted}
 
-    async def _recorded(self, settlements: Sequence[Settlement], answer: dict[Hold, Settled]) -> dict[Hold, Settled]:
+    async def _recorded(self, settlements: Sequence[Written], answer: dict[Hold, Settled]) -> dict[Hold, Settled]:
         missing = [s.hold for s in settlements if s.hold not in answer]
         recorded = await self._store.read_outcomes(missing) if missing else {}
-        return {s.hold: Settled(s.hold) for s in settlements if recorded.get(s.hold) == _outcome(s)}
+        return {s.hold: Settled(s.hold) for s in settlements if s.hold in recorded and recorded[s.hold] == _outcome(s)}
 
     async def _one_by_one(
         self, settlements: Sequence[S], verb: SettleVerb, error: Exception, *, doubtful: bool
@@ -279,7 +282,7 @@ class Settler(Service, Generic[T]):
             answers |= await self._write([settlement], verb, doubtful=doubtful)
         return answers
 
-    async def _refused(self, settlement: Settlement, error: Exception, *, doubtful: bool) -> Answers:
+    async def _refused(self, settlement: Written, error: Exception, *, doubtful: bool) -> Answers:
         """The database refuses this one for good, unless it was written before and the answer was lost."""
         hold = settlement.hold
         self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=0.0))
@@ -288,12 +291,16 @@ class Settler(Service, Generic[T]):
         await self._fail_instead(settlement, error)
         return {hold: None}
 
-    async def _fail_instead(self, settlement: Settlement, error: Exception) -> None:
-        """Record a failure instead of an outcome that the database will never accept, so that it is visible."""
+    async def _fail_instead(self, settlement: Written, error: Exception) -> None:
+        """Record a failure instead of an outcome that the database will never accept, so that it is visible.
+
+        Of a step that cannot be recorded the job is dead: to run it again would repeat its effect.
+        """
         if isinstance(settlement, Failure):
             return
         why = f"The outcome could not be written: {error}"
-        failure = Failure(hold=settlement.hold, error=why, delay=UNWRITABLE_PAUSE)
+        final = isinstance(settlement, Recording)
+        failure = Failure(hold=settlement.hold, error=why, delay=UNWRITABLE_PAUSE, final=final)
         with contextlib.suppress(Exception):  # then the claim's lock expires
             await self._store.fail_jobs(self._worker, [failure])
 
@@ -303,11 +310,26 @@ class Settler(Service, Generic[T]):
         await self._clock.sleep(pause)
 
 
-def _verb(store: Store, settlement: Settlement) -> SettleVerb:
-    if isinstance(settlement, Completion):
-        return store.complete_jobs
-    return store.fail_jobs if isinstance(settlement, Failure) else store.release_jobs
+_VERBS: dict[type, Callable[[Store], SettleVerb]] = {
+    Recording: lambda store: store.record_steps,
+    Completion: lambda store: store.complete_jobs,
+    Failure: lambda store: store.fail_jobs,
+    Release: lambda store: store.release_jobs,
+    Suspension: lambda store: store.suspend_jobs,
+}
 
 
-def _outcome(settlement: Settlement) -> str:
-    return "failed" if isinstance(settlement, Failure) else settlement.outcome
+def _verb(store: Store, settlement: Written) -> SettleVerb:
+    return _VERBS[type(settlement)](store)
+
+
+def _outcome(settlement: Written) -> str | None:
+    """As the ledger names it; None: it writes no ledger row."""
+    match settlement:
+        case Failure():
+            return Outcome.FAILED
+        case Suspension():
+            return Outcome.SUSPENDED
+        case Recording():
+            return None
+    return settlement.outcome

@@ -22,11 +22,12 @@ store itself go to the worker's loop:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from reltask.errors import AmbiguousError, DatabaseError, LockLost, UsageError
 from reltask.model.clock import Clock
+from reltask.model.durable import Recording
 from reltask.model.job import Completion, Outcome
 from reltask.producer.transaction import Home, OnLoop, TaskTransaction, open_transaction
 from reltask.stores.store import Store, Transaction
@@ -50,9 +51,18 @@ class Transactions:
 
     @asynccontextmanager
     async def open(
-        self, run: Run, *, complete: bool, home: Home, connection: object = None
+        self,
+        run: Run,
+        *,
+        complete: bool,
+        home: Home,
+        connection: object = None,
+        record: Callable[[], Recording] | None = None,
     ) -> AsyncIterator[TaskTransaction]:
-        """A block of the run's own; it is committed only while the claim holds."""
+        """A block of the run's own; it is committed only while the claim holds.
+
+        With `record`, its last statement records a step.
+        """
         _refuse_second(run)
         run.check()
         completion: Completion | None = None
@@ -66,11 +76,15 @@ class Transactions:
                     block.open = False
                 run.check()
                 completion = self._completion(run, block) if complete else None
-                await self._seal(run, inner, completion)
-        except AmbiguousError:
+                await self._seal(run, inner, completion, None if record is None else record())
+        except AmbiguousError as error:
             if not await home.on_loop(self._was_committed(run, completion)):
                 self._beater.settling([run.hold], is_settling=False)
-                raise
+                if record is None:
+                    raise
+                why = "the answer to a commit was lost; the next run reads what was recorded"
+                run.stop(StopReason.ABANDONED, why)
+                raise LockLost(f"This run ends: {why}.") from error
         except BaseException as error:
             self._beater.settling([run.hold], is_settling=False)
             if isinstance(error, LockLost):  # after the rollback: a stop would interrupt it
@@ -100,9 +114,13 @@ class Transactions:
         run.not_stored, run.is_completing = ended.not_stored, True
         return completion_of(run, ended, self._clock.monotonic())
 
-    async def _seal(self, run: Run, inner: Transaction, completion: Completion | None) -> None:
+    async def _seal(
+        self, run: Run, inner: Transaction, completion: Completion | None, recording: Recording | None
+    ) -> None:
         """The last statement before the commit: it names owner and fence, and holds the row."""
-        if completion is None:
+        if recording is not None:
+            won = await inner.record_steps(self._worker, recording)
+        elif completion is None:
             won = await inner.guard_job(self._worker, run.hold)
         else:
             # From here on the row may be gone because this run ended it: not a lost lock.

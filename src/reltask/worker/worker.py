@@ -20,30 +20,35 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
 from reltask import events
 from reltask.errors import ReltaskError, SettingsError
 from reltask.model.clock import Clock
-from reltask.model.job import NewJob, WorkerRecord
+from reltask.model.durable import Recording
+from reltask.model.job import Hold, NewJob, Settled, WorkerRecord
 from reltask.model.pace import Pace
 from reltask.model.settings import LimitSettings, MaintenanceSettings, WorkerSettings
 from reltask.model.task import Registry
+from reltask.producer.enqueue import Enqueuer
 from reltask.service import Host, LoopHost, Service, ThreadHost, worker_id
 from reltask.stores.store import Store
 from reltask.version import __version__
 from reltask.worker.beater import Beater
 from reltask.worker.bodies import Bodies
+from reltask.worker.children import Children
 from reltask.worker.context import ContextServices
 from reltask.worker.declare import Declaration, Redeclaring, declare
+from reltask.worker.durable import Durable
 from reltask.worker.execute import Executor
 from reltask.worker.heartbeat import Abandon
 from reltask.worker.maintenance import Maintenance
 from reltask.worker.places import Places
 from reltask.worker.poller import Poller
 from reltask.worker.run import Run, StopReason
+from reltask.worker.settle import Settler, Waiting
 from reltask.worker.threads import ThreadPool
 from reltask.worker.transaction import Transactions
 
@@ -73,9 +78,10 @@ class Worker:
         state: Any = None,
         beater_host: Callable[[Service], Host] = ThreadHost,
         identity: str | None = None,
+        enqueuer: Enqueuer | None = None,
         maintenance: MaintenanceSettings | None = None,
     ) -> None:
-        """`maintenance` None: this worker takes no part in it."""
+        """`maintenance` None: this worker takes no part in it. `enqueuer` starts the children of durable functions."""
         self.id = identity or worker_id(settings.name, rng)
         self.store = store
         self.started = False
@@ -101,12 +107,16 @@ class Worker:
         pace = settings.pace()
         self._alive_for = 2 * max(settings.poll, timedelta(seconds=pace.heartbeat)) + timedelta(seconds=5)
         self._beater = self._make_beater(pace)
-        self._executor = self._make_executor(state)
+        self._recorder = Settler[Callable[[bool], None]](
+            store, worker=self.id, clock=clock, emit=emit, answered=_answer_each, held=_ignore_held
+        )
+        self._executor = self._make_executor(state, enqueuer)
         self._poller = self._make_poller()
         self._places.on_vacated, self._places.on_freed = self._poller.vacated, self._poller.wake
         self._maintenance = self._make_maintenance(maintenance)
         self._polling = LoopHost(self._poller)
         self._settling = LoopHost(self._executor.settler)
+        self._recording = LoopHost(self._recorder)
         self._beating = beater_host(self._beater)
         self._others: list[Host] = [] if self._maintenance is None else [LoopHost(self._maintenance)]
         """Services that are stopped first: maintenance, and declarations that could not be written at the start."""
@@ -122,11 +132,19 @@ class Worker:
             abandon=self._abandon,
         )
 
-    def _make_executor(self, state: Any) -> Executor:
+    def _make_executor(self, state: Any, enqueuer: Enqueuer | None) -> Executor:
         transactions = Transactions(
             self.store, worker=self.id, beater=self._beater, clock=self._clock, result_limit=self._limits.result
         )
-        services = ContextServices(self.store, transactions, worker=self.id, state=state, clock=self._clock)
+        services = ContextServices(
+            self.store,
+            transactions,
+            Children(self.store, enqueuer, worker=self.id),
+            self._make_durable,
+            worker=self.id,
+            state=state,
+            clock=self._clock,
+        )
         return Executor(
             self.store,
             worker=self.id,
@@ -139,6 +157,17 @@ class Worker:
             wanted=self._wanted,
             limits=self._limits,
         )
+
+    def _make_durable(self, run: Run) -> Durable:
+        durable = Durable(
+            run, self.store, self._record_steps, clock=self._clock, rng=self._rng, value_limit=self._limits.result
+        )
+        durable.changed = partial(self._executor.report_changed_step, run)
+        run.on_enqueue = partial(self._executor.report_enqueue, run)
+        return durable
+
+    def _record_steps(self, recording: Recording, answered: Callable[[bool], None]) -> None:
+        self._recorder.settle([Waiting(recording, None, answered)])
 
     def _make_poller(self) -> Poller:
         return Poller(
@@ -190,7 +219,7 @@ class Worker:
         except BaseException:
             await self.store.close()
             raise
-        for host in (self._beating, self._settling, self._polling, *self._others):
+        for host in (self._beating, self._settling, self._recording, self._polling, *self._others):
             await host.start()
         self.started = True
         names = self._registry.names()
@@ -282,6 +311,7 @@ class Worker:
         await self._listening.aclose()
         await self._polling.ended()  # if cancelled here, a claim may be unanswered: its runs are released
         await self._finish_bodies(grace)
+        await asyncio.shield(self._recording.stop())
         await asyncio.shield(self._settling.stop())  # if cancelled here, the last outcomes are still written
         self._executor.close()  # runs that the last answer refused
         await self._beating.stop()
@@ -377,3 +407,13 @@ class Worker:
             concurrency=self._settings.concurrency,
             alive_for=self._alive_for,
         )
+
+
+def _answer_each(answers: Sequence[tuple[Waiting[Callable[[bool], None]], Settled | None]]) -> None:
+    """Tell each run whether its steps are recorded."""
+    for waiting, settled in answers:
+        waiting.end(settled is not None)
+
+
+def _ignore_held(_: Hold) -> None:
+    """A recording that waits for its row keeps its place: its body runs."""

@@ -36,7 +36,7 @@ from reltask.model.job import (
     State,
     WorkerRecord,
 )
-from reltask.model.views import JobView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, RunView, StatusView, WorkerView
 from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
@@ -303,6 +303,9 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
     ) -> list[RunView]:
         rows = await self._ask("list_runs", job_id=job_id, task=task, limit=limit)
         return [values.run_view(row) for row in rows]
+
+    async def read_results(self, job_ids: Sequence[UUID]) -> list[JobEnd]:
+        return [values.job_end(row) for row in await self._ask("read_results", ids=list(job_ids))]
 
     async def list_workers(self) -> list[WorkerView]:
         return [values.worker_view(row) for row in await self._ask("list_workers")]

@@ -35,7 +35,7 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
 
 Row = Sequence[Any]
 Columns = dict[str, object]
@@ -331,6 +331,12 @@ def run_view(row: Row) -> RunView:
     """A run's view."""
     fields = dict(zip(RunView.__struct_fields__, row, strict=True))
     return RunView(**{**fields, "outcome": Outcome(fields["outcome"])})
+
+
+def job_end(row: Row) -> JobEnd:
+    """How a job has ended."""
+    fields = dict(zip(JobEnd.__struct_fields__, row, strict=True))
+    return JobEnd(**{**fields, "outcome": fields["outcome"] and Outcome(fields["outcome"])})
 
 
 def worker_view(row: Row) -> WorkerView:

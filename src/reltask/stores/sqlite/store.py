@@ -43,7 +43,7 @@ from reltask.model.job import (
     State,
     WorkerRecord,
 )
-from reltask.model.views import JobView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, RunView, StatusView, WorkerView
 from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.prune_cutoff import PruneCutoff
@@ -304,6 +304,10 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
             return transaction.run(statement, job_id=wanted, task=task, limit=limit)
 
         return [values.run_view(row) for row in await self._call("list_runs", lambda: self._session.read(work))]
+
+    async def read_results(self, job_ids: Sequence[UUID]) -> list[JobEnd]:
+        (rows,) = await self._read("read_results", ids=values.batch(map(str, job_ids)))
+        return [values.job_end(row) for row in rows]
 
     async def list_workers(self) -> list[WorkerView]:
         (rows,) = await self._read("list_workers")

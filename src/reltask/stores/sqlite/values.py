@@ -32,7 +32,7 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -112,10 +112,7 @@ def job_row(job: NewJob) -> dict[str, object]:
         "lock_timeout_ms": timeout_ms(job.lock_timeout),
         "run_at": optional_micros(job.run_at),
         "delay": length(job.delay),
-        "parent_id": None if job.parent is None else str(job.parent.job_id),
-        "parent_slot": None if job.parent is None else job.parent.slot_no,
-        "parent_step": None if job.parent is None else job.parent.step,
-        "parent_nth": None if job.parent is None else job.parent.nth,
+        "parent": job.parent,
     }
 
 
@@ -130,6 +127,7 @@ def completion_row(completion: Completion) -> dict[str, object]:
         "next_run_time": optional_micros(completion.next_run_time),
         "skipped": [micros(nominal) for nominal in completion.skipped],
         "args": completion.args,
+        "has_parent": completion.has_parent,
     }
 
 
@@ -297,6 +295,18 @@ def run_view(row: sqlite3.Row) -> RunView:
         error=row["error"],
         result=row["result"],
         steps=row["steps"],
+    )
+
+
+def job_end(row: sqlite3.Row) -> JobEnd:
+    """A row of read_results.sql."""
+    return JobEnd(
+        job_id=UUID(row["job_id"]),
+        recurring=bool(row["recurring"]),
+        dead=bool(row["dead"]),
+        outcome=None if row["outcome"] is None else Outcome(row["outcome"]),
+        result=row["result"],
+        error=row["error"],
     )
 
 
