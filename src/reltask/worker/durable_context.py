@@ -87,12 +87,9 @@ def refuse_inside(call: str) -> None:
 def length_of(label: str, value: Duration) -> timedelta:
     """A duration of a durable call, checked."""
     try:
-        length = parse_duration(value, name=label)
+        return parse_duration(value, name=label)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if length < timedelta(0):
-        raise UsageError(f"{label} is negative.", remedy="Write a duration of zero or more.")
-    return length
 
 
 def step_options(attempts: int, backoff: Duration | Backoff | None, timeout: Duration | None) -> StepOptions:
@@ -136,8 +133,7 @@ class Steps:
         """
         refuse_inside("step")
         durable, codec = durable_of(self._run, self._services), codec_of(function, name)
-        call = durable.enter(name, StepKind.STEP)
-        call.fingerprint = fingerprint(function, args, kwargs)
+        call = durable.enter(name, StepKind.STEP, fingerprint(function, args, kwargs))
         try:
             found = await durable.begin_step(call)
             if found is not None:
@@ -177,8 +173,7 @@ class Steps:
         """Call `function(tx, …)` in a transaction: its writes and the step's record commit together, or neither."""
         refuse_inside("transact")
         durable, codec = durable_of(self._run, self._services), codec_of(function, name)
-        call = durable.enter(name, StepKind.TRANSACT)
-        call.fingerprint = fingerprint(function, args, kwargs)
+        call = durable.enter(name, StepKind.TRANSACT, fingerprint(function, args, kwargs))
         try:
             found = await durable.begin_step(call)
             if found is not None:
@@ -188,7 +183,7 @@ class Steps:
                 try:
                     return cast("R", await self._transacted(recorder, lambda tx: function(tx, *args, **kwargs)))
                 except Exception as error:
-                    if not is_failure(error):
+                    if self._run.fatal is not None or not is_failure(error):
                         raise
                     failed = error
                 await durable.fail_step(call, self._options, failed)
@@ -327,9 +322,7 @@ class OnWorkersLoop:
         """Begin a durable call."""
 
         async def enter(durable: Durable) -> DurableCall:
-            call = durable.enter(name, kind)
-            call.fingerprint = hashed
-            return call
+            return durable.enter(name, kind, hashed)
 
         return self.wait(enter)
 
@@ -389,7 +382,7 @@ class SyncSteps:
                 try:
                     return cast("R", self._transacted(recorder, lambda tx: function(tx, *args, **kwargs)))
                 except Exception as error:
-                    if not is_failure(error):
+                    if there.run.fatal is not None or not is_failure(error):
                         raise
                     failed = error
                 there.wait(partial(Durable.fail_step, call=call, options=self._options, error=failed))
