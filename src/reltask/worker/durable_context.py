@@ -71,16 +71,21 @@ def current_step() -> Step:
 
 def refuse_inside(call: str) -> None:
     """Refuse a durable call where it could not be recorded: in a step, or in an open transaction."""
+    refuse_in_step(call)
+    if open_transaction() is not None:
+        raise UsageError(
+            f"ctx.{call}() inside an open transaction would wait for it.",
+            remedy='Call it before or after the block; to record a step with its writes: ctx.transact("name", f, …).',
+        )
+
+
+def refuse_in_step(call: str) -> None:
+    """Refuse a call inside a step."""
     inside = _step.get()
     if inside is not None:
         raise UsageError(
             f"ctx.{call}() was called inside the step {inside.name!r}, which is recorded as a whole.",
             remedy="Call it from the body itself.",
-        )
-    if open_transaction() is not None:
-        raise UsageError(
-            f"ctx.{call}() inside an open transaction would wait for it.",
-            remedy='Call it before or after the block; to record a step with its writes: ctx.transact("name", f, …).',
         )
 
 
