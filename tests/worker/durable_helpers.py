@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
@@ -63,6 +63,20 @@ async def result_of(app: HarnessApp, task: str | None = None) -> str | None:
     """The result of the only run that succeeded."""
     (result,) = [run.result for run in await app.ledger(task) if run.outcome == "succeeded"]
     return result
+
+
+def at(app: HarnessApp, verb: str, work: Callable[[], Coroutine[Any, Any, object]], *, after: bool = False) -> None:
+    """Do something once, right before the worker's next call of a verb is sent, or before its answer arrives."""
+    name = "after" if after else "before"
+    usual = getattr(app.faults, name)
+
+    async def hooked(called: str, *args: Any) -> None:
+        await usual(called, *args)
+        if called == verb:
+            setattr(app.faults, name, usual)
+            await work()
+
+    setattr(app.faults, name, hooked)
 
 
 def away() -> TransientError:
