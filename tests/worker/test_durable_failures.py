@@ -121,18 +121,20 @@ def test_a_caught_failure_is_recorded_before_the_function_is_suspended(harness: 
     assert calls == [0]
 
 
-def test_a_failure_beside_a_step_is_not_recorded_with_it(harness: WorkerHarness) -> None:
-    """A step that had begun before the failure shows nothing about the body, which may let the failure through."""
+@pytest.mark.parametrize("style", ["gather", "task group"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_failure_that_a_sibling_outlives_is_not_recorded(harness: WorkerHarness, style: str, *, first: bool) -> None:
+    """A step that begins in another task shows nothing about the body, which may let the failure through."""
     app, calls = harness.app(), []
 
     @app.task(backoff="1s")
     async def order(ctx: Context) -> int:
+        both = [ctx.step("charge", failing(calls, 1)), ctx.step("quick", lambda: 0)][:: 1 if first else -1]
+        if style == "gather":
+            return max(await asyncio.gather(*both))
         async with asyncio.TaskGroup() as group:
-            slow = group.create_task(ctx.step("slow", asyncio.sleep, 1))
-            charge = group.create_task(ctx.step("charge", failing(calls, 1)))
-            if ctx.fence == 1:
-                await asyncio.wait({slow})
-        return charge.result()
+            tasks = [group.create_task(one) for one in both]
+        return max(task.result() for task in tasks)
 
     async def scenario() -> None:
         await order.enqueue()
@@ -140,6 +142,42 @@ def test_a_failure_beside_a_step_is_not_recorded_with_it(harness: WorkerHarness)
         assert (await app.outcomes(), await result_of(app)) == (["failed", "succeeded"], "2")
 
     harness.run(scenario())
+
+
+@pytest.mark.parametrize("style", ["gather", "task group", "in a helper"])
+def test_a_failure_of_a_sibling_that_is_caught_is_recorded(harness: WorkerHarness, style: str) -> None:
+    """The compensation begins in another task than the failure: both are recorded together all the same."""
+    app, calls = harness.app(), []
+
+    async def both(ctx: Context) -> bool:
+        steps = [ctx.step("charge", failing(calls, 1)), ctx.step("quick", lambda: 0)]
+        try:
+            if style == "task group":
+                async with asyncio.TaskGroup() as group:
+                    for step in steps:
+                        group.create_task(step)
+            else:
+                await asyncio.gather(*steps)
+        except (StepFailed, ExceptionGroup):
+            return False
+        return True
+
+    @app.task(backoff="1s")
+    async def order(ctx: Context) -> str:
+        went_well = await (asyncio.create_task(both(ctx)) if style == "in a helper" else both(ctx))
+        if not went_well:
+            await ctx.step("refund", lambda: None)
+        if ctx.fence == 1:
+            raise Declined
+        return "charged" if went_well else "refunded"
+
+    async def scenario() -> None:
+        await order.enqueue()
+        await finish(app)
+        assert await result_of(app) == '"refunded"'
+
+    harness.run(scenario())
+    assert calls == [0]
 
 
 def test_using_tries_again_in_place(harness: WorkerHarness) -> None:

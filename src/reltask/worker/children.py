@@ -66,7 +66,7 @@ class Children:
                 (job_id,) = enqueuer.new_ids(1)
                 job = wanted.job(job_id)
                 done = call.record(StepState.DONE, value=encode_json(job_id).decode())
-                await self._insert(run, [job], durable.journal.in_transaction(done, order=call.order), durable)
+                await self._insert(run, [job], durable.journal.in_transaction(done), durable)
             else:
                 job_id = msgspec.json.decode(step.value or "null", type=UUID)
             return Job(enqueuer.client, job_id, wanted.task.name)
@@ -87,7 +87,7 @@ class Children:
         ids = encode_json([job.id for job in jobs]).decode()
         state = StepState.WAITING if jobs else StepState.DONE
         record = call.record(state, value=ids, pending=len(jobs))
-        await self._insert(run, jobs, durable.journal.in_transaction(record, order=call.order), durable)
+        await self._insert(run, jobs, durable.journal.in_transaction(record), durable)
 
     async def _insert(self, run: Run, jobs: list[NewJob], recording: Recording, durable: Durable) -> None:
         """Insert jobs and record their step in one transaction, or neither. Waits while the database is away."""

@@ -90,6 +90,7 @@ class Durable:
         self._limit = value_limit
         self._counts: Counter[str] = Counter()
         self._under_way: set[str] = set()
+        self._begun = 0
         self.changed: Callable[[str], None] = _ignore
         """Called with the name of a step whose function or arguments are not those that were recorded."""
 
@@ -106,14 +107,15 @@ class Durable:
             )
         self._counts[name] += 1
         nth = self._counts[name]
-        self.journal.begun += 1
+        self._begun += 1
         self._under_way.add(name)
+        self.journal.begin()
         self.parking.begin()
         return Call(
             name=name if nth == 1 else f"{name}#{nth}",
             base=name,
             kind=kind,
-            order=self.journal.begun,
+            order=self._begun,
             started_at=self.parking.now(),
             fingerprint=hashed,
         )
@@ -144,6 +146,8 @@ class Durable:
     async def found(self, call: Call) -> StepView | StepRecord | None:
         """What is recorded of a call. A record of another kind of call is refused."""
         step = await self.patiently(lambda: self.journal.find(call.name))
+        await self.journal.until_certain()
+        self._refuse_when_over(call.name, call.kind)
         if step is None:
             return None
         if step.kind is not call.kind:
@@ -183,7 +187,7 @@ class Durable:
     async def end_step(self, call: Call, codec: Value, value: object) -> Any:
         """The function returned: record its value, and return what was recorded."""
         text = self.encode(codec, value)
-        await self.journal.write(call.record(StepState.DONE, value=text), order=call.order)
+        await self.journal.write(call.record(StepState.DONE, value=text))
         return codec.decode(text)
 
     async def fail_step(self, call: Call, options: StepOptions, error: Exception) -> None:
@@ -196,7 +200,7 @@ class Durable:
         wake_at = self._later(delay)
         if delay > SHORT:
             waiting = call.record(StepState.WAITING, error=text, wake_at=wake_at)
-            await self.journal.write(waiting, order=call.order, progress=False)
+            await self.journal.write(waiting, progress=False)
         await self._pause(call, wake_at)
         call.attempt += 1
 
@@ -219,7 +223,7 @@ class Durable:
                 return
             wake_at = self._later(length) if step is None else step.wake_at
             if step is None and length > SHORT:
-                await self.journal.write(call.record(StepState.WAITING, wake_at=wake_at), order=call.order)
+                await self.journal.write(call.record(StepState.WAITING, wake_at=wake_at))
             await self._pause(call, wake_at)
             self.journal.note(call.record(StepState.DONE, wake_at=wake_at))
         finally:
@@ -235,7 +239,7 @@ class Durable:
             wake_at = None if timeout is None else self._later(timeout)
             if step is None:
                 waiting = call.record(StepState.WAITING, wake_at=wake_at, signal=signal.name)
-                await self.journal.write(waiting, order=call.order)
+                await self.journal.write(waiting)
             else:
                 wake_at = step.wake_at
             arrived: SignalView | None = await self.parking.park(
@@ -257,14 +261,14 @@ class Durable:
         except ArgumentsError as error:
             self.journal.fail(call.record(StepState.FAILED, error=described(error), **received))
             raise
-        await self.journal.write(call.record(StepState.DONE, value=arrived.value, **received), order=call.order)
+        await self.journal.write(call.record(StepState.DONE, value=arrived.value, **received))
         return value
 
     async def ends_of(self, call: Call, children: int) -> list[ChildEnd]:
         """Wait until all children of a recorded RUN have ended; record how, and return it in their order."""
         ends: list[ChildEnd] = await self.parking.park(call.name, call.order, None, children=children)
         text = encode_json(ends).decode()
-        await self.journal.write(call.record(StepState.DONE, value=text), order=call.order)
+        await self.journal.write(call.record(StepState.DONE, value=text))
         return ends
 
     async def _pause(self, call: Call, wake_at: datetime | None) -> None:

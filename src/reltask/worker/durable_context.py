@@ -226,7 +226,7 @@ class TransactionRecord:
         """The recording: asked for before the last statement of the transaction."""
         self._text = self._durable.encode(self._codec, self.value)
         done = self.call.record(StepState.DONE, value=self._text)
-        self._recording = self._durable.journal.in_transaction(done, order=self.call.order)
+        self._recording = self._durable.journal.in_transaction(done)
         return self._recording
 
     def committed(self) -> Any:

@@ -8,9 +8,13 @@
 A call counts as recorded when the answer is there. A recording that is refused means that another
 worker has the claim: the body is stopped.
 
-A failure that a body may catch is kept aside. It is recorded with the first call that *begins* after
-it was raised: that call shows that the body went on. If the body lets it through, nothing is
-recorded, and the next attempt runs the step again.
+A failure that the body may catch is kept aside. A later call shows that the body went on:
+
+    begun by the task in which the failure was raised ─► caught: the failure is recorded with that call
+    by another task, in the same turn of the loop ─────► a sibling, as in `gather`: shows nothing
+    by another task, later ────────────────────────────► wait TURNS turns: if the body has not ended by then, caught
+
+If the body lets it through, nothing is recorded, and the next attempt runs the step again.
 """
 
 from __future__ import annotations
@@ -24,9 +28,12 @@ from msgspec import Struct
 
 from reltask.errors import LockLost, UsageError
 from reltask.model.durable import Recording, StepRecord, StepState, StepView
+from reltask.model.task import TaskKind
 from reltask.stores.store import Store
 from reltask.worker.run import Run, StopReason
 
+TURNS = 12
+"""Turns of the loop in which a failure reaches the body, through nested task groups too."""
 LOST = "another worker has the claim"
 LONGEST_ERROR = 10_000
 """Characters of a failure's record."""
@@ -34,12 +41,21 @@ Record = Callable[[Recording, Callable[[bool], None]], None]
 """Writes a recording, and calls back with whether the claim still held."""
 
 
-class Failure(Struct, frozen=True):
+class Failure(Struct, eq=False):
     """A failure that was raised into the body, and not recorded yet."""
 
     record: StepRecord
-    order: int
-    """The number of calls that had begun when it was raised."""
+    task: asyncio.Task[Any] | None
+    """In which it was raised; None: in a thread."""
+    age: int = 0
+    """Turns of the loop since then, up to TURNS."""
+    is_caught: bool = False
+    """Whether a later call has begun."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is to be recorded."""
+        return self.is_caught and self.age >= TURNS
 
 
 class Journal:
@@ -64,8 +80,6 @@ class Journal:
         self._is_sending = False
         self._is_planned = False
         self._failures: list[Failure] = []
-        self.begun = 0
-        """How many calls have begun."""
 
     @property
     def replaying(self) -> bool:
@@ -99,18 +113,18 @@ class Journal:
 
     # Writing
 
-    async def write(self, record: StepRecord, *, order: int, progress: bool = True) -> None:
-        """Record a step, with the failures that were raised before this call began; return when it is recorded."""
-        await self._write_all([record, *self._caught(order)], progress=progress)
+    async def write(self, record: StepRecord, *, progress: bool = True) -> None:
+        """Record a step, with the failures that were caught before; return when it is recorded."""
+        await self._write_all([record, *self._take_caught()], progress=progress)
 
     @property
     def has_caught(self) -> bool:
         """Whether the body has caught failures that are not recorded yet."""
-        return any(failure.order < self.begun for failure in self._failures)
+        return any(failure.is_certain for failure in self._failures)
 
     async def write_caught(self) -> None:
         """Record the failures that the body has caught, before it is suspended."""
-        await self._write_all(self._caught(self.begun), progress=True)
+        await self._write_all(self._take_caught(), progress=True)
 
     async def _write_all(self, records: Iterable[StepRecord], *, progress: bool) -> None:
         """Record steps; return when they are recorded, or raise LockLost."""
@@ -123,17 +137,49 @@ class Journal:
         self._send_soon()
         await answered
 
+    # Failures
+
+    def begin(self) -> None:
+        """A call begins: it shows that the body has gone on after earlier failures."""
+        task = self._task()
+        for failure in self._failures:
+            if failure.task is task:
+                failure.age = TURNS
+            failure.is_caught = failure.is_caught or failure.age > 0
+
+    async def until_certain(self) -> None:
+        """Wait until failures that were caught by another task, so it seems, would have ended the body."""
+        while any(failure.is_caught and not failure.is_certain for failure in self._failures):
+            await asyncio.sleep(0)
+
     def fail(self, record: StepRecord) -> None:
         """Keep a failure aside, until a later call shows that the body has caught it."""
-        self._failures.append(Failure(record, self.begun))
+        failure = Failure(record, self._task())
+        self._failures.append(failure)
+        self._loop.call_soon(self._grow, failure)
 
     def note(self, record: StepRecord) -> None:
         """Record this with the next call, if there is one: it only completes the picture."""
-        self._failures.append(Failure(record, -1))
+        self._failures.append(Failure(record, None, age=TURNS, is_caught=True))
 
-    def in_transaction(self, record: StepRecord, *, order: int) -> Recording:
+    def _grow(self, failure: Failure) -> None:
+        failure.age += 1
+        if failure.age < TURNS:
+            self._loop.call_soon(self._grow, failure)
+
+    def _task(self) -> asyncio.Task[Any] | None:
+        return None if self._run.task.kind is TaskKind.THREAD else asyncio.current_task()
+
+    def _take_caught(self) -> list[StepRecord]:
+        caught = [failure.record for failure in self._failures if failure.is_certain]
+        self._failures = [failure for failure in self._failures if not failure.is_certain]
+        return caught
+
+    # In a transaction
+
+    def in_transaction(self, record: StepRecord) -> Recording:
         """What a transaction records as its last statement, with the failures that were caught before."""
-        caught = [failure.record for failure in self._failures if failure.order < order]
+        caught = [failure.record for failure in self._failures if failure.is_certain]
         return Recording(hold=self._run.hold, steps=(record, *caught))
 
     def written(self, recording: Recording) -> None:
@@ -159,11 +205,6 @@ class Journal:
         for one in (*self._sent, *self._waiting):
             if not one.done():
                 one.set_exception(LockLost("The step was not recorded: the worker has shut down."))
-
-    def _caught(self, order: int) -> list[StepRecord]:
-        caught = [failure.record for failure in self._failures if failure.order < order]
-        self._failures = [failure for failure in self._failures if failure.order >= order]
-        return caught
 
     def _send_soon(self) -> None:
         """Send in the next turn of the loop, together with all that is written in this one."""

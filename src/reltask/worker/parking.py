@@ -18,18 +18,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from reltask.errors import AccessRefused, AmbiguousError, LockLost, Stopped, TransientError
+from reltask.errors import AccessRefused, AmbiguousError, LockLost, Stopped, TransientError, UsageError
 from reltask.model.clock import Clock
 from reltask.model.durable import ChildEnd, SignalView, Waits
 from reltask.model.job import Suspension
 from reltask.model.task import TaskKind
 from reltask.stores.store import Store
-from reltask.worker.journal import LOST, Journal
+from reltask.worker.journal import LOST, TURNS, Journal
 from reltask.worker.run import Run, StopReason
 
 QUIET = 0.005
-TURNS = 10
-"""A body that was just told of a failure, through nested task groups, has gone on after this many turns of the loop."""
+"""Seconds for which every call must be parked before the run looks."""
 SHORT = timedelta(seconds=1)
 """A wait that ends this soon keeps its place: to suspend and to be claimed again costs more."""
 LOOKS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -98,6 +97,8 @@ class Parking:
     ) -> Any:
         """Wait until this signal has come, these children have ended, or the time is over (then None)."""
         self._run.check()
+        if self._is_closed:
+            raise UsageError(f"{name!r} began to wait after the body had ended.", remedy="Await it there.")
         woken: asyncio.Future[Any] = self._loop.create_future()
         self._parked[name] = Parked(
             name=name, order=order, woken=woken, wake_at=wake_at, signal=signal, children=children
