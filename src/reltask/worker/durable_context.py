@@ -1,17 +1,11 @@
-"""The durable calls of `Context` and `SyncContext`: the same names, with and without `await`.
-
-Both ask the same `Durable` on the worker's loop. In a `def` task only the step's own function runs in
-the body's thread; each call waits there for the loop.
-"""
+"""The durable calls of `Context`. Those of `SyncContext` are in `durable_sync.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from reltask.errors import UsageError
@@ -24,16 +18,14 @@ from reltask.producer.job import Job
 from reltask.producer.signal import Signal, signal_of
 from reltask.producer.transaction import (
     OnLoop,
-    SyncTransaction,
     TaskTransaction,
     current,
     open_transaction,
-    wait_for,
 )
 from reltask.worker.children import results_of
 from reltask.worker.durable import Call as DurableCall
 from reltask.worker.durable import Durable, StepOptions, codec_of, fingerprint, is_failure
-from reltask.worker.step import Step, inside
+from reltask.worker.step import Step, running_step
 
 if TYPE_CHECKING:
     from reltask.worker.context import ContextServices
@@ -43,18 +35,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 NO_OPTIONS = StepOptions()
-OpenBlock = Callable[..., AbstractContextManager[SyncTransaction]]
-"""Opens a transaction of a `def` task."""
 
 
 def refuse_inside(call: str) -> None:
     """Refuse a durable call where it could not be recorded: in a step, or in an open transaction."""
-    step = inside.get()
-    if step is not None:
-        raise UsageError(
-            f"ctx.{call}() was called inside the step {step.name!r}, which is recorded as a whole.",
-            remedy="Call it from the body itself.",
-        )
+    refuse_in_step(call)
     if open_transaction() is not None:
         raise UsageError(
             f"ctx.{call}() inside an open transaction would wait for it.",
@@ -62,15 +47,22 @@ def refuse_inside(call: str) -> None:
         )
 
 
+def refuse_in_step(call: str) -> None:
+    """Refuse a call inside a step."""
+    inside = running_step.get()
+    if inside is not None:
+        raise UsageError(
+            f"ctx.{call}() was called inside the step {inside.name!r}, which is recorded as a whole.",
+            remedy="Call it from the body itself.",
+        )
+
+
 def length_of(label: str, value: Duration) -> timedelta:
     """A duration of a durable call, checked."""
     try:
-        length = parse_duration(value, name=label)
+        return parse_duration(value, name=label)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if length < timedelta(0):
-        raise UsageError(f"{label} is negative.", remedy="Write a duration of zero or more.")
-    return length
 
 
 def step_options(attempts: int, backoff: Duration | Backoff | None, timeout: Duration | None) -> StepOptions:
@@ -88,7 +80,8 @@ def durable_of(run: Run, services: ContextServices) -> Durable:
     return cast("Durable", run.durable)
 
 
-def _step_of(run: Run, call: DurableCall) -> Step:
+def step_of(run: Run, call: DurableCall) -> Step:
+    """What `current_step()` returns inside this call."""
     return Step(call.name, call.attempt, f"{run.claim.idempotency_key}:{call.name}")
 
 
@@ -114,14 +107,13 @@ class Steps:
         """
         refuse_inside("step")
         durable, codec = durable_of(self._run, self._services), codec_of(function, name)
-        call = durable.enter(name, StepKind.STEP)
-        call.fingerprint = fingerprint(function, args, kwargs)
+        call = durable.enter(name, StepKind.STEP, fingerprint(function, args, kwargs))
         try:
             found = await durable.begin_step(call)
             if found is not None:
                 return codec.decode(found.value or "null")
             while True:
-                token = inside.set(_step_of(self._run, call))
+                token = running_step.set(step_of(self._run, call))
                 try:
                     value = await self._limited(function(*args, **kwargs))
                 except Exception as error:
@@ -131,7 +123,7 @@ class Steps:
                 else:
                     return await durable.end_step(call, codec, value)
                 finally:
-                    inside.reset(token)
+                    running_step.reset(token)
                 await durable.fail_step(call, self._options, failed)
         finally:
             durable.leave(call)
@@ -155,8 +147,7 @@ class Steps:
         """Call `function(tx, …)` in a transaction: its writes and the step's record commit together, or neither."""
         refuse_inside("transact")
         durable, codec = durable_of(self._run, self._services), codec_of(function, name)
-        call = durable.enter(name, StepKind.TRANSACT)
-        call.fingerprint = fingerprint(function, args, kwargs)
+        call = durable.enter(name, StepKind.TRANSACT, fingerprint(function, args, kwargs))
         try:
             found = await durable.begin_step(call)
             if found is not None:
@@ -166,7 +157,7 @@ class Steps:
                 try:
                     return cast("R", await self._transacted(recorder, lambda tx: function(tx, *args, **kwargs)))
                 except Exception as error:
-                    if not is_failure(error):
+                    if self._run.fatal is not None or not is_failure(error):
                         raise
                     failed = error
                 await durable.fail_step(call, self._options, failed)
@@ -179,12 +170,12 @@ class Steps:
         home = OnLoop(asyncio.get_running_loop())
         opening = self._services.transactions.open(self._run, complete=False, home=home, record=recorder.make)
         async with opening as block:
-            token, step = current.set(block), inside.set(_step_of(self._run, recorder.call))
+            token, step = current.set(block), running_step.set(step_of(self._run, recorder.call))
             try:
                 recorder.value = await self._limited(function(block))
             finally:
                 current.reset(token)
-                inside.reset(step)
+                running_step.reset(step)
         return recorder.committed()
 
 
@@ -204,7 +195,7 @@ class TransactionRecord:
         """The recording: asked for before the last statement of the transaction."""
         self._text = self._durable.encode(self._codec, self.value)
         done = self.call.record(StepState.DONE, value=self._text)
-        self._recording = self._durable.journal.in_transaction(done, order=self.call.order)
+        self._recording = self._durable.journal.in_transaction(done)
         return self._recording
 
     def committed(self) -> Any:
@@ -254,7 +245,13 @@ class DurableContext:
         refuse_inside("sleep")
         await durable_of(self._run, self._services).sleep(name, length_of("length", length))
 
-    async def wait_for(self, signal: Signal[T] | str, *, timeout: Duration | None = None, name: str | None = None) -> T:
+    @overload
+    async def wait_for(self, signal: Signal[T], *, timeout: Duration | None = None, name: str | None = None) -> T: ...
+    @overload
+    async def wait_for(self, signal: str, *, timeout: Duration | None = None, name: str | None = None) -> Any: ...
+    async def wait_for(
+        self, signal: Signal[Any] | str, *, timeout: Duration | None = None, name: str | None = None
+    ) -> Any:
         """Wait until this signal is sent to the job, and return its value; WaitTimeout after `timeout`.
 
         The step is called like the signal, unless `name` says otherwise.
@@ -263,7 +260,7 @@ class DurableContext:
         wanted = signal_of(signal)
         limit = None if timeout is None else length_of("timeout", timeout)
         durable = durable_of(self._run, self._services)
-        return cast("T", await durable.wait_for(name or wanted.name, wanted, limit))
+        return await durable.wait_for(name or wanted.name, wanted, limit)
 
     async def run(self, name: str, call: Call[R]) -> R:
         """Have a worker run this call as a child job, and return its result; suspended meanwhile."""
@@ -283,165 +280,3 @@ class DurableContext:
         """Enqueue this call once, however often the body starts again, and do not wait for it."""
         refuse_inside("start")
         return await self._services.children.start(self._run, durable_of(self._run, self._services), name, call)
-
-
-class OnWorkersLoop:
-    """Runs durable calls of a `def` task on the worker's loop, and waits for them in the task's thread."""
-
-    def __init__(self, run: Run, services: ContextServices, loop: asyncio.AbstractEventLoop) -> None:
-        self.run = run
-        self.services = services
-        self.loop = loop
-
-    def wait(self, work: Callable[[Durable], Coroutine[Any, Any, T]]) -> T:
-        """Call `work` with the run's durable calls on the loop, and wait for it."""
-
-        async def awaited() -> T:
-            return await work(durable_of(self.run, self.services))
-
-        return wait_for(awaited(), self.loop)
-
-    def enter(self, name: str, kind: StepKind, hashed: str) -> DurableCall:
-        """Begin a durable call."""
-
-        async def enter(durable: Durable) -> DurableCall:
-            call = durable.enter(name, kind)
-            call.fingerprint = hashed
-            return call
-
-        return self.wait(enter)
-
-    def leave(self, call: DurableCall) -> None:
-        """End it."""
-        self.loop.call_soon_threadsafe(self.run.durable.leave, call)
-
-
-class SyncSteps:
-    """`ctx.using(…)` of a `def` task."""
-
-    def __init__(self, there: OnWorkersLoop, block: OpenBlock, options: StepOptions = NO_OPTIONS) -> None:
-        self._there = there
-        self._block = block
-        self._options = options
-
-    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function once and record what it returns: see `Steps.step`."""
-        refuse_inside("step")
-        _refuse_async(name, function)
-        there, codec = self._there, codec_of(function, name)
-        call = there.enter(name, StepKind.STEP, fingerprint(function, args, kwargs))
-        try:
-            found = there.wait(lambda durable: durable.begin_step(call))
-            if found is not None:
-                return cast("R", codec.decode(found.value or "null"))
-            while True:
-                token = inside.set(_step_of(there.run, call))
-                try:
-                    value = function(*args, **kwargs)
-                except Exception as error:
-                    if not is_failure(error):
-                        raise
-                    failed = error
-                else:
-                    return cast("R", there.wait(partial(Durable.end_step, call=call, codec=codec, value=value)))
-                finally:
-                    inside.reset(token)
-                there.wait(partial(Durable.fail_step, call=call, options=self._options, error=failed))
-        finally:
-            there.leave(call)
-
-    def transact(
-        self, name: str, function: Callable[Concatenate[SyncTransaction, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Call `function(tx, …)` in a transaction: see `Steps.transact`."""
-        refuse_inside("transact")
-        _refuse_async(name, function)
-        there, codec = self._there, codec_of(function, name)
-        call = there.enter(name, StepKind.TRANSACT, fingerprint(function, args, kwargs))
-        try:
-            found = there.wait(lambda durable: durable.begin_step(call))
-            if found is not None:
-                return cast("R", codec.decode(found.value or "null"))
-            while True:
-                recorder = TransactionRecord(there.run.durable, call, codec)
-                try:
-                    return cast("R", self._transacted(recorder, lambda tx: function(tx, *args, **kwargs)))
-                except Exception as error:
-                    if not is_failure(error):
-                        raise
-                    failed = error
-                there.wait(partial(Durable.fail_step, call=call, options=self._options, error=failed))
-        finally:
-            there.leave(call)
-
-    def _transacted(self, recorder: TransactionRecord, function: Callable[[SyncTransaction], Any]) -> Any:
-        with self._block(record=recorder.make) as tx:
-            token = inside.set(_step_of(self._there.run, recorder.call))
-            try:
-                recorder.value = function(tx)
-            finally:
-                inside.reset(token)
-
-        async def committed(_: Durable) -> Any:
-            return recorder.committed()
-
-        return self._there.wait(committed)
-
-
-class SyncDurableContext:
-    """Durable calls of a `def` task, which wait in its thread."""
-
-    _there: OnWorkersLoop
-    _open_block: OpenBlock
-
-    def using(self, *, attempts: int = 1, backoff: Duration | Backoff | None = None) -> SyncSteps:
-        """Steps that are tried up to `attempts` times: see `Context.using`. A thread cannot be stopped: no timeout."""
-        return SyncSteps(self._there, self._open_block, step_options(attempts, backoff, None))
-
-    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function once and record what it returns: see `Context.step`."""
-        return SyncSteps(self._there, self._open_block).step(name, function, *args, **kwargs)
-
-    def transact(
-        self, name: str, function: Callable[Concatenate[SyncTransaction, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Call `function(tx, …)` in a transaction: see `Context.transact`."""
-        return SyncSteps(self._there, self._open_block).transact(name, function, *args, **kwargs)
-
-    def sleep(self, name: str, length: Duration) -> None:
-        """Go on after this time: see `Context.sleep`."""
-        refuse_inside("sleep")
-        limit = length_of("length", length)
-        self._there.wait(lambda durable: durable.sleep(name, limit))
-
-    def wait_for(self, signal: Signal[T] | str, *, timeout: Duration | None = None, name: str | None = None) -> T:
-        """Wait for a signal: see `Context.wait_for`."""
-        refuse_inside("wait_for")
-        wanted = signal_of(signal)
-        limit = None if timeout is None else length_of("timeout", timeout)
-        return cast("T", self._there.wait(lambda durable: durable.wait_for(name or wanted.name, wanted, limit)))
-
-    def run(self, name: str, call: Call[R]) -> R:
-        """Run a child job and return its result: see `Context.run`."""
-        return self.run_all(name, [call])[0]
-
-    def run_all(self, name: str, calls: Sequence[Call[R]], *, return_exceptions: bool = False) -> list[R]:
-        """Run child jobs and return their results: see `Context.run_all`."""
-        refuse_inside("run")
-        there = self._there
-        ends = there.wait(lambda durable: there.services.children.run_all(there.run, durable, name, calls))
-        return results_of(calls, ends, return_exceptions=return_exceptions)
-
-    def start(self, name: str, call: Call[R]) -> Job[R]:
-        """Enqueue a child that is not waited for: see `Context.start`."""
-        refuse_inside("start")
-        there = self._there
-        return there.wait(lambda durable: there.services.children.start(there.run, durable, name, call))
-
-
-def _refuse_async(name: str, function: object) -> None:
-    if inspect.iscoroutinefunction(function):
-        raise UsageError(
-            f"Step {name!r}: an `async def` function cannot run in a thread.",
-            remedy="Write the task as `async def`, or the function as `def`.",
-        )

@@ -18,13 +18,13 @@ class Step(Struct, frozen=True):
     """The same however often this step's function is called: pass it to systems that can use it."""
 
 
-inside: ContextVar[Step | None] = ContextVar("reltask_step", default=None)
+running_step: ContextVar[Step | None] = ContextVar("reltask_step", default=None)
 """Set while a step's function runs."""
 
 
 def current_step() -> Step:
     """The step whose function calls this; UsageError elsewhere."""
-    step = inside.get()
+    step = running_step.get()
     if step is None:
         raise UsageError("current_step() was called outside of a step.", remedy="Call it in the function of a step.")
     return step
