@@ -217,7 +217,7 @@ async def test_a_child_that_goes_on_has_not_ended(harness: StoreHarness) -> None
     parent = await harness.parent(1)
     claim = await harness.claim_child()
     assert await harness.complete(claim, next_run_time=START + SECOND, args="{}")
-    assert await ends(harness, parent) == []
+    assert (await ends(harness, parent), (await harness.snapshot())["marks"]) == ([], [])
     harness.now.advance(seconds=1)
     again = await harness.claim_child()
     assert again.has_parent
