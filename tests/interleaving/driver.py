@@ -54,6 +54,7 @@ class Snapshot(NamedTuple):
     leases: list[Row]
     metrics: list[Row]
     steps: list[Row] = []
+    """Without a driver that reads them, these four are empty."""
     signals: list[Row] = []
     child_ends: list[Row] = []
     marks: list[Row] = []

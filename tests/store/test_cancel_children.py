@@ -6,7 +6,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from reltask.model.job import Claim, Outcome
-from tests.store.store_harness import START, StoreHarness, child, new_job, recurring
+from tests.store.store_harness import START, StoreHarness, child, new_job, recurring, step
 
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
@@ -86,6 +86,17 @@ async def test_a_running_child_is_not_cancelled(harness: StoreHarness) -> None:
     assert await outcomes(harness, running_child.job_id) == [Outcome.SUCCEEDED]
     assert await outcomes(harness, other.job_id) == [Outcome.FAILED, Outcome.CANCELLED]
     assert await harness.store.audit_slots(kept_for=DAY) == []
+
+
+async def test_the_steps_of_a_cancelled_child_are_counted(harness: StoreHarness) -> None:
+    """They are pruned with its last row."""
+    parent = await harness.parent(1)
+    claim = await harness.claim_child()
+    await harness.record(claim, step())
+    await harness.suspend(claim)
+    await harness.store.discard_job(parent.job_id)
+    assert await harness.store.cancel_children() == 1
+    assert (await harness.runs(claim.job_id))[-1].steps == 1
 
 
 async def test_children_of_children_follow(harness: StoreHarness) -> None:

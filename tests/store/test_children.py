@@ -51,16 +51,17 @@ async def test_a_child_names_its_parent(harness: StoreHarness) -> None:
 
 async def test_children_are_listed_by_place(harness: StoreHarness) -> None:
     """Those that have ended by their outcome, the others by their state."""
-    parent = await harness.parent(3)
+    parent = await harness.parent(4)
     done = await harness.claim_child()
     await harness.complete(done)
+    await harness.suspend(await harness.claim_child())
     claimed = await harness.claim_child("bob")
     listed = await harness.store.list_children(parent.job_id)
-    assert [(view.step, view.nth) for view in listed] == [("labels", 0), ("labels", 1), ("labels", 2)]
+    assert [(view.step, view.nth) for view in listed] == [("labels", nth) for nth in range(4)]
     by_id = {view.job_id: view for view in listed}
     assert (by_id[done.job_id].task, by_id[done.job_id].state) == (None, "succeeded")
     assert (by_id[claimed.job_id].task, by_id[claimed.job_id].state) == ("label", "claimed")
-    assert sorted(view.state for view in listed) == ["claimed", "ready", "succeeded"]
+    assert sorted(view.state for view in listed) == ["claimed", "ready", "succeeded", "suspended"]
     assert await harness.store.list_children(done.job_id) == []
 
 
@@ -216,7 +217,7 @@ async def test_a_child_that_goes_on_has_not_ended(harness: StoreHarness) -> None
     parent = await harness.parent(1)
     claim = await harness.claim_child()
     assert await harness.complete(claim, next_run_time=START + SECOND, args="{}")
-    assert await ends(harness, parent) == []
+    assert (await ends(harness, parent), (await harness.snapshot())["marks"]) == ([], [])
     harness.now.advance(seconds=1)
     again = await harness.claim_child()
     assert again.has_parent

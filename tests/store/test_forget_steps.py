@@ -62,12 +62,18 @@ async def test_a_running_job_keeps_its_steps(harness: StoreHarness) -> None:
 
 
 async def test_earlier_slots_keep_their_steps(harness: StoreHarness) -> None:
-    """They are history."""
+    """They are history, also where the current slot has a step of the same name."""
     claim = await harness.claimed(recurring())
     await harness.record(claim, step("a"))
-    await harness.complete(claim, next_run_time=START + DAY)
+    await harness.complete(claim, next_run_time=START + SECOND)
     assert await harness.store.forget_steps(claim.job_id, "a") == 0
-    assert list(await harness.steps(claim.job_id)) == ["a"]
+    harness.now.advance(seconds=1)
+    again = await harness.claim_one()
+    await harness.record(again, step("a", started_at=START + SECOND), step("b", started_at=START + SECOND))
+    await harness.fail(again)
+    assert await harness.store.forget_steps(claim.job_id, "a", and_after=True) == 1
+    assert list(await harness.steps(claim.job_id, 1)) == ["a"]
+    assert (list(await harness.steps(claim.job_id, 2)), (await harness.job(claim.job_id)).steps) == (["b"], 1)
 
 
 async def test_a_suspended_job_becomes_due(harness: StoreHarness) -> None:

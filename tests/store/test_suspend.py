@@ -280,6 +280,16 @@ async def test_steps_and_signals_go_with_the_row_that_ended_their_slot(harness: 
     assert [table for table, rows in (await harness.snapshot()).items() if rows] == []
 
 
+async def test_a_discarded_function_leaves_nothing(harness: StoreHarness) -> None:
+    """Its last row says how many steps it had, and they go with that."""
+    claim = await harness.suspended(step("a"), waiting())
+    assert await harness.store.discard_job(claim.job_id)
+    assert (await harness.runs(claim.job_id))[-1].steps == 2
+    harness.now.value += DAY + SECOND
+    await prune(harness, older_than=DAY)
+    assert await harness.store.read_steps(claim.job_id) == []
+
+
 async def test_a_signal_of_a_slot_without_steps_goes_too(harness: StoreHarness) -> None:
     """A plain job may have been sent one."""
     claim = await harness.claimed()
