@@ -12,8 +12,7 @@ row from the last; a break in the chain is a violation of a promise.
 The SQL of the verbs `audit_…` does the counting, so that a ledger of millions of rows stays in the database; this
 module has the values that it returns, which of them are violations, and their texts.
 
-What an audit cannot find: a refused write leaves no row; a job whose row and whole history are gone leaves no trace;
-and for a job that ran once and has no row, it is unknown whether it should have recurred.
+What an audit cannot find: a refused write leaves no row; a job whose row and whole history are gone leaves no trace.
 """
 
 from __future__ import annotations
