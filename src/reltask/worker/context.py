@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from reltask.errors import LockLost
 from reltask.model.arguments import encode_json
 from reltask.model.clock import Clock
@@ -116,6 +118,12 @@ class BaseContext:
         """Whether steps are left that an earlier run has recorded, and this one has not come to yet."""
         durable = self._run.durable
         return self._run.claim.steps > 0 if durable is None else bool(durable.journal.replaying)
+
+    @property
+    def last_progress(self) -> Any:
+        """What an earlier run of this slot has published last with `progress`; None if none has."""
+        progress = self._run.claim.progress
+        return None if progress is None else msgspec.json.decode(progress)
 
     @property
     def cancelled(self) -> bool:

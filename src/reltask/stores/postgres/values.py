@@ -253,7 +253,7 @@ def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
 def claim(row: Row, now: datetime) -> Claim:
     """One claimed slot, after the four columns of the first row."""
     (_, _, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest) = row
-    started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent = rest
+    started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent, progress = rest
     return Claim(  # by position: keyword arguments would cost more than everything else here
         job_id,
         fence,
@@ -274,6 +274,7 @@ def claim(row: Row, now: datetime) -> Claim:
         isolated,
         steps or 0,
         has_parent,
+        progress,
     )
 
 
