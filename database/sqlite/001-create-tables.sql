@@ -167,9 +167,11 @@ create index if not exists reltask_jobs_expiring on reltask_jobs (lock_expires_a
 create index if not exists reltask_jobs_held on reltask_jobs (locked_by)
     where locked_by is not null;
 
--- The children of a job.
+-- The children of a job. A dead one has a parent only inside the transaction that tells it so.
 create index if not exists reltask_jobs_children on reltask_jobs (parent_id)
     where parent_id is not null;
+create index if not exists reltask_jobs_dead_children on reltask_jobs (parent_id)
+    where dead_at is not null and parent_id is not null;
 
 -- For lists of dead jobs.
 create index if not exists reltask_jobs_dead on reltask_jobs (dead_at) where dead_at is not null;

@@ -363,9 +363,9 @@ class StoreHarness:
     async def claim_child(self, worker: str = "alice") -> Claim:
         return await self.claim_one(worker, tasks=["label"])
 
-    async def send(self, job_id: UUID, name: str = "go", *, id: str | None = None, value: str = "1") -> bool:
+    async def send(self, job_id: UUID, name: str = "go", *, sent_as: str | None = None, value: str = "1") -> bool:
         """Send a signal; return whether the job took it."""
-        signal = NewSignal(id=id or str(uuid4()), name=name, value=value, job_id=job_id)
+        signal = NewSignal(id=sent_as or str(uuid4()), name=name, value=value, job_id=job_id)
         return await self.store.send_signals([signal]) == {signal.id: job_id}
 
     async def steps(self, job_id: UUID, slot_no: int | None = None) -> dict[str, StepView]:

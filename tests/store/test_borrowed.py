@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from reltask import App, Job
 from reltask.errors import SchemaError, TransientError, UsageError
+from reltask.model.durable import NewSignal
 from reltask.model.job import Outcome
 from reltask.model.lease import LeaseRequest, Term
 from reltask.stores.borrowed import recognise
@@ -94,6 +95,34 @@ def test_rolled_back_means_never_enqueued(database: UserDatabase) -> None:
     kind.run(scenario())
     database.work()
     assert (database.notes(), database.done) == ([], [3])
+
+
+def test_committed_means_signalled(database: UserDatabase) -> None:
+    """A signal is sent with the user's row or not at all; nobody sees it before the commit."""
+    kind, job = database.kind, database.task.enqueue_sync(1)
+    store = database.app._make_store()
+
+    async def send(connection: Any, id_: str) -> None:
+        joined = await store.borrow(connection).join()
+        sent.append(await joined.send_signals([NewSignal(id=id_, name="go", value="1", job_id=job.id)]))
+
+    async def scenario() -> None:
+        async with kind.connect(database.url) as connection:
+            with suppress(Undo):
+                async with kind.transaction(connection):
+                    await kind.write(connection, "gone")
+                    await send(connection, "undone")
+                    raise Undo
+            async with kind.transaction(connection):
+                await kind.write(connection, "order")
+                await send(connection, "click")
+                seen.append(database.signals())
+
+    sent: list[Any] = []
+    seen: list[list[str]] = []
+    kind.run(scenario())
+    assert sent == [{"undone": job.id}, {"click": job.id}]
+    assert (seen, database.signals(), database.notes()) == ([[]], ["click"], ["order"])
 
 
 def test_several_in_one_transaction(database: UserDatabase) -> None:

@@ -88,7 +88,7 @@ async def test_its_signal_waits_again(harness: StoreHarness) -> None:
     """The wait that consumed it is gone; a signal that another step consumed stays consumed."""
     claim = await harness.claimed()
     for id_ in ("first", "second"):
-        await harness.send(claim.job_id, id=id_)
+        await harness.send(claim.job_id, sent_as=id_)
         await harness.record(claim, step(f"wait for {id_}", kind=StepKind.WAIT, signal="go", signal_id=id_))
     await harness.fail(claim)
     await harness.store.forget_steps(claim.job_id, "wait for first")

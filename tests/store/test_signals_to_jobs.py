@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from uuid import uuid4
 
@@ -10,6 +11,7 @@ import pytest
 from reltask.model.durable import NewSignal, StepKind, StepRecord
 from reltask.model.job import Outcome, State
 from reltask.stores.store import Store
+from tests.store.connections import Undo
 from tests.store.store_harness import START, StoreHarness, new_job, recurring, step, waiting
 
 SECOND = timedelta(seconds=1)
@@ -30,7 +32,7 @@ async def test_a_signal_is_stored_with_a_mark(harness: StoreHarness) -> None:
     jobs = (await harness.snapshot())["jobs"]
     assert not (await harness.claim()).marked
     harness.now.advance(seconds=1)
-    assert await harness.send(claim.job_id, id="click", value='{"ok": true}')
+    assert await harness.send(claim.job_id, sent_as="click", value='{"ok": true}')
     (signal,) = await harness.store.list_signals(claim.job_id)
     assert (signal.job_id, signal.slot_no, signal.name, signal.id) == (claim.job_id, 1, "go", "click")
     assert (signal.value, signal.sent_at, signal.consumed_by) == ('{"ok": true}', harness.now(), None)
@@ -42,21 +44,21 @@ async def test_a_signal_is_stored_with_a_mark(harness: StoreHarness) -> None:
 async def test_the_same_signal_counts_once(harness: StoreHarness) -> None:
     """By its id: sent again it is taken by the same job, and neither stored nor marked."""
     claim = await harness.suspended(waiting())
-    assert await harness.send(claim.job_id, id="click", value="1")
+    assert await harness.send(claim.job_id, sent_as="click", value="1")
     before = await harness.snapshot()
     harness.now.advance(seconds=1)
-    assert await harness.send(claim.job_id, id="click", value="2")
+    assert await harness.send(claim.job_id, sent_as="click", value="2")
     assert await harness.snapshot() == before
-    assert await harness.send(claim.job_id, "other name", id="click")
+    assert await harness.send(claim.job_id, "other name", sent_as="click")
     assert len(await harness.store.list_signals(claim.job_id)) == 2
 
 
 async def test_a_consumed_signal_is_not_stored_again(harness: StoreHarness) -> None:
     """Its id stays until the slot ends, so a late repetition answers no second wait."""
     claim = await harness.claimed()
-    await harness.send(claim.job_id, id="click")
+    await harness.send(claim.job_id, sent_as="click")
     await harness.record(claim, consuming("a", "click"))
-    assert await harness.send(claim.job_id, id="click")
+    assert await harness.send(claim.job_id, sent_as="click")
     assert (await harness.waits(claim)).signals == []
 
 
@@ -138,12 +140,12 @@ async def test_a_signal_of_another_name_wakes_nobody(harness: StoreHarness) -> N
 async def test_a_wait_that_is_over_is_not_woken(harness: StoreHarness) -> None:
     """A second signal of that name stays in the queue while the function sleeps in another step."""
     claim = await harness.claimed()
-    await harness.send(claim.job_id, id="first")
+    await harness.send(claim.job_id, sent_as="first")
     await harness.store.fold_marks()
     await harness.record(claim, consuming("a", "first"))
     await harness.record(claim, waiting("nap", kind=StepKind.SLEEP, signal=None, wake_at=START + DAY))
     await harness.suspend(claim, seen=1, wake_at=START + DAY)
-    await harness.send(claim.job_id, id="second")
+    await harness.send(claim.job_id, sent_as="second")
     await harness.store.fold_marks()
     assert (await harness.job(claim.job_id)).due_at == START + DAY
 
@@ -224,7 +226,7 @@ async def test_a_mark_of_a_job_that_is_gone_is_removed(harness: StoreHarness) ->
 async def test_a_mark_does_not_reach_the_next_slot(harness: StoreHarness) -> None:
     """A signal belongs to the slot that it was sent to: the next one neither counts nor sees it."""
     claim = await harness.claimed(recurring())
-    await harness.send(claim.job_id, id="click")
+    await harness.send(claim.job_id, sent_as="click")
     await harness.complete(claim, next_run_time=START + SECOND)
     harness.now.advance(seconds=1)
     again = await harness.claim_one()
@@ -236,7 +238,7 @@ async def test_a_mark_does_not_reach_the_next_slot(harness: StoreHarness) -> Non
     assert (waits.wake_seq, waits.signals) == (before, [])
     assert (await harness.job(claim.job_id)).state is State.SUSPENDED
     assert (await harness.claim()).claims == []
-    assert await harness.send(claim.job_id, id="click")
+    assert await harness.send(claim.job_id, sent_as="click")
     assert [signal.slot_no for signal in await harness.store.list_signals(claim.job_id)] == [1, 2]
 
 
@@ -266,7 +268,7 @@ async def test_signals_are_consumed_in_the_order_of_their_arrival(harness: Store
     """Also those that arrive in the same moment, in one batch or several, and before the wait."""
     claim = await harness.claimed()
     for id_ in ("z", "y"):
-        await harness.send(claim.job_id, id=id_)
+        await harness.send(claim.job_id, sent_as=id_)
     batch = [NewSignal(id=id_, name="go", value="1", job_id=claim.job_id) for id_ in ("x", "w", "v")]
     await harness.store.send_signals(batch)
     assert [signal.id for signal in (await harness.waits(claim)).signals] == ["z", "y", "x", "w", "v"]
@@ -283,7 +285,7 @@ async def test_signals_are_consumed_in_the_order_of_their_arrival(harness: Store
 async def test_a_consumed_signal_stays_consumed(harness: StoreHarness) -> None:
     """Another step that names it changes nothing about it."""
     claim = await harness.claimed()
-    await harness.send(claim.job_id, id="click")
+    await harness.send(claim.job_id, sent_as="click")
     await harness.record(claim, consuming("a", "click"))
     await harness.record(claim, consuming("b", "click"))
     (signal,) = await harness.store.list_signals(claim.job_id)
@@ -295,7 +297,7 @@ async def test_only_the_named_signal_is_consumed(harness: StoreHarness) -> None:
     claim = await harness.claimed()
     (other,) = await harness.add(new_job())
     for job_id, name in ((claim.job_id, "go"), (claim.job_id, "stop"), (other, "go")):
-        await harness.send(job_id, name, id="click")
+        await harness.send(job_id, name, sent_as="click")
     await harness.record(claim, consuming("a", "click"))
     assert [signal.name for signal in (await harness.waits(claim)).signals] == ["stop"]
     assert [signal.consumed_by for signal in await harness.store.list_signals(other)] == [None]
@@ -304,16 +306,12 @@ async def test_only_the_named_signal_is_consumed(harness: StoreHarness) -> None:
 # In the sender's transaction
 
 
-class Undo(Exception):
-    """Raised by a test inside a transaction, to roll it back."""
-
-
 async def test_a_signal_is_sent_when_its_transaction_commits(harness: StoreHarness) -> None:
     """Rolled back it was never sent; committed it wakes the job."""
     claim = await harness.suspended(waiting(), job=new_job(key="order-1"))
     before = await harness.snapshot()
     signal = NewSignal(id="click", name="go", value="1", task="greet", key="order-1")
-    with pytest.raises(Undo):
+    with suppress(Undo):
         async with harness.store.transaction(timeout=10 * SECOND) as transaction:
             assert await transaction.send_signals([signal]) == {"click": claim.job_id}
             raise Undo

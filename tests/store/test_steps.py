@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from uuid import uuid4
 
@@ -10,6 +11,7 @@ import pytest
 
 from reltask.model.durable import Recording, StepKind, StepState
 from reltask.model.job import Hold
+from tests.store.connections import Undo
 from tests.store.store_harness import START, StoreHarness, new_job, recurring, step, waiting
 
 SECOND = timedelta(seconds=1)
@@ -89,7 +91,7 @@ async def test_a_final_step_is_never_written_again(harness: StoreHarness, state:
 async def test_a_recording_may_be_sent_twice(harness: StoreHarness) -> None:
     """Its answer was lost: the second one is accepted too, and changes nothing."""
     claim = await harness.claimed()
-    await harness.send(claim.job_id, id="click")
+    await harness.send(claim.job_id, sent_as="click")
     recording = [step("a", value="1"), step("b", kind=StepKind.WAIT, value="1", signal="go", signal_id="click")]
     assert await harness.record(claim, *recording)
     before = await harness.snapshot()
@@ -121,7 +123,7 @@ async def test_a_waiting_step_is_replaced(harness: StoreHarness) -> None:
 async def test_a_lost_claim_records_nothing(harness: StoreHarness) -> None:
     """Neither under an old fence nor for another worker's claim: nothing is written, and no signal is consumed."""
     claim = await harness.claimed()
-    await harness.send(claim.job_id, id="click")
+    await harness.send(claim.job_id, sent_as="click")
     await harness.lose(claim)
     again = await harness.claim_one("bob")
     before = await harness.snapshot()
@@ -259,15 +261,11 @@ async def test_a_dead_function_goes_on_where_it_was(harness: StoreHarness) -> No
 # Beside other writes
 
 
-class Undo(Exception):
-    """Raised by a test inside a transaction, to roll it back."""
-
-
 async def test_a_step_commits_with_the_writes_beside_it(harness: StoreHarness) -> None:
     """Both or neither: a step that is rolled back was never recorded."""
     claim = await harness.claimed()
     recording = Recording(hold=claim.hold, steps=(step(),))
-    with pytest.raises(Undo):
+    with suppress(Undo):
         async with harness.store.transaction(timeout=10 * SECOND) as transaction:
             await transaction.enqueue_jobs([new_job(task="beside")])
             assert await transaction.record_steps("alice", recording)

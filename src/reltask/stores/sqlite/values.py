@@ -112,10 +112,7 @@ def job_row(job: NewJob) -> dict[str, object]:
         "lock_timeout_ms": timeout_ms(job.lock_timeout),
         "run_at": optional_micros(job.run_at),
         "delay": length(job.delay),
-        "parent_id": None if job.parent is None else str(job.parent.job_id),
-        "parent_slot": None if job.parent is None else job.parent.slot_no,
-        "parent_step": None if job.parent is None else job.parent.step,
-        "parent_nth": None if job.parent is None else job.parent.nth,
+        "parent": job.parent,
     }
 
 
@@ -130,6 +127,7 @@ def completion_row(completion: Completion) -> dict[str, object]:
         "next_run_time": optional_micros(completion.next_run_time),
         "skipped": [micros(nominal) for nominal in completion.skipped],
         "args": completion.args,
+        "has_parent": completion.has_parent,
     }
 
 

@@ -2,7 +2,7 @@
 -- Precondition  Unclaimed, in both statements; the parent has no row, or is in a later slot.
 -- Lock order    SQLite's write lock, held for the whole transaction.
 -- Returns       Statement 2: one row per removed job.
--- See           SQL.md: one writer.
+-- See           SQL.md: one writer, filtered index.
 --
 -- No worker ran the job, so the ledger row takes the fence that the next claim would have taken.
 -- Nobody waits for the end of these children, so none is reported.
@@ -15,7 +15,7 @@ left_over as (
     where child.parent_id is not null
       and child.locked_by is null
       and (parent.id is null or parent.slot_no > child.parent_slot)
-    order by child.id
+    order by child.parent_id, child.rowid
     limit :limit
 )
 
@@ -36,7 +36,7 @@ left_over as (
     where child.parent_id is not null
       and child.locked_by is null
       and (parent.id is null or parent.slot_no > child.parent_slot)
-    order by child.id
+    order by child.parent_id, child.rowid
     limit :limit
 )
 
