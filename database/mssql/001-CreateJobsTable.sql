@@ -228,6 +228,7 @@ BEGIN
         Error       nvarchar(max)    NULL,
         Result      nvarchar(max)    NULL,
         Steps       int              NULL,                  -- that its slot had; null: none
+        EndsJob     bit              NOT NULL CONSTRAINT DF_Runs_EndsJob DEFAULT 0,  -- row removed
 
         CONSTRAINT PK_Runs PRIMARY KEY NONCLUSTERED (JobId, Fence),
         CONSTRAINT CK_Runs_Outcome CHECK (Outcome IN (

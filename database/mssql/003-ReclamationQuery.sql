@@ -77,8 +77,7 @@ SET DeadAt = CASE WHEN Attempt >= MaxAttempts THEN @now END,
     HeartbeatAt = NULL,
     ClaimTimeoutMs = NULL,
     LockExpiresAt = NULL,
-    ClaimToken = NULL,
-    Progress = NULL
+    ClaimToken = NULL
 OUTPUT inserted.Id, inserted.Fence, inserted.DeadAt INTO @freed (Id, Fence, DeadAt)
 WHERE Id IN (SELECT Id FROM @expired)
   AND LockedBy IS NOT NULL AND LockExpiresAt < @now;

@@ -155,6 +155,7 @@ create table if not exists reltask.runs (
     error        text,
     result       json,
     steps        integer,                               -- that its slot had recorded; null: none
+    ends_job     boolean     not null default false,    -- the job's row was removed with it
     primary key (job_id, fence)
 );
 

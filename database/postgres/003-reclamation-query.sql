@@ -72,8 +72,7 @@ set dead_at = case when expired.attempt >= expired.max_attempts then clock_times
     heartbeat_at = null,
     claim_timeout_ms = null,
     lock_expires_at = null,
-    claim_token = null,
-    progress = null
+    claim_token = null
 from expired
 where job.id = expired.id
 returning job.id, job.task, expired.locked_by as taken_from, job.dead_at is not null as dead;

@@ -196,6 +196,7 @@ create table if not exists reltask_runs (
     error        text,
     result       text,
     steps        integer,                               -- that its slot had recorded; null: none
+    ends_job     integer not null default 0,            -- the job's row was removed with it
     primary key (job_id, fence)
 ) without rowid;
 

@@ -50,8 +50,7 @@ set dead_at = case when attempt >= max_attempts
     heartbeat_at = null,
     claim_timeout_ms = null,
     lock_expires_at = null,
-    claim_token = null,
-    progress = null
+    claim_token = null
 where locked_by is not null
   and exists (
       select 1

@@ -60,18 +60,6 @@ async def test_a_claim_ends_the_suspension(harness: StoreHarness) -> None:
     assert (await harness.job(claim.job_id)).due_at == START + DAY
 
 
-async def test_progress_outlives_a_suspension(harness: StoreHarness) -> None:
-    """What a function has told about itself stays visible, also in the run that goes on; a plain run begins anew."""
-    claim = await harness.claimed()
-    await harness.store.record_progress("alice", claim.hold, '"half"')
-    await harness.suspend(claim, wake_at=START)
-    assert (await harness.job(claim.job_id)).progress == '"half"'
-    again = await harness.claim_one()
-    assert (await harness.job(claim.job_id)).progress == '"half"'
-    await harness.fail(again)
-    assert (await harness.job(claim.job_id)).progress is None
-
-
 async def test_a_suspension_ends_isolation(harness: StoreHarness) -> None:
     """The run ended well: losses are counted in a row."""
     await harness.lose(await harness.claimed())

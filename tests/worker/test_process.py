@@ -91,6 +91,7 @@ async def test_child_has_context_and_progress(live: WorkerHarness) -> None:
     assert facts["key"] == f"{facts['job']}:1"
     assert facts["pid"] != os.getpid()
     assert facts["cancelled"] is False
+    assert facts["last_progress"] is None
     assert app.faults.calls["record_progress"] == 1
 
 

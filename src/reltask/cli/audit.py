@@ -17,7 +17,7 @@ from reltask.producer.operations import AUDIT_TIMEOUT
 from reltask.stores.statement import read_sql
 from reltask.stores.store import BATCH
 
-VERBS = ["audit_tasks", "audit_slots", "audit_waiting", "audit_losses"]
+VERBS = ["audit_tasks", "audit_slots", "audit_durable", "audit_waiting", "audit_losses"]
 
 COUNTS = ["JOBS", "ONCE", "TWICE", "LOST", "SKIPPED", "RUNS FAILED", "RUNS LOST", "LATE P50", "P95", "MAX"]
 

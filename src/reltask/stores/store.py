@@ -420,6 +420,21 @@ class Store(LeaseStore, Maintainable, DurableStore, Protocol):
         """
         ...
 
+    async def audit_durable(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        """Find contradictions in steps, signals and children, and suspended jobs that nothing will wake.
+
+        Parameters as of `audit_slots`.
+        """
+        ...
+
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
         """Find jobs that wait longer than their lock timeout, or than `lock_timeout` if they have none."""
         ...

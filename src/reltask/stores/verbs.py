@@ -98,6 +98,7 @@ VERBS: dict[str, Verb] = {
     "audit_tasks": READ,
     "audit_slice": READ,
     "audit_slots": READ,
+    "audit_durable": READ,
     "audit_waiting": READ,
     "audit_losses": READ,
     "examine": READ,

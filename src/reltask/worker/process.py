@@ -84,6 +84,7 @@ def order_for(run: Run, worker: str) -> Order:
             "slot_no": claim.slot_no,
             "nominal_time": claim.nominal,
             "attempt": claim.attempt,
+            "last_progress": claim.progress,
             "fence": claim.fence,
             "idempotency_key": claim.idempotency_key,
             "worker": worker,

@@ -332,6 +332,19 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
         rows = await self._ask("audit_slots", task=task, kept_for=kept_for, **bounds)
         return [values.found_break(row) for row in rows]
 
+    async def audit_durable(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        bounds = {"after": after, "upto": upto, "limit": limit}
+        rows = await self._ask("audit_durable", task=task, kept_for=kept_for, **bounds)
+        return [values.found_break(row) for row in rows]
+
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
         rows = await self._ask("audit_waiting", task=task, lock_timeout=lock_timeout)
         return [values.found_wait(row) for row in rows]

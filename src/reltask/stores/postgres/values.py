@@ -253,7 +253,7 @@ def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
 def claim(row: Row, now: datetime) -> Claim:
     """One claimed slot, after the four columns of the first row."""
     (_, _, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest) = row
-    started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent = rest
+    started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent, progress = rest
     return Claim(  # by position: keyword arguments would cost more than everything else here
         job_id,
         fence,
@@ -274,6 +274,7 @@ def claim(row: Row, now: datetime) -> Claim:
         isolated,
         steps or 0,
         has_parent,
+        progress,
     )
 
 
@@ -359,7 +360,7 @@ def task_count(row: Row) -> TaskCount:
 
 def found_break(row: Row) -> Break:
     """A break in a job's history."""
-    fields = dict(zip(Break.__struct_fields__, row, strict=True))
+    fields = dict(zip(Break.__struct_fields__, row, strict=False))  # audit_slots.sql names no step
     return Break(**{**fields, "kind": BreakKind(fields["kind"])})
 
 

@@ -336,6 +336,19 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
         (rows,) = await self._read("audit_slots", task=task, kept_for=values.length(kept_for), **bounds)
         return [values.found_break(row) for row in rows]
 
+    async def audit_durable(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        bounds = {"after": str(after), "upto": str(upto), "limit": limit}
+        (rows,) = await self._read("audit_durable", task=task, kept_for=values.length(kept_for), **bounds)
+        return [values.found_break(row) for row in rows]
+
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
         (rows,) = await self._read("audit_waiting", task=task, lock_timeout=values.length(lock_timeout))
         return [values.found_wait(row) for row in rows]

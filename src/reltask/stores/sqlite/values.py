@@ -225,6 +225,7 @@ def claim(row: sqlite3.Row) -> Claim:
         isolated=bool(row["isolated"]),
         steps=row["steps"],
         has_parent=bool(row["has_parent"]),
+        progress=row["progress"],
     )
 
 

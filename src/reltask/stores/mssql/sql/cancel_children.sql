@@ -71,11 +71,11 @@ BEGIN TRY
 
         INSERT INTO reltask.Runs (
             JobId, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NominalTime, DueAt, FinishedAt,
-            Outcome, Error, Steps
+            Outcome, Error, Steps, EndsJob
         )
         SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, job.Attempt,
                job.NextRunTime, job.DueAt, @now, N'cancelled', N'its parent has ended',
-               NULLIF(job.Steps, 0)
+               NULLIF(job.Steps, 0), 1
         FROM @locked AS locked
         JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK) ON job.Id = locked.Id
         OPTION (LOOP JOIN, FORCE ORDER);

@@ -16,7 +16,7 @@
 -- A job whose last two runs were lost is isolated. With :isolated = 1 at most one of them is
 -- claimed, in its order of priority and due time among the others; with 0, none.
 --
--- The progress of a suspended job stays for its next run.
+-- Progress stays until the slot ends: it is answered to the slot's next run.
 --
 -- A lock timeout that no constraint has refused must not make the batch fail. Outside of 1 ms to
 -- 100 years it is claimed with the worker's own, and is answered as 1 ms more than 100 years: the
@@ -76,7 +76,8 @@ DECLARE @claimed TABLE (
     ClaimTimeoutMs bigint           NOT NULL,
     Isolated       bit              NOT NULL,
     Steps          int              NOT NULL,
-    HasParent      bit              NOT NULL
+    HasParent      bit              NOT NULL,
+    Progress       nvarchar(max)    NULL
 );
 
 BEGIN TRY
@@ -183,8 +184,7 @@ BEGIN TRY
                 Fence = Fence + 1,
                 Attempt = Attempt + 1,
                 SlotStartedAt = COALESCE(SlotStartedAt, @now),
-                Suspended = 0,
-                Progress = CASE WHEN Suspended = 1 THEN Progress END
+                Suspended = 0
             OUTPUT inserted.Id INTO @taken (Id)
             WHERE Id IN (
                 SELECT TOP (CASE WHEN @lane_isolated = 1 THEN 1 ELSE @room END) job.Id
@@ -226,7 +226,7 @@ BEGIN TRY
                END,
                job.SlotNo, job.NextRunTime, job.DueAt, job.SlotStartedAt, job.LockedAt,
                job.Attempt, job.MaxAttempts, job.ClaimTimeoutMs, job.Isolated, job.Steps,
-               CASE WHEN job.ParentId IS NULL THEN 0 ELSE 1 END
+               CASE WHEN job.ParentId IS NULL THEN 0 ELSE 1 END, job.Progress
         FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE job.Id IN (SELECT Id FROM @taken) AND job.LockedBy = @worker;
 
@@ -282,7 +282,8 @@ BEGIN TRY
            claimed.SlotStartedAt AS slot_started_at, claimed.LockedAt AS locked_at,
            claimed.Attempt AS attempt, claimed.MaxAttempts AS max_attempts,
            claimed.ClaimTimeoutMs AS claim_timeout_ms, claimed.Isolated AS isolated,
-           claimed.Steps AS steps, claimed.HasParent AS has_parent
+           claimed.Steps AS steps, claimed.HasParent AS has_parent,
+           claimed.Progress AS progress
     FROM (
         SELECT @now AS now, @next_due AS next_due, @next_expiry AS next_expiry, @marked AS marked
     ) AS header

@@ -109,11 +109,12 @@ BEGIN TRY
 
     INSERT INTO reltask.Runs (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
-        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error, Result, Steps
+        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error, Result, Steps, EndsJob
     )
     SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, @worker, job.Attempt,
            job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error, given.Result,
-           NULLIF(job.Steps, 0)
+           NULLIF(job.Steps, 0),
+           CASE WHEN given.NextRunTime IS NULL THEN 1 ELSE 0 END
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;

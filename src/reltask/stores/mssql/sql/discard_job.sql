@@ -35,10 +35,10 @@ BEGIN TRY
     BEGIN
         INSERT INTO reltask.Runs (
             JobId, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NominalTime, DueAt, FinishedAt,
-            Outcome, Steps
+            Outcome, Steps, EndsJob
         )
         SELECT Id, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NextRunTime, DueAt, @now,
-               N'discarded', NULLIF(Steps, 0)
+               N'discarded', NULLIF(Steps, 0), 1
         FROM reltask.Jobs WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
         WHERE Id = @id;
 

@@ -133,8 +133,7 @@ BEGIN TRY
         HeartbeatAt = NULL,
         ClaimTimeoutMs = NULL,
         LockExpiresAt = NULL,
-        ClaimToken = NULL,
-        Progress = NULL
+        ClaimToken = NULL
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
     JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)

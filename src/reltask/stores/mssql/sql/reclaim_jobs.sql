@@ -124,8 +124,7 @@ BEGIN TRY
             HeartbeatAt = NULL,
             ClaimTimeoutMs = NULL,
             LockExpiresAt = NULL,
-            ClaimToken = NULL,
-            Progress = NULL
+            ClaimToken = NULL
         FROM @expired AS expired
         JOIN reltask.Jobs AS job WITH (INDEX (UQ_Jobs_RowNo), UPDLOCK, ROWLOCK)
             ON job.RowNo = expired.RowNo

@@ -57,11 +57,11 @@ orphans as materialized (
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, attempt, nominal_time, due_at, finished_at,
-        outcome, error, steps
+        outcome, error, steps, ends_job
     )
     select orphans.id, orphans.fence + 1, orphans.slot_no, orphans.task, orphans.key,
            orphans.queue, orphans.attempt, orphans.next_run_time, orphans.due_at, parameters.now,
-           'cancelled', 'its parent has ended', nullif(orphans.steps, 0)
+           'cancelled', 'its parent has ended', nullif(orphans.steps, 0), true
     from orphans
     cross join parameters
 ),

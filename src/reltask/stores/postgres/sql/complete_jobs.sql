@@ -41,18 +41,19 @@ held as materialized (
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
-        nominal_time, due_at, claimed_at, finished_at, outcome, error, result, steps
+        nominal_time, due_at, claimed_at, finished_at, outcome, error, result, steps,
+        ends_job
     )
     select held.id, held.fence, held.slot_no, held.task, held.key, held.queue, :worker::text,
            held.attempt, held.next_run_time, held.due_at, held.locked_at, parameters.now,
            coalesce(held.outcome, 'succeeded'), held.error, held.result::json,
-           nullif(held.steps, 0)
+           nullif(held.steps, 0), held.next_time is null
     from held
     cross join parameters
     union all
     select held.id, held.fence + passed.nth, held.slot_no + passed.nth, held.task, held.key,
            held.queue, null, 0, passed.nominal_time, passed.nominal_time, null, parameters.now,
-           'skipped', null, null, null
+           'skipped', null, null, null, false
     from unnest(
         :skipped_ids::uuid[], :skipped_nths::integer[], :skipped_times::timestamptz[]
     ) as passed (id, nth, nominal_time)

@@ -44,12 +44,13 @@ removed as (
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
-        nominal_time, due_at, claimed_at, finished_at, outcome, error, result, steps
+        nominal_time, due_at, claimed_at, finished_at, outcome, error, result, steps,
+        ends_job
     )
     select removed.id, removed.fence, removed.slot_no, removed.task, removed.key, removed.queue,
            :worker::text, removed.attempt, removed.next_run_time, removed.due_at, removed.locked_at,
            parameters.now, coalesce(removed.outcome, 'succeeded'), removed.error,
-           removed.result::json, nullif(removed.steps, 0)
+           removed.result::json, nullif(removed.steps, 0), true
     from removed
     cross join parameters
 ),

@@ -23,11 +23,11 @@ unclaimed as materialized (
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, attempt, nominal_time, due_at, finished_at,
-        outcome, steps
+        outcome, steps, ends_job
     )
     select unclaimed.id, unclaimed.fence + 1, unclaimed.slot_no, unclaimed.task, unclaimed.key,
            unclaimed.queue, unclaimed.attempt, unclaimed.next_run_time, unclaimed.due_at,
-           parameters.now, 'discarded', nullif(unclaimed.steps, 0)
+           parameters.now, 'discarded', nullif(unclaimed.steps, 0), true
     from unclaimed
     cross join parameters
 ),

@@ -77,8 +77,7 @@ freed as (
         heartbeat_at = null,
         claim_timeout_ms = null,
         lock_expires_at = null,
-        claim_token = null,
-        progress = null
+        claim_token = null
     from expired
     cross join parameters
     where job.id = any (array[expired.id])

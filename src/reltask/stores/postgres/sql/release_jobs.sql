@@ -88,8 +88,7 @@ kept as (
         heartbeat_at = null,
         claim_timeout_ms = null,
         lock_expires_at = null,
-        claim_token = null,
-        progress = null
+        claim_token = null
     from held
     cross join parameters
     where job.id = any (array[held.id])

@@ -21,10 +21,10 @@ left_over as (
 
 insert into reltask_runs (
     job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-    finished_at, outcome, error, steps
+    finished_at, outcome, error, steps, ends_job
 )
 select id, fence + 1, slot_no, task, key, queue, null, attempt, next_run_time, due_at, null, :now,
-       'cancelled', 'its parent has ended', nullif(steps, 0)
+       'cancelled', 'its parent has ended', nullif(steps, 0), 1
 from reltask_jobs
 where id in (select id from left_over);
 

@@ -14,17 +14,18 @@ batch as (
            json_extract(value, '$.fence') as fence,
            json_extract(value, '$.outcome') as outcome,
            json_extract(value, '$.error') as error,
-           json_extract(value, '$.result') as result
+           json_extract(value, '$.result') as result,
+           json_extract(value, '$.next_run_time') as next_run_time
     from json_each(:completions)
 )
 
 insert into reltask_runs (
     job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-    finished_at, outcome, error, result, steps
+    finished_at, outcome, error, result, steps, ends_job
 )
 select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.locked_by,
        jobs.attempt, jobs.next_run_time, jobs.due_at, jobs.locked_at, :now, batch.outcome,
-       batch.error, batch.result, nullif(jobs.steps, 0)
+       batch.error, batch.result, nullif(jobs.steps, 0), batch.next_run_time is null
 from batch
 join reltask_jobs as jobs on jobs.id = batch.id
 where jobs.fence = batch.fence

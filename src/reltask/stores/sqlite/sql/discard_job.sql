@@ -8,10 +8,10 @@
 
 insert into reltask_runs (
     job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-    finished_at, outcome, steps
+    finished_at, outcome, steps, ends_job
 )
 select id, fence + 1, slot_no, task, key, queue, null, attempt, next_run_time, due_at, null, :now,
-       'discarded', nullif(steps, 0)
+       'discarded', nullif(steps, 0), 1
 from reltask_jobs
 where id = :job_id
   and locked_by is null;

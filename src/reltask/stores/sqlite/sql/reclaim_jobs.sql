@@ -56,8 +56,7 @@ set dead_at = case when attempt >= max_attempts then :now end,
     heartbeat_at = null,
     claim_timeout_ms = null,
     lock_expires_at = null,
-    claim_token = null,
-    progress = null
+    claim_token = null
 from batch
 where reltask_jobs.id = batch.id
   and reltask_jobs.fence = batch.fence

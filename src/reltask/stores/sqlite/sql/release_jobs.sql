@@ -47,8 +47,7 @@ set not_before = coalesce(:now + batch.delay, not_before),
     heartbeat_at = null,
     claim_timeout_ms = null,
     lock_expires_at = null,
-    claim_token = null,
-    progress = null
+    claim_token = null
 from batch
 where reltask_jobs.id = batch.id
   and reltask_jobs.fence = batch.fence
