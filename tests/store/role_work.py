@@ -73,6 +73,25 @@ async def work(store: Store) -> None:
     await store.stop_worker("w")
 
 
+async def run_in_transaction(store: Store) -> None:
+    """All verbs of a task's own transaction."""
+    await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])
+    (claim, *_) = (await store.claim_jobs(request())).claims
+    async with store.transaction(timeout=timedelta(seconds=10)) as transaction:
+        assert await transaction.holds_job("w", claim.hold)
+        assert await transaction.enqueue_jobs([NewJob(id=uuid4(), task="t", delay=timedelta(1)) for _ in range(2)])
+        assert await transaction.read_keys([("t", "none")]) == {}
+        assert await transaction.guard_job("w", claim.hold)
+        assert await transaction.complete_job("w", Completion(hold=claim.hold))
+
+
+async def enqueue_many(store: Store) -> None:
+    """Bulk inserts, the first and again."""
+    many = [NewJob(id=uuid4(), task="t") for _ in range(MANY)]
+    assert len(await store.enqueue_jobs(many)) == MANY
+    assert await store.enqueue_jobs(many) == set()
+
+
 async def lead(store: Store) -> None:
     """All verbs of leases and maintenance."""
     assert (await store.acquire_lease(LEASE)).term == 1
@@ -100,9 +119,7 @@ async def enqueue(store: Store) -> None:
     assert await store.enqueue_jobs([job]) == set()
     assert await store.enqueue_jobs([job], again=True) == {job.id}
     assert await store.read_keys([("t", "once")]) == {("t", "once"): job.id}
-    many = [NewJob(id=uuid4(), task="t") for _ in range(MANY)]
-    assert len(await store.enqueue_jobs(many)) == MANY
-    assert await store.enqueue_jobs(many) == set()
+    await enqueue_many(store)
     await store.signal()
     with pytest.raises(PermanentError, match=r"permissions\.sql"):
         await store.read_job(job.id)

@@ -3,14 +3,14 @@
 -- Precondition  None.
 -- Lock order    Locks nothing.
 -- Returns       One row.
--- See           SQL.md: nullable now.
+-- See           SQL.md: nullable now, exact types.
 
 with
 -- From the catalogue: a user without usage of the schema cannot even name a table in it.
 allowed as (
     select wanted.name, place.id,
            place.id is not null and has_schema_privilege(place.schema, 'usage') as visible
-    from unnest(
+    from pg_catalog.unnest(
         array['jobs', 'runs', 'workers', 'leases', 'lease_waiters', 'metrics']
     ) as wanted (name)
     left join (
