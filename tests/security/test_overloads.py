@@ -31,9 +31,7 @@ def statements() -> dict[str, str]:
     texts = {f"{verb}": read_sql("postgres", verb) for verb in VERBS}
     texts |= {name: SCRIPTS[name] for name in ("003-reclamation-query.sql", "monitoring.sql")}
     every = {f"{name} {nth}": one for name, text in texts.items() for nth, one in enumerate(split(text))}
-    return {
-        name: compile_statement(one, "numbered").text for name, one in every.items() if first_word(one) in PLANNED
-    }
+    return {name: compile_statement(one, "numbered").text for name, one in every.items() if first_word(one) in PLANNED}
 
 
 @pytest.fixture
@@ -76,9 +74,7 @@ async def test_no_statement_uses_an_overload(public: asyncpg.Connection, postgre
         for nth, (name, text) in enumerate(statements().items()):
             types = ", ".join(parameter.name for parameter in (await clean.prepare(text)).get_parameters())
             try:
-                await public.execute(
-                    f"create function probe.f{nth}({types}) returns void begin atomic {text};\n end"
-                )
+                await public.execute(f"create function probe.f{nth}({types}) returns void begin atomic {text};\n end")
             except asyncpg.PostgresError as error:
                 wrong[name] = str(error)
                 continue

@@ -9,6 +9,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from reltask.errors import PermanentError
 from reltask.model.job import NewJob
 from reltask.stores.migration import schema_scripts
 from reltask.stores.postgres.schema import migrate_postgres, pending_postgres
@@ -218,9 +219,7 @@ async def test_worker_role_rewrites_no_metrics_of_the_past(url: Url, postgres_ur
     owner, worker = await asyncpg.connect(postgres_url), await asyncpg.connect(url("run"))
     try:
         for age in ("2 hours", "30 minutes"):
-            await owner.execute(
-                f"insert into reltask.metrics values (now() - interval '{age}', 't', 1, 0, 1, 1, 1, 1)"
-            )
+            await owner.execute(f"insert into reltask.metrics values (now() - interval '{age}', 't', 1, 0, 1, 1, 1, 1)")
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await worker.execute("update reltask.metrics set succeeded = 2 where minute < now() - interval '1 hour'")
         assert await worker.execute("update reltask.metrics set succeeded = 2 where minute > now() - interval '1 hour'")
@@ -266,6 +265,8 @@ async def test_operators_role_operates(url: Url) -> None:
         assert (await store.acquire_lease(role_work.LEASE)).term == 1
     async with role_work.opened(PostgresStore(url("operate"))) as store:
         await role_work.operate(store, job)
+        with pytest.raises(PermanentError, match=r"permissions\.sql"):
+            await store.claim_jobs(role_work.request())
 
 
 async def test_enqueue_role_adds_jobs_and_recognises_a_repeated_one(url: Url) -> None:
@@ -273,6 +274,8 @@ async def test_enqueue_role_adds_jobs_and_recognises_a_repeated_one(url: Url) ->
     assert role_work.MANY >= WORTH_COPYING
     async with role_work.opened(PostgresStore(url("enqueue"))) as store:
         await role_work.enqueue(store)
+        with pytest.raises(PermanentError, match=r"permissions\.sql"):
+            await store.enqueue_jobs([NewJob(id=uuid4(), task="t", key="nightly", schedule='{"every":"1h"}')])
 
 
 async def test_read_role_sees_everything(url: Url) -> None:

@@ -27,8 +27,8 @@ from reltask.model.settings import LARGEST
 ONE_OFF_ATTEMPTS = 5
 PRIORITIES = range(10)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters, line separators, and what changes the direction of text: a name with one would be shown as another
-text than it is."""
+"""Control characters, line separators, and what changes the direction of text: a name with one would be shown as a
+text that it is not."""
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
