@@ -171,7 +171,7 @@ def decode(text: str) -> Schedule:
     """The schedule that `encode` wrote. Cached, because workers read the same few repeatedly."""
     try:
         schedule = make_schedule(**msgspec.structs.asdict(msgspec.json.decode(text, type=_Stored)))
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _not_a_schedule(text, str(error)) from error
     if schedule is None:
         raise _not_a_schedule(text, "it has neither every nor cron")

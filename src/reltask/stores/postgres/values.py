@@ -34,7 +34,7 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView, read_names
 
 Row = Sequence[Any]
 Columns = dict[str, object]
@@ -320,7 +320,7 @@ def run_view(row: Row) -> RunView:
 def worker_view(row: Row) -> WorkerView:
     """A worker's view."""
     fields = dict(zip(WorkerView.__struct_fields__, row, strict=True))
-    names = {name: msgspec.json.decode(fields[name], type=list[str]) for name in ("queues", "tasks")}
+    names = {name: read_names(fields[name]) for name in ("queues", "tasks")}
     return WorkerView(**{**fields, **names})
 
 
