@@ -42,7 +42,13 @@ CHANGE = [
 ]
 FORBIDDEN = {
     "run": [*REWRITE_LEDGER, *REMOVE_LEASES, *CHANGE_TABLES],
-    "operate": [*REWRITE_LEDGER, *REMOVE_LEASES, *CHANGE_TABLES, "DELETE FROM reltask.Runs", "DELETE FROM reltask.Workers"],
+    "operate": [
+        *REWRITE_LEDGER,
+        *REMOVE_LEASES,
+        *CHANGE_TABLES,
+        "DELETE FROM reltask.Runs",
+        "DELETE FROM reltask.Workers",
+    ],
     "enqueue": [*LOOK, *REWRITE_LEDGER, *REMOVE_LEASES, *CHANGE_TABLES, *CHANGE, "SELECT Args FROM reltask.Jobs"],
     "read": [*REWRITE_LEDGER, *REMOVE_LEASES, *CHANGE_TABLES, *CHANGE],
 }
