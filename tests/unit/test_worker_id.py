@@ -6,6 +6,7 @@ import os
 import random
 import re
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -29,8 +30,9 @@ def test_worker_ids_are_unique_on_equal_hosts_with_equal_process_ids(monkeypatch
     assert len({worker_id("blue", app._rng) for app in containers}) == 1000
 
 
-def test_name_with_a_control_character_is_refused() -> None:
+async def test_name_with_a_control_character_is_refused(tmp_path: Path) -> None:
     """It would be printed wherever the worker is named."""
-    app = App("sqlite:///unused.db", settings={"worker.name": "a\x1b[2J"})
+    app = App(f"sqlite:///{tmp_path}/jobs.db", settings={"worker.name": "a\x1b[2J"})
     with pytest.raises(SettingsError, match=r"worker.name='a\\x1b\[2J' contains the control character U\+001B"):
-        app.worker()
+        async with app.worker():
+            pass
