@@ -30,7 +30,7 @@ from reltask.model.clock import Clock
 from reltask.model.job import NewJob, WorkerRecord
 from reltask.model.pace import Pace
 from reltask.model.settings import LimitSettings, MaintenanceSettings, WorkerSettings
-from reltask.model.task import Registry
+from reltask.model.task import Registry, check_text
 from reltask.service import Host, LoopHost, Service, ThreadHost, worker_id
 from reltask.stores.store import Store
 from reltask.version import __version__
@@ -76,6 +76,7 @@ class Worker:
         maintenance: MaintenanceSettings | None = None,
     ) -> None:
         """`maintenance` None: this worker takes no part in it."""
+        check_text("worker.name", settings.name, SettingsError)
         self.id = identity or worker_id(settings.name, rng)
         self.store = store
         self.started = False

@@ -34,7 +34,7 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView, read_names
 
 Row = Sequence[Any]
 Columns = dict[str, object]
@@ -147,7 +147,12 @@ def new_jobs(given: Sequence[NewJob]) -> Columns:
 
 
 def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
-    """The verb and its columns: a single job, the usual case, needs no arrays."""
+    """The statement and its columns: a single one-off, the usual case, needs no arrays.
+
+    One-offs have statements of their own, because the role for producers may not write a schedule.
+    """
+    if not all(is_one_off(job) for job in jobs):
+        return "schedule_jobs", new_jobs(jobs)
     if len(jobs) == 1:
         return "enqueue_job", new_job(jobs[0])
     return "enqueue_jobs", new_jobs(jobs)
@@ -155,9 +160,12 @@ def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
 
 def can_be_copied(jobs: Sequence[NewJob]) -> bool:
     """Whether COPY can insert them: it cannot leave out a job whose name is taken."""
-    return all(
-        job.key is None and job.schedule is None and job.declaration is None and job.app_version is None for job in jobs
-    )
+    return all(job.key is None and is_one_off(job) for job in jobs)
+
+
+def is_one_off(job: NewJob) -> bool:
+    """Whether a job has none of the columns of a schedule."""
+    return job.schedule is None and job.declaration is None and job.app_version is None
 
 
 def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
@@ -312,7 +320,7 @@ def run_view(row: Row) -> RunView:
 def worker_view(row: Row) -> WorkerView:
     """A worker's view."""
     fields = dict(zip(WorkerView.__struct_fields__, row, strict=True))
-    names = {name: msgspec.json.decode(fields[name], type=list[str]) for name in ("queues", "tasks")}
+    names = {name: read_names(fields[name]) for name in ("queues", "tasks")}
     return WorkerView(**{**fields, **names})
 
 

@@ -48,7 +48,7 @@ ledger as (
 
 kept as (
     update reltask.jobs as job
-    set not_before = parameters.now + extract(epoch from held.delay) * interval '1 second',
+    set not_before = parameters.now + extract(epoch from held.delay)::float8 * interval '1 second',
         dead_at = case when held.dead then parameters.now end,
         losses = 0,
         isolated = false,
