@@ -12,6 +12,7 @@ import pytest
 
 from reltask.cli import COMMANDS, cli
 from tests.cli.project import Project
+from tests.worker.test_malformed_rows import PLANTED, plant_sqlite
 
 READING = ["status", "runs", "workers", "stats", "audit", "migrate", "sql", "config"]
 READING += ["jobs list", "jobs show", "dead list", "dead show", "leases list"]
@@ -380,3 +381,22 @@ def test_times_out_of_range_are_shown_as_such(worked: Project) -> None:
     for reading in (["status"], ["dead", "list"], ["runs"], ["audit"]):
         assert worked.run(*reading, worked.app, "--json").code in (0, 1)
     assert worked.run("jobs", "discard", waiting, "--database", "sqlite:///jobs.db").code == 0
+
+
+BAD_ROWS: list[dict[str, object]] = [
+    {"task": "hello", "next_run_time": -(2**63)},
+    {"task": "hello", "next_run_time": 9e999, "lock_timeout_ms": "two minutes"},
+    {"task": "hello", "next_run_time": "tomorrow", "created_at": "Monday", "schedule": "often"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", BAD_ROWS)
+def test_a_row_that_cannot_be_read_is_listed(project: Project, row: dict[str, object]) -> None:
+    """One bad row hides neither itself nor the others."""
+    healthy = project.enqueue("hello", name="Ada")
+    plant_sqlite(project.folder / "jobs.db", row)
+    listed = project.run("jobs", "list", project.app, "--json")
+    assert listed.code == 0
+    assert {job["id"] for job in listed.json} == {healthy, str(PLANTED)}
+    assert [project.run(*words, project.app).code for words in (("jobs", "list"), ("status",))] == [0, 0]

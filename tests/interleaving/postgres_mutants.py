@@ -254,7 +254,7 @@ LEASES = [
         "a try waits for its twin",
         "acquire_lease",
         ("no lease", "acquire", "acquire"),
-        ("pg_try_advisory_xact_lock(hashtextextended('reltask.leases ' || :lease::text, 0))", "true"),
+        ("pg_try_advisory_xact_lock(hashtextextended('reltask.leases ' || :lease::text, 0::bigint))", "true"),
     ),
     mutant(
         "a try keeps the term",

@@ -138,7 +138,8 @@ def test_a_refused_call_does_not_keep_the_function_awake(harness: WorkerHarness)
         for name, call in (("", lambda: None), ("x", 5)):
             with pytest.raises(UsageError):
                 await ctx.step(name, call)  # type: ignore[call-overload]
-        for bad in (ctx.run("x", 5), ctx.start("x", 5)):  # type: ignore[arg-type]
+        no_call: Any = 5
+        for bad in (ctx.run("x", no_call), ctx.start("x", no_call)):
             with pytest.raises(UsageError):
                 await bad
         await ctx.sleep("nap", "1h")

@@ -164,7 +164,7 @@ class Executor:
         if run.stop_reason is not None:
             self._end_unbegun(run, Ended(outcome=Outcome.RELEASED, error=f"not begun: {run.stop_detail}"))
             return
-        fault = fault_of(run.claim)
+        fault = fault_of(run.claim, arguments_limit=self._limits.arguments)
         if fault is not None:
             self._end_unbegun(run, Ended(outcome=Outcome.FAILED, error=fault, delay=timedelta(0), final=True))
             return

@@ -63,7 +63,16 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import (
+    JobEnd,
+    JobView,
+    LeaseView,
+    MetricView,
+    RunView,
+    StatusView,
+    WorkerView,
+    read_names,
+)
 
 Row = dict[str, Any]
 Columns = dict[str, object]
@@ -361,7 +370,7 @@ def job_end(row: Row) -> JobEnd:
 
 def worker_view(row: Row) -> WorkerView:
     """A worker's view."""
-    names = {name: msgspec.json.decode(row[name], type=list[str]) for name in ("queues", "tasks")}
+    names = {name: read_names(row[name]) for name in ("queues", "tasks")}
     return WorkerView(**{**row, **names})
 
 

@@ -43,7 +43,7 @@ from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
 from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions, Signals
 from reltask.stores.postgres.durable import DurableVerbs, Held
-from reltask.stores.postgres.errors import RowLocked, quotable, statement_failed
+from reltask.stores.postgres.errors import EndedBefore, RowLocked, quotable, statement_failed
 from reltask.stores.postgres.examine import examine
 from reltask.stores.postgres.listening import to_payload
 from reltask.stores.postgres.maintenance import MaintenanceVerbs
@@ -142,13 +142,15 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
 
         Jobs of an earlier attempt may appear meanwhile, or end.
         """
+        verb = "enqueue_jobs" if all(values.is_plain(job) for job in jobs) else "schedule_jobs"
         columns = values.new_jobs(jobs)
-        async with self.transaction(timeout=self._longest) as resent:
-            inserted = dict(await resent.verb("enqueue_jobs", **columns))
-            if len(inserted) < len(jobs):  # neither inserted nor known: its key is taken, or it waited for a commit
-                inserted = dict(await resent.verb("enqueue_jobs", **columns)) | inserted
-            if await resent.verb("read_ended", ids=[job_id for job_id, is_new in inserted.items() if is_new]):
-                raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")
+        try:
+            async with self.transaction(timeout=self._longest) as resent:
+                inserted = dict(await resent.verb(verb, **columns))
+                if len(inserted) < len(jobs):  # neither inserted nor known: its key is taken, or it waited for a commit
+                    inserted = dict(await resent.verb(verb, **columns)) | inserted
+        except EndedBefore as error:
+            raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.") from error
         return list(inserted.items())
 
     async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:

@@ -21,7 +21,6 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
-from reltask.errors import ConflictError
 from reltask.model.durable import NewSignal, Recording
 from reltask.model.job import Completion, Hold, NewJob
 from reltask.model.lease import Term
@@ -151,7 +150,7 @@ class PostgresTransaction(Verbs):
     async def copy_jobs(self, jobs: Sequence[NewJob]) -> None:
         """Insert these jobs by COPY, whose SQL the driver writes.
 
-        ConflictError if a job is known already.
+        ConflictError if a job is known already, to the table or to the ledger.
         """
         slices = values.records(jobs, await self.read_now())
         try:
@@ -161,8 +160,6 @@ class PostgresTransaction(Verbs):
                 )
         except Exception as error:  # noqa: BLE001 - as above
             raise statement_failed(error, verb="copy_jobs", writes=False) from quotable(error)
-        if await self.verb("read_ended", ids=[job.id for job in jobs]):
-            raise ConflictError("copy_jobs: the ledger knows some of these jobs.")
 
 
 @asynccontextmanager

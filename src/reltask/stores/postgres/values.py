@@ -35,7 +35,16 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import (
+    JobEnd,
+    JobView,
+    LeaseView,
+    MetricView,
+    RunView,
+    StatusView,
+    WorkerView,
+    read_names,
+)
 
 Row = Sequence[Any]
 Columns = dict[str, object]
@@ -160,22 +169,26 @@ def _parents(given: Sequence[Parent | None]) -> Columns:
 
 
 def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
-    """The verb and its columns: a single job without a parent, the usual case, needs no arrays."""
-    if len(jobs) == 1 and jobs[0].parent is None:
+    """The statement and its columns: a single one-off, the usual case, needs no arrays.
+
+    One-offs have statements of their own, because the role for producers may write neither a
+    schedule nor a parent.
+    """
+    if not all(is_plain(job) for job in jobs):
+        return "schedule_jobs", new_jobs(jobs)
+    if len(jobs) == 1:
         return "enqueue_job", new_job(jobs[0])
     return "enqueue_jobs", new_jobs(jobs)
 
 
 def can_be_copied(jobs: Sequence[NewJob]) -> bool:
-    """Whether COPY can insert them: it cannot leave out a job whose name is taken, and knows no parents."""
-    return all(
-        job.key is None
-        and job.schedule is None
-        and job.declaration is None
-        and job.app_version is None
-        and job.parent is None
-        for job in jobs
-    )
+    """Whether COPY can insert them: it cannot leave out a job whose name is taken."""
+    return all(job.key is None and is_plain(job) for job in jobs)
+
+
+def is_plain(job: NewJob) -> bool:
+    """Whether a job has neither a parent nor any of the columns of a schedule."""
+    return job.schedule is None and job.declaration is None and job.app_version is None and job.parent is None
 
 
 def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
@@ -343,7 +356,7 @@ def job_end(row: Row) -> JobEnd:
 def worker_view(row: Row) -> WorkerView:
     """A worker's view."""
     fields = dict(zip(WorkerView.__struct_fields__, row, strict=True))
-    names = {name: msgspec.json.decode(fields[name], type=list[str]) for name in ("queues", "tasks")}
+    names = {name: read_names(fields[name]) for name in ("queues", "tasks")}
     return WorkerView(**{**fields, **names})
 
 

@@ -32,7 +32,16 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseRequest, Term
-from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import (
+    JobEnd,
+    JobView,
+    LeaseView,
+    MetricView,
+    RunView,
+    StatusView,
+    WorkerView,
+    read_names,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -319,8 +328,8 @@ def worker_view(row: sqlite3.Row) -> WorkerView:
         pid=row["pid"],
         version=row["version"],
         app_version=row["app_version"],
-        queues=msgspec.json.decode(row["queues"], type=list[str]),
-        tasks=msgspec.json.decode(row["tasks"], type=list[str]),
+        queues=read_names(row["queues"]),
+        tasks=read_names(row["tasks"]),
         concurrency=row["concurrency"],
         running=row["running"],
         started_at=moment(row["started_at"]),

@@ -5,7 +5,7 @@
 -- Parameters    :task is null for all tasks; :kept_for is an interval, younger history is never
 --               pruned; :limit. The slice has the jobs whose ids are greater than :after, up to and
 --               including :upto (see audit_slice.sql): for all, write the ids of 0s and of fs.
--- See           SQL.md: nullable now.
+-- See           SQL.md: nullable now, exact types.
 --
 -- Ordered by fence, each ledger row of a job follows from the one before: its fence is one higher,
 -- and its slot is the same if the earlier run left it open, or the next one if the earlier run
@@ -28,8 +28,8 @@ parameters as materialized (
 -- Consecutive ledger rows of a job.
 steps as (
     select job_id, task, key, fence, slot_no,
-           lag(fence) over by_fence + 1 as fence_due,
-           lag(
+           pg_catalog.lag(fence) over by_fence + 1 as fence_due,
+           pg_catalog.lag(
                case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
                     then slot_no + 1 else slot_no end
            ) over by_fence as slot_due

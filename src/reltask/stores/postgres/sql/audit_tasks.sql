@@ -12,7 +12,7 @@ by_job as (
     select job_id,
            min(task) as task,
            min(fence) as first_fence,
-           count(distinct slot_no) filter (where ends) as ended,
+           pg_catalog.count(distinct slot_no) filter (where ends) as ended,
            count(*) filter (where ends) as ends,
            count(*) filter (where outcome = 'succeeded') as succeeded,
            count(*) filter (where outcome = 'cancelled') as cancelled,
@@ -56,7 +56,7 @@ by_task as materialized (
 -- First attempts only: a retry waits on purpose.
 lateness as materialized (
     select task,
-           percentile_disc(array[0.5, 0.95, 1.0])
+           pg_catalog.percentile_disc(array[0.5, 0.95, 1.0]::double precision[])
                within group (order by extract(epoch from claimed_at - due_at)::double precision)
                as seconds
     from reltask.runs

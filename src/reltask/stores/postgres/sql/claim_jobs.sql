@@ -24,14 +24,14 @@
 with recursive
 parameters as materialized (
     select coalesce(:now::timestamptz, statement_timestamp()) as now,
-           (select min(name) from unnest(:tasks::text[]) as names (name)) as first_task
+           (select min(name) from pg_catalog.unnest(:tasks::text[]) as names (name)) as first_task
 ),
 
 lanes as (
     select kind.isolated, wanted.queue, head.task, head.priority, head.due_at,
            head.task = any (:tasks::text[]) as known
     from parameters
-    cross join unnest(:queues::text[]) as wanted (queue)
+    cross join pg_catalog.unnest(:queues::text[]) as wanted (queue)
     join (values (false), (true)) as kind (isolated) on kind.isolated <= :isolated::boolean
     cross join lateral (
         select task, priority, due_at
@@ -49,7 +49,7 @@ lanes as (
         select case when lanes.known then lanes.task
                     else (
                         select min(name)
-                        from unnest(:tasks::text[]) as names (name)
+                        from pg_catalog.unnest(:tasks::text[]) as names (name)
                         where name > lanes.task
                     ) end as task,
                case when lanes.known then lanes.priority else -1 end as priority
@@ -105,7 +105,7 @@ claimed as (
                                 else coalesce(job.lock_timeout_ms, :lock_timeout_ms::bigint) end,
         lock_expires_at = parameters.now
             + case when job.lock_timeout_ms between 1 and 3155760000000 then job.lock_timeout_ms
-                   else :lock_timeout_ms::bigint end * interval '1 millisecond',
+                   else :lock_timeout_ms::bigint end::float8 * interval '1 millisecond',
         fence = job.fence + 1,
         attempt = job.attempt + 1,
         slot_started_at = coalesce(job.slot_started_at, parameters.now),

@@ -66,4 +66,4 @@ union all
 select removed.id, removed.fence, null
 from removed
 cross join counted
-where counted.accepted < cardinality(:ids::uuid[]);
+where counted.accepted < pg_catalog.cardinality(:ids::uuid[]);

@@ -4,7 +4,7 @@
 --               job is unclaimed, or claimed by this worker under :fence.
 -- Lock order    One row.
 -- Returns       One row with the id, if the job was updated.
--- See           SQL.md: nullable now, delay in seconds.
+-- See           SQL.md: nullable now, delay in seconds, exact types.
 --
 -- A running slot is never moved, nor is a suspended one: its worker computes the next time from the
 -- schedule that it claimed, and other workers declare again when the slot has ended. The holder
@@ -29,7 +29,7 @@ from (
     select coalesce(
         :run_at::timestamptz,
         coalesce(:now::timestamptz, statement_timestamp())
-            + coalesce(extract(epoch from :delay::interval), 0) * interval '1 second'
+            + coalesce(extract(epoch from :delay::interval), 0)::float8 * interval '1 second'
     ) as next_time
 ) as slot
 where job.task = :task::text and coalesce(job.key, '') = coalesce(:key::text, '')

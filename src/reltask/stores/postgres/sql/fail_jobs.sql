@@ -72,7 +72,7 @@ marked as (
 
 kept as (
     update reltask.jobs as job
-    set not_before = parameters.now + extract(epoch from held.delay) * interval '1 second',
+    set not_before = parameters.now + extract(epoch from held.delay)::float8 * interval '1 second',
         dead_at = case when held.dead then parameters.now end,
         parent_id = case when held.dead then null else job.parent_id end,
         parent_slot = case when held.dead then null else job.parent_slot end,

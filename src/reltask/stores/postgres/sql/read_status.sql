@@ -3,7 +3,7 @@
 -- Lock order    Locks nothing.
 -- Returns       One row. unknown is a JSON object: due jobs by task name, where no live worker
 --               knows the name.
--- See           SQL.md: nullable now, materialized CTE.
+-- See           SQL.md: nullable now, materialized CTE, exact types.
 
 with
 parameters as materialized (
@@ -64,6 +64,6 @@ select parameters.now,
        (select count(*) from alive) as workers_alive,
        counts.ready, counts.suspended, counts.due, counts.running, counts.expired, counts.failing,
        counts.paused, counts.dead, counts.next_due,
-       (select coalesce(json_object_agg(task, jobs), '{}') from unknown) as unknown
+       (select coalesce(pg_catalog.json_object_agg(task, jobs), '{}') from unknown) as unknown
 from parameters
 cross join counts;

@@ -72,7 +72,7 @@ marked as (
 kept as (
     update reltask.jobs as job
     set not_before = coalesce(
-            parameters.now + extract(epoch from held.delay) * interval '1 second',
+            parameters.now + extract(epoch from held.delay)::float8 * interval '1 second',
             job.not_before
         ),
         attempt = case when held.counted then held.attempt else greatest(held.attempt - 1, 0) end,
