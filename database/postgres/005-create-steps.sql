@@ -10,6 +10,8 @@
 -- child_ends  how the children of a step ended
 -- marks       jobs that have to be looked at, because a signal came or a child ended; workers fold
 --             them
+--
+-- The bounds are those of the jobs: what a worker could not read or compute with is refused.
 
 create table if not exists reltask.steps (
     job_id      uuid        not null,
@@ -29,7 +31,20 @@ create table if not exists reltask.steps (
     wake_at     timestamptz,                            -- waiting: until when; null: no limit
     signal      text,                                   -- wait: the name of the signal
     pending     integer     not null,                   -- run: children that have not ended
-    primary key (job_id, slot_no, name)
+    primary key (job_id, slot_no, name),
+
+    constraint steps_names_fit check (
+        octet_length(name) between 1 and 2000 and octet_length(signal) between 1 and 2000
+        and octet_length(fingerprint) <= 2000
+    ),
+    constraint steps_texts_fit check (
+        pg_catalog.pg_column_size(value) <= 16000004
+        and pg_catalog.pg_column_size(error) <= 16000004
+    ),
+    constraint steps_times_in_range check (
+        least(started_at, recorded_at, wake_at) >= timestamptz '1970-01-01 00:00:00+00'
+        and greatest(started_at, recorded_at, wake_at) < timestamptz '9000-01-01 00:00:00+00'
+    )
 );
 
 -- Which steps wait for a signal: a mark finds them without reading the slot's other steps.
@@ -45,7 +60,19 @@ create table if not exists reltask.signals (
     value       json        not null,
     sent_at     timestamptz not null,
     consumed_by text,                                   -- the step; null: it waits
-    primary key (job_id, slot_no, name, id)
+    primary key (job_id, slot_no, name, id),
+
+    constraint signals_names_fit check (
+        octet_length(name) between 1 and 2000 and octet_length(id) between 1 and 2000
+    ),
+    constraint signals_names_are_printable check (
+        name || id !~ '[\u0001-\u001f\u007f-\u009f]'
+    ),
+    constraint signals_value_fits check (pg_catalog.pg_column_size(value) <= 16000004),
+    constraint signals_sent_at_in_range check (
+        sent_at >= timestamptz '1970-01-01 00:00:00+00'
+        and sent_at < timestamptz '9000-01-01 00:00:00+00'
+    )
 );
 
 -- For pruning what came after the end of its slot.
@@ -63,7 +90,16 @@ create table if not exists reltask.child_ends (
     value       json,
     error       text,
     ended_at    timestamptz not null,
-    primary key (parent_id, slot_no, step, nth)
+    primary key (parent_id, slot_no, step, nth),
+
+    constraint child_ends_texts_fit check (
+        octet_length(step) <= 2000 and pg_catalog.pg_column_size(value) <= 16000004
+        and pg_catalog.pg_column_size(error) <= 16000004
+    ),
+    constraint child_ends_ended_at_in_range check (
+        ended_at >= timestamptz '1970-01-01 00:00:00+00'
+        and ended_at < timestamptz '9000-01-01 00:00:00+00'
+    )
 );
 
 create index if not exists child_ends_ended on reltask.child_ends (ended_at);
@@ -75,7 +111,13 @@ create table if not exists reltask.marks (
     job_id      uuid        not null,
     slot_no     bigint      not null,
     name        text        not null,                   -- of the signal, or of the step
-    primary key (at, seq)
+    primary key (at, seq),
+
+    constraint marks_name_fits check (octet_length(name) between 1 and 2000),
+    constraint marks_at_in_range check (
+        at >= timestamptz '1970-01-01 00:00:00+00'
+        and at < timestamptz '9000-01-01 00:00:00+00'
+    )
 ) with (
     -- Rows live for milliseconds, and every claim looks at the first: vacuum early.
     autovacuum_vacuum_scale_factor = 0.01,

@@ -44,7 +44,19 @@ create table if not exists reltask_signals (
     value       text    not null,
     sent_at     integer not null,
     consumed_by text,                                   -- the step; null: it waits
-    unique (job_id, slot_no, name, id)
+    unique (job_id, slot_no, name, id),
+
+    constraint signals_names_fit check (
+        length(name) between 1 and 2000 and length(id) between 1 and 2000
+    ),
+    constraint signals_names_are_printable check (
+        name || id not glob
+            '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'
+    ),
+    constraint signals_value_is_json check (json_valid(value)),
+    constraint signals_sent_at_in_range check (
+        typeof(sent_at) = 'integer' and sent_at between 0 and 221845391999999999
+    )
 );
 
 create table if not exists reltask_child_ends (
@@ -68,7 +80,11 @@ create table if not exists reltask_marks (
     kind        text    not null check (kind in ('signal', 'child')),
     job_id      text    not null,
     slot_no     integer not null,
-    name        text    not null                        -- of the signal, or of the step
+    name        text    not null,                       -- of the signal, or of the step
+
+    constraint marks_at_in_range check (
+        typeof(at) = 'integer' and at between 0 and 221845391999999999
+    )
 );
 
 create index if not exists reltask_marks_in_order on reltask_marks (at, seq);

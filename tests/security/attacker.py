@@ -107,6 +107,43 @@ ROWS: dict[str, dict[str, str]] = {
         "late": "1",
         "late_most": "1",
     },
+    "steps": {
+        "job_id": "gen_random_uuid()",
+        "slot_no": "1",
+        "name": "'step'",
+        "kind": "'step'",
+        "state": "'waiting'",
+        "fingerprint": "''",
+        "attempt": "1",
+        "fence": "1",
+        "started_at": "now()",
+        "recorded_at": "now()",
+        "pending": "0",
+    },
+    "signals": {
+        "job_id": "(select id from reltask.jobs limit 1)",
+        "slot_no": "1",
+        "name": "'go'",
+        "id": "gen_random_uuid()::text",
+        "value": "'1'",
+        "sent_at": "now()",
+    },
+    "child_ends": {
+        "parent_id": "(select id from reltask.jobs limit 1)",
+        "slot_no": "1",
+        "step": "'children'",
+        "nth": "0",
+        "job_id": "gen_random_uuid()",
+        "outcome": "'succeeded'",
+        "ended_at": "now()",
+    },
+    "marks": {
+        "at": "now()",
+        "kind": "'child'",
+        "job_id": "(select id from reltask.jobs limit 1)",
+        "slot_no": "1",
+        "name": "'children'",
+    },
 }
 """A sound row of each table."""
 LOCKS = [
@@ -236,6 +273,10 @@ _KEYS = {
     "leases": "name",
     "lease_waiters": "name, holder",
     "metrics": "minute, task",
+    "steps": "job_id, slot_no, name",
+    "signals": "job_id, slot_no, name, id",
+    "child_ends": "parent_id, slot_no, step, nth",
+    "marks": "at, seq",
 }
 
 

@@ -38,7 +38,10 @@ HOSTILE = {chr(code) for code in [*CONTROLS, *BIDI, *SEPARATORS]}
 FORGED = "12:00:00 ERROR   forged"
 EVIL = f"x\n{FORGED}\r\n\x1b]52;c;cm0=\x07{''.join(sorted(HOSTILE - {chr(0)}))}y"
 """A line that looks real, the clipboard's escape sequence, and every hostile character (SQLite's text ends at NUL)."""
-TABLES = {"jobs", "runs", "workers", "leases", "lease_waiters", "metrics"}
+TABLES = {
+    *("jobs", "runs", "workers", "leases", "lease_waiters", "metrics"),
+    *("steps", "signals", "child_ends", "marks"),
+}
 LEASE = "reltask:maintenance"
 JOB = "01890000-0000-7000-8000-000000000007"
 COMMAND_LINES = [
@@ -48,6 +51,7 @@ COMMAND_LINES = [
     f"jobs run {JOB}",
     f"jobs pause {JOB}",
     f"jobs resume {JOB}",
+    f"steps forget {JOB} charge --yes",
     "runs",
     "workers",
     "leases list",
@@ -85,6 +89,13 @@ def rows(now: int) -> dict[str, dict[str, Any]]:
         "leases": {"name": LEASE, "holder": "w_1_a", "acquisition": JOB, "term": 1, "metadata": "{}"} | lease_times,
         "lease_waiters": {"name": LEASE, "holder": "w_2_b", "waiting_until": later},
         "metrics": {"minute": now, "task": "victim"} | counts,
+        "steps": {"job_id": JOB, "slot_no": 1, "name": "charge", "kind": "step", "state": "failed", "fence": 1}
+        | {"value": "1", "error": "Error: no", "fingerprint": "", "attempt": 1, "signal": "go", "pending": 0}
+        | {"started_at": now, "recorded_at": now},
+        "signals": {"job_id": JOB, "slot_no": 1, "name": "go", "id": "click", "value": "1", "sent_at": now},
+        "child_ends": {"parent_id": JOB, "slot_no": 1, "step": "labels", "nth": 0, "job_id": JOB}
+        | {"outcome": "failed", "error": "Error: no", "ended_at": now},
+        "marks": {"at": now, "kind": "signal", "job_id": JOB, "slot_no": 1, "name": "go"},
     }
 
 

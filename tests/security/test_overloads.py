@@ -66,7 +66,7 @@ async def test_no_statement_uses_an_overload(public: asyncpg.Connection, postgre
 
     The path is the default one: PgBouncer and users' own connections have it.
     """
-    for name in ("001-create-tables.sql", "004-create-leases.sql"):
+    for name in ("001-create-tables.sql", "004-create-leases.sql", "005-create-steps.sql"):
         await public.execute(SCRIPTS[name])
     clean = await asyncpg.connect(postgres_url)
     wrong = {}

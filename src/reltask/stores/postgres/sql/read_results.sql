@@ -8,7 +8,7 @@
 
 select given.id, job.schedule is not null, job.dead_at is not null, last_run.outcome,
        last_run.result, last_run.error
-from unnest(:ids::uuid[]) as given (id)
+from pg_catalog.unnest(:ids::uuid[]) as given (id)
 left join reltask.jobs as job on job.id = any (array[given.id])
 left join lateral (
     select run.outcome, run.result, run.error
