@@ -299,6 +299,30 @@ async def test_enqueue_role_sends_signals_and_may_not_read_results(url: Url) -> 
         assert [signal.id for signal in await store.list_signals(job.id)] == ["click-1"]
 
 
+async def test_enqueue_role_cannot_answer_for_a_child(url: Url, postgres_url: str) -> None:
+    """It can neither insert a job that a step waits for, nor report an end, nor leave a child's mark."""
+    owner = await asyncpg.connect(postgres_url)
+    connection = await asyncpg.connect(url("enqueue"))
+    child = """
+        insert into reltask.jobs (id, task, next_run_time, parent_id, parent_slot, parent_step, parent_nth)
+        values (gen_random_uuid(), 't', now(), gen_random_uuid(), 1, 'labels', 0)
+    """
+    end = """
+        insert into reltask.child_ends (parent_id, slot_no, step, nth, job_id, outcome, ended_at)
+        values (gen_random_uuid(), 1, 'labels', 0, gen_random_uuid(), 'succeeded', now())
+    """
+    mark = "insert into reltask.marks (at, kind, job_id, slot_no, name) values (now(), '{}', gen_random_uuid(), 1, 'x')"
+    try:
+        for statement in (child, end, mark.format("child")):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await connection.execute(statement)
+        await connection.execute(mark.format("signal"))
+        assert await owner.fetchval("select count(*) from reltask.marks") == 1
+    finally:
+        await connection.close()
+        await owner.close()
+
+
 async def test_read_role_sees_everything(url: Url) -> None:
     """All reading verbs work under reltask_read; enqueueing does not."""
     job = NewJob(id=uuid4(), task="t")
