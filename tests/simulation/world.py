@@ -404,7 +404,7 @@ class World:
     async def enqueue_one(self, task: str) -> None:
         """A client whose answer may be lost: it sends the same job, with the same id, until it gets one."""
         options = JobOptions(priority=self.rng.randrange(10), delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])))
-        call = Call(self.app.registry.get(task), "{}", options)
+        call: Call[Any] = Call(self.app.registry.get(task), "{}", options)
         job = call.job(UUID(int=self.rng.getrandbits(128), version=4))
         while True:
             try:
