@@ -298,6 +298,7 @@ def test_a_hidden_durable_call_in_a_child_process_is_refused_there() -> None:
         "attempt": 1,
         "fence": 1,
         "idempotency_key": "k",
+        "last_progress": None,
         "worker": "w",
     }
     context: Any = ChildContext(facts, lambda _: None)

@@ -118,6 +118,28 @@ def test_the_parent_goes_on_as_soon_as_the_last_child_has_ended(harness: WorkerH
     assert 30 <= harness.seconds() < 30.5
 
 
+def test_a_parent_that_wakes_for_something_else_waits_on_for_its_children(harness: WorkerHarness) -> None:
+    """One of two has ended when a signal comes: the other one is still waited for."""
+    app = harness.app()
+    label = with_label(app)
+
+    @app.task
+    async def parent(ctx: Context) -> list[Any]:
+        calls = [label.call(1), label.call(2, pause=600)]
+        return list(await asyncio.gather(ctx.wait_for("go"), ctx.run_all("labels", calls)))
+
+    async def scenario() -> None:
+        job = await parent.enqueue()
+        async with app.worker() as worker:
+            await asyncio.sleep(300)
+            await send(app, job, "go", wake=worker)
+            await app.log.wait(events.RunSucceeded, task="parent")
+        assert await result_of(app, "parent") == '[null,["L1","L2"]]'
+        assert await app.outcomes("parent") == ["suspended", "suspended", "succeeded"]
+
+    harness.run(scenario())
+
+
 def test_a_failed_child_raises_with_all_outcomes(harness: WorkerHarness) -> None:
     """One that died or was cancelled raises ChildFailed, with all results; replays raise it again."""
     app = harness.app()

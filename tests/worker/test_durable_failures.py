@@ -128,15 +128,23 @@ def test_a_caught_failure_is_recorded_before_the_function_is_suspended(harness: 
 
 
 @pytest.mark.parametrize("style", ["gather", "task group"])
+@pytest.mark.parametrize("turns", [0, 1, 2])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_failure_that_a_sibling_outlives_is_not_recorded(harness: WorkerHarness, style: str, *, first: bool) -> None:
+def test_a_failure_that_a_sibling_outlives_is_not_recorded(
+    harness: WorkerHarness, style: str, turns: int, *, first: bool
+) -> None:
     """A step that begins in another task shows nothing about the body, which may let the failure through."""
     app = harness.app()
     calls: list[Any] = []
 
     @app.task(backoff="1s")
     async def order(ctx: Context) -> int:
-        both = [ctx.step("charge", failing(calls, 1)), ctx.step("quick", lambda: 0)][:: 1 if first else -1]
+        async def quick() -> int:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            return int(await ctx.step("quick", lambda: 0))
+
+        both = [ctx.step("charge", failing(calls, 1)), quick()][:: 1 if first else -1]
         if style == "gather":
             return max(await asyncio.gather(*both))
         async with asyncio.TaskGroup() as group:

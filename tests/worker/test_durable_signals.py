@@ -112,12 +112,34 @@ def test_several_waits_at_once_and_interleaved_signals(harness: WorkerHarness) -
         async with app.worker() as worker:
             for number, name in enumerate("bac", start=1):
                 await app.log.wait(events.RunEnded, number, outcome="suspended")
+                await asyncio.sleep(100)
                 await send(app, job, name, name.upper(), wake=worker)
             await app.log.wait(events.RunSucceeded)
         assert await result_of(app) == '["A","B","C"]'
+        assert await app.outcomes() == ["suspended"] * 3 + ["succeeded"]
 
     harness.run(scenario())
     assert seen == ["b", "a", "c"]
+
+
+def test_one_signal_is_received_by_one_of_two_waits(harness: WorkerHarness) -> None:
+    """Two waits for one name at once: the first call gets the first signal."""
+    app = harness.app()
+
+    @app.task
+    async def order(ctx: Context) -> list[Any]:
+        return list(await asyncio.gather(ctx.wait_for("go", name="first"), ctx.wait_for("go", name="second")))
+
+    async def scenario() -> None:
+        job = await order.enqueue()
+        await send(app, job, "go", 1, id="a")
+        async with app.worker() as worker:
+            await app.log.wait(events.RunEnded, outcome="suspended")
+            await send(app, job, "go", 2, id="b", wake=worker)
+            await app.log.wait(events.RunSucceeded)
+        assert await result_of(app) == "[1,2]"
+
+    harness.run(scenario())
 
 
 @pytest.mark.parametrize("folded", [True, False])

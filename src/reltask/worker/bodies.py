@@ -96,6 +96,8 @@ class AsyncBody:
             ended(None, error)
         else:
             ended(result, None)
+        finally:
+            in_task.set(None)  # the run keeps its task, and the task these variables: no cycle may remain
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._task.cancel)
