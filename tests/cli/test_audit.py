@@ -51,6 +51,22 @@ def test_a_violation_has_an_exit_status(worked: Project) -> None:
     assert worked.run("audit", worked.app, "--task", "hello").code == 0
 
 
+def test_durable_functions_are_audited(worked: Project) -> None:
+    """A suspended job that nothing will wake is a violation; the finding names step and slot."""
+    damage("update reltask_jobs set suspended = 1, not_before = 8e15 where task = 'tick'")
+    damage(
+        "insert into reltask_steps (job_id, slot_no, name, kind, state, fingerprint, attempt, fence, started_at,"
+        " recorded_at, pending) select id, slot_no + 1, 'charge', 'step', 'done', '', 1, 1, 0, 0, 0 from reltask_jobs"
+        " where task = 'tick'"
+    )
+    result = worked.run("audit", worked.app)
+    assert result.code == 1
+    assert "  violation[never-wakes] suspended in slot 2, and nothing is left that would wake it" in result.out
+    assert "  violation[step-stray] step 'charge' recorded after the end of slot 3, or slot 3 never existed" in result.out
+    found = worked.run("audit", worked.app, "--json").json["breaks"]
+    assert [(one["kind"], one["name"]) for one in found] == [("never-wakes", None), ("step-stray", "charge")]
+
+
 def test_the_audit_has_json(worked: Project) -> None:
     """The same as JSON, with the same exit status."""
     sound = worked.run("audit", "--database", "sqlite:///jobs.db", "--json").json
@@ -99,15 +115,16 @@ def test_pruned_history_is_reported_and_no_violation(worked: Project) -> None:
 
 
 def test_the_queries_are_printed_for_a_dba(project: Project) -> None:
-    """All four, in the database's own SQL, without a connection."""
+    """All five, in the database's own SQL, without a connection."""
     result = project.run("audit", "--database", "postgresql://nowhere/x", "--sql")
     assert result.code == 0
-    for verb in ("audit_tasks", "audit_slots", "audit_waiting", "audit_losses"):
+    for verb in ("audit_tasks", "audit_slots", "audit_durable", "audit_waiting", "audit_losses"):
         assert f"-- {verb}\n" in result.out
     assert "reltask.runs" in result.out
     assert set(project.run("audit", "--database", "postgresql://nowhere/x", "--sql", "--json").json) == {
         "audit_tasks",
         "audit_slots",
+        "audit_durable",
         "audit_waiting",
         "audit_losses",
     }

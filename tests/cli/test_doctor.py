@@ -160,6 +160,10 @@ def test_what_a_role_may_do(doctor: Examined, postgres_server: PostgresServer, p
     assert said("enqueue") == ["ok", "note"]
     assert said("read") == ["ok", "note"]
     assert said("nobody") == ["problem"]  # it cannot even see that there are tables
+    for table in ("steps", "signals", "child_ends", "marks"):
+        postgres_server.execute(f"revoke update on reltask.{table} from reltask_run", database=name)
+        assert said("run") == ["ok", "note"], table
+        postgres_server.execute(f"grant update on reltask.{table} to reltask_run", database=name)
 
 
 # SQL Server

@@ -164,6 +164,7 @@ async def read(store: Store, job: NewJob) -> None:
     assert [count.jobs for count in await store.audit_tasks()] == [1]
     assert await store.audit_slice(after=BEFORE_ALL, rows=10) is None
     assert await store.audit_slots(kept_for=timedelta(hours=1)) == []
+    assert await store.audit_durable(kept_for=timedelta(hours=1)) == []
     assert await store.audit_waiting(lock_timeout=timedelta(minutes=2)) == []
     assert await store.audit_losses() == []
     assert await store.list_leases() == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -117,10 +117,31 @@ async def test_a_job_with_a_mark_is_going_to_be_looked_at(harness: StoreHarness)
     assert await findings(harness) == []
 
 
-async def test_records_of_a_pruned_slot_are_no_violation(harness: StoreHarness) -> None:
+async def test_a_signal_may_be_waited_for_again(harness: StoreHarness) -> None:
+    """The one that was consumed wakes nothing any more."""
+    claim = await answered(harness)
+    await harness.store.fold_marks()
+    assert await harness.record(claim, waiting("approval#2"))
+    assert await harness.suspend(claim, seen=1)
+    assert await findings(harness) == []
+
+
+async def test_children_of_an_ended_slot_are_no_violation(harness: StoreHarness) -> None:
+    """They are to be cancelled, and nobody counts them."""
+    claim = await harness.claimed(recurring())
+    await harness.add(child(claim, 0))
+    assert await harness.record(claim, step("labels", kind=StepKind.RUN, state=StepState.WAITING, pending=1))
+    assert await harness.complete(claim, next_run_time=START + DAY)
+    assert await findings(harness) == []
+    assert await harness.store.cancel_children() == 1
+    assert await findings(harness) == []
+
+
+@pytest.mark.parametrize("next_run_time", [None, START + DAY])
+async def test_records_of_a_pruned_slot_are_no_violation(harness: StoreHarness, next_run_time: datetime | None) -> None:
     """The ledger row of their slot's end is gone, and so may be a part of them."""
     claim = await answered(harness)
-    assert await harness.complete(claim)
+    assert await harness.complete(claim, next_run_time=next_run_time)
     harness.now.value += KEPT_FOR
     await damage(harness, "delete from @runs")
     await damage(harness, "update @signals set consumed_by = 'gone'")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from reltask.model.durable import StepKind
+import pytest
+
+from reltask.model.audit import KEPT_FOR
+from reltask.model.durable import StepKind, StepState
 from reltask.model.job import Claim
 from tests.store.store_harness import START, StoreHarness, child, new_job, recurring, step, waiting
 
@@ -114,6 +117,49 @@ async def test_the_ends_of_its_children_are_forgotten(harness: StoreHarness) -> 
     await harness.add(child(again, 0))
     await harness.complete(await harness.claim_child(), result="2")
     assert [end.value for end in (await harness.waits(claim)).ends] == ["2"]
+
+
+async def test_ends_that_are_not_folded_yet_are_forgotten_too(harness: StoreHarness) -> None:
+    """The mark of an old child is not counted for the new one."""
+    claim = await harness.parent(1)
+    await harness.complete(await harness.claim_child())
+    assert await harness.store.forget_steps(claim.job_id, "labels") == 1
+    again = await harness.claim_one()
+    await harness.add(child(again, 0))
+    await harness.record(again, step("labels", kind=StepKind.RUN, state=StepState.WAITING, pending=1))
+    await harness.store.fold_marks()
+    assert (await harness.steps(claim.job_id))["labels"].pending == 1
+    assert await harness.store.audit_durable(kept_for=KEPT_FOR) == []
+
+
+async def test_marks_of_other_steps_stay(harness: StoreHarness) -> None:
+    """Another step's child has ended, and a signal has come: both are still to be folded."""
+    claim = await harness.claimed()
+    await harness.add(child(claim, 0))
+    await harness.record(claim, step("a"), step("labels", kind=StepKind.RUN, state=StepState.WAITING, pending=1))
+    await harness.suspend(claim)
+    await harness.complete(await harness.claim_child())
+    await harness.send(claim.job_id, name="a")
+    assert await harness.store.forget_steps(claim.job_id, "a") == 1
+    assert await harness.store.fold_marks() == 2
+    assert (await harness.steps(claim.job_id))["labels"].pending == 0
+
+
+@pytest.mark.parametrize("and_after", [False, True])
+async def test_a_step_with_living_children_is_not_forgotten(harness: StoreHarness, and_after: bool) -> None:
+    """The end of an old child would take the place of a new one's, and the parent would never wake."""
+    claim = await harness.claimed()
+    await harness.add(*[child(claim, nth) for nth in range(2)])
+    labels = step("labels", kind=StepKind.RUN, state=StepState.WAITING, pending=2, started_at=START + SECOND)
+    await harness.record(claim, step("a"), labels)
+    await harness.suspend(claim)
+    await harness.complete(await harness.claim_child())
+    before = await harness.snapshot()
+    assert await harness.store.forget_steps(claim.job_id, "a" if and_after else "labels", and_after=and_after) == 0
+    assert await harness.snapshot() == before
+    assert await harness.store.forget_steps(claim.job_id, "a") == 1
+    await harness.complete(await harness.claim_child())
+    assert await harness.store.forget_steps(claim.job_id, "labels") == 1
 
 
 async def test_a_dead_job_may_forget(harness: StoreHarness) -> None:

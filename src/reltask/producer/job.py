@@ -249,7 +249,8 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
     def forget(self, step: str, *, and_after: bool = False) -> Coroutine[Any, Any, int]:
         """Remove the record of a step, so that it runs again; with `and_after` also of those begun after it.
 
-        Only while the job is not running. Returns how many were removed; 0: there is no such step, or it runs.
+        Only while the job is not running, and no child of these steps is left. Returns how many were removed; 0: there
+        is no such step, or the job runs.
         """
         return self._access.client.run(lambda store: self._forget(store, step, and_after), name="forget")
 
@@ -368,9 +369,15 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
         return apply
 
     async def _forget(self, store: Store, step: str, and_after: bool) -> int:
-        forgotten = await store.forget_steps(await self._found(store), step, and_after=and_after)
+        job_id = await self._found(store)
+        forgotten = await store.forget_steps(job_id, step, and_after=and_after)
         if forgotten:
             await self._access.sender.signal(store)
+        elif any(child.task is not None for child in await store.list_children(job_id)):
+            raise UsageError(
+                f"No step of job {job_id} was removed: some of its children have not ended, and are still counted.",
+                remedy=f"See: reltask jobs show {job_id}. Wait for them, or pause the job and discard them first.",
+            )
         return forgotten
 
 

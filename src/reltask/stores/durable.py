@@ -84,6 +84,7 @@ class DurableStore(Protocol):
         """Remove a step's record of the current slot of an unclaimed job, so that it runs again; return how many.
 
         With `and_after` also those that were started after it. The job becomes due now if it was suspended.
+        0 also while children of these steps live: their ends would be taken for those of the new children.
         """
         ...
 

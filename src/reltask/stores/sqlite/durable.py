@@ -85,7 +85,7 @@ class DurableVerbs(ABC):
 
     async def forget_steps(self, job_id: UUID, name: str, *, and_after: bool = False) -> int:
         removed = await self._write("forget_steps", job_id=str(job_id), step=name, and_after=int(and_after))
-        return len(removed[-1])
+        return len(removed[0])
 
     async def list_signals(self, job_id: UUID) -> list[SignalView]:
         (rows,) = await self._read("list_signals", job_id=str(job_id))

@@ -34,7 +34,7 @@ DECLARE @kept_since datetime2(6) =
 BEGIN TRY
     WITH
     job AS (
-        SELECT Id, JobName, JobKey, SlotNo, Fence, Steps, Suspended, LockedBy, DueAt
+        SELECT Id, JobName, JobKey, SlotNo, Fence, Steps, Suspended, DueAt
         FROM reltask.Jobs
         WHERE Id > @after AND Id <= @upto
     ),
@@ -143,14 +143,11 @@ BEGIN TRY
           )
           AND (
               step.Kind <> N'run'
-              OR (
-                  step.Pending > 0
-                  AND EXISTS (
-                      SELECT 1
-                      FROM reltask.Jobs AS child
-                      WHERE child.ParentId IS NOT NULL AND child.ParentId = step.JobId
-                        AND child.ParentSlot = step.SlotNo AND child.ParentStep = step.Name
-                  )
+              OR EXISTS (
+                  SELECT 1
+                  FROM reltask.Jobs AS child
+                  WHERE child.ParentId IS NOT NULL AND child.ParentId = step.JobId
+                    AND child.ParentSlot = step.SlotNo AND child.ParentStep = step.Name
               )
           )
     ),
@@ -158,7 +155,7 @@ BEGIN TRY
     asleep AS (
         SELECT job.Id AS JobId, job.SlotNo
         FROM job
-        WHERE job.Suspended = 1 AND job.LockedBy IS NULL AND job.DueAt > @now
+        WHERE job.Suspended = 1 AND job.DueAt > @now
           AND NOT EXISTS (SELECT 1 FROM mark WHERE mark.JobId = job.Id)
           AND NOT EXISTS (
               SELECT 1

@@ -99,11 +99,21 @@ BEGIN TRY
            HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'UPDATE')
                & HAS_PERMS_BY_NAME(N'reltask.Runs', N'OBJECT', N'INSERT')
                & HAS_PERMS_BY_NAME(N'reltask.Workers', N'OBJECT', N'UPDATE')
-               & HAS_PERMS_BY_NAME(N'reltask.Leases', N'OBJECT', N'UPDATE') AS may_run,
+               & HAS_PERMS_BY_NAME(N'reltask.Leases', N'OBJECT', N'UPDATE')
+               & HAS_PERMS_BY_NAME(N'reltask.Steps', N'OBJECT', N'UPDATE')
+               & HAS_PERMS_BY_NAME(N'reltask.Signals', N'OBJECT', N'UPDATE')
+               & HAS_PERMS_BY_NAME(N'reltask.ChildEnds', N'OBJECT', N'INSERT')
+               & HAS_PERMS_BY_NAME(N'reltask.Marks', N'OBJECT', N'DELETE') AS may_run,
            HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'UPDATE') AS may_operate,
-           HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'INSERT') AS may_enqueue,
+           HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'INSERT')
+               & HAS_PERMS_BY_NAME(N'reltask.Signals', N'OBJECT', N'INSERT')
+               & HAS_PERMS_BY_NAME(N'reltask.Marks', N'OBJECT', N'INSERT') AS may_enqueue,
            HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'SELECT')
-               & HAS_PERMS_BY_NAME(N'reltask.Runs', N'OBJECT', N'SELECT') AS may_read,
+               & HAS_PERMS_BY_NAME(N'reltask.Runs', N'OBJECT', N'SELECT')
+               & HAS_PERMS_BY_NAME(N'reltask.Steps', N'OBJECT', N'SELECT')
+               & HAS_PERMS_BY_NAME(N'reltask.Signals', N'OBJECT', N'SELECT')
+               & HAS_PERMS_BY_NAME(N'reltask.ChildEnds', N'OBJECT', N'SELECT')
+               & HAS_PERMS_BY_NAME(N'reltask.Marks', N'OBJECT', N'SELECT') AS may_read,
            @sessions AS connections,
            NULLIF(@@MAX_CONNECTIONS, 0) AS connection_limit,
            @seconds AS oldest_transaction,

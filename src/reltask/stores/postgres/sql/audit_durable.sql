@@ -119,7 +119,7 @@ hopeful as (
       )
       and (
           step.kind <> 'run'
-          or step.pending > 0 and exists (
+          or exists (
               select from reltask.jobs as child
               where child.parent_id = step.job_id and child.parent_slot = step.slot_no
                 and child.parent_step = step.name
@@ -132,7 +132,7 @@ asleep as (
     from reltask.jobs as job
     cross join parameters
     where job.id > :after::uuid and job.id <= :upto::uuid
-      and job.suspended and job.locked_by is null and job.due_at > parameters.now
+      and job.suspended and job.due_at > parameters.now
       and not exists (select from mark where mark.job_id = job.id)
       and not exists (
           select from hopeful

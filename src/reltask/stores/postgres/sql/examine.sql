@@ -55,7 +55,7 @@ select coalesce(:now::timestamptz, clock_timestamp()) as now,
        (
            select bool_and(visible and has_any_column_privilege(id, 'insert'))
            from allowed
-           where name = 'jobs'
+           where name in ('jobs', 'signals', 'marks')
        ) as may_enqueue,
        (select bool_and(visible and has_table_privilege(id, 'select')) from allowed) as may_read,
        (select count(*) from pg_stat_activity where backend_type = 'client backend') as connections,

@@ -1,13 +1,18 @@
 -- Purpose       Remove a step's record, so that the function runs it again; with :and_after also
 --               those that were started after it.
--- Precondition  The job is unclaimed, and was not claimed since this statement's snapshot: a run in
---               between may have recorded steps that the snapshot does not have.
+-- Precondition  The job is unclaimed, and was so in this statement's snapshot under the same fence:
+--               a run in between may have recorded steps that the snapshot does not have. No child
+--               of the steps lives.
 -- Lock order    The row of the job. Waits for it, then checks it again.
 -- Returns       One row: the number of removed steps.
 -- See           SQL.md: nullable now, materialized CTE, fence.
 --
--- Signals that the steps consumed wait again, and the ends of their children are forgotten. A
--- suspended job becomes due: what it waits for may be another thing now.
+-- Signals that the steps consumed wait again, and the ends of their children are forgotten, with
+-- the marks that they have left. A suspended job becomes due: what it waits for may be another
+-- thing now.
+--
+-- While a child lives, nothing is removed: its end would take the place of the new child's, which
+-- would then not be counted.
 
 with
 parameters as materialized (
@@ -23,21 +28,33 @@ unclaimed as materialized (
         where id = seen.id and fence = seen.fence and locked_by is null
         for update
     ) as job
-    where seen.id = :id::uuid
+    where seen.id = :id::uuid and seen.locked_by is null
+),
+
+named as materialized (
+    select step.job_id, step.slot_no, step.name
+    from unclaimed
+    join reltask.steps as step
+        on step.job_id = unclaimed.id and step.slot_no = unclaimed.slot_no
+    where step.name = :name::text
+       or :and_after::boolean and step.started_at > (
+           select first.started_at
+           from reltask.steps as first
+           where first.job_id = unclaimed.id and first.slot_no = unclaimed.slot_no
+             and first.name = :name::text
+       )
 ),
 
 removed as (
     delete from reltask.steps as step
-    using unclaimed
-    where step.job_id = unclaimed.id and step.slot_no = unclaimed.slot_no
-      and (
-          step.name = :name::text
-          or :and_after::boolean and step.started_at > (
-              select named.started_at
-              from reltask.steps as named
-              where named.job_id = unclaimed.id and named.slot_no = unclaimed.slot_no
-                and named.name = :name::text
-          )
+    using named
+    where step.job_id = named.job_id and step.slot_no = named.slot_no and step.name = named.name
+      and not exists (
+          select
+          from named as parent
+          join reltask.jobs as child
+              on child.parent_id = parent.job_id and child.parent_slot = parent.slot_no
+              and child.parent_step = parent.name
       )
     returning step.job_id, step.slot_no, step.name
 ),
@@ -55,6 +72,13 @@ forgotten as (
     using removed
     where child.parent_id = removed.job_id and child.slot_no = removed.slot_no
       and child.step = removed.name
+),
+
+unmarked as (
+    delete from reltask.marks as mark
+    using removed
+    where mark.kind = 'child' and mark.job_id = removed.job_id
+      and mark.slot_no = removed.slot_no and mark.name = removed.name
 ),
 
 woken as (

@@ -104,7 +104,7 @@ hopeful as materialized (
       )
       and (
           step.kind <> 'run'
-          or step.pending > 0 and exists (
+          or exists (
               select 1
               from reltask_jobs as child
               where child.parent_id = step.job_id and child.parent_slot = step.slot_no
@@ -117,7 +117,7 @@ asleep as (
     select job.id as job_id, job.slot_no
     from reltask_jobs as job
     where job.id > :after and job.id <= :upto
-      and job.suspended and job.locked_by is null and job.due_at > :now
+      and job.suspended and job.due_at > :now
       and job.id not in (select job_id from reltask_marks)
       and (job.id, job.slot_no) not in (select job_id, slot_no from hopeful)
 ),
