@@ -306,7 +306,7 @@ def test_migrate_a_file(project: Project) -> None:
     assert project.run("migrate", *url, "--check").code == 1
     assert not (project.folder / "new.db").exists()
     done = project.run("migrate", *url, "--json").json["done"]
-    assert done == ["001-create-tables.sql", "004-create-leases.sql"]
+    assert done == ["001-create-tables.sql", "004-create-leases.sql", "005-create-steps.sql"]
     assert project.run("migrate", *url, "--check").code == 0
     assert "up to date" in project.run("migrate", *url).out
 
