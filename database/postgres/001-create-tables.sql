@@ -129,8 +129,9 @@ create index if not exists jobs_claimable
 create index if not exists jobs_expiring on reltask.jobs (lock_expires_at)
     where locked_by is not null;
 
--- The children of a job.
-create index if not exists jobs_children on reltask.jobs (parent_id) where parent_id is not null;
+-- The children of a job, by its slots.
+create index if not exists jobs_children on reltask.jobs (parent_id, parent_slot)
+    where parent_id is not null;
 
 -- For lists of dead jobs.
 create index if not exists jobs_dead on reltask.jobs (dead_at) where dead_at is not null;

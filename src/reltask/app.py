@@ -50,7 +50,7 @@ from reltask.producer.schedules import Schedules
 from reltask.producer.sending import Sender
 from reltask.producer.task import Task
 from reltask.service import LoopHost, ThreadHost
-from reltask.stores.choose import make_store
+from reltask.stores.choose import check_token_host, make_store
 from reltask.stores.store import Store
 from reltask.worker.child import ProcessContext
 from reltask.worker.context import Context, SyncContext
@@ -139,9 +139,8 @@ class App(Operations, LeaseMethods):
         )
         self._sender = Sender(self._client, borrow=lambda connection: self._make_store().borrow(connection))
         self._results = Results(self._client)
-        self._enqueuer = Enqueuer(
-            Access(self._sender, self._results, lambda: self.settings.limits.arguments), rng=self._rng
-        )
+        access = Access(self._sender, self._results, lambda: self.settings.limits.arguments)
+        self._enqueuer = Enqueuer(access, rng=self._rng)
         self._schedules = Schedules(self._enqueuer)
         self._emit_soon = self.emit if inline else self._publisher.emit_soon
         self._lease_client = self._client if inline else Client(self._make_lease_store, thread="reltask-leases")
@@ -191,6 +190,7 @@ class App(Operations, LeaseMethods):
         emit: events.Subscriber | None = None,
         command_timeout: timedelta | None = None,
     ) -> Store:
+        check_token_host(self.loaded, self.credential)
         emit, settings = emit or self.emit, self.settings.database
         return make_store(
             self.url,

@@ -193,9 +193,13 @@ def test_a_job_is_paused_resumed_run_and_discarded(worked: Project) -> None:
         assert worked.run("jobs", action, job["id"], "--app", worked.app).code == 0
         assert worked.run("jobs", "show", job["id"], "--app", worked.app, "--json").json["state"] == state
     assert worked.run("jobs", "discard", job["id"], "--app", worked.app).code == 0
-    gone = worked.run("jobs", "show", job["id"], "--app", worked.app)
+    assert worked.run("jobs", "show", job["id"], "--app", worked.app, "--json").json["state"] == "gone"
+    gone = worked.run("jobs", "run", job["id"], "--app", worked.app)
     assert gone.code == 1
     assert gone.err.startswith("error[unknown-job]")
+    unknown = worked.run("jobs", "show", MISSING, "--app", worked.app)
+    assert unknown.code == 1
+    assert unknown.err.startswith("error[unknown-job]")
 
 
 def test_a_paused_job_that_is_due_is_still_paused(worked: Project) -> None:

@@ -53,6 +53,10 @@ class Snapshot(NamedTuple):
     """What tasks wrote in their own transactions, into a table without any unique constraint."""
     leases: list[Row]
     metrics: list[Row]
+    steps: list[Row] = []  # noqa: RUF012 - a driver without these tables has no rows of them
+    signals: list[Row] = []  # noqa: RUF012
+    child_ends: list[Row] = []  # noqa: RUF012
+    marks: list[Row] = []  # noqa: RUF012
 
 
 class Session(Protocol):

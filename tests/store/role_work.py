@@ -115,6 +115,7 @@ async def read(store: Store, job: NewJob) -> None:
     assert await store.read_job(job.id) is not None
     assert len(await store.list_jobs()) == 1
     assert await store.list_runs() == []
+    assert await store.read_results([job.id]) == []
     assert await store.list_workers() == []
     assert (await store.read_status()).due == 1
     assert [count.jobs for count in await store.audit_tasks()] == [1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from uuid import uuid4
@@ -9,6 +10,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from reltask import AccessRefused, App
 from reltask.model.job import NewJob
 from reltask.stores.migration import schema_scripts
 from reltask.stores.postgres.schema import migrate_postgres, pending_postgres
@@ -180,6 +182,25 @@ async def test_enqueue_role_adds_jobs_and_recognises_a_repeated_one(url: Url) ->
     assert role_work.MANY >= WORTH_COPYING
     async with role_work.opened(PostgresStore(url("enqueue"))) as store:
         await role_work.enqueue(store)
+
+
+async def test_enqueue_role_sends_signals_and_may_not_read_results(url: Url) -> None:
+    """A web application's login may signal its jobs; for a result the error names the role that it lacks."""
+    app = App(url("enqueue"))
+
+    @app.task
+    async def answer() -> int:
+        return 42
+
+    async with app.producer():
+        job = await answer.using(key="only").enqueue()
+        await job.signal("decision", {"ok": True}, id="click-1")
+        await answer.job(key="only").signal("decision", {"ok": True}, id="click-1")
+        with pytest.raises(AccessRefused, match=r"This login may not read results.*reltask_read"):
+            await job.result(timeout="20s")
+    await asyncio.to_thread(app.close)
+    async with role_work.opened(PostgresStore(url("read"))) as store:
+        assert [signal.id for signal in await store.list_signals(job.id)] == ["click-1"]
 
 
 async def test_read_role_sees_everything(url: Url) -> None:

@@ -56,6 +56,7 @@ PUBLIC = [
     "Snooze",
     "State",
     "StatusView",
+    "Step",
     "StepFailed",
     "StepKind",
     "StepState",
@@ -74,6 +75,7 @@ PUBLIC = [
     "WaitTimeout",
     "WorkerView",
     "__version__",
+    "current_step",
 ]
 """The documented list. To add or remove a name is a decision, and changes this list."""
 

@@ -12,9 +12,10 @@ import msgspec
 
 from reltask.app import App
 from reltask.cli.errors import report
-from reltask.cli.jobs import find_job, paused_note, print_job
+from reltask.cli.job import print_job
+from reltask.cli.jobs import find_job, paused_note
 from reltask.cli.runner import EXIT_OK
-from reltask.cli.show import first_line, print_json, print_table
+from reltask.cli.show import first_line, print_json, print_line, print_lines, print_table
 from reltask.cli.target import COUNT, with_app_argument, with_app_option
 from reltask.errors import UnknownJob, UsageError
 from reltask.model.job import Outcome, State
@@ -51,11 +52,12 @@ def list_(app: App, *, task: str | None, limit: int, as_json: bool) -> None:
 @click.argument("job_id", type=click.UUID, metavar="ID")
 def show(app: App, *, job_id: UUID, as_json: bool) -> None:
     """Show a dead letter with the traceback of its last failure."""
-    job = _dead(app, job_id)
-    print_job(job, app.runs_sync(job_id=job_id, limit=5), as_json=as_json)
+    _dead(app, job_id)
+    print_job(app.job(job_id), as_json=as_json)
     failure = _last_failure(app, job_id)
     if failure is not None and failure.error and not as_json:
-        click.echo(f"\n{failure.error.rstrip()}")
+        print_line()
+        print_lines(failure.error.rstrip())
 
 
 _IDS = click.argument("job_ids", type=click.UUID, nargs=-1, metavar="ID...")
@@ -113,11 +115,11 @@ def _change(
             done = result_of(app, job_id)
             results.append({"id": job_id, "done": done})
             if not as_json:
-                click.echo(f"{job_id} {done}")
+                print_line(f"{job_id} {done}")
     if as_json:
         print_json(results)
     elif not results:
-        click.echo("There are no dead letters.")
+        print_line("There are no dead letters.")
     return code
 
 

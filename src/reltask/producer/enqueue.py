@@ -202,7 +202,7 @@ class Enqueuer:
                 job.key,
                 call.task,
                 created=job.id in created,
-                joined=joined and job.id in created,
+                _joined=joined and job.id in created,
             )
             for call, job in pairs
         ]

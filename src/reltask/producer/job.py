@@ -25,7 +25,7 @@ from reltask.model.duration import Duration, format_duration, parse_duration
 from reltask.model.job import Outcome
 from reltask.model.task import TaskDefinition
 from reltask.model.views import JobEnd, JobView, RunView
-from reltask.producer.client import Client, Operation, refuse_no_loop, refuse_open_transaction, refuse_running_loop
+from reltask.producer.client import Client, Operation, refuse_no_loop, refuse_running_loop
 from reltask.producer.result import Results, in_task
 from reltask.producer.sending import Place, Sender, owners_of
 from reltask.producer.signal import Signal, check_name, signal_of
@@ -75,7 +75,7 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
     _definition: TaskDefinition | None = None
     created: bool = True
     """False: this call has not created the job, because it was there already or was only looked up."""
-    joined: bool = False
+    _joined: bool = False
     """Whether it was enqueued in an open transaction: it exists once that is committed."""
 
     def __repr__(self) -> str:
@@ -311,7 +311,7 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
             raise UsageError(f"{job} recurs, so it has no result of its own.", remedy="Its runs have: job.runs().")
         if end.dead:
             raise JobFailed(f"{job} is dead. {(end.error or '').strip()}", remedy="")
-        if end.outcome is None and self.joined:
+        if end.outcome is None and self._joined:
             raise UsageError(
                 f"{job} was enqueued in a transaction that is not committed, or was rolled back.",
                 remedy="Wait for its result after the commit.",
@@ -362,6 +362,8 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
                 )
             if change in MAKE_DUE:
                 await self._access.sender.signal(store)
+            if change == "discard":
+                self._access.results.look([job_id])
 
         return apply
 
@@ -379,13 +381,12 @@ async def _send_in(place: Store | Transaction | TaskTransaction, signals: list[N
 
 
 def _prepared(name: str, timeout: Duration | None) -> timedelta | None:
-    """The time limit of a wait that may begin: not in a task, whose place it would keep, nor in a transaction."""
+    """The time limit of a wait that may begin: not in a task, whose place it would keep."""
     if in_task.get():
         raise UsageError(
             f"{name}() inside a task would keep its place while it waits, and all places may wait for each other.",
             remedy="Use ctx.run, which suspends the task, or let the other task go on.",
         )
-    refuse_open_transaction(name)
     try:
         return None if timeout is None else parse_duration(timeout, name="timeout")
     except ValueError as error:

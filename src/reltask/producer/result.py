@@ -79,15 +79,18 @@ class Results:
 
     def wait(self, job_id: UUID) -> Future[JobEnd]:
         """A future for the end of this job; cancel it to stop waiting."""
-        waiter = Waiter(job_id)
+        waiter, started = Waiter(job_id), None
         with self._lock:
             if self._poller is not None and self._poller.pid != os.getpid():  # a forked child has no poller
                 self._poller, self._waiters = None, []
-            self._waiters.append(waiter)
             if self._poller is None:
-                self._poller = Poller(self)
-                self._client.start(self._poller.run).add_done_callback(self._poller.ended)
-        self._poller_looks()
+                self._poller = started = Poller(self)
+            poller = self._poller
+            self._waiters.append(waiter)
+        if started is None:
+            poller.wake()
+        else:
+            self._client.start(started.run).add_done_callback(started.ended)
         return waiter.future
 
     def look(self, job_ids: Collection[UUID]) -> None:
@@ -96,34 +99,35 @@ class Results:
             for waiter in self._waiters:
                 if waiter.job_id in job_ids:
                     waiter.due = 0.0
-        self._poller_looks()
+            poller = self._poller
+        if poller is not None:
+            poller.wake()
 
     def close(self) -> None:
         """Nothing is waited for any more: the app is being closed."""
-        for waiter in self.taken():
-            waiter.end(UsageError("The app was closed while the result was waited for."))
-        self._poller_looks()
+        poller = self._poller
+        if poller is not None:
+            for waiter in self.leave(poller):
+                waiter.end(UsageError("The app was closed while the result was waited for."))
+            poller.wake()
 
     def waiting(self, poller: Poller) -> list[Waiter]:
         """Those who still wait; if there are none, this poller is over, and the next waiter starts another."""
         with self._lock:
+            if self._poller is not poller:
+                return []
             self._waiters = [waiter for waiter in self._waiters if not waiter.future.done()]
-            if not self._waiters and self._poller is poller:
+            if not self._waiters:
                 self._poller = None
             return list(self._waiters)
 
-    def taken(self, poller: Poller | None = None) -> list[Waiter]:
-        """Everybody who waits, from now on no longer; with `poller`, only if they wait for this one."""
+    def leave(self, poller: Poller) -> list[Waiter]:
+        """This poller is over; those who still waited for it."""
         with self._lock:
-            if poller is not None and self._poller is not poller:
+            if self._poller is not poller:
                 return []
-            waiters, self._waiters, self._poller = self._waiters, [], None
-            return waiters
-
-    def _poller_looks(self) -> None:
-        poller = self._poller
-        if poller is not None:
-            poller.wake()
+            left, self._waiters, self._poller = self._waiters, [], None
+            return left
 
 
 class Poller:
@@ -161,7 +165,7 @@ class Poller:
             error: BaseException = UsageError("The app was closed while the result was waited for.")
         else:
             error = future.exception() or UsageError("The result is no longer waited for.")
-        for waiter in self._results.taken(self):
+        for waiter in self._results.leave(self):
             waiter.end(error)
 
     async def _look(self, store: Store, waiters: list[Waiter]) -> None:

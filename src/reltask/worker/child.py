@@ -1,4 +1,4 @@
-"""What runs inside the child process of `process.py`: `python -m reltask.worker.child`."""
+"""What runs inside the child process of `process.py`."""
 
 from __future__ import annotations
 
@@ -184,7 +184,3 @@ def _import(order: Order) -> Any:
     sys.modules["__reltask_main__"] = module
     spec.loader.exec_module(module)
     return module
-
-
-if __name__ == "__main__":
-    main()

@@ -24,7 +24,7 @@ from reltask.cli.demo.processes import WorkerProcesses
 from reltask.cli.demo.scenario import LONGEST, Scenario
 from reltask.cli.demo.view import open_view, summary_lines
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
-from reltask.cli.show import print_json
+from reltask.cli.show import print_json, print_line
 
 
 @click.command(name="demo")
@@ -45,7 +45,7 @@ def command(*, what: str, seconds: float, as_json: bool) -> int:
     folder = Path(tempfile.mkdtemp(prefix="reltask-demo-"))
     summary: Summary | DurableSummary
     if what == "durable":
-        summary = play(folder, (lambda _: None) if as_json else click.echo)
+        summary = play(folder, (lambda _: None) if as_json else print_line)
         words = list(lines(summary))
     else:
         summary = _run(folder, seconds)
@@ -53,11 +53,12 @@ def command(*, what: str, seconds: float, as_json: bool) -> int:
     if as_json:
         print_json({**msgspec.structs.asdict(summary), "ok": summary.is_good})
     else:
-        click.echo("\n".join(words))
+        for line in words:
+            print_line(line)
     if summary.is_good:
         shutil.rmtree(folder, ignore_errors=True)
         return EXIT_OK
-    click.echo(f"See the database and the workers' logs in {folder}", err=True)
+    print_line(f"See the database and the workers' logs in {folder}", err=True)
     return EXIT_ERROR
 
 

@@ -52,9 +52,7 @@ class DurableVerbs(ABC):
         self, verb: str, worker: str, batch: Sequence[S], columns: Callable[[Sequence[S]], Columns], *, wait: bool
     ) -> list[Settled]: ...
 
-    async def record_steps(
-        self, worker: str, recordings: Sequence[Recording], *, wait: bool = False
-    ) -> list[Settled]:
+    async def record_steps(self, worker: str, recordings: Sequence[Recording], *, wait: bool = False) -> list[Settled]:
         return await self._settle("record_steps", worker, recordings, recorded, wait=wait)
 
     async def suspend_jobs(
@@ -177,9 +175,7 @@ def waits(rows: Sequence[Row], job_id: UUID, slot_no: int) -> Waits:
                 )
             )
         else:
-            ends.append(
-                ChildEnd(step=name, nth=nth, job_id=child, outcome=Outcome(outcome), value=value, error=error)
-            )
+            ends.append(ChildEnd(step=name, nth=nth, job_id=child, outcome=Outcome(outcome), value=value, error=error))
     return Waits(wake_seq=wake_seq, signals=signals, ends=ends)
 
 

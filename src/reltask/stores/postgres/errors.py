@@ -114,7 +114,7 @@ def _without_tls(*, token: bool) -> AccessRefused:
 
 def _unverified(error: ssl.SSLCertVerificationError, *, token: bool) -> AccessRefused:
     if error.verify_code not in _OTHER_NAME:
-        remedy = "Install its CA certificate here, or name a file that contains it: sslrootcert=…"
+        remedy = "Install its CA certificate here, or name a file that contains it: sslrootcert=FILE in the URL."
     elif token:
         remedy = "Use a host name in the URL that the certificate contains."
     else:

@@ -46,7 +46,8 @@ orphans as materialized (
                job.next_run_time, job.due_at, job.steps
         from reltask.jobs as job
         where job.parent_id = parents.id and job.locked_by is null
-          and (parent.id is null or parent.slot_no > job.parent_slot)
+          -- of a parent that is gone: all of them
+          and job.parent_slot < coalesce(parent.slot_no, 9223372036854775807)
         limit :limit::integer
         for update of job skip locked
     ) as child
