@@ -70,9 +70,8 @@ create table if not exists reltask.jobs (
         and (locked_by is null) = (lock_expires_at is null)
     ),
     constraint jobs_parent_is_whole check (
-        (parent_id is null) = (parent_slot is null)
-        and (parent_id is null) = (parent_step is null)
-        and (parent_id is null) = (parent_nth is null)
+        (parent_id, parent_slot, parent_step, parent_nth) is null
+        or (parent_id, parent_slot, parent_step, parent_nth) is not null
     ),
 
     -- A value that a worker could not read or compute with would stop the claims beside its own.

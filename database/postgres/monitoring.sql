@@ -70,26 +70,22 @@ where metric.minute > statement_timestamp() - interval '1 hour'
 group by metric.task
 order by metric.task;
 
--- 6. Durable functions that are suspended: how long ago, since which step, and until when. Those
---    without a wake time wait for a signal or for children only.
-select job.id, job.task, job.key, job.slot_no, job.steps,
-       wait.name as waits_in, wait.kind, wait.signal, wait.pending as children, wait.wake_at,
-       statement_timestamp() - wait.recorded_at as waited_for
+-- 6. Durable functions that wait, by task, and the next time at which one goes on by itself. In the
+--    year 8999: only a signal or the end of its children wakes it.
+select job.task,
+       count(*) as suspended,
+       min(job.due_at) as next_wake
 from reltask.jobs as job
-left join lateral (
-    select step.name, step.kind, step.signal, step.pending, step.wake_at, step.recorded_at
-    from reltask.steps as step
-    where step.job_id = job.id and step.slot_no = job.slot_no and step.state = 'waiting'
-    order by step.recorded_at
-    limit 1
-) as wait on true
-where job.suspended and job.locked_by is null
-order by wait.recorded_at;
+where job.suspended and job.locked_by is null and job.dead_at is null
+group by job.task
+order by job.task;
 
--- 7. Marks that no worker has folded for more than a minute: no worker claims, or a session keeps
---    the rows of their jobs locked.
-select mark.kind, mark.name, mark.job_id, mark.slot_no,
-       statement_timestamp() - mark.at as waiting_for
+-- 7. Marks that no worker has folded for more than a minute, by job. Any row is an alert: no worker
+--    runs, or a session keeps the job's row locked.
+select mark.job_id,
+       count(*) as marks,
+       min(mark.at) as oldest
 from reltask.marks as mark
 where mark.at < statement_timestamp() - interval '1 minute'
-order by mark.at;
+group by mark.job_id
+order by min(mark.at);

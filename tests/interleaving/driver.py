@@ -53,10 +53,11 @@ class Snapshot(NamedTuple):
     """What tasks wrote in their own transactions, into a table without any unique constraint."""
     leases: list[Row]
     metrics: list[Row]
-    steps: list[Row] = []  # noqa: RUF012 - a driver without these tables has no rows of them
-    signals: list[Row] = []  # noqa: RUF012
-    child_ends: list[Row] = []  # noqa: RUF012
-    marks: list[Row] = []  # noqa: RUF012
+    steps: list[Row] = []
+    """Without a driver that reads them, these four are empty."""
+    signals: list[Row] = []
+    child_ends: list[Row] = []
+    marks: list[Row] = []
 
 
 class Session(Protocol):

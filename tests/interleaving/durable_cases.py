@@ -323,4 +323,3 @@ async def a_child_of_a_live_parent_stays(driver: Driver) -> None:
     """A child that waits for a worker is not cancelled while its parent's slot goes on."""
     await committed(release(Hold(B, 1)), driver.first)
     expect("none", await committed(cancel_children(), driver.second), 0)
-

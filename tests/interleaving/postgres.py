@@ -265,7 +265,8 @@ class PostgresDriver:
 
     async def restore(self, name: str) -> None:
         copies = "".join(
-            f'insert into {table} ({columns}) overriding system value select {columns} from "{name}".{table.partition(".")[2]};'
+            f"insert into {table} ({columns}) overriding system value"
+            f' select {columns} from "{name}".{table.partition(".")[2]};'
             for table, columns in self._columns.items()
         )
         await self._monitor.execute("".join(f"delete from {table};" for table in TABLES) + copies)

@@ -77,7 +77,7 @@ def check(plan: dict[str, Any], *, at_most: int) -> None:
 
 @pytest.mark.slow
 async def test_a_claim_passes_by_what_sleeps(sleepers: asyncpg.Connection) -> None:
-    """Beside 100 000 of them a claim reads the first of the lane, which says when to ask again, and whether there is a mark."""
+    """Beside 100 000 of them a claim reads the first of the lane, for when to ask again, and the first mark."""
     await sleepers.execute(FALL_ASLEEP, SLEEPERS + 1, 100_000)
     check(await explain(sleepers, "claim_jobs", values.request(REQUEST)), at_most=6)
     await sleepers.execute(MARKS)

@@ -93,24 +93,27 @@ class DurableVerbs(ABC):
 
 def recorded(given: Sequence[Recording]) -> Columns:
     """One column per field and one row per step; a recording without steps is one row without a name."""
-    rows = list(_steps(given))
-    steps = [step for _, step in rows]
+    rows = _steps(given)
+
+    def column(name: str) -> list[Any]:
+        return [None if step is None else getattr(step, name) for _, step in rows]
+
     return {
         "ids": [recording.hold.job_id for recording, _ in rows],
         "fences": [recording.hold.fence for recording, _ in rows],
         "progress": [recording.progress for recording, _ in rows],
-        "names": [step and step.name for step in steps],
-        "kinds": [step and step.kind for step in steps],
-        "states": [step and step.state for step in steps],
-        "values": optional([step and step.value for step in steps]),
-        "errors": optional([step and storable(step.error) for step in steps]),
-        "fingerprints": [step and step.fingerprint for step in steps],
-        "attempts": [step and step.attempt for step in steps],
-        "started_ats": [step and step.started_at for step in steps],
-        "wake_ats": optional([step and step.wake_at for step in steps]),
-        "signals": optional([step and step.signal for step in steps]),
-        "signal_ids": optional([step and step.signal_id for step in steps]),
-        "pendings": [None if step is None else step.pending for step in steps],
+        "names": column("name"),
+        "kinds": column("kind"),
+        "states": column("state"),
+        "values": optional(column("value")),
+        "errors": [storable(error) for error in optional(column("error"))],
+        "fingerprints": column("fingerprint"),
+        "attempts": column("attempt"),
+        "started_ats": column("started_at"),
+        "wake_ats": optional(column("wake_at")),
+        "signals": optional(column("signal")),
+        "signal_ids": optional(column("signal_id")),
+        "pendings": column("pending"),
     }
 
 
@@ -119,7 +122,7 @@ def _steps(given: Sequence[Recording]) -> list[tuple[Recording, StepRecord | Non
     rows: dict[tuple[Hold, str | None], tuple[Recording, StepRecord | None]] = {}
     for recording in given:
         for step in recording.steps or (None,):
-            key = (recording.hold, step and step.name)
+            key = (recording.hold, None if step is None else step.name)
             before = rows.get(key, (recording, None))[1]
             if before is None or before.state is StepState.WAITING:
                 rows[key] = (recording, step)

@@ -152,9 +152,9 @@ def new_jobs(given: Sequence[NewJob]) -> Columns:
 def _parents(given: Sequence[Parent | None]) -> Columns:
     """The steps that wait for jobs."""
     return {
-        "parent_ids": optional([parent and parent.job_id for parent in given]),
-        "parent_slots": optional([parent and parent.slot_no for parent in given]),
-        "parent_steps": optional([parent and parent.step for parent in given]),
+        "parent_ids": optional([None if parent is None else parent.job_id for parent in given]),
+        "parent_slots": optional([None if parent is None else parent.slot_no for parent in given]),
+        "parent_steps": optional([None if parent is None else parent.step for parent in given]),
         "parent_nths": optional([None if parent is None else parent.nth for parent in given]),
     }
 

@@ -20,7 +20,9 @@ by_job as (
            count(*) filter (where outcome = 'discarded') as discarded,
            count(*) filter (where outcome = 'failed') as failed,
            count(*) filter (where outcome = 'lost') as lost,
-           count(*) filter (where outcome in ('snoozed', 'released', 'abandoned')) as given_back
+           count(*) filter (
+               where outcome in ('snoozed', 'suspended', 'released', 'abandoned')
+           ) as given_back
     from reltask.runs
     cross join lateral (
         select outcome in ('succeeded', 'cancelled', 'skipped', 'discarded') as ends

@@ -110,7 +110,7 @@ claimed as (
         attempt = job.attempt + 1,
         slot_started_at = coalesce(job.slot_started_at, parameters.now),
         suspended = false,
-        progress = null,
+        progress = case when job.suspended then job.progress end,
         -- unchanged, see SQL.md: generated column
         not_before = job.not_before
     from parameters

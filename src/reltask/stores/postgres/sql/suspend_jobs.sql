@@ -13,6 +13,8 @@
 -- Only wake_seq decides, as it is in the locked row. If a mark was folded after the run has looked,
 -- it is not the number seen, and the job is due at once. A mark that is folded later finds the row
 -- suspended: see fold_marks.sql. There is nothing in between, because both lock the row.
+--
+-- The progress stays for the next run.
 
 with
 parameters as materialized (
@@ -63,8 +65,7 @@ kept as (
         heartbeat_at = null,
         claim_timeout_ms = null,
         lock_expires_at = null,
-        claim_token = null,
-        progress = null
+        claim_token = null
     from held
     cross join parameters
     where job.id = any (array[held.id])
