@@ -143,13 +143,31 @@ def test_seed_reclamation_and_drop_scripts_run(path: str) -> None:
     """The database accepts the documented scripts, more than once."""
     scripts = Path(__file__).parents[2] / "database" / "sqlite"
     with closing(sqlite3.connect(path)) as connection:
-        for name in [
-            *("001-create-tables", "002-seed-sample-job", "005-create-steps", "003-reclamation-query"),
-        ] * 2:
+        tables = ["001-create-tables", "004-create-leases", "005-create-steps"]
+        for name in [*tables, "002-seed-sample-job", "003-reclamation-query"] * 2:
             connection.executescript((scripts / f"{name}.sql").read_text())
         assert connection.execute("select count(*) from reltask_jobs").fetchone() == (1,)
         connection.executescript((scripts / "drop.sql").read_text())
         assert connection.execute("select count(*) from sqlite_master").fetchone() == (0,)
+
+
+async def test_reclamation_by_hand_tells_the_parent_of_a_dead_child(path: str) -> None:
+    """As a worker does: the child's end is kept and marked, and it has no parent any more."""
+    now, backend = Now(), SqliteBackend(path)
+    harness = StoreHarness(backend.store(now), now, backend)
+    await harness.store.open()
+    parent = await harness.parent(2, max_attempts=1)
+    dead = await harness.claim_child()  # by the test's clock, long ago
+    script = Path(__file__).parents[2] / "database" / "sqlite" / "003-reclamation-query.sql"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script.read_text())
+    now.value = datetime.now(UTC) + timedelta(minutes=1)
+    (end,) = (await harness.waits(parent)).ends
+    assert (end.job_id, end.outcome, end.error) == (dead.job_id, "failed", "reclaimed by hand")
+    assert (await harness.job(dead.job_id)).parent_id is None
+    assert await harness.store.fold_marks() == 1
+    assert (await harness.steps(parent.job_id))["labels"].pending == 1
+    await harness.store.close()
 
 
 # Time

@@ -4,15 +4,16 @@
     002-seed-sample-job.sql     no migration: a sample to run by hand
     003-reclamation-query.sql   no migration: shows a DBA what a reclaim does
     004-create-leases.sql       a migration; the number is the version, so versions 2 and 3 do not exist
+    005-create-steps.sql        a migration
 
 `NNN-create-…` and `NNN-alter-…` are migrations; in `database/mssql`, by the custom there, `NNN-Create….sql` and
 `NNN-Alter….sql`. Each can be run again. Its last statement writes two numbers into the `meta` table, so that a DBA who
 runs the files by hand gets the same database: its own, and the oldest version whose code may still run on the result.
 
-    code of version 4      schema 4, oldest 4      starts
-                           schema 5, oldest 4      starts: 005 only adds; old and new workers run side by side
-                           schema 6, oldest 6      refused: 006 changes what version 4 relies on
-    code of version 5      schema 4                refused: reltask migrate has to run first
+    code of version 5      schema 5, oldest 5      starts
+                           schema 6, oldest 5      starts: 006 only adds; old and new workers run side by side
+                           schema 7, oldest 7      refused: 007 changes what version 5 relies on
+    code of version 6      schema 5                refused: reltask migrate has to run first
 
 Each runs in one transaction, under a lock, after the version is read again: if two processes migrate, the second finds
 nothing to do. A schema newer than this version of reltask is never changed.
