@@ -77,7 +77,11 @@ class Journal:
 
     async def _load(self) -> None:
         claim = self._run.claim
-        steps = await self._store.read_steps(claim.job_id, claim.slot_no)
+        try:
+            steps = await self._store.read_steps(claim.job_id, claim.slot_no)
+        except BaseException:
+            self._loading = None  # the next call asks again
+            raise
         self._known = {**{step.name: step for step in steps}, **self._known}
 
     def never_asked(self) -> list[str]:
