@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from reltask import App, Backoff, Cancel, Context
-from reltask.errors import Again, AmbiguousError, ChildFailed, StepFailed, TransientError, UsageError, WaitTimeout
+from reltask.errors import Again, AmbiguousError, ChildFailed, StepFailed, TransientError, WaitTimeout
 from reltask.model.durable import NewSignal
 from reltask.producer.enqueue import Call, Enqueuer
 from reltask.stores.sqlite.transaction import transaction
@@ -107,16 +107,13 @@ class Function:
                 await self.one(op)
 
     async def one(self, op: Op) -> None:
-        """One durable call. What a `may` call raises is caught; of a keyed child that exists already, always."""
+        """One durable call. What a `may` call raises is caught."""
         calls: dict[str, Any] = {"step": self.step, "transact": self.transact, "wait": self.wait}
         calls |= {"run": self.run, "start": self.start, "sleep": self.sleep}
         try:
             value = await calls[op.kind](op)
         except (StepFailed, WaitTimeout, ChildFailed):
             if op.name.startswith("must"):
-                raise
-        except UsageError:
-            if op.child != "keyed":
                 raise
         else:
             self.watch.saw(self.ctx, op.name, value)
@@ -260,6 +257,7 @@ class Durables:
         self.inspector = DurableInspector(world)
         self._numbers = 0
         self._sent: list[NewSignal] = []
+        self._disturbing: asyncio.Task[None]
 
     def number(self) -> int:
         """A number that no other call has returned."""
@@ -274,12 +272,14 @@ class Durables:
     async def begin(self) -> None:
         for _ in range(self.rng.randint(2, 4)):
             await self.world.enqueue_call(durable.using(delay=self.rng.choice(["0s", "0s", "3s"])).call(0), self.rng)
-        self.world.loop.spawn("world", self.disturb())
+        self._disturbing = self.world.loop.spawn("world", self.disturb())
 
     async def disturb(self) -> None:
         """Send signals, and do what operators do with such functions, until the faults end."""
-        while not self.world.quiet:
+        while True:
             await asyncio.sleep(self.rng.expovariate(1 / 1.5))
+            if self.world.quiet:
+                return
             (act,) = self.rng.choices([self.signal, self.signal_late, self.poke, self.sweep], weights=[6, 2, 2, 1])
             self.world.note(act.__name__)
             await act()
@@ -351,6 +351,7 @@ class Durables:
 
     async def help_on(self) -> None:
         """The faults are over: send what is waited for without a timeout, and sweep."""
+        await self._disturbing
         for job_id, name in self.inspector.unanswered():
             number = self.number()
             await self.send(NewSignal(id=f"signal-{number}", name=name, value=str(number), job_id=UUID(job_id)))
