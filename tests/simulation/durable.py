@@ -349,9 +349,12 @@ class Durables:
         """What maintenance does: children whose parent has ended are cancelled."""
         await self.world.as_operator(lambda store: store.cancel_children())
 
+    async def calm(self) -> None:
+        """Wait until the last sender and the last operator have an answer."""
+        await self._disturbing
+
     async def help_on(self) -> None:
         """The faults are over: send what is waited for without a timeout, and sweep."""
-        await self._disturbing
         for job_id, name in self.inspector.unanswered():
             number = self.number()
             await self.send(NewSignal(id=f"signal-{number}", name=name, value=str(number), job_id=UUID(job_id)))

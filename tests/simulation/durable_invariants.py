@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reltask import Context
 from reltask.errors import ChildFailed
 from reltask.model.durable import Recording
-from tests.simulation.invariants import Violation
+from tests.simulation.invariants import Violation, changed_nothing
 from tests.simulation.loop import PROCESS
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class DurableInspector:
     # After every statement
 
     def __call__(self, verb: str, args: tuple[Any, ...], answer: Any) -> None:
-        if verb not in CHANGING:
+        if verb not in CHANGING or changed_nothing(verb, answer):
             return
         before, after = self._before, State(self._world)
         self._before = after

@@ -116,7 +116,7 @@ class Inspector:
             self.counts[verb] += 1
             if check is not None:
                 check(verb, args, before, answer)
-            if _changed_nothing(verb, answer):
+            if changed_nothing(verb, answer):
                 self._rows = before
             else:
                 self._monotonic()
@@ -175,7 +175,8 @@ class Inspector:
             self._seen[job_id] = (row.fence, row.slot_no)
 
 
-def _changed_nothing(verb: str, answer: Any) -> bool:
+def changed_nothing(verb: str, answer: Any) -> bool:
+    """Whether a statement has changed no row that an invariant looks at."""
     match verb:
         case "claim_jobs":
             return not answer.claims

@@ -449,6 +449,8 @@ class World:
             node.line.trouble = Trouble.NONE
             self.loop.resume(node.name)
             self.loop.resume(node.beat)
+        if self.is_durable:
+            await self.durable.calm()
         await self.as_operator(self.resume_all)
         for node in self.living()[1:]:
             if node.worker.started:
