@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 APP = App("sqlite:///unused.db")
 SHORT = Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=8))
-SHARE = 0.25
+SHARE = 0.125
 """The share of histories with durable functions."""
 SIGNALS = ("red", "blue")
 DEEPEST = 1
@@ -51,7 +52,7 @@ class Op(NamedTuple):
     seconds: float = 0.0
     """How long a sleep lasts; the timeout of a wait, 0: none."""
     signal: str = ""
-    count: int = 1
+    times: int = 1
     """Children, or attempts of a step."""
     child: str = ""
     parts: tuple[Op, ...] = ()
@@ -83,10 +84,10 @@ class Script:
                 return Op(kind, f"{must}-wait:{self._numbers}", seconds=timeout, signal=rng.choice(SIGNALS))
             case "run" | "start":
                 child = rng.choice(["part", "part", "broken", "keyed", *["durable"] * (self.depth < DEEPEST)])
-                return Op(kind, f"{must}-{kind}:{self._numbers}", count=rng.choice([1, 1, 2, 3]), child=child)
+                return Op(kind, f"{must}-{kind}:{self._numbers}", times=rng.choice([1, 1, 2, 3]), child=child)
             case "gather":
                 return Op(kind, parts=tuple(self.op(several=False) for _ in range(rng.randint(2, 3))))
-        return Op(kind, f"{must}-{kind}:{self._numbers}", count=rng.choice([1, 1, 2]), seconds=rng.choice([0.4, 3.0]))
+        return Op(kind, f"{must}-{kind}:{self._numbers}", times=rng.choice([1, 1, 2]), seconds=rng.choice([0.4, 3.0]))
 
 
 class Function:
@@ -132,7 +133,7 @@ class Function:
                 raise ValueError("no luck")
             return None if luck.random() < 0.3 else self.world.durable.number()
 
-        return await self.ctx.using(attempts=op.count, backoff=timedelta(seconds=op.seconds)).step(op.name, work)
+        return await self.ctx.using(attempts=op.times, backoff=timedelta(seconds=op.seconds)).step(op.name, work)
 
     async def transact(self, op: Op) -> int:
         luck = self.luck(op)
@@ -152,11 +153,12 @@ class Function:
         await self.ctx.sleep(op.name, timedelta(seconds=op.seconds))
 
     async def wait(self, op: Op) -> int:
-        signal: int = await self.ctx.wait_for(op.signal, timeout=timedelta(seconds=op.seconds) if op.seconds else None, name=op.name)
+        timeout = timedelta(seconds=op.seconds) if op.seconds else None
+        signal: int = await self.ctx.wait_for(op.signal, timeout=timeout, name=op.name)
         return signal
 
     async def run(self, op: Op) -> list[object]:
-        calls = [call_of(op.child, nth) for nth in range(op.count)]
+        calls = [call_of(op.child, nth) for nth in range(op.times)]
         results = await self.ctx.run_all(op.name, calls, return_exceptions=True)
         self.watch.got_children(self.ctx, op.name, results, in_order=op.child == "part")
         return [str(result) for result in results]
@@ -248,16 +250,21 @@ class SimEnqueuer(Enqueuer):
         return [UUID(int=self._rng.getrandbits(128), version=4) for _ in range(count)]
 
 
+class RolledBack(Exception):
+    """Ends a sender's transaction."""
+
+
 class Durables:
     """The durable functions of one history: who starts them, signals them, and looks at them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = random.Random(f"durables:{world.seed}")
+        self.is_on = is_durable(world.seed)
         self.inspector = DurableInspector(world)
         self._numbers = 0
         self._sent: list[NewSignal] = []
-        self._disturbing: asyncio.Task[None]
+        self._disturbing: asyncio.Task[None] | None = None
 
     def number(self) -> int:
         """A number that no other call has returned."""
@@ -266,10 +273,14 @@ class Durables:
 
     def tasks(self, *, knows_all: bool) -> list[Any]:
         """What a worker knows of them; an older version does not know everything."""
+        if not self.is_on:
+            return []
         missing = None if knows_all or self.rng.random() < 0.8 else self.rng.choice(DURABLE)
         return [task for task in APP.registry if task.name != missing]
 
     async def begin(self) -> None:
+        if not self.is_on:
+            return
         for _ in range(self.rng.randint(2, 4)):
             await self.world.enqueue_call(durable.using(delay=self.rng.choice(["0s", "0s", "3s"])).call(0), self.rng)
         self._disturbing = self.world.loop.spawn("world", self.disturb())
@@ -320,18 +331,15 @@ class Durables:
         signal = self.make_signal()
         if signal is None:
             return
-        commits = self.rng.random() < 0.6
-        try:
+        with suppress(TransientError, RolledBack):
             async with transaction(self.world.database.check_out(), inline=True) as inner:
                 await inner.send_signals([signal])
                 await asyncio.sleep(self.rng.uniform(0, 1))
-                if not commits:
+                if self.rng.random() < 0.4:
                     raise RolledBack
                 committed = self.world.inspect("commit", ())
             committed(None)
-        except (TransientError, RolledBack):
-            return
-        self.world.signals.send(None)
+            self.world.signals.send(None)
 
     # Operators, and the end
 
@@ -351,15 +359,14 @@ class Durables:
 
     async def calm(self) -> None:
         """Wait until the last sender and the last operator have an answer."""
-        await self._disturbing
+        if self._disturbing is not None:
+            await self._disturbing
 
     async def help_on(self) -> None:
         """The faults are over: send what is waited for without a timeout, and sweep."""
+        if not self.is_on:
+            return
         for job_id, name in self.inspector.unanswered():
             number = self.number()
             await self.send(NewSignal(id=f"signal-{number}", name=name, value=str(number), job_id=UUID(job_id)))
         await self.sweep()
-
-
-class RolledBack(Exception):
-    """Ends a sender's transaction."""

@@ -5,6 +5,8 @@
     signals    consumed once, oldest first, in the commit that records the wait
     children   pending = children that have not ended + ends that are not folded yet
     sleepers   no owner, the attempt given back; nothing that they wait for has come without a mark
+
+All of it is read from the committed rows; what bodies saw is compared with what they saw before.
 """
 
 from __future__ import annotations
@@ -96,13 +98,14 @@ class State:
     def __init__(self, world: World) -> None:
         query = world.database.query
         columns = ", ".join(Job._fields)
-        jobs = query(f"select {columns} from reltask_jobs where task in {DURABLE}")  # noqa: S608 - constants
-        steps = query(f"select {', '.join(Step._fields)} from reltask_steps")  # noqa: S608
-        signals = query(f"select {', '.join(Sent._fields)} from reltask_signals order by seq")  # noqa: S608
+        jobs = query(f"select {columns} from reltask_jobs where task in {DURABLE}")
+        steps = query(f"select {', '.join(Step._fields)} from reltask_steps")
+        signals = query(f"select {', '.join(Sent._fields)} from reltask_signals order by seq")
         self.jobs = {row[0]: Job._make(row) for row in jobs}
         self.steps = {(row[0], row[1], row[2]): Step._make(row) for row in steps}
         self.signals = [Sent._make(row) for row in signals]
-        self.ends = {tuple(row) for row in query("select parent_id, slot_no, step, nth, job_id from reltask_child_ends")}
+        ends = query("select parent_id, slot_no, step, nth, job_id from reltask_child_ends")
+        self.ends = set(map(tuple, ends))
         marks = query("select kind, job_id, slot_no, name from reltask_marks")
         self.marks = Counter((row[0], row[1], row[2], row[3]) for row in marks)
 
@@ -239,7 +242,8 @@ class DurableInspector:
             place for place, step in state.steps.items() if step.kind == "transact" and step.state == "done"
         )
         if written != recorded:
-            raise Violation("an effect for each transact", f"{written - recorded} too many, {recorded - written} missing")
+            too_many, missing = written - recorded, recorded - written
+            raise Violation("an effect for each transact", f"{too_many} too many, {missing} missing")
 
     def _signals(self, state: State) -> None:
         """Oldest first, and each together with the step that it ended."""
@@ -288,7 +292,8 @@ class DurableInspector:
             for step in steps:
                 if step.wake_at is not None and job.due_at > step.wake_at:
                     raise Violation("a sleeper wakes in time", f"{job} for {step}")
-                if step.signal and state.unconsumed(step) and not state.marks["signal", job_id, job.slot_no, step.signal]:
+                marked = state.marks["signal", job_id, job.slot_no, step.signal or ""]
+                if step.signal and state.unconsumed(step) and not marked:
                     raise Violation("a sleeper is woken by its signal", f"{job} for {step}")
                 if step.kind == "run" and not step.pending:
                     raise Violation("a sleeper is woken by its last child", f"{job} for {step}")

@@ -223,10 +223,8 @@ class SimStore:
             raise self._lost(verb)
         if trouble is Trouble.ROWS_HELD and options.get("wait"):
             await self._wait_for_row(verb)
-        elif trouble is Trouble.ROWS_HELD and verb in SKIPPING:
-            args = (args[0], [one for one in args[1] if self._line.rng.random() < 0.5])
-        elif trouble is Trouble.ROWS_HELD and verb == "fold_marks" and self._line.rng.random() < 0.5:
-            return 0  # all their jobs are held: the marks stay
+        elif trouble is Trouble.ROWS_HELD:
+            args, options = self._skip_held(verb, args, options)
         answer = await self._execute(verb, args, options)
         if trouble is Trouble.ANSWER_LOST:
             await self._clock.sleep(self._timeout)
@@ -234,6 +232,14 @@ class SimStore:
         if trouble is Trouble.ANSWER_LATE:
             await self._clock.sleep(self._line.rng.uniform(0, LATEST_ANSWER))
         return answer
+
+    def _skip_held(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """What a statement does that skips held rows."""
+        if verb in SKIPPING:
+            return (args[0], [one for one in args[1] if self._line.rng.random() < 0.5]), options
+        if verb == "fold_marks" and self._line.rng.random() < 0.5:
+            return (), {"limit": 0}
+        return args, options
 
     async def _wait_for_row(self, verb: str) -> None:
         """The other transaction ends at some time, or the server ends the wait."""

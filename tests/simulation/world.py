@@ -25,7 +25,7 @@ from reltask.service import Host, Service
 from reltask.stores.sqlite.values import micros
 from reltask.worker.worker import Worker
 from tests.simulation.database import START, Database
-from tests.simulation.durable import Durables, SimEnqueuer, is_durable
+from tests.simulation.durable import Durables, SimEnqueuer
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Auditor, Body, Disturbance, Inspector, Reports, Violation
 from tests.simulation.loop import PROCESS, SimLoop
@@ -141,7 +141,6 @@ class World:
         self.misfortunes = Faults(self)
         self._numbers = 0
         self.durable = Durables(self)
-        self.is_durable = is_durable(seed)
 
     # Time
 
@@ -208,8 +207,7 @@ class World:
 
     async def history(self) -> None:
         await self.enqueue(self.rng.randint(6, 12))
-        if self.is_durable:
-            await self.durable.begin()
+        await self.durable.begin()
         for _ in range(self.rng.randint(1, 4)):
             self.start_node()
         end = self.loop.time() + self.rng.uniform(20, 42)
@@ -284,7 +282,7 @@ class World:
         for task in self.app.registry:
             if task.name not in missing:
                 registry.add(task)
-        for task in self.durable.tasks(knows_all=knows_all) if self.is_durable else ():
+        for task in self.durable.tasks(knows_all=knows_all):
             registry.add(task)
         return registry
 
@@ -314,7 +312,7 @@ class World:
                 self.enqueued.update({job.id: job.task for job in args[0]})
             try:
                 check(answer)
-                if self.is_durable:
+                if self.durable.is_on:
                     self.durable.inspector(verb, args, answer)
             except Violation as violation:
                 self.remember(violation)
@@ -449,8 +447,7 @@ class World:
             node.line.trouble = Trouble.NONE
             self.loop.resume(node.name)
             self.loop.resume(node.beat)
-        if self.is_durable:
-            await self.durable.calm()
+        await self.durable.calm()
         await self.as_operator(self.resume_all)
         for node in self.living()[1:]:
             if node.worker.started:
@@ -465,8 +462,7 @@ class World:
             waiting = Counter({key: waiting[key] + 1 for key in claimable})
             if waiting and max(waiting.values()) > QUIET_LOOKS[self.signals.enabled]:
                 raise Violation("nothing waits that need not", f"{[claimable[key] for key in waiting]}")
-            if self.is_durable:
-                await self.durable.help_on()
+            await self.durable.help_on()
             await asyncio.sleep(QUIET_LOOK)
         for node in self.living():
             node.alive = False
@@ -483,7 +479,7 @@ class World:
         able = [node for node in self.living() if not self.loop.is_paused(node.name) and not node.line.looks_under_way]
         workers = [node.worker for node in able if node.worker.started]
         free = [worker for worker in workers if worker._places.free > 0 and not worker._poller._failures]
-        marks = self.durable.inspector.marks(now) if self.is_durable and free else {}
+        marks = self.durable.inspector.marks(now) if free else {}
         return marks | {
             (row.id, row.fence): f"{row.task} {row.id}"
             for row in self.inspector.rows().values()
