@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 APP = App("sqlite:///unused.db")
 SHORT = Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=8))
-SHARE = 0.125
+SHARE = 0.25
 """The share of histories with durable functions."""
 SIGNALS = ("red", "blue")
 DEEPEST = 1
@@ -86,8 +86,14 @@ class Script:
                 child = rng.choice(["part", "part", "broken", "keyed", *["durable"] * (self.depth < DEEPEST)])
                 return Op(kind, f"{must}-{kind}:{self._numbers}", times=rng.choice([1, 1, 2, 3]), child=child)
             case "gather":
-                return Op(kind, parts=tuple(self.op(several=False) for _ in range(rng.randint(2, 3))))
+                return Op(kind, parts=tuple(self.part() for _ in range(rng.randint(2, 3))))
         return Op(kind, f"{must}-{kind}:{self._numbers}", times=rng.choice([1, 1, 2]), seconds=rng.choice([0.4, 3.0]))
+
+
+    def part(self) -> Op:
+        """One of several calls at once, sometimes after another one."""
+        before = tuple(self.op(several=False) for _ in range(self.rng.choice([0, 0, 1])))
+        return self.op(several=False)._replace(parts=before)
 
 
 class Function:
@@ -101,7 +107,8 @@ class Function:
     async def perform(self, ops: list[Op]) -> None:
         for op in ops:
             if op.kind == "gather":
-                done = await asyncio.gather(*map(self.one, op.parts), return_exceptions=op.parts[0].seconds > 1)
+                parts = [self.perform([*part.parts, part]) for part in op.parts]
+                done = await asyncio.gather(*parts, return_exceptions=op.parts[0].seconds > 1)
                 for failed in (part for part in done if isinstance(part, BaseException)):
                     raise failed
             else:
