@@ -24,7 +24,7 @@ from reltask.model.job import ClaimAnswer, ClaimRequest
 from reltask.model.views import JobView, RunView
 from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.store import SqliteStore
-from reltask.stores.store import BATCH, LeaseWake, Lost, Store, Wake
+from reltask.stores.store import BATCH, LeaseWake, Lost, Store, Transaction, Wake
 from reltask.testing import VirtualTime
 from tests.cluster.cluster import slowness
 
@@ -127,6 +127,15 @@ class FaultyStore:
 
     async def close(self) -> None:
         await self._store.close()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, *, timeout: timedelta) -> AsyncIterator[Transaction]:
+        """Its faults are those of the verbs `begin` and `commit`."""
+        await self._faults.before("begin")
+        async with self._store.transaction(timeout=timeout) as inner:
+            yield inner
+            await self._faults.before("commit")
+        await self._faults.after("commit")
 
     def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         call = getattr(self._store, verb)

@@ -33,6 +33,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import msgspec.inspect
 
 from reltask.errors import ArgumentsError, DeclarationError
 
@@ -134,6 +135,8 @@ class Value:
         self._is_plain = self._is_native or _is_plain(hint)
         try:
             self._decoder = msgspec.json.Decoder(Any if self._is_native else hint, dec_hook=_from_plain)
+            if not self._is_native:
+                _refuse_unreadable(hint)
         except TypeError as error:
             raise DeclarationError(
                 f"{label}: {error}.", remedy="Annotate it with a type that can be read from JSON."
@@ -167,6 +170,17 @@ class Value:
         except ValueError as error:
             why = _QUOTED_VALUE.sub(r"\1", str(error))
         raise ArgumentsError(f"{self._label}: the stored value does not fit: {why}.")
+
+
+def _refuse_unreadable(hint: Any) -> None:
+    """Raise TypeError for a class, or a part of a type, that no JSON can become."""
+    if isinstance(msgspec.inspect.type_info(hint), msgspec.inspect.CustomType) and not hasattr(
+        hint, "model_validate_json"
+    ):
+        raise TypeError(f"{getattr(hint, '__name__', hint)} cannot be read from JSON")
+    for part in typing.get_args(hint):
+        if isinstance(part, type) or typing.get_origin(part) is not None:
+            _refuse_unreadable(part)
 
 
 def value_of(function: Callable[..., Any], *, label: str) -> Value:

@@ -26,6 +26,8 @@ from msgspec import Struct
 
 from reltask.model.job import Hold, Outcome
 
+CALLS = frozenset({"step", "transact", "using", "sleep", "wait_for", "run", "run_all", "start"})
+"""The context's durable calls."""
 LONGEST_NAME = 200
 """Characters in the name of a step or a signal."""
 

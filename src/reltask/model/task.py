@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import dis
 import hashlib
 import inspect
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import timedelta
 from enum import StrEnum
+from types import CodeType
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from msgspec import UNSET, Struct, UnsetType
 from reltask.errors import ConfigurationError, DeclarationError, UnknownTask
 from reltask.model.arguments import Arguments, annotations_of
 from reltask.model.backoff import Backoff
+from reltask.model.durable import CALLS
 from reltask.model.duration import Duration, format_duration, parse_duration
 from reltask.model.job import NewJob
 from reltask.model.pace import SHORTEST
@@ -191,7 +194,32 @@ def context_of(function: Callable[..., Any], kind: TaskKind, contexts: dict[Task
             f"Task {function.__name__}: a {kind} task's context is {contexts[kind].__name__}, not {hint.__name__}.",
             remedy=f"Annotate {name}: {contexts[kind].__name__}.",
         )
+    if kind is TaskKind.PROCESS:
+        _refuse_durable(function, name)
     return contexts[kind]
+
+
+def _refuse_durable(function: Callable[..., Any], context: str) -> None:
+    """Refuse durable calls in a child process, which has no connection to record them."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    found = None if code is None else _durable_call(code, context)
+    if found is not None:
+        raise DeclarationError(
+            f"Task {function.__name__}: {context}.{found}() cannot be called in a child process.",
+            remedy='Write it without isolation="process", and run what needs a process as a child: ctx.run("name", …).',
+        )
+
+
+def _durable_call(code: CodeType, context: str) -> str | None:
+    """The first durable call of a function's context, also in functions inside it."""
+    last: object = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and last == context and instruction.argval in CALLS:
+            return str(instruction.argval)
+        loaded = instruction.argval if instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) else None
+        last = loaded[-1] if isinstance(loaded, tuple) else loaded  # two names in one instruction
+    inside = (part for part in code.co_consts if isinstance(part, CodeType))
+    return next(filter(None, (_durable_call(part, context) for part in inside)), None)
 
 
 def _mentions(hint: Any, classes: Collection[type]) -> bool:

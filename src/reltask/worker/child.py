@@ -18,6 +18,7 @@ import msgspec
 
 from reltask.errors import Cancel, Retry, Snooze, Stopped
 from reltask.model.arguments import Arguments, encode_json
+from reltask.model.durable import CALLS
 from reltask.worker import posix
 from reltask.worker.process import Message, Order
 from reltask.worker.run import not_run
@@ -47,6 +48,11 @@ class ProcessContext:
         """Raise `Stopped` if this body has been asked to stop."""
         if self.cancelled:
             raise Stopped
+
+    def __getattr__(self, name: str) -> Any:
+        if name in CALLS:
+            raise AttributeError(f"ctx.{name}() cannot be called in a child process, which records no steps.")
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def progress(self, value: Any) -> None:
         """Publish how far this run has come: any JSON value, shown by `reltask jobs show`."""

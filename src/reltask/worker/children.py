@@ -42,8 +42,7 @@ class Children:
 
     async def run_all(self, run: Run, durable: Durable, name: str, calls: Sequence[Call]) -> list[ChildEnd]:
         """Insert these jobs, wait until all have ended, and return how, in their order."""
-        call = durable.enter(name, StepKind.RUN)
-        call.fingerprint = _fingerprint(calls)
+        call = durable.enter(name, StepKind.RUN, _fingerprint(calls))
         try:
             step = await durable.found(call)
             if step is not None and is_final(step):
@@ -59,16 +58,15 @@ class Children:
 
     async def start(self, run: Run, durable: Durable, name: str, wanted: Call) -> Job:
         """Insert a job that is not waited for, and return its handle; at a replay, the same job's."""
-        call = durable.enter(name, StepKind.START)
-        call.fingerprint = _fingerprint([wanted])
         enqueuer = self._producer()
+        call = durable.enter(name, StepKind.START, _fingerprint([wanted]))
         try:
             step = await durable.found(call)
             if step is None:
                 (job_id,) = enqueuer.new_ids(1)
                 job = wanted.job(job_id)
                 done = call.record(StepState.DONE, value=encode_json(job_id).decode())
-                await self._insert(run, [job], durable.journal.in_transaction(done, order=call.order), durable)
+                await self._insert(run, [job], durable.journal.in_transaction(done), durable)
             else:
                 job_id = msgspec.json.decode(step.value or "null", type=UUID)
             return Job(enqueuer.client, job_id, wanted.task.name)
@@ -89,10 +87,15 @@ class Children:
         ids = encode_json([job.id for job in jobs]).decode()
         state = StepState.WAITING if jobs else StepState.DONE
         record = call.record(state, value=ids, pending=len(jobs))
-        await self._insert(run, jobs, durable.journal.in_transaction(record, order=call.order), durable)
+        await self._insert(run, jobs, durable.journal.in_transaction(record), durable)
 
     async def _insert(self, run: Run, jobs: list[NewJob], recording: Recording, durable: Durable) -> None:
-        """Insert jobs and record their step in one transaction, or neither."""
+        """Insert jobs and record their step in one transaction, or neither. Waits while the database is away."""
+        await durable.patiently(lambda: self._commit(run, jobs, recording))
+        durable.journal.written(recording)
+        await self._producer().signal(self._store)
+
+    async def _commit(self, run: Run, jobs: list[NewJob], recording: Recording) -> None:
         try:
             async with self._store.transaction(timeout=run.claim.lock_timeout) as transaction:
                 await _insert_all(transaction, jobs)
@@ -102,8 +105,6 @@ class Children:
             why = "the answer to a commit was lost; the next run reads what was recorded"
             run.stop(StopReason.ABANDONED, why)
             raise LockLost(f"This run ends: {why}.") from error
-        durable.journal.written(recording)
-        await self._producer().signal(self._store)
 
     def _producer(self) -> Enqueuer:
         if self._enqueuer is None:

@@ -30,7 +30,7 @@ from reltask.producer.transaction import (
 from reltask.stores.store import Store
 from reltask.worker.children import Children
 from reltask.worker.durable import Durable
-from reltask.worker.durable_context import DurableContext, OnWorkersLoop, SyncDurableContext, refuse_inside
+from reltask.worker.durable_context import DurableContext, OnWorkersLoop, SyncDurableContext, refuse_in_step, refuse_inside
 from reltask.worker.run import Run, StopReason, log_fields
 from reltask.worker.transaction import Transactions
 
@@ -75,16 +75,20 @@ class ContextServices:
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds worker, job, slot and fence to every line. Says nothing while recorded steps are replayed."""
 
-    def __init__(self, logger: logging.Logger, extra: dict[str, object], is_quiet: Callable[[], bool]) -> None:
+    def __init__(self, logger: logging.Logger, extra: dict[str, object], run: Run) -> None:
         super().__init__(logger, extra)
-        self._is_quiet = is_quiet
+        self._run = run
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - logging's own name
-        return not self._is_quiet() and super().isEnabledFor(level)
+        return not _is_replaying(self._run) and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
         kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
         return msg, kwargs
+
+
+def _is_replaying(run: Run) -> bool:
+    return run.claim.steps > 0 if run.durable is None else bool(run.durable.journal.replaying)
 
 
 class BaseContext:
@@ -107,15 +111,12 @@ class BaseContext:
         self.worker: str = worker
         self.state: Any = services.state
         """What the app's lifespan yielded."""
-        self.logger = RunLogger(
-            logging.getLogger(f"reltask.task.{claim.task}"), log_fields(claim, worker), lambda: self.replaying
-        )
+        self.logger = RunLogger(logging.getLogger(f"reltask.task.{claim.task}"), log_fields(claim, worker), run)
 
     @property
     def replaying(self) -> bool:
-        """Whether steps are left that an earlier run has recorded, and this one has not come to yet."""
-        durable = self._run.durable
-        return self._run.claim.steps > 0 if durable is None else bool(durable.journal.replaying)
+        """Whether this run only repeats what an earlier one has recorded."""
+        return _is_replaying(self._run)
 
     @property
     def cancelled(self) -> bool:
@@ -143,6 +144,8 @@ class Context(BaseContext, DurableContext):
         With `complete=False` the block is a chunk: its writes commit only while the claim holds, and the slot goes on.
         With `connection` it runs on your own asynchronous connection or session, which must have no open transaction.
         """
+        if complete:  # the step could not be recorded afterwards
+            refuse_in_step("transaction")
         home = OnLoop(asyncio.get_running_loop())
         async with self._services.transactions.open(
             self._run, complete=complete, home=home, connection=connection
@@ -175,6 +178,8 @@ class SyncContext(BaseContext, SyncDurableContext):
 
         With `connection` it runs on your own synchronous connection or session, in this thread.
         """
+        if complete:
+            refuse_in_step("transaction")
         home: Home = OnLoop(self._loop) if connection is None else InThread(self._loop)
         with self._block(home=home, complete=complete, connection=connection) as block:
             yield block

@@ -71,12 +71,7 @@ def current_step() -> Step:
 
 def refuse_inside(call: str) -> None:
     """Refuse a durable call where it could not be recorded: in a step, or in an open transaction."""
-    inside = _step.get()
-    if inside is not None:
-        raise UsageError(
-            f"ctx.{call}() was called inside the step {inside.name!r}, which is recorded as a whole.",
-            remedy="Call it from the body itself.",
-        )
+    refuse_in_step(call)
     if open_transaction() is not None:
         raise UsageError(
             f"ctx.{call}() inside an open transaction would wait for it.",
@@ -84,15 +79,22 @@ def refuse_inside(call: str) -> None:
         )
 
 
+def refuse_in_step(call: str) -> None:
+    """Refuse a call inside a step."""
+    inside = _step.get()
+    if inside is not None:
+        raise UsageError(
+            f"ctx.{call}() was called inside the step {inside.name!r}, which is recorded as a whole.",
+            remedy="Call it from the body itself.",
+        )
+
+
 def length_of(label: str, value: Duration) -> timedelta:
     """A duration of a durable call, checked."""
     try:
-        length = parse_duration(value, name=label)
+        return parse_duration(value, name=label)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if length < timedelta(0):
-        raise UsageError(f"{label} is negative.", remedy="Write a duration of zero or more.")
-    return length
 
 
 def step_options(attempts: int, backoff: Duration | Backoff | None, timeout: Duration | None) -> StepOptions:
@@ -136,8 +138,7 @@ class Steps:
         """
         refuse_inside("step")
         durable, codec = durable_of(self._run, self._services), codec_of(function, name)
-        call = durable.enter(name, StepKind.STEP)
-        call.fingerprint = fingerprint(function, args, kwargs)
+        call = durable.enter(name, StepKind.STEP, fingerprint(function, args, kwargs))
         try:
             found = await durable.begin_step(call)
             if found is not None:
@@ -177,8 +178,7 @@ class Steps:
         """Call `function(tx, …)` in a transaction: its writes and the step's record commit together, or neither."""
         refuse_inside("transact")
         durable, codec = durable_of(self._run, self._services), codec_of(function, name)
-        call = durable.enter(name, StepKind.TRANSACT)
-        call.fingerprint = fingerprint(function, args, kwargs)
+        call = durable.enter(name, StepKind.TRANSACT, fingerprint(function, args, kwargs))
         try:
             found = await durable.begin_step(call)
             if found is not None:
@@ -188,7 +188,7 @@ class Steps:
                 try:
                     return cast("R", await self._transacted(recorder, lambda tx: function(tx, *args, **kwargs)))
                 except Exception as error:
-                    if not is_failure(error):
+                    if self._run.fatal is not None or not is_failure(error):
                         raise
                     failed = error
                 await durable.fail_step(call, self._options, failed)
@@ -226,7 +226,7 @@ class TransactionRecord:
         """The recording: asked for before the last statement of the transaction."""
         self._text = self._durable.encode(self._codec, self.value)
         done = self.call.record(StepState.DONE, value=self._text)
-        self._recording = self._durable.journal.in_transaction(done, order=self.call.order)
+        self._recording = self._durable.journal.in_transaction(done)
         return self._recording
 
     def committed(self) -> Any:
@@ -327,9 +327,7 @@ class OnWorkersLoop:
         """Begin a durable call."""
 
         async def enter(durable: Durable) -> DurableCall:
-            call = durable.enter(name, kind)
-            call.fingerprint = hashed
-            return call
+            return durable.enter(name, kind, hashed)
 
         return self.wait(enter)
 
@@ -389,7 +387,7 @@ class SyncSteps:
                 try:
                     return cast("R", self._transacted(recorder, lambda tx: function(tx, *args, **kwargs)))
                 except Exception as error:
-                    if not is_failure(error):
+                    if there.run.fatal is not None or not is_failure(error):
                         raise
                     failed = error
                 there.wait(partial(Durable.fail_step, call=call, options=self._options, error=failed))

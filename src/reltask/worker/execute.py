@@ -133,9 +133,12 @@ class Executor:
         self._report(run, events.StepChanged, step=step)
 
     def close(self) -> None:
-        """Cancel the executor's own tasks that are still running."""
+        """Cancel the executor's own tasks that are still running, and let no thread wait for them."""
         for task in self._tasks:
             task.cancel()
+        for run in self._places:
+            if run.durable is not None:
+                run.durable.journal.give_up()
 
     def _give_up(self, run: Run, error: Exception) -> None:
         """After a bug in the worker: free the place, and let the claim expire without a settlement."""
@@ -189,6 +192,8 @@ class Executor:
 
     def _enforce_soon(self, run: Run) -> None:
         """Watch the body, unless it has ended and only its outcome is still to be written."""
+        if run.durable is not None:
+            run.durable.parking.stop()
         if run.enforcing is None and run.ending is not None and not run.ending.done():
             run.enforcing = self._spawn(self._enforce(run))
 
@@ -208,13 +213,15 @@ class Executor:
         if run.enforcing is not None and not run.enforcing.cancel():
             self._report(run, events.BodyEndedLate)
         try:
-            self._end(run, self._judge(run, result, error))
+            ended = self._judge(run, result, error)
+            if run.durable is None:
+                self._end(run, ended)
+            else:
+                self._end_durable(run, ended)
         except Exception as mistake:  # noqa: BLE001 - logged there
             self._give_up(run, mistake)
 
     def _judge(self, run: Run, result: Any, error: BaseException | None) -> Ended:
-        if run.durable is not None:
-            self._close_durable(run, succeeded=error is None)
         if run.fatal is not None:
             return Ended(outcome=Outcome.FAILED, error=run.fatal, delay=timedelta(0), final=True)
         if run.suspension is not None and not (run.stop_reason and run.stop_reason.claim_is_doubtful):
@@ -223,11 +230,15 @@ class Executor:
             return returned(result, limit=self._limits.result)
         return raised(error, run, limit=self._limits.traceback)
 
-    def _close_durable(self, run: Run, *, succeeded: bool) -> None:
-        run.durable.close()
-        unasked = run.durable.journal.never_asked() if succeeded and run.suspension is None else []
+    def _end_durable(self, run: Run, ended: Ended) -> None:
+        """Settle when all steps that have ended are recorded: else their functions would run again."""
+        unasked = run.durable.journal.never_asked() if ended.outcome is Outcome.SUCCEEDED else []
         if unasked:
             self._report(run, events.StepsNotAsked, steps=unasked)
+        if run.durable.close(partial(self._end, run, ended)):
+            self._end(run, ended)
+        else:
+            self._places.vacate([run])
 
     # Settling
 
@@ -269,7 +280,7 @@ class Executor:
             written = settlement(run, end.ended, now=now, rng=self._rng)
         except Exception as error:  # noqa: BLE001 - a run without a settlement would hold its job for ever
             text = describe(error, limit=self._limits.traceback)
-            written = Failure(hold=run.hold, error=text, delay=one_off().delay(run.claim.attempt, rng=self._rng))
+            written = Failure(hold=run.hold, error=text, delay=one_off().delay(run.attempt, rng=self._rng))
         if run.claim.has_parent:  # this end may have left a mark: a worker should fold it now
             return Waiting(written, run.now(now), end)
         if isinstance(written, Completion):
@@ -321,7 +332,7 @@ class Executor:
             self._report(
                 run,
                 events.RunFailed,
-                attempt=run.claim.attempt,
+                attempt=run.attempt,
                 error=written.error,
                 retry_in=written.delay.total_seconds(),
                 dead=settled.dead,

@@ -8,35 +8,54 @@
 A call counts as recorded when the answer is there. A recording that is refused means that another
 worker has the claim: the body is stopped.
 
-A failure that a body may catch is kept aside. It is recorded with the first call that *begins* after
-it was raised: that call shows that the body went on. If the body lets it through, nothing is
-recorded, and the next attempt runs the step again.
+A failure that the body may catch is kept aside. A later call shows that the body went on:
+
+    begun by the task in which the failure was raised ─► caught: the failure is recorded with that call
+    by another task, in the same turn of the loop ─────► a sibling, as in `gather`: shows nothing
+    by another task, later ────────────────────────────► wait TURNS turns: if the body has not ended by then, caught
+
+If the body lets it through, nothing is recorded, and the next attempt runs the step again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
-from reltask.errors import LockLost
+from reltask.errors import LockLost, UsageError
 from reltask.model.durable import Recording, StepRecord, StepState, StepView
+from reltask.model.task import TaskKind
 from reltask.stores.store import Store
 from reltask.worker.run import Run, StopReason
 
+TURNS = 12
+"""Turns of the loop in which a failure reaches the body, through nested task groups too."""
 LOST = "another worker has the claim"
+LONGEST_ERROR = 10_000
+"""Characters of a failure's record."""
 Record = Callable[[Recording, Callable[[bool], None]], None]
 """Writes a recording, and calls back with whether the claim still held."""
 
 
-class Failure(Struct, frozen=True):
+class Failure(Struct, eq=False):
     """A failure that was raised into the body, and not recorded yet."""
 
     record: StepRecord
-    order: int
-    """The number of calls that had begun when it was raised."""
+    task: asyncio.Task[Any] | None
+    """In which it was raised; None: in a thread."""
+    age: int = 0
+    """Turns of the loop since then, up to TURNS."""
+    is_caught: bool = False
+    """Whether a later call has begun."""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is to be recorded."""
+        return self.is_caught and self.age >= TURNS
 
 
 class Journal:
@@ -48,60 +67,69 @@ class Journal:
         self._record = record
         self._loop = asyncio.get_running_loop()
         self._known: dict[str, StepView | StepRecord] = {}
+        self._unasked: set[str] = set()
+        self._is_loaded = run.claim.steps == 0
         self._loading: asyncio.Task[None] | None = None
-        self._replayed: set[str] = set()
+        self._has_gone_on = False
         self._unsent: list[StepRecord] = []
         self._progress = False
         self._waiting: list[asyncio.Future[None]] = []
+        self._sent: list[asyncio.Future[None]] = []
+        self._is_closed = False
+        self._on_written: Callable[[], object] | None = None
         self._is_sending = False
         self._is_planned = False
         self._failures: list[Failure] = []
-        self.begun = 0
-        """How many calls have begun."""
 
     @property
     def replaying(self) -> bool:
-        """Whether steps are left that an earlier run has recorded and this one has not asked for yet."""
-        if self._run.claim.steps and self._loading is None:
-            return True
-        return any(name not in self._replayed for name, step in self._known.items() if isinstance(step, StepView))
+        """Whether the body only repeats what an earlier run has recorded: no call so far was new, and some are left."""
+        return not self._has_gone_on and (not self._is_loaded or bool(self._unasked))
 
     async def find(self, name: str) -> StepView | StepRecord | None:
         """The record of a step, or None. The first call reads all records of the slot, if there are any."""
-        if self._run.claim.steps and self._loading is None:
-            self._loading = self._loop.create_task(self._load())
-        if self._loading is not None:
+        if not self._is_loaded:
+            if self._loading is None:
+                self._loading = self._loop.create_task(self._load())
             await asyncio.shield(self._loading)
-        self._replayed.add(name)
-        return self._known.get(name)
+        self._unasked.discard(name)
+        step = self._known.get(name)
+        self._has_gone_on = self._has_gone_on or not is_final(step)
+        return step
 
     async def _load(self) -> None:
         claim = self._run.claim
         try:
             steps = await self._store.read_steps(claim.job_id, claim.slot_no)
-        except BaseException:
-            self._loading = None  # the next call asks again
-            raise
-        self._known = {**{step.name: step for step in steps}, **self._known}
+        finally:
+            self._loading = None  # after an error the next call reads again
+        self._known = {step.name: step for step in steps}
+        self._unasked = set(self._known)
+        self._is_loaded = True
 
     def never_asked(self) -> list[str]:
         """Recorded steps that this run has not asked for."""
-        return sorted(name for name in self._known if name not in self._replayed)
+        return sorted(self._unasked)
 
     # Writing
 
-    async def write(self, record: StepRecord, *, order: int, progress: bool = True) -> None:
-        """Record a step, with the failures that were raised before this call began; return when it is recorded."""
-        await self.write_all([record, *self._caught(order)], progress=progress)
+    async def write(self, record: StepRecord, *, progress: bool = True) -> None:
+        """Record a step, with the failures that were caught before; return when it is recorded."""
+        await self._write_all([record, *self._take_caught()], progress=progress)
+
+    @property
+    def has_caught(self) -> bool:
+        """Whether the body has caught failures that are not recorded yet."""
+        return any(failure.is_certain for failure in self._failures)
 
     async def write_caught(self) -> None:
         """Record the failures that the body has caught, before it is suspended."""
-        caught = self._caught(self.begun)
-        if caught:
-            await self.write_all(caught)
+        await self._write_all(self._take_caught(), progress=True)
 
-    async def write_all(self, records: Iterable[StepRecord], *, progress: bool = True) -> None:
+    async def _write_all(self, records: Iterable[StepRecord], *, progress: bool) -> None:
         """Record steps; return when they are recorded, or raise LockLost."""
+        if self._is_closed:
+            raise UsageError("The step ended after the body had ended: it was not recorded.", remedy="Await it there.")
         self._unsent += records
         self._progress = self._progress or progress
         answered: asyncio.Future[None] = self._loop.create_future()
@@ -109,31 +137,74 @@ class Journal:
         self._send_soon()
         await answered
 
+    # Failures
+
+    def begin(self) -> None:
+        """A call begins: it shows that the body has gone on after earlier failures."""
+        task = self._task()
+        for failure in self._failures:
+            if failure.task is task:
+                failure.age = TURNS
+            failure.is_caught = failure.is_caught or failure.age > 0
+
+    async def until_certain(self) -> None:
+        """Wait until failures that were caught by another task, so it seems, would have ended the body."""
+        while any(failure.is_caught and not failure.is_certain for failure in self._failures):
+            await asyncio.sleep(0)
+
     def fail(self, record: StepRecord) -> None:
         """Keep a failure aside, until a later call shows that the body has caught it."""
-        self._failures.append(Failure(record, self.begun))
+        failure = Failure(record, self._task())
+        self._failures.append(failure)
+        self._loop.call_soon(self._grow, failure)
 
     def note(self, record: StepRecord) -> None:
         """Record this with the next call, if there is one: it only completes the picture."""
-        self._failures.append(Failure(record, -1))
+        self._failures.append(Failure(record, None, age=TURNS, is_caught=True))
 
-    def in_transaction(self, record: StepRecord, *, order: int) -> Recording:
+    def _grow(self, failure: Failure) -> None:
+        failure.age += 1
+        if failure.age < TURNS:
+            self._loop.call_soon(self._grow, failure)
+
+    def _task(self) -> asyncio.Task[Any] | None:
+        return None if self._run.task.kind is TaskKind.THREAD else asyncio.current_task()
+
+    def _take_caught(self) -> list[StepRecord]:
+        caught = [failure.record for failure in self._failures if failure.is_certain]
+        self._failures = [failure for failure in self._failures if not failure.is_certain]
+        return caught
+
+    # In a transaction
+
+    def in_transaction(self, record: StepRecord) -> Recording:
         """What a transaction records as its last statement, with the failures that were caught before."""
-        caught = [failure.record for failure in self._failures if failure.order < order]
+        caught = [failure.record for failure in self._failures if failure.is_certain]
         return Recording(hold=self._run.hold, steps=(record, *caught))
 
     def written(self, recording: Recording) -> None:
         """A recording has been committed: by the recorder, or by a transaction."""
+        self._run.has_progressed = self._run.has_progressed or recording.progress
         for step in recording.steps:
             self._known[step.name] = step
-            self._replayed.add(step.name)
         recorded = {step.name for step in recording.steps}
         self._failures = [failure for failure in self._failures if failure.record.name not in recorded]
 
-    def _caught(self, order: int) -> list[StepRecord]:
-        caught = [failure.record for failure in self._failures if failure.order < order]
-        self._failures = [failure for failure in self._failures if failure.order >= order]
-        return caught
+    # Ending
+
+    def close(self, written: Callable[[], object]) -> bool:
+        """The body has ended. True: all is recorded; else `written` is called when it is."""
+        self._is_closed = True
+        if not (self._is_planned or self._is_sending):
+            return True
+        self._on_written = written
+        return False
+
+    def give_up(self) -> None:
+        """The worker shuts down without an answer of the database: no thread waits for it any longer."""
+        for one in (*self._sent, *self._waiting):
+            if not one.done():
+                one.set_exception(LockLost("The step was not recorded: the worker has shut down."))
 
     def _send_soon(self) -> None:
         """Send in the next turn of the loop, together with all that is written in this one."""
@@ -144,23 +215,27 @@ class Journal:
     def _send(self) -> None:
         self._is_planned, self._is_sending = False, True
         recording = Recording(hold=self._run.hold, steps=tuple(self._unsent), progress=self._progress)
-        waiting, self._waiting, self._unsent, self._progress = self._waiting, [], [], False
+        self._sent, self._waiting, self._unsent, self._progress = self._waiting, [], [], False
+        self._record(recording, partial(self._answered, recording))
 
-        def answered(accepted: bool) -> None:
-            self._is_sending = False
+    def _answered(self, recording: Recording, accepted: bool) -> None:
+        self._is_sending = False
+        sent, self._sent = self._sent, []
+        if accepted:
+            self.written(recording)
+        else:
+            self._run.stop(StopReason.LOST, LOST)
+        for one in sent:
+            if one.done():  # its call was cancelled
+                continue
             if accepted:
-                self.written(recording)
+                one.set_result(None)
             else:
-                self._run.stop(StopReason.LOST, LOST)
-            for one in waiting:
-                if not one.done():
-                    one.set_result(None) if accepted else one.set_exception(
-                        LockLost(f"The step was not recorded: {LOST}.")
-                    )
-            if self._unsent:
-                self._send_soon()
-
-        self._record(recording, answered)
+                one.set_exception(LockLost(f"The step was not recorded: {LOST}."))
+        if self._unsent:
+            self._send_soon()
+        elif self._on_written is not None:
+            self._on_written()
 
 
 def is_final(step: StepView | StepRecord | None) -> bool:
@@ -170,7 +245,7 @@ def is_final(step: StepView | StepRecord | None) -> bool:
 
 def described(error: BaseException) -> str:
     """`Kind: message`, as a step's record holds it."""
-    return f"{type(error).__name__}: {error}".replace("\x00", "\\x00")
+    return f"{type(error).__name__}: {error}".replace("\x00", "\\x00")[:LONGEST_ERROR]
 
 
 def split_error(text: str | None) -> tuple[str, str]:
@@ -181,4 +256,6 @@ def split_error(text: str | None) -> tuple[str, str]:
 
 def fingerprint_source(function: Any) -> str:
     """The name by which a replay recognises a step's function."""
+    while isinstance(function, partial):
+        function = function.func
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"

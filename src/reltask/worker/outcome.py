@@ -25,8 +25,7 @@ from reltask.model import backoff, schedule
 from reltask.model.arguments import encode_json
 from reltask.model.duration import LONGEST
 from reltask.model.job import EARLIEST, LATEST, SLOT_ENDINGS, Claim, Completion, Failure, Outcome, Release, Settlement
-from reltask.model.task import TaskDefinition
-from reltask.worker.durable import Suspended
+from reltask.worker.parking import Suspended
 from reltask.worker.process import RaisedInChild, Unkept
 from reltask.worker.run import Run, StopReason, not_run
 
@@ -161,10 +160,10 @@ def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Set
     if ended.outcome is Outcome.SUSPENDED and run.suspension is not None:
         return run.suspension
     if ended.outcome is Outcome.FAILED:
-        delay = retry_delay(run.claim, run.task, rng) if ended.delay is None else ended.delay
+        delay = retry_delay(run, rng) if ended.delay is None else ended.delay
         return Failure(hold=run.hold, error=ended.error or "", delay=delay, final=ended.final)
     if ended.outcome is Outcome.ABANDONED and run.starved:  # else a job that starves its worker never reaches its limit
-        delay = retry_delay(run.claim, run.task, rng)
+        delay = retry_delay(run, rng)
         return Release(hold=run.hold, outcome=ended.outcome, error=ended.error, delay=delay, counted=True)
     return Release(hold=run.hold, outcome=ended.outcome, error=ended.error, delay=ended.delay)
 
@@ -184,12 +183,12 @@ def complete(run: Run, ended: Ended, now: float) -> Completion:
     return msgspec.structs.replace(end, next_run_time=following.at, skipped=following.skipped)
 
 
-def retry_delay(claim: Claim, task: TaskDefinition, rng: random.Random) -> timedelta:
+def retry_delay(run: Run, rng: random.Random) -> timedelta:
     """How long to wait before this slot is tried again."""
-    rule = task.options.backoff
+    claim, rule = run.claim, run.task.options.backoff
     if rule is None and claim.schedule is None:
         rule = backoff.one_off()
     elif rule is None:
         every = read_schedule(claim.schedule)
         rule = backoff.recurring(every.interval if isinstance(every, schedule.Every) else None)
-    return rule.delay(claim.attempt, rng=rng)
+    return rule.delay(run.attempt, rng=rng)

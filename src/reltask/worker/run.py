@@ -84,6 +84,8 @@ class Run(Struct, eq=False):
     """Set when a durable function waits, and its body is asked to end."""
     durable: Any = None
     """Its `Durable`, once it has made a durable call."""
+    has_progressed: bool = False
+    """Whether it has recorded a step: its attempts are counted anew from there."""
     fatal: str | None = None
     """Why the job is dead at once, whatever its attempts: a step's value cannot be recorded."""
     started_at: float = float("-inf")
@@ -99,6 +101,11 @@ class Run(Struct, eq=False):
     """None before it begins and after it has ended."""
     asked_to_stop: Callable[[Run], object] | None = None
     """Called at each request to stop, on any thread."""
+
+    @property
+    def attempt(self) -> int:
+        """The attempt as the job's row has it now."""
+        return 1 if self.has_progressed else self.claim.attempt
 
     def now(self, monotonic: float) -> datetime:
         """The database's time, as this worker estimates it."""
