@@ -90,7 +90,7 @@ async def another_kind(ctx: Context, ran: list[int]) -> None:
 
 MISTAKES: dict[str, tuple[Body, str]] = {
     "empty name": (lambda ctx, ran: ctx.step("", ran.append, 1), "needs a name"),
-    "no string": (lambda ctx, ran: ctx.step(5, ran.append, 1), "needs a name"),  # type: ignore[arg-type]
+    "no string": (lambda ctx, ran: ctx.step(5, ran.append, 1), "needs a name"),  # type: ignore[call-overload]
     "long name": (lambda ctx, ran: ctx.step("x" * 201, ran.append, 1), "has 201 characters"),
     "number sign": (lambda ctx, ran: ctx.step("x#2", ran.append, 1), "contains #"),
     "control character": (lambda ctx, ran: ctx.step("x\n", ran.append, 1), "contains #"),
@@ -108,7 +108,7 @@ MISTAKES: dict[str, tuple[Body, str]] = {
     "sleep without a unit": (lambda ctx, _: ctx.sleep("x", 5), "is not a duration"),  # type: ignore[arg-type]
     "negative timeout": (lambda ctx, _: ctx.wait_for("x", timeout="-1s"), "is not a duration"),
     "signal without a name": (lambda ctx, _: ctx.wait_for(""), "1 to 200 characters"),
-    "no signal": (lambda ctx, _: ctx.wait_for(5), "is a string, not int"),  # type: ignore[arg-type]
+    "no signal": (lambda ctx, _: ctx.wait_for(5), "is a string, not int"),  # type: ignore[call-overload]
     "no attempts": (lambda ctx, ran: ctx.using(attempts=0).step("x", ran.append, 1), "at least once"),
     "no call": (lambda ctx, _: ctx.run("x", 5), "takes calls, not int"),  # type: ignore[arg-type]
     "nothing to start": (lambda ctx, _: ctx.start("x", None), "takes calls, not NoneType"),  # type: ignore[arg-type]
@@ -124,7 +124,8 @@ def unreadable() -> list[Unreadable]:
 def test_a_mistake_fails_the_run_with_a_clear_error(harness: WorkerHarness, mistake: str) -> None:
     """Nothing runs for nothing, and the ledger says what to write instead."""
     body, words = MISTAKES[mistake]
-    app, ran = harness.app(), []
+    app = harness.app()
+    ran: list[Any] = []
     assert words in harness.run(failure(app, body, ran))
     assert ran == []
 
@@ -153,7 +154,7 @@ def test_a_refused_call_does_not_keep_the_function_awake(harness: WorkerHarness)
     harness.run(scenario())
 
 
-def object_without_annotation():  # noqa: ANN201 - the point of it
+def object_without_annotation():  # type: ignore[no-untyped-def]  # noqa: ANN201 - the point of it
     return Point(1)
 
 
@@ -176,7 +177,8 @@ def test_a_value_that_cannot_be_recorded_makes_the_job_dead(
     harness: WorkerHarness, function: Callable[[], Any], kind: str, *, catch: bool
 ) -> None:
     """At once, whatever its attempts and even if the body catches it: to run the step again would repeat its effect."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task(max_attempts=5)
     async def order(ctx: Context) -> str:
@@ -213,7 +215,8 @@ def test_a_value_that_cannot_be_recorded_makes_the_job_dead(
 
 def test_a_step_after_the_completion_is_refused(harness: WorkerHarness) -> None:
     """The slot has ended: nothing can be recorded in it, so the step does not run. The success stays."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task
     async def order(ctx: Context) -> None:
@@ -287,8 +290,15 @@ def test_other_functions_run_in_child_processes(harness: WorkerHarness) -> None:
 def test_a_hidden_durable_call_in_a_child_process_is_refused_there() -> None:
     """By a clear error, and other unknown names by the usual one."""
     facts = {
-        **{"task": "t", "job_id": "0" * 32, "key": None, "slot_no": 1, "nominal_time": "2026-01-01T00:00:00+00:00"},
-        **{"attempt": 1, "fence": 1, "idempotency_key": "k", "worker": "w"},
+        "task": "t",
+        "job_id": "0" * 32,
+        "key": None,
+        "slot_no": 1,
+        "nominal_time": "2026-01-01T00:00:00+00:00",
+        "attempt": 1,
+        "fence": 1,
+        "idempotency_key": "k",
+        "worker": "w",
     }
     context: Any = ChildContext(facts, lambda _: None)
     with pytest.raises(AttributeError, match="cannot be called in a child process"):

@@ -41,7 +41,8 @@ async def finish(app: HarnessApp, task: str = "parent") -> None:
 @pytest.mark.parametrize("concurrency", [1, 10])
 def test_results_come_in_the_order_of_the_calls(harness: WorkerHarness, concurrency: int) -> None:
     """Whatever order the children end in. With one place parents and children do not starve each other."""
-    app, calls = harness.app(settings={"worker.concurrency": concurrency}), []
+    app = harness.app(settings={"worker.concurrency": concurrency})
+    calls: list[Any] = []
     label = with_label(app, calls)
 
     @app.task
@@ -86,7 +87,9 @@ def test_both_of_a_gather_start_before_the_parent_suspends(harness: WorkerHarnes
 
     @app.task
     async def parent(ctx: Context) -> list[str]:
-        return list(await asyncio.gather(ctx.run("one", label.call(1, pause=60)), ctx.run("two", label.call(2, pause=60))))
+        return list(
+            await asyncio.gather(ctx.run("one", label.call(1, pause=60)), ctx.run("two", label.call(2, pause=60)))
+        )
 
     async def scenario() -> None:
         await parent.enqueue()
@@ -116,8 +119,9 @@ def test_the_parent_goes_on_as_soon_as_the_last_child_has_ended(harness: WorkerH
 
 
 def test_a_failed_child_raises_with_all_outcomes(harness: WorkerHarness) -> None:
-    """One that died or was cancelled raises ChildFailed; the results of the others are in it. Replays raise it again."""
-    app, seen = harness.app(), []
+    """One that died or was cancelled raises ChildFailed, with all results; replays raise it again."""
+    app = harness.app()
+    seen: list[Any] = []
     label = with_label(app)
 
     @app.task
@@ -202,7 +206,8 @@ def test_a_child_whose_key_is_taken_is_refused(harness: WorkerHarness) -> None:
 
 def test_a_dead_child_counts_once_whatever_is_retried_later(harness: WorkerHarness) -> None:
     """The operator retries it after the parent was told: it runs as any job, and the parent stays as it was."""
-    app, attempts = harness.app(), []
+    app = harness.app()
+    attempts: list[Any] = []
 
     @app.task(max_attempts=1)
     async def child() -> str:
@@ -265,7 +270,9 @@ def test_children_of_an_ended_parent_are_cancelled(harness: WorkerHarness, end: 
 
 def test_start_enqueues_once_and_does_not_wait(harness: WorkerHarness) -> None:
     """At replays it returns the same job's handle."""
-    app, calls, handles = harness.app(), [], []
+    app = harness.app()
+    calls: list[Any] = []
+    handles: list[Any] = []
     label = with_label(app, calls)
 
     @app.task
@@ -286,7 +293,8 @@ def test_start_enqueues_once_and_does_not_wait(harness: WorkerHarness) -> None:
 @pytest.mark.parametrize("fault", ["outage", "rollback", "lost answer"])
 def test_children_are_inserted_once_whatever_fails(harness: WorkerHarness, call: str, fault: str) -> None:
     """An outage is waited for; after a lost answer the run ends, and the next one reads what was committed."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
     label = with_label(app, calls)
 
     @app.task
@@ -317,7 +325,10 @@ def test_a_child_that_ends_during_the_suspension_wakes_the_parent(
     harness: WorkerHarness, verb: str, *, after: bool
 ) -> None:
     """Its end is seen by the look, by the suspension or by the fold."""
-    app, other = harness.app(settings={"worker.queues": ["default"]}), harness.app(settings={"worker.queues": ["labels"]})
+    app, other = (
+        harness.app(settings={"worker.queues": ["default"]}),
+        harness.app(settings={"worker.queues": ["labels"]}),
+    )
     label = with_label(app).using(queue="labels")
     with_label(other)
 

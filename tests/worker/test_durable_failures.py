@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,8 @@ async def finish(app: HarnessApp) -> None:
 
 def test_a_failure_arrives_as_step_failed_with_its_cause(harness: WorkerHarness) -> None:
     """Kind and message as the record has them; the first time with the original as its cause."""
-    app, seen = harness.app(), []
+    app = harness.app()
+    seen: list[Any] = []
 
     @app.task(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -58,7 +60,8 @@ def test_a_failure_arrives_as_step_failed_with_its_cause(harness: WorkerHarness)
 
 def test_a_failure_let_through_fails_the_run_and_the_step_runs_again(harness: WorkerHarness) -> None:
     """Nothing is recorded: the next attempt calls the function again. The traceback shows the original."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task(backoff="1s")
     async def order(ctx: Context) -> int:
@@ -77,7 +80,9 @@ def test_a_failure_let_through_fails_the_run_and_the_step_runs_again(harness: Wo
 
 def test_a_caught_failure_is_recorded_and_raised_again_at_replays(harness: WorkerHarness) -> None:
     """A saga: the compensation is recorded together with the failure, so every later run takes the same path."""
-    app, calls, path = harness.app(), [], []
+    app = harness.app()
+    calls: list[Any] = []
+    path: list[Any] = []
 
     @app.task(backoff="1s")
     async def order(ctx: Context) -> str:
@@ -101,7 +106,8 @@ def test_a_caught_failure_is_recorded_and_raised_again_at_replays(harness: Worke
 
 def test_a_caught_failure_is_recorded_before_the_function_is_suspended(harness: WorkerHarness) -> None:
     """It is recorded with the wait that follows it."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task
     async def order(ctx: Context) -> str:
@@ -125,7 +131,8 @@ def test_a_caught_failure_is_recorded_before_the_function_is_suspended(harness: 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_failure_that_a_sibling_outlives_is_not_recorded(harness: WorkerHarness, style: str, *, first: bool) -> None:
     """A step that begins in another task shows nothing about the body, which may let the failure through."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task(backoff="1s")
     async def order(ctx: Context) -> int:
@@ -147,7 +154,8 @@ def test_a_failure_that_a_sibling_outlives_is_not_recorded(harness: WorkerHarnes
 @pytest.mark.parametrize("style", ["gather", "task group", "in a helper"])
 def test_a_failure_of_a_sibling_that_is_caught_is_recorded(harness: WorkerHarness, style: str) -> None:
     """The compensation begins in another task than the failure: both are recorded together all the same."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     async def both(ctx: Context) -> bool:
         steps = [ctx.step("charge", failing(calls, 1)), ctx.step("quick", lambda: 0)]
@@ -182,7 +190,8 @@ def test_a_failure_of_a_sibling_that_is_caught_is_recorded(harness: WorkerHarnes
 
 def test_using_tries_again_in_place(harness: WorkerHarness) -> None:
     """Short waits keep the place: one run, no suspension."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task(max_attempts=1)
     async def order(ctx: Context) -> int:
@@ -199,8 +208,10 @@ def test_using_tries_again_in_place(harness: WorkerHarness) -> None:
 
 
 def test_using_tries_again_by_suspension(harness: WorkerHarness) -> None:
-    """Long waits are recorded with the attempt, and the function is suspended meanwhile: no attempt of the job is used."""
-    app, calls, times = harness.app(), [], []
+    """Long waits are recorded with the attempt, and the function is suspended: no attempt of the job is used."""
+    app = harness.app()
+    calls: list[Any] = []
+    times: list[Any] = []
     charge = failing(calls, 2)
 
     def timed() -> int:
@@ -223,7 +234,8 @@ def test_using_tries_again_by_suspension(harness: WorkerHarness) -> None:
 
 def test_the_last_attempt_of_a_step_fails(harness: WorkerHarness) -> None:
     """After `attempts` calls the step fails, in place or after suspensions."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -262,7 +274,8 @@ def test_a_step_that_takes_too_long_fails(harness: WorkerHarness) -> None:
 
 def test_progress_sets_the_attempts_back(harness: WorkerHarness) -> None:
     """Limits and pauses count from the last recorded step: a function with many steps outlives as many failures."""
-    app, failed = harness.app(), []
+    app = harness.app()
+    failed: list[Any] = []
 
     @app.task(max_attempts=2, backoff="10s")
     async def order(ctx: Context) -> None:
@@ -323,7 +336,8 @@ def test_a_step_may_choose_the_outcome_of_its_run(harness: WorkerHarness, kind: 
 
 def test_again_starts_the_next_slot_with_other_arguments(harness: WorkerHarness) -> None:
     """A long loop: each slot has its own steps, and the job keeps its id. The last one returns."""
-    app, seen = harness.app(), []
+    app = harness.app()
+    seen: list[Any] = []
 
     @app.task
     async def poll(ctx: Context, cursor: int) -> str:

@@ -28,7 +28,8 @@ def waiting_order(app: HarnessApp, calls: list[int]) -> Any:
 @pytest.mark.parametrize("verb", ["record_steps", "read_waits", "suspend_jobs", "read_steps", None])
 def test_an_outage_is_waited_for(harness: WorkerHarness, verb: str | None) -> None:
     """Whichever call meets it: the function goes on when the database is back, and its step has run once."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
     order = waiting_order(app, calls)
 
     async def scenario() -> None:
@@ -52,7 +53,8 @@ def test_an_outage_is_waited_for(harness: WorkerHarness, verb: str | None) -> No
 @pytest.mark.parametrize("verb", ["record_steps", "read_waits", "suspend_jobs", "read_steps", "fold_marks"])
 def test_a_lost_answer_changes_nothing(harness: WorkerHarness, verb: str) -> None:
     """The same recording may be sent twice; the same suspension is found in the ledger."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
     order = waiting_order(app, calls)
 
     async def scenario() -> None:
@@ -72,7 +74,8 @@ def test_a_lost_answer_changes_nothing(harness: WorkerHarness, verb: str) -> Non
 
 def test_an_outage_longer_than_the_claim_repeats_no_step(harness: WorkerHarness) -> None:
     """The claim can no longer be trusted and the body is stopped; the record that was on its way comes first."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
     order = waiting_order(app, calls)
 
     async def scenario() -> None:
@@ -92,7 +95,8 @@ def test_an_outage_longer_than_the_claim_repeats_no_step(harness: WorkerHarness)
 
 def test_a_worker_that_stops_while_a_call_is_parked_releases_the_job(harness: WorkerHarness) -> None:
     """Beside a working step the function cannot be suspended: it is released, and goes on elsewhere."""
-    app, other, calls = harness.app(), harness.app(), []
+    app, other = harness.app(), harness.app()
+    calls: list[Any] = []
 
     async def order(ctx: Context) -> object:
         await ctx.step("before", calls.append, ctx.fence)
@@ -120,7 +124,8 @@ def test_a_worker_that_stops_while_a_call_is_parked_releases_the_job(harness: Wo
 
 def test_a_worker_that_stops_records_steps_that_have_ended(harness: WorkerHarness) -> None:
     """The record is on its way when the body is stopped: the job is released after it is written."""
-    app, other, calls = harness.app(), harness.app(), []
+    app, other = harness.app(), harness.app()
+    calls: list[Any] = []
     waiting_order(other, calls)
     order = waiting_order(app, calls)
 
@@ -128,8 +133,9 @@ def test_a_worker_that_stops_records_steps_that_have_ended(harness: WorkerHarnes
         job = await order.enqueue()
         app.faults.slow["record_steps"] = 3.0
         async with app.worker():
-            while not calls:
-                await asyncio.sleep(0.01)
+            await app.log.wait(events.RunStarted)
+            await asyncio.sleep(1)
+            assert calls == [1]
         assert await app.outcomes() == ["released"]
         assert sorted(await steps_of(app, job)) == ["before"]
         await send(app, job, "go")
@@ -142,7 +148,8 @@ def test_a_worker_that_stops_records_steps_that_have_ended(harness: WorkerHarnes
 
 def test_a_worker_that_dies_loses_only_what_was_not_recorded(harness: WorkerHarness) -> None:
     """Another worker takes over when the lock ends; recorded steps do not run again."""
-    app, other, calls = harness.app(), harness.app(), []
+    app, other = harness.app(), harness.app()
+    calls: list[Any] = []
 
     async def order(ctx: Context) -> None:
         await ctx.step("before", calls.append, ctx.fence)
@@ -166,7 +173,8 @@ def test_a_worker_that_dies_loses_only_what_was_not_recorded(harness: WorkerHarn
 @pytest.mark.parametrize("state", ["parked", "recording"])
 def test_a_lost_claim_stops_the_body(harness: WorkerHarness, state: str) -> None:
     """The look finds the job gone, or the record is refused: nothing more is done under the old fence."""
-    app, seen = harness.app(), []
+    app = harness.app()
+    seen: list[Any] = []
 
     @app.task
     async def order(ctx: Context) -> None:
@@ -199,7 +207,8 @@ def test_a_lost_claim_stops_the_body(harness: WorkerHarness, state: str) -> None
 
 def test_a_failed_step_does_not_hide_a_lost_claim(harness: WorkerHarness) -> None:
     """`LockLost` is about the run: it is no failure of a step that a saga could compensate."""
-    app, seen = harness.app(), []
+    app = harness.app()
+    seen: list[Any] = []
 
     def refuse() -> AmbiguousError:
         return AmbiguousError("lost")

@@ -95,7 +95,8 @@ def test_signals_are_received_in_order_and_once(harness: WorkerHarness) -> None:
 
 def test_several_waits_at_once_and_interleaved_signals(harness: WorkerHarness) -> None:
     """Whatever comes first goes on, its steps are recorded, and the others wait on, also across suspensions."""
-    app, seen = harness.app(), []
+    app = harness.app()
+    seen: list[Any] = []
 
     @app.task
     async def order(ctx: Context) -> list[Any]:
@@ -156,7 +157,8 @@ def test_a_signal_that_races_the_suspension_is_not_missed(
 
 def test_a_signal_is_noticed_while_another_step_works(harness: WorkerHarness) -> None:
     """The function cannot be suspended then, and looks now and then."""
-    app, seen = harness.app(), []
+    app = harness.app()
+    seen: list[Any] = []
 
     @app.task
     async def order(ctx: Context) -> None:
@@ -179,7 +181,8 @@ def test_a_signal_is_noticed_while_another_step_works(harness: WorkerHarness) ->
 
 def test_a_signal_is_noticed_beside_many_short_steps(harness: WorkerHarness) -> None:
     """Steps that begin and end all the time do not put off the look for ever."""
-    app, seen = harness.app(), []
+    app = harness.app()
+    seen: list[Any] = []
 
     @app.task
     async def order(ctx: Context) -> None:
@@ -234,7 +237,8 @@ def test_a_signal_does_not_wake_what_waits_for_something_else(harness: WorkerHar
 
 def test_a_wait_times_out(harness: WorkerHarness) -> None:
     """`WaitTimeout` at its time. Caught, it is recorded: a later signal changes nothing at replays."""
-    app, caught = harness.app(), []
+    app = harness.app()
+    caught: list[Any] = []
 
     @app.task
     async def order(ctx: Context) -> str:
@@ -262,7 +266,8 @@ def test_a_wait_times_out(harness: WorkerHarness) -> None:
 
 def test_a_timeout_let_through_is_asked_for_again(harness: WorkerHarness) -> None:
     """Nothing is recorded: the next attempt receives a signal that came meanwhile. The wait does not start anew."""
-    app, late = harness.app(), []
+    app = harness.app()
+    late: list[Any] = []
 
     @app.task(backoff="1h")
     async def order(ctx: Context) -> Any:
@@ -358,7 +363,8 @@ def test_a_signal_whose_wait_was_cancelled_is_received_by_the_next(harness: Work
 
 def test_a_signal_of_a_wrong_type_is_a_clear_failure(harness: WorkerHarness) -> None:
     """Let through it fails the run and stays; caught it counts as received, at replays too."""
-    app, seen = harness.app(), []
+    app = harness.app()
+    seen: list[Any] = []
 
     @app.task(max_attempts=2, backoff="1s")
     async def order(ctx: Context) -> str:
@@ -388,7 +394,7 @@ def test_a_signal_of_a_wrong_type_is_a_clear_failure(harness: WorkerHarness) -> 
 
 
 def test_signals_need_a_job(harness: WorkerHarness) -> None:
-    """Nothing is stored for a job that has ended or never existed; a dead one takes it, and receives it when retried."""
+    """Nothing is stored for a job that has ended or never existed; a dead one receives it when it is retried."""
     app = harness.app()
 
     @app.task(max_attempts=1)

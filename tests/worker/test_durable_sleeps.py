@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,8 @@ DAY = 86_400
 
 def test_a_sleeping_function_holds_nothing(harness: WorkerHarness) -> None:
     """No place, no lock, no heartbeat, no attempt; it goes on at its time, and what came before does not run again."""
-    app, calls = harness.app(settings={"worker.concurrency": 1}), []
+    app = harness.app(settings={"worker.concurrency": 1})
+    calls: list[Any] = []
 
     @app.task(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -110,7 +113,8 @@ def test_no_sleep_at_all(harness: WorkerHarness, length: str) -> None:
 
 def test_several_sleeps_at_once_wake_at_the_earliest(harness: WorkerHarness) -> None:
     """Each branch goes on at its own time."""
-    app, woken = harness.app(), []
+    app = harness.app()
+    woken: list[Any] = []
 
     @app.task
     async def naps(ctx: Context) -> None:
@@ -133,7 +137,8 @@ def test_several_sleeps_at_once_wake_at_the_earliest(harness: WorkerHarness) -> 
 @pytest.mark.parametrize("length", [0.5, 7.0, 20.0])
 def test_a_sleep_beside_a_working_step_ends_at_its_time(harness: WorkerHarness, length: float) -> None:
     """While a step works the run cannot be suspended: the sleep ends on time all the same."""
-    app, woken = harness.app(), []
+    app = harness.app()
+    woken: list[Any] = []
 
     @app.task
     async def both(ctx: Context) -> None:
@@ -175,7 +180,8 @@ def test_a_timeout_bounds_a_run_between_suspensions(harness: WorkerHarness) -> N
 
 def test_the_next_slot_counts_from_the_first_claim(harness: WorkerHarness) -> None:
     """`every` is not moved by suspensions: a function that sleeps for 90 minutes of 2 hours keeps its rhythm."""
-    app, begun = harness.app(), []
+    app = harness.app()
+    begun: list[Any] = []
 
     @app.task(every="2h")
     async def report(ctx: Context) -> None:
@@ -187,7 +193,7 @@ def test_the_next_slot_counts_from_the_first_claim(harness: WorkerHarness) -> No
             await app.log.wait(events.RunSucceeded, 3)
 
     harness.run(scenario())
-    assert [later - earlier for earlier, later in zip(begun, begun[1:], strict=False)] == [7200, 7200]
+    assert [later - earlier for earlier, later in pairwise(begun)] == [7200, 7200]
 
 
 def test_progress_survives_suspension(harness: WorkerHarness) -> None:

@@ -43,7 +43,8 @@ async def finish(app: HarnessApp, count: int = 1) -> None:
 
 def test_a_recorded_step_does_not_run_again(harness: WorkerHarness) -> None:
     """The next attempt returns what the first one recorded."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     async def charge(card: str) -> int:
         calls.append(card)
@@ -104,11 +105,14 @@ def test_any_callable_is_a_step(harness: WorkerHarness, kind: str) -> None:
 
 def test_the_value_is_the_decoded_record_the_first_time_too(harness: WorkerHarness) -> None:
     """It is equal to what the function returned, by its annotation, and is another object in every run."""
-    app, seen, made = harness.app(), [], []
+    app = harness.app()
+    seen: list[Any] = []
+    made: list[Any] = []
 
     def charge() -> Charge:
-        made.append(charged("visa"))
-        return made[-1]
+        charge = charged("visa")
+        made.append(charge)
+        return charge
 
     @app.task(backoff="1s")
     async def order(ctx: Context) -> None:
@@ -126,11 +130,13 @@ def test_the_value_is_the_decoded_record_the_first_time_too(harness: WorkerHarne
 
 def test_a_recorded_null_is_a_record(harness: WorkerHarness) -> None:
     """A step that returned nothing does not run again."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task(backoff="1s")
     async def order(ctx: Context) -> None:
-        assert await ctx.step("notify", lambda: calls.append(1)) is None
+        value: object = await ctx.step("notify", calls.append, 1)
+        assert value is None
         crash_once(ctx)
 
     async def scenario() -> None:
@@ -144,7 +150,8 @@ def test_a_recorded_null_is_a_record(harness: WorkerHarness) -> None:
 
 def test_repeated_names_are_counted(harness: WorkerHarness) -> None:
     """The second `label` is recorded as `label#2`, and found again under that name."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     def label(number: int) -> int:
         calls.append(number)
@@ -168,7 +175,8 @@ def test_repeated_names_are_counted(harness: WorkerHarness) -> None:
 
 def test_steps_may_be_inserted_reordered_and_renamed(harness: WorkerHarness) -> None:
     """A step is found by its name alone; only a new name runs, and a record that is never asked for is reported."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
     plans = {1: ["a", "b", "old"], 2: ["b", "new", "a"]}
 
     @app.task(backoff="1s")
@@ -219,7 +227,8 @@ def test_a_replay_with_another_call_is_reported(harness: WorkerHarness, change: 
 
 def test_the_idempotency_key_is_the_same_in_every_attempt(harness: WorkerHarness) -> None:
     """It names job, slot, step and repetition, however often the function is called; another step has another."""
-    app, keys = harness.app(), []
+    app = harness.app()
+    keys: list[Any] = []
 
     def charge() -> None:
         step = current_step()
@@ -243,7 +252,8 @@ def test_the_idempotency_key_is_the_same_in_every_attempt(harness: WorkerHarness
 
 def test_replays_are_quiet(harness: WorkerHarness, caplog: pytest.LogCaptureFixture) -> None:
     """`ctx.replaying` is true until the first call that is not recorded, and `ctx.logger` says nothing meanwhile."""
-    app, seen = harness.app(), []
+    app = harness.app()
+    seen: list[Any] = []
 
     @app.task(backoff="1s")
     async def order(ctx: Context) -> None:
@@ -288,7 +298,8 @@ def test_a_step_that_is_never_asked_for_does_not_silence_the_rest(
 
 def test_a_slot_has_its_own_steps(harness: WorkerHarness) -> None:
     """A recurring function has one slot at a time; the next one starts without records, and the old ones stay."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task(every="1h")
     async def report(ctx: Context) -> None:
@@ -302,7 +313,9 @@ def test_a_slot_has_its_own_steps(harness: WorkerHarness) -> None:
         assert [(run.slot_no, run.outcome) for run in runs] == [
             (slot, outcome) for slot in (1, 2) for outcome in ("suspended", "succeeded")
         ]
-        assert [sorted(await steps_of(app, runs[0].job_id, slot)) for slot in (1, 2)] == [["close", "pause", "send"]] * 2
+        assert [sorted(await steps_of(app, runs[0].job_id, slot)) for slot in (1, 2)] == [
+            ["close", "pause", "send"]
+        ] * 2
 
     harness.run(scenario())
     assert calls[:4] == [1, -1, 2, -2]
@@ -311,7 +324,8 @@ def test_a_slot_has_its_own_steps(harness: WorkerHarness) -> None:
 @pytest.mark.slow
 def test_a_thousand_steps_are_read_by_one_statement(harness: WorkerHarness) -> None:
     """Long functions are replayed from one query; a run whose slot has no steps sends none."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task(backoff="1s")
     async def work(ctx: Context) -> None:

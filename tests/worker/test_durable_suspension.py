@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from reltask import Context, events
 from reltask.errors import StepFailed, UsageError
 from reltask.model.job import State
 from reltask.worker import parking
-from tests.worker.durable_helpers import at, away, result_of, send, steps_of
+from tests.worker.durable_helpers import away, result_of, send, steps_of
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
 
@@ -23,7 +24,8 @@ async def finish(app: HarnessApp) -> None:
 @pytest.mark.parametrize("style", ["gather", "gather with exceptions", "task group", "create_task", "wait", "shield"])
 def test_a_step_beside_a_wait_is_recorded_before_the_suspension(harness: WorkerHarness, style: str) -> None:
     """However tasks are started: the step runs once, in the first run, and its value is there after the resumption."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     async def slow() -> str:
         await asyncio.sleep(30)
@@ -63,7 +65,8 @@ def test_a_step_beside_a_wait_is_recorded_before_the_suspension(harness: WorkerH
 
 def test_plain_awaits_beside_a_wait_are_cancelled(harness: WorkerHarness) -> None:
     """What is no durable call does not keep the place; finally blocks run at every suspension."""
-    app, seen = harness.app(), []
+    app = harness.app()
+    seen: list[Any] = []
 
     async def plain() -> None:
         try:
@@ -87,7 +90,8 @@ def test_plain_awaits_beside_a_wait_are_cancelled(harness: WorkerHarness) -> Non
 
 def test_a_step_that_ends_with_the_answer_of_a_look_goes_on(harness: WorkerHarness) -> None:
     """The look that was begun beside a working step may not suspend the body that this step wakes."""
-    app, done = harness.app(), []
+    app = harness.app()
+    done: list[Any] = []
 
     @app.task
     async def order(ctx: Context) -> str:
@@ -108,7 +112,9 @@ def test_a_step_that_ends_with_the_answer_of_a_look_goes_on(harness: WorkerHarne
     assert done == list(range(40))
 
 
-def test_a_failure_beside_a_wait_reaches_the_body_first(harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_beside_a_wait_reaches_the_body_first(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Through nested task groups it needs several turns of the loop; the run must not be suspended meanwhile."""
     monkeypatch.setattr(parking, "QUIET", 0.0)  # as if every turn took long
     app = harness.app()
@@ -136,7 +142,8 @@ def test_a_failure_beside_a_wait_reaches_the_body_first(harness: WorkerHarness, 
 @pytest.mark.parametrize("first", ["step", "sleep"])
 def test_a_failed_step_beside_a_wait_runs_again_after_it(harness: WorkerHarness, first: str) -> None:
     """`gather(return_exceptions=True)` has not shown the failure to the body: nothing is recorded, nothing is lost."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     def charge() -> int:
         calls.append(1)
@@ -163,8 +170,9 @@ def test_a_failed_step_beside_a_wait_runs_again_after_it(harness: WorkerHarness,
 
 @pytest.mark.parametrize("then", ["return", "step", "plain await"])
 def test_a_suspension_that_is_swallowed_is_a_clear_failure(harness: WorkerHarness, then: str) -> None:
-    """The body cannot be resumed there. Nothing is recorded of what it does afterwards, and the job is dead in the end."""
-    app, calls = harness.app(), []
+    """The body cannot be resumed there. Nothing that it does afterwards is recorded; in the end the job is dead."""
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task(max_attempts=2, backoff="1s")
     async def rude(ctx: Context) -> str:
@@ -190,7 +198,8 @@ def test_a_suspension_that_is_swallowed_is_a_clear_failure(harness: WorkerHarnes
 
 def test_a_durable_call_in_a_finally_block_is_refused(harness: WorkerHarness) -> None:
     """Such a block runs at every suspension: it says so instead of running the step each time."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     @app.task(max_attempts=1)
     async def order(ctx: Context) -> None:
@@ -214,7 +223,8 @@ def test_a_task_left_behind_is_refused_after_the_body_has_ended(
     harness: WorkerHarness, seconds: float, waiting: type[BaseException]
 ) -> None:
     """A new call, a step that ends too late and a wait: each gets an error, none is recorded, nothing waits on."""
-    app, errors = harness.app(), []
+    app = harness.app()
+    errors: list[Any] = []
     left: list[asyncio.Task[object]] = []
 
     async def later(ctx: Context) -> None:
@@ -230,8 +240,8 @@ def test_a_task_left_behind_is_refused_after_the_body_has_ended(
 
     @app.task
     async def hasty(ctx: Context) -> None:
-        for work in (later(ctx), ctx.step("slow", asyncio.sleep, 3), ctx.wait_for("never")):
-            left.append(asyncio.create_task(watched(work)))
+        work = (later(ctx), ctx.step("slow", asyncio.sleep, 3), ctx.wait_for("never"))
+        left.extend(asyncio.create_task(watched(one)) for one in work)
         await asyncio.sleep(seconds)
 
     async def scenario() -> None:
@@ -248,7 +258,8 @@ def test_a_task_left_behind_is_refused_after_the_body_has_ended(
 
 def test_steps_that_ended_are_recorded_before_the_run_fails(harness: WorkerHarness) -> None:
     """A sibling's failure cancels the wait for a record that is on its way: the run ends after it is written."""
-    app, calls = harness.app(), []
+    app = harness.app()
+    calls: list[Any] = []
 
     async def fail() -> None:
         await asyncio.sleep(1.5)

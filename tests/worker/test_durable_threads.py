@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reltask import SyncContext, events
-from reltask.errors import LockLost, StepFailed, Stopped, WaitTimeout
+from reltask.errors import LockLost, StepFailed, Stopped, TransientError, WaitTimeout
 from reltask.model.job import State
 from reltask.producer.transaction import SyncTransaction
 from reltask.worker.durable_context import current_step
@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 
 async def test_a_def_task_has_the_same_calls(live: WorkerHarness) -> None:
     """Steps, attempts, transactions, sleeps, signals and children: suspended, resumed, each effect once."""
-    app, calls = live.app(), []
+    app = live.app()
+    calls: list[Any] = []
 
     @app.task
     def label(number: int) -> str:
@@ -68,7 +69,8 @@ async def test_a_def_task_has_the_same_calls(live: WorkerHarness) -> None:
 
 async def test_a_caught_failure_is_replayed_in_a_thread(live: WorkerHarness) -> None:
     """Recorded with the next step, as in an `async def` task."""
-    app, calls = live.app(), []
+    app = live.app()
+    calls: list[Any] = []
 
     def bad() -> None:
         calls.append("bad")
@@ -93,13 +95,14 @@ async def test_a_caught_failure_is_replayed_in_a_thread(live: WorkerHarness) -> 
 @pytest.mark.parametrize("then", ["return", "step"])
 async def test_a_thread_that_swallows_its_suspension_fails(live: WorkerHarness, then: str) -> None:
     """With a clear error; nothing is recorded of what it does afterwards."""
-    app, seen = live.app(), []
+    app = live.app()
+    seen: list[Any] = []
 
     @app.task(max_attempts=1)
     def rude(ctx: SyncContext) -> None:
         try:
             ctx.sleep("nap", "1h")
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the point of it
             seen.append(type(error))
         if then == "step":
             ctx.step("after", seen.append, Suspended)
@@ -115,8 +118,14 @@ async def test_a_thread_that_swallows_its_suspension_fails(live: WorkerHarness, 
 @pytest.mark.parametrize("state", ["parked", "recording", "reading"])
 async def test_a_waiting_thread_ends_when_its_worker_stops(live: WorkerHarness, state: str) -> None:
     """A thread cannot be cancelled: a call that waits for the database, or for a look, raises instead."""
-    app, ended, raised = live.app(), threading.Event(), []
-    verbs = {"parked": {"read_waits"}, "recording": {"record_steps"}, "reading": {"read_steps"}}
+    app, ended = live.app(), threading.Event()
+    raised: list[Any] = []
+    verb = {"parked": "read_waits", "recording": "record_steps", "reading": "read_steps"}[state]
+    met = asyncio.Event()
+
+    def unavailable() -> TransientError:
+        met.set()
+        return away()
 
     @app.task(backoff="0s", lock_timeout="10s")
     def order(ctx: SyncContext) -> None:
@@ -135,9 +144,8 @@ async def test_a_waiting_thread_ends_when_its_worker_stops(live: WorkerHarness, 
     async with app.worker():
         if state == "reading":
             await app.log.wait(events.RunFailed)
-        app.faults.error, app.faults.verbs = away, verbs[state]
-        while not app.faults.calls[next(iter(verbs[state]))]:
-            await asyncio.sleep(0.01)
+        app.faults.error, app.faults.verbs = unavailable, {verb}
+        await met.wait()
     assert await asyncio.to_thread(ended.wait, 10)
     assert raised[0] in (Stopped, LockLost)
     with contextlib.suppress(Exception):
@@ -152,7 +160,7 @@ async def test_an_async_function_is_refused_in_a_thread(live: WorkerHarness) -> 
 
     @app.task(max_attempts=1)
     def order(ctx: SyncContext) -> None:
-        ctx.step("charge", charge)
+        ctx.step("charge", charge)  # type: ignore[unused-coroutine]
 
     await order.enqueue()
     async with app.worker():

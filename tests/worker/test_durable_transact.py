@@ -58,7 +58,8 @@ def test_the_effect_and_its_record_are_one_commit(harness: WorkerHarness) -> Non
 def test_a_failure_rolls_back(harness: WorkerHarness) -> None:
     """The function raised after its write: neither is there. Caught, the failure is recorded as any step's."""
     create_effects(harness)
-    app, keys = harness.app(), []
+    app = harness.app()
+    keys: list[Any] = []
 
     async def bad(tx: TaskTransaction) -> None:
         keys.append((current_step().attempt, current_step().idempotency_key[-8:]))
@@ -118,7 +119,8 @@ def test_a_crash_before_the_commit_leaves_neither(harness: WorkerHarness, moment
 def test_a_lost_answer_to_the_commit_ends_the_run(harness: WorkerHarness) -> None:
     """Nobody knows whether it was committed, but the next run reads it: the effect is there once."""
     create_effects(harness)
-    app, went_on = harness.app(), []
+    app = harness.app()
+    went_on: list[Any] = []
 
     @app.task(max_attempts=1)
     async def order(ctx: Context) -> int:

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from datetime import datetime
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -49,10 +49,12 @@ class ProcessContext:
         if self.cancelled:
             raise Stopped
 
-    def __getattr__(self, name: str) -> Any:
-        if name in CALLS:
-            raise AttributeError(f"ctx.{name}() cannot be called in a child process, which records no steps.")
-        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a type checker refuses unknown names itself
+
+        def __getattr__(self, name: str) -> Any:
+            if name in CALLS:
+                raise AttributeError(f"ctx.{name}() cannot be called in a child process, which records no steps.")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def progress(self, value: Any) -> None:
         """Publish how far this run has come: any JSON value, shown by `reltask jobs show`."""

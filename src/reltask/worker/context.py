@@ -30,7 +30,8 @@ from reltask.producer.transaction import (
 from reltask.stores.store import Store
 from reltask.worker.children import Children
 from reltask.worker.durable import Durable
-from reltask.worker.durable_context import DurableContext, OnWorkersLoop, SyncDurableContext, refuse_in_step, refuse_inside
+from reltask.worker.durable_context import DurableContext, refuse_in_step, refuse_inside
+from reltask.worker.durable_sync import OnWorkersLoop, SyncDurableContext
 from reltask.worker.run import Run, StopReason, log_fields
 from reltask.worker.transaction import Transactions
 

@@ -242,9 +242,7 @@ class Durable:
                 await self.journal.write(waiting)
             else:
                 wake_at = step.wake_at
-            arrived: SignalView | None = await self.parking.park(
-                call.name, call.order, wake_at, signal=signal.name
-            )
+            arrived: SignalView | None = await self.parking.park(call.name, call.order, wake_at, signal=signal.name)
             if arrived is None:
                 late = WaitTimeout(f"The signal {signal.name!r} did not come in time.")
                 self.journal.fail(call.record(StepState.FAILED, signal=signal.name, error=described(late)))

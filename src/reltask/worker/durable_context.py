@@ -1,18 +1,12 @@
-"""The durable calls of `Context` and `SyncContext`: the same names, with and without `await`.
-
-Both ask the same `Durable` on the worker's loop. In a `def` task only the step's own function runs in
-the body's thread; each call waits there for the loop.
-"""
+"""The durable calls of `Context`. Those of `SyncContext` are in `durable_sync.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from msgspec import Struct
@@ -27,11 +21,9 @@ from reltask.producer.job import Job
 from reltask.producer.signal import Signal, signal_of
 from reltask.producer.transaction import (
     OnLoop,
-    SyncTransaction,
     TaskTransaction,
     current,
     open_transaction,
-    wait_for,
 )
 from reltask.worker.children import results_of
 from reltask.worker.durable import Call as DurableCall
@@ -45,8 +37,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 NO_OPTIONS = StepOptions()
-OpenBlock = Callable[..., AbstractContextManager[SyncTransaction]]
-"""Opens a transaction of a `def` task."""
 
 
 class Step(Struct, frozen=True):
@@ -58,12 +48,12 @@ class Step(Struct, frozen=True):
     """The same however often this step's function is called: pass it to systems that can use it."""
 
 
-_step: ContextVar[Step | None] = ContextVar("reltask_step", default=None)
+running_step: ContextVar[Step | None] = ContextVar("reltask_step", default=None)
 
 
 def current_step() -> Step:
     """The step whose function calls this; UsageError elsewhere."""
-    step = _step.get()
+    step = running_step.get()
     if step is None:
         raise UsageError("current_step() was called outside of a step.", remedy="Call it in the function of a step.")
     return step
@@ -81,7 +71,7 @@ def refuse_inside(call: str) -> None:
 
 def refuse_in_step(call: str) -> None:
     """Refuse a call inside a step."""
-    inside = _step.get()
+    inside = running_step.get()
     if inside is not None:
         raise UsageError(
             f"ctx.{call}() was called inside the step {inside.name!r}, which is recorded as a whole.",
@@ -112,7 +102,8 @@ def durable_of(run: Run, services: ContextServices) -> Durable:
     return cast("Durable", run.durable)
 
 
-def _step_of(run: Run, call: DurableCall) -> Step:
+def step_of(run: Run, call: DurableCall) -> Step:
+    """What `current_step()` returns inside this call."""
     return Step(call.name, call.attempt, f"{run.claim.idempotency_key}:{call.name}")
 
 
@@ -144,7 +135,7 @@ class Steps:
             if found is not None:
                 return codec.decode(found.value or "null")
             while True:
-                token = _step.set(_step_of(self._run, call))
+                token = running_step.set(step_of(self._run, call))
                 try:
                     value = await self._limited(function(*args, **kwargs))
                 except Exception as error:
@@ -154,7 +145,7 @@ class Steps:
                 else:
                     return await durable.end_step(call, codec, value)
                 finally:
-                    _step.reset(token)
+                    running_step.reset(token)
                 await durable.fail_step(call, self._options, failed)
         finally:
             durable.leave(call)
@@ -201,12 +192,12 @@ class Steps:
         home = OnLoop(asyncio.get_running_loop())
         opening = self._services.transactions.open(self._run, complete=False, home=home, record=recorder.make)
         async with opening as block:
-            token, step = current.set(block), _step.set(_step_of(self._run, recorder.call))
+            token, step = current.set(block), running_step.set(step_of(self._run, recorder.call))
             try:
                 recorder.value = await self._limited(function(block))
             finally:
                 current.reset(token)
-                _step.reset(step)
+                running_step.reset(step)
         return recorder.committed()
 
 
@@ -276,7 +267,13 @@ class DurableContext:
         refuse_inside("sleep")
         await durable_of(self._run, self._services).sleep(name, length_of("length", length))
 
-    async def wait_for(self, signal: Signal[T] | str, *, timeout: Duration | None = None, name: str | None = None) -> T:
+    @overload
+    async def wait_for(self, signal: Signal[T], *, timeout: Duration | None = None, name: str | None = None) -> T: ...
+    @overload
+    async def wait_for(self, signal: str, *, timeout: Duration | None = None, name: str | None = None) -> Any: ...
+    async def wait_for(
+        self, signal: Signal[Any] | str, *, timeout: Duration | None = None, name: str | None = None
+    ) -> Any:
         """Wait until this signal is sent to the job, and return its value; WaitTimeout after `timeout`.
 
         The step is called like the signal, unless `name` says otherwise.
@@ -285,7 +282,7 @@ class DurableContext:
         wanted = signal_of(signal)
         limit = None if timeout is None else length_of("timeout", timeout)
         durable = durable_of(self._run, self._services)
-        return cast("T", await durable.wait_for(name or wanted.name, wanted, limit))
+        return await durable.wait_for(name or wanted.name, wanted, limit)
 
     async def run(self, name: str, call: Call) -> Any:
         """Have a worker run this call as a child job, and return its result; suspended meanwhile."""
@@ -305,163 +302,3 @@ class DurableContext:
         """Enqueue this call once, however often the body starts again, and do not wait for it."""
         refuse_inside("start")
         return await self._services.children.start(self._run, durable_of(self._run, self._services), name, call)
-
-
-class OnWorkersLoop:
-    """Runs durable calls of a `def` task on the worker's loop, and waits for them in the task's thread."""
-
-    def __init__(self, run: Run, services: ContextServices, loop: asyncio.AbstractEventLoop) -> None:
-        self.run = run
-        self.services = services
-        self.loop = loop
-
-    def wait(self, work: Callable[[Durable], Coroutine[Any, Any, T]]) -> T:
-        """Call `work` with the run's durable calls on the loop, and wait for it."""
-
-        async def awaited() -> T:
-            return await work(durable_of(self.run, self.services))
-
-        return wait_for(awaited(), self.loop)
-
-    def enter(self, name: str, kind: StepKind, hashed: str) -> DurableCall:
-        """Begin a durable call."""
-
-        async def enter(durable: Durable) -> DurableCall:
-            return durable.enter(name, kind, hashed)
-
-        return self.wait(enter)
-
-    def leave(self, call: DurableCall) -> None:
-        """End it."""
-        self.loop.call_soon_threadsafe(self.run.durable.leave, call)
-
-
-class SyncSteps:
-    """`ctx.using(…)` of a `def` task."""
-
-    def __init__(self, there: OnWorkersLoop, block: OpenBlock, options: StepOptions = NO_OPTIONS) -> None:
-        self._there = there
-        self._block = block
-        self._options = options
-
-    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function once and record what it returns: see `Steps.step`."""
-        refuse_inside("step")
-        _refuse_async(name, function)
-        there, codec = self._there, codec_of(function, name)
-        call = there.enter(name, StepKind.STEP, fingerprint(function, args, kwargs))
-        try:
-            found = there.wait(lambda durable: durable.begin_step(call))
-            if found is not None:
-                return cast("R", codec.decode(found.value or "null"))
-            while True:
-                token = _step.set(_step_of(there.run, call))
-                try:
-                    value = function(*args, **kwargs)
-                except Exception as error:
-                    if not is_failure(error):
-                        raise
-                    failed = error
-                else:
-                    return cast("R", there.wait(partial(Durable.end_step, call=call, codec=codec, value=value)))
-                finally:
-                    _step.reset(token)
-                there.wait(partial(Durable.fail_step, call=call, options=self._options, error=failed))
-        finally:
-            there.leave(call)
-
-    def transact(
-        self, name: str, function: Callable[Concatenate[SyncTransaction, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Call `function(tx, …)` in a transaction: see `Steps.transact`."""
-        refuse_inside("transact")
-        _refuse_async(name, function)
-        there, codec = self._there, codec_of(function, name)
-        call = there.enter(name, StepKind.TRANSACT, fingerprint(function, args, kwargs))
-        try:
-            found = there.wait(lambda durable: durable.begin_step(call))
-            if found is not None:
-                return cast("R", codec.decode(found.value or "null"))
-            while True:
-                recorder = TransactionRecord(there.run.durable, call, codec)
-                try:
-                    return cast("R", self._transacted(recorder, lambda tx: function(tx, *args, **kwargs)))
-                except Exception as error:
-                    if there.run.fatal is not None or not is_failure(error):
-                        raise
-                    failed = error
-                there.wait(partial(Durable.fail_step, call=call, options=self._options, error=failed))
-        finally:
-            there.leave(call)
-
-    def _transacted(self, recorder: TransactionRecord, function: Callable[[SyncTransaction], Any]) -> Any:
-        with self._block(record=recorder.make) as tx:
-            token = _step.set(_step_of(self._there.run, recorder.call))
-            try:
-                recorder.value = function(tx)
-            finally:
-                _step.reset(token)
-
-        async def committed(_: Durable) -> Any:
-            return recorder.committed()
-
-        return self._there.wait(committed)
-
-
-class SyncDurableContext:
-    """Durable calls of a `def` task, which wait in its thread."""
-
-    _there: OnWorkersLoop
-    _open_block: OpenBlock
-
-    def using(self, *, attempts: int = 1, backoff: Duration | Backoff | None = None) -> SyncSteps:
-        """Steps that are tried up to `attempts` times: see `Context.using`. A thread cannot be stopped: no timeout."""
-        return SyncSteps(self._there, self._open_block, step_options(attempts, backoff, None))
-
-    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function once and record what it returns: see `Context.step`."""
-        return SyncSteps(self._there, self._open_block).step(name, function, *args, **kwargs)
-
-    def transact(
-        self, name: str, function: Callable[Concatenate[SyncTransaction, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Call `function(tx, …)` in a transaction: see `Context.transact`."""
-        return SyncSteps(self._there, self._open_block).transact(name, function, *args, **kwargs)
-
-    def sleep(self, name: str, length: Duration) -> None:
-        """Go on after this time: see `Context.sleep`."""
-        refuse_inside("sleep")
-        limit = length_of("length", length)
-        self._there.wait(lambda durable: durable.sleep(name, limit))
-
-    def wait_for(self, signal: Signal[T] | str, *, timeout: Duration | None = None, name: str | None = None) -> T:
-        """Wait for a signal: see `Context.wait_for`."""
-        refuse_inside("wait_for")
-        wanted = signal_of(signal)
-        limit = None if timeout is None else length_of("timeout", timeout)
-        return cast("T", self._there.wait(lambda durable: durable.wait_for(name or wanted.name, wanted, limit)))
-
-    def run(self, name: str, call: Call) -> Any:
-        """Run a child job and return its result: see `Context.run`."""
-        return self.run_all(name, [call])[0]
-
-    def run_all(self, name: str, calls: Sequence[Call], *, return_exceptions: bool = False) -> list[Any]:
-        """Run child jobs and return their results: see `Context.run_all`."""
-        refuse_inside("run")
-        there = self._there
-        ends = there.wait(lambda durable: there.services.children.run_all(there.run, durable, name, calls))
-        return results_of(calls, ends, return_exceptions=return_exceptions)
-
-    def start(self, name: str, call: Call) -> Job:
-        """Enqueue a child that is not waited for: see `Context.start`."""
-        refuse_inside("start")
-        there = self._there
-        return there.wait(lambda durable: there.services.children.start(there.run, durable, name, call))
-
-
-def _refuse_async(name: str, function: object) -> None:
-    if inspect.iscoroutinefunction(function):
-        raise UsageError(
-            f"Step {name!r}: an `async def` function cannot run in a thread.",
-            remedy="Write the task as `async def`, or the function as `def`.",
-        )

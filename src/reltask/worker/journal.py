@@ -149,7 +149,7 @@ class Journal:
 
     async def until_certain(self) -> None:
         """Wait until failures that were caught by another task, so it seems, would have ended the body."""
-        while any(failure.is_caught and not failure.is_certain for failure in self._failures):
+        while any(f.is_caught and not f.is_certain for f in self._failures):  # noqa: ASYNC110 - turns are what counts
             await asyncio.sleep(0)
 
     def fail(self, record: StepRecord) -> None:
