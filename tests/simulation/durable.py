@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 APP = App("sqlite:///unused.db")
 SHORT = Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=8))
-SHARE = 0.25
+SHARE = 0.125
 """The share of histories with durable functions."""
 SIGNALS = ("red", "blue")
 DEEPEST = 1
@@ -75,7 +75,17 @@ class Script:
         rng = self.rng
         self._numbers += 1
         must = rng.choice(["must", "may"])
-        kinds = ["step", "step", "transact", "sleep", "wait", "wait", "run", "start", *["gather"] * 4 * several]
+        kinds = [
+            "step",
+            "step",
+            "transact",
+            "sleep",
+            "wait",
+            "wait",
+            "run",
+            "start",
+            *["gather", "gather", "group", "group"] * several,
+        ]
         match kind := rng.choice(kinds):
             case "sleep":
                 return Op(kind, f"sleep:{self._numbers}", seconds=rng.choice([0.2, 1.5, 6.0, 20.0]))
@@ -85,10 +95,9 @@ class Script:
             case "run" | "start":
                 child = rng.choice(["part", "part", "broken", "keyed", *["durable"] * (self.depth < DEEPEST)])
                 return Op(kind, f"{must}-{kind}:{self._numbers}", times=rng.choice([1, 1, 2, 3]), child=child)
-            case "gather":
+            case "gather" | "group":
                 return Op(kind, parts=tuple(self.part() for _ in range(rng.randint(2, 3))))
         return Op(kind, f"{must}-{kind}:{self._numbers}", times=rng.choice([1, 1, 2]), seconds=rng.choice([0.4, 3.0]))
-
 
     def part(self) -> Op:
         """One of several calls at once, sometimes after another one."""
@@ -107,10 +116,11 @@ class Function:
     async def perform(self, ops: list[Op]) -> None:
         for op in ops:
             if op.kind == "gather":
-                parts = [self.perform([*part.parts, part]) for part in op.parts]
-                done = await asyncio.gather(*parts, return_exceptions=op.parts[0].seconds > 1)
-                for failed in (part for part in done if isinstance(part, BaseException)):
-                    raise failed
+                await asyncio.gather(*(self.perform([*part.parts, part]) for part in op.parts))
+            elif op.kind == "group":
+                async with asyncio.TaskGroup() as group:
+                    for part in op.parts:
+                        group.create_task(self.perform([*part.parts, part]))
             else:
                 await self.one(op)
 

@@ -16,7 +16,8 @@ from reltask.model.durable import Recording, StepRecord, StepState, Waits
 from reltask.stores.store import Transaction
 from reltask.worker import children
 from reltask.worker.durable import Durable
-from reltask.worker.journal import Failure, Journal
+from reltask.worker.journal import TURNS, Failure, Journal
+from reltask.worker.parking import Parking
 from reltask.worker.transaction import Transactions
 from tests.simulation.broken import Mutant, method, sql
 from tests.simulation.network import SimStore
@@ -117,7 +118,7 @@ Transactions_seal = Transactions._seal
 
 def record_every_failure(self: Journal, record: StepRecord) -> None:
     """The failure is recorded at once, whether the body catches it or not."""
-    self._failures.append(Failure(record, -1))
+    self._failures.append(Failure(record, None, age=TURNS, is_caught=True))
     asyncio.get_running_loop().create_task(_quietly(self))
 
 
@@ -130,7 +131,7 @@ async def restart_timeouts(self: Durable, call: Any) -> Any:
     step = await Durable_found(self, call)
     if step is None or step.wake_at is None or step.state is not StepState.WAITING:
         return step
-    return msgspec.structs.replace(step, wake_at=self.now() + (step.wake_at - step.started_at))
+    return msgspec.structs.replace(step, wake_at=self.parking.now() + (step.wake_at - step.started_at))
 
 
 Durable_found = Durable.found
@@ -144,13 +145,13 @@ async def null_is_nothing(self: Journal, name: str) -> Any:
 Journal_find = Journal.find
 
 
-def suspend_beside_work(self: Durable, waits: Waits) -> bool:
+def suspend_beside_work(self: Parking, waits: Waits) -> bool:
     """The run is suspended although a call has been woken."""
-    Durable_wake(self, waits)
+    Parking_wake(self, waits)
     return False
 
 
-Durable_wake = Durable._wake
+Parking_wake = Parking._wake
 
 
 def looks_twice() -> Any:
@@ -182,5 +183,5 @@ DURABLE_MUTANTS = [
     Mutant("a failure is recorded before it is caught", method(Journal, "fail", record_every_failure)),
     Mutant("a replay restarts timeouts", method(Durable, "found", restart_timeouts)),
     Mutant("recorded null counts as not recorded", method(Journal, "find", null_is_nothing)),
-    Mutant("suspended although a call goes on", method(Durable, "_wake", suspend_beside_work)),
+    Mutant("suspended although a call goes on", method(Parking, "_wake", suspend_beside_work)),
 ]

@@ -51,7 +51,7 @@ READS = frozenset(
 )
 SETTLEMENTS = frozenset({"complete_jobs", "fail_jobs", "release_jobs", "suspend_jobs", "record_steps"})
 SKIPPING = SETTLEMENTS | {"heartbeat_jobs"}
-LOOKS = frozenset({"claim_jobs", "reclaim_jobs"})
+LOOKS = frozenset({"claim_jobs", "reclaim_jobs", "fold_marks"})
 LATEST_ANSWER = 30.0
 """Seconds: three lock timeouts."""
 
@@ -88,7 +88,7 @@ class Line:
         self.bites = 0
         self.open_transactions: list[Any] = []
         self.looks_under_way = 0
-        """Claims and reclaims that wait for their answer: until then the worker cannot look for work."""
+        """Claims, reclaims and folds that wait for their answer: until then the worker cannot look for work."""
 
     def strikes(self) -> Trouble:
         """The trouble that this call meets."""
