@@ -70,7 +70,7 @@ format: $(READY) ## format, and fix what the linter can fix
 	@$(BIN)/ruff format .
 
 lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, the T-SQL parser's own, and the peers' of make bench
-	@$(PIP) install uv
+	@$(PIP) install uv==0.13.8
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --no-emit-package reltask --universal --python-version 3.11 \
 	  --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements-dev.txt
 	@printf '%s\n' cffi clr-loader dotnetcore2==3.1.23 mssql-cli==1.0.0 pycparser pythonnet | $(BIN)/uv pip compile - --no-deps \

@@ -21,6 +21,7 @@ import msgspec
 from benchmarks import (
     bloat,
     drain,
+    durable,
     enqueue,
     environments,
     growth,
@@ -41,6 +42,7 @@ QUESTIONS: list[Question] = [
     module.QUESTION
     for module in (
         drain,
+        durable,
         enqueue,
         pickup,
         punctuality,

@@ -52,7 +52,8 @@ def _install(home: Path, python: Path, lock: Path) -> str | None:
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--no-input", "--quiet"]
     for command in (
         [base, "-m", "venv", "--clear", "--without-pip", str(home)],
-        [*pip, "install", "--require-hashes", "--requirement", str(lock)],
+        # The lock is complete. With dependencies, some versions of pip refuse an extra of a package that is pinned.
+        [*pip, "install", "--no-deps", "--require-hashes", "--requirement", str(lock)],
     ):
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)  # noqa: S603

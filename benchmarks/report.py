@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import enqueue, pickup
-from benchmarks.contestants import FLOOR, FLOOR_100, HUEY, PGQUEUER, PROCRASTINATE, RELTASK
+from benchmarks import durable, enqueue, pickup
+from benchmarks.contestants import DBOS, FLOOR, FLOOR_100, HUEY, PGQUEUER, PROCRASTINATE, RELTASK
 from benchmarks.harness import Question, Row
 from benchmarks.idle import WORKERS
 from benchmarks.plot import Bar, Series, bars, plot
@@ -71,6 +71,7 @@ RATIOS: dict[str, Callable[[Rows], float]] = {
     "drain_vs_floor": lambda rows: rows.quotient("drain", "one process", "jobs/s", RELTASK.name, FLOOR.name),
     "drain_vs_floor_100": lambda rows: rows.quotient("drain", "one process", "jobs/s", RELTASK.name, FLOOR_100.name),
     "drain_vs_pgqueuer": lambda rows: rows.quotient("drain", "one process", "jobs/s", RELTASK.name, PGQUEUER.name),
+    "steps_vs_dbos": lambda rows: rows.quotient("durable", durable.CASE, "steps/s", RELTASK.name, DBOS.name),
     "two_processes_vs_one": lambda rows: (
         rows.median("drain", "2 processes", RELTASK.name, "jobs/s")
         / rows.median("drain", "one process", RELTASK.name, "jobs/s")

@@ -27,7 +27,9 @@ from reltask.errors import ReltaskError
 
 VARIABLE = "RELTASK_TEST_MSSQL"
 SNAPSHOT = "RELTASK_TEST_MSSQL_SNAPSHOT"
-TABLES = ("Jobs", "Runs", "Workers", "Leases", "LeaseWaiters", "Metrics")
+TABLES = (
+    "Jobs", "Runs", "Workers", "Leases", "LeaseWaiters", "Metrics", "Steps", "Signals", "ChildEnds", "Marks",
+)  # fmt: skip
 
 
 def databases() -> list[str]:

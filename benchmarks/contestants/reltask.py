@@ -43,7 +43,9 @@ class Reltask:
             await asyncio.Event().wait()
 
 
-def make_app(url: str, ran: Ran, concurrency: int = 10) -> tuple[App, Task[[int], [int], Coroutine[Any, Any, None]]]:
+def make_app(
+    url: str, ran: Ran, concurrency: int = 10
+) -> tuple[App, Task[[int], [int], Coroutine[Any, Any, None], None]]:
     """The app, and its task."""
     app = App(url, settings={"worker.concurrency": concurrency, "log.level": "warning"})
 

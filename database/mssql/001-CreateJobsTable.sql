@@ -85,6 +85,16 @@ BEGIN
         Losses             int              NOT NULL CONSTRAINT DF_Jobs_Losses DEFAULT 0,
         Isolated           bit              NOT NULL CONSTRAINT DF_Jobs_Isolated DEFAULT 0,
 
+        -- Durable functions: see 005. A child has the step of the job that waits for its end, and
+        -- its place among the step's children.
+        Suspended          bit              NOT NULL CONSTRAINT DF_Jobs_Suspended DEFAULT 0,
+        WakeSeq            bigint           NOT NULL CONSTRAINT DF_Jobs_WakeSeq DEFAULT 0,
+        Steps              int              NOT NULL CONSTRAINT DF_Jobs_Steps DEFAULT 0,
+        ParentId           uniqueidentifier NULL,
+        ParentSlot         bigint           NULL,
+        ParentStep         nvarchar(420) COLLATE Latin1_General_100_BIN2 NULL,
+        ParentNth          int              NULL,
+
         -- The claim.
         LockedBy           nvarchar(256) COLLATE Latin1_General_100_BIN2 NULL,
         LockedAt           datetime2(6)     NULL,           -- heartbeats do not change it
@@ -102,17 +112,18 @@ BEGIN
         CONSTRAINT PK_Jobs PRIMARY KEY NONCLUSTERED (Id),
         CONSTRAINT UQ_Jobs_RowNo UNIQUE CLUSTERED (RowNo),
         CONSTRAINT CK_Jobs_Priority CHECK (Priority BETWEEN 0 AND 9),
-        CONSTRAINT CK_Jobs_Args CHECK (ISJSON(Args) = 1),
+        -- The size is that of the largest setting of limits.arguments, two bytes per character.
+        CONSTRAINT CK_Jobs_Args CHECK (ISJSON(Args) = 1 AND DATALENGTH(Args) <= 32000000),
         CONSTRAINT CK_Jobs_MaxAttempts CHECK (MaxAttempts > 0),
         -- A value that a worker could not compute with would stop the claims beside its own. Times
         -- are from 1970 to 8999, durations at most a hundred years.
         CONSTRAINT CK_Jobs_LockTimeout CHECK (
             LockTimeoutMinutes BETWEEN 0 AND 52596000
-            AND (LockTimeoutMs IS NULL OR LockTimeoutMs BETWEEN 1 AND 3155760000000)
+            AND (LockTimeoutMs IS NULL OR LockTimeoutMs BETWEEN 500 AND 3155760000000)
         ),
         CONSTRAINT CK_Jobs_Interval CHECK (
             IntervalMinutes BETWEEN 0 AND 52596000
-            AND (IntervalMs IS NULL OR IntervalMs BETWEEN 1 AND 3155760000000)
+            AND (IntervalMs IS NULL OR IntervalMs BETWEEN 10 AND 3155760000000)
         ),
         CONSTRAINT CK_Jobs_NextRunTime CHECK (
             NextRunTime >= CONVERT(datetime2(6), '1970-01-01', 126)
@@ -155,6 +166,16 @@ BEGIN
                 LockedBy IS NOT NULL AND LockedAt IS NOT NULL
                 AND HeartbeatAt IS NOT NULL AND LockExpiresAt IS NOT NULL
             )
+        ),
+        CONSTRAINT CK_Jobs_ParentIsWhole CHECK (
+            (
+                ParentId IS NULL AND ParentSlot IS NULL
+                AND ParentStep IS NULL AND ParentNth IS NULL
+            )
+            OR (
+                ParentId IS NOT NULL AND ParentSlot IS NOT NULL
+                AND ParentStep IS NOT NULL AND ParentNth IS NOT NULL
+            )
         )
     );
 
@@ -177,12 +198,26 @@ BEGIN
     CREATE NONCLUSTERED INDEX IX_Jobs_Held ON reltask.Jobs (LockedBy) INCLUDE (Fence)
         WHERE LockedBy IS NOT NULL;
 
+    -- The children of a job.
+    CREATE NONCLUSTERED INDEX IX_Jobs_Children ON reltask.Jobs (ParentId, ParentSlot)
+        WHERE ParentId IS NOT NULL;
+
     -- For lists of dead jobs.
     CREATE NONCLUSTERED INDEX IX_Jobs_Dead ON reltask.Jobs (DeadAt) WHERE DeadAt IS NOT NULL;
 
     -- A batch must never lock the whole table. Babelfish has no lock escalation and no such option.
+    -- Names have no control characters: they are printed. Babelfish has no ranges in LIKE.
     IF SERVERPROPERTY('Babelfish') IS NULL
+    BEGIN
         EXEC (N'ALTER TABLE reltask.Jobs SET (LOCK_ESCALATION = DISABLE)');
+        EXEC (
+            N'ALTER TABLE reltask.Jobs ADD CONSTRAINT CK_Jobs_NamesArePrintable CHECK (
+                JobName + Queue + COALESCE(JobKey, N'''')
+                NOT LIKE N''%['' + NCHAR(1) + N''-'' + NCHAR(31)
+                    + NCHAR(127) + N''-'' + NCHAR(159) + N'']%'' COLLATE Latin1_General_100_BIN2
+            )'
+        );
+    END;
 END;
 
 IF OBJECT_ID(N'reltask.Runs', N'U') IS NULL
@@ -203,12 +238,19 @@ BEGIN
         Outcome     nvarchar(16) COLLATE Latin1_General_100_BIN2 NOT NULL,
         Error       nvarchar(max)    NULL,
         Result      nvarchar(max)    NULL,
+        Steps       int              NULL,                  -- that its slot had; null: none
+        EndsJob     bit              NOT NULL CONSTRAINT DF_Runs_EndsJob DEFAULT 0,  -- row removed
 
         CONSTRAINT PK_Runs PRIMARY KEY NONCLUSTERED (JobId, Fence),
         CONSTRAINT CK_Runs_Outcome CHECK (Outcome IN (
-            N'succeeded', N'cancelled', N'skipped', N'failed', N'snoozed', N'released',
-            N'abandoned', N'lost', N'discarded'
-        ))
+            N'succeeded', N'cancelled', N'skipped', N'failed', N'snoozed', N'suspended',
+            N'released', N'abandoned', N'lost', N'discarded'
+        )),
+        -- Minutes since 1970 must fit into an int.
+        CONSTRAINT CK_Runs_FinishedAt CHECK (
+            FinishedAt >= CONVERT(datetime2(6), '1970-01-01', 126)
+            AND FinishedAt < CONVERT(datetime2(6), '6000-01-01', 126)
+        )
     );
 
     -- Rows are added at the end, pruned at the beginning and listed backwards: in order of time.
@@ -235,8 +277,17 @@ BEGIN
         AliveUntil  datetime2(6)     NOT NULL,
         StoppedAt   datetime2(6)     NULL,
 
-        CONSTRAINT PK_Workers PRIMARY KEY (Id)
+        CONSTRAINT PK_Workers PRIMARY KEY (Id),
+        CONSTRAINT CK_Workers_Lists CHECK (ISJSON(Queues) = 1 AND ISJSON(Tasks) = 1)
     );
+
+    IF SERVERPROPERTY('Babelfish') IS NULL
+        EXEC (
+            N'ALTER TABLE reltask.Workers ADD CONSTRAINT CK_Workers_NamesArePrintable CHECK (
+                Id + Host NOT LIKE N''%['' + NCHAR(1) + N''-'' + NCHAR(31)
+                    + NCHAR(127) + N''-'' + NCHAR(159) + N'']%'' COLLATE Latin1_General_100_BIN2
+            )'
+        );
 END;
 
 -- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.

@@ -39,7 +39,11 @@ DECLARE @expired TABLE (
     Attempt     int              NOT NULL,
     NextRunTime datetime2(6)     NOT NULL,
     DueAt       datetime2(6)     NOT NULL,
-    LockedAt    datetime2(6)     NOT NULL
+    LockedAt    datetime2(6)     NOT NULL,
+    ParentId    uniqueidentifier NULL,
+    ParentSlot  bigint           NULL,
+    ParentStep  nvarchar(420)    NULL,
+    ParentNth   int              NULL
 );
 DECLARE @freed TABLE (
     Id     uniqueidentifier NOT NULL PRIMARY KEY,
@@ -50,16 +54,22 @@ DECLARE @freed TABLE (
 BEGIN TRANSACTION;
 
 INSERT INTO @expired (
-    Id, Fence, SlotNo, JobName, JobKey, Queue, LockedBy, Attempt, NextRunTime, DueAt, LockedAt
+    Id, Fence, SlotNo, JobName, JobKey, Queue, LockedBy, Attempt, NextRunTime, DueAt, LockedAt,
+    ParentId, ParentSlot, ParentStep, ParentNth
 )
 SELECT TOP (1000)
-       Id, Fence, SlotNo, JobName, JobKey, Queue, LockedBy, Attempt, NextRunTime, DueAt, LockedAt
+       Id, Fence, SlotNo, JobName, JobKey, Queue, LockedBy, Attempt, NextRunTime, DueAt, LockedAt,
+       ParentId, ParentSlot, ParentStep, ParentNth
 FROM reltask.Jobs WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
 WHERE LockedBy IS NOT NULL AND LockExpiresAt < @now
 ORDER BY LockExpiresAt;
 
 UPDATE reltask.Jobs
 SET DeadAt = CASE WHEN Attempt >= MaxAttempts THEN @now END,
+    ParentId = CASE WHEN Attempt >= MaxAttempts THEN NULL ELSE ParentId END,
+    ParentSlot = CASE WHEN Attempt >= MaxAttempts THEN NULL ELSE ParentSlot END,
+    ParentStep = CASE WHEN Attempt >= MaxAttempts THEN NULL ELSE ParentStep END,
+    ParentNth = CASE WHEN Attempt >= MaxAttempts THEN NULL ELSE ParentNth END,
     Losses = Losses + 1,
     Isolated = CASE WHEN Losses > 0 THEN 1 ELSE 0 END,
     LockedBy = NULL,
@@ -67,8 +77,7 @@ SET DeadAt = CASE WHEN Attempt >= MaxAttempts THEN @now END,
     HeartbeatAt = NULL,
     ClaimTimeoutMs = NULL,
     LockExpiresAt = NULL,
-    ClaimToken = NULL,
-    Progress = NULL
+    ClaimToken = NULL
 OUTPUT inserted.Id, inserted.Fence, inserted.DeadAt INTO @freed (Id, Fence, DeadAt)
 WHERE Id IN (SELECT Id FROM @expired)
   AND LockedBy IS NOT NULL AND LockExpiresAt < @now;
@@ -82,6 +91,30 @@ SELECT expired.Id, expired.Fence, expired.SlotNo, expired.JobName, expired.JobKe
        @now, N'lost', N'reclaimed by hand'
 FROM @expired AS expired
 JOIN @freed AS freed ON freed.Id = expired.Id AND freed.Fence = expired.Fence;
+
+-- A child that is dead has ended for the durable function that waits for it.
+IF EXISTS (
+    SELECT 1
+    FROM @expired AS expired
+    JOIN @freed AS freed ON freed.Id = expired.Id AND freed.Fence = expired.Fence
+    WHERE freed.DeadAt IS NOT NULL AND expired.ParentId IS NOT NULL
+)
+BEGIN
+    INSERT INTO reltask.ChildEnds (
+        ParentId, SlotNo, Step, Nth, JobId, Outcome, Error, EndedAt
+    )
+    SELECT expired.ParentId, expired.ParentSlot, expired.ParentStep, expired.ParentNth, expired.Id,
+           N'failed', N'reclaimed by hand', @now
+    FROM @expired AS expired
+    JOIN @freed AS freed ON freed.Id = expired.Id AND freed.Fence = expired.Fence
+    WHERE freed.DeadAt IS NOT NULL AND expired.ParentId IS NOT NULL;
+
+    INSERT INTO reltask.Marks (At, Kind, JobId, SlotNo, Name)
+    SELECT @now, N'child', expired.ParentId, expired.ParentSlot, expired.ParentStep
+    FROM @expired AS expired
+    JOIN @freed AS freed ON freed.Id = expired.Id AND freed.Fence = expired.Fence
+    WHERE freed.DeadAt IS NOT NULL AND expired.ParentId IS NOT NULL;
+END;
 
 COMMIT TRANSACTION;
 

@@ -29,7 +29,7 @@ BEGIN
         Metadata    nvarchar(max)    NOT NULL CONSTRAINT DF_Leases_Metadata DEFAULT N'{}',
 
         CONSTRAINT PK_Leases PRIMARY KEY (Name),
-        CONSTRAINT CK_Leases_Ttl CHECK (TtlMs > 0),
+        CONSTRAINT CK_Leases_Ttl CHECK (TtlMs BETWEEN 1 AND 3155760000000),
         CONSTRAINT CK_Leases_Metadata CHECK (ISJSON(Metadata) = 1),
         CONSTRAINT CK_Leases_HolderIsWhole CHECK (
             (Holder IS NULL AND Acquisition IS NULL)

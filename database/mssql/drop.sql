@@ -1,9 +1,13 @@
--- Remove reltask from this database, with all jobs, the ledger, workers, leases and metrics. Stop
--- the workers first. The roles of permissions.sql stay, with their members. To remove one that has
--- no members:  DROP ROLE reltask_run;
+-- Remove reltask from this database, with all jobs, steps, signals, the ledger, workers, leases and
+-- metrics. Stop the workers first. The roles of permissions.sql stay, with their members. To remove
+-- one that has no members:  DROP ROLE reltask_run;
 
 SET NOCOUNT ON;
 
+DROP TABLE IF EXISTS reltask.Marks;
+DROP TABLE IF EXISTS reltask.ChildEnds;
+DROP TABLE IF EXISTS reltask.Signals;
+DROP TABLE IF EXISTS reltask.Steps;
 DROP TABLE IF EXISTS reltask.Metrics;
 DROP TABLE IF EXISTS reltask.LeaseWaiters;
 DROP TABLE IF EXISTS reltask.Leases;

@@ -73,3 +73,19 @@ FROM reltask.Metrics AS metric
 WHERE metric.Minute > DATEADD(HOUR, -1, SYSUTCDATETIME())
 GROUP BY metric.JobName
 ORDER BY metric.JobName;
+
+-- 6. Durable functions that wait, by task, and the next time at which one goes on by itself. In
+--    the year 8999: only a signal or the end of its children wakes it.
+SELECT job.JobName AS task, COUNT(*) AS suspended, MIN(job.DueAt) AS next_wake
+FROM reltask.Jobs AS job
+WHERE job.Suspended = 1 AND job.LockedBy IS NULL AND job.DeadAt IS NULL
+GROUP BY job.JobName
+ORDER BY job.JobName;
+
+-- 7. Marks that no worker has folded for more than a minute, by job. Any row is an alert: no worker
+--    runs, or a transaction that does not end has locked the job.
+SELECT mark.JobId AS job_id, COUNT(*) AS marks, MIN(mark.At) AS oldest
+FROM reltask.Marks AS mark
+WHERE mark.At < DATEADD(MINUTE, -1, SYSUTCDATETIME())
+GROUP BY mark.JobId
+ORDER BY MIN(mark.At);

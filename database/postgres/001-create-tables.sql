@@ -70,20 +70,28 @@ create table if not exists reltask.jobs (
         and (locked_by is null) = (lock_expires_at is null)
     ),
     constraint jobs_parent_is_whole check (
-        (parent_id is null) = (parent_slot is null)
-        and (parent_id is null) = (parent_step is null)
-        and (parent_id is null) = (parent_nth is null)
+        (parent_id, parent_slot, parent_step, parent_nth) is null
+        or (parent_id, parent_slot, parent_step, parent_nth) is not null
     ),
 
     -- A value that a worker could not read or compute with would stop the claims beside its own.
-    -- Times are finite, from 1970 to 8999; a lock may end a hundred years later.
+    -- Names have no control characters: they are printed. Times are finite, from 1970 to 8999; a
+    -- lock may end a hundred years later. The size of args is that of the largest setting of
+    -- limits.arguments; it is the stored size, so that an update need not read a long value.
     constraint jobs_names_fit check (
         octet_length(task) between 1 and 2000 and octet_length(queue) between 1 and 2000
-        and octet_length(key) <= 2000 and octet_length(schedule) <= 10000
+        and octet_length(key) between 1 and 2000 and octet_length(schedule) <= 10000
+        and octet_length(declaration) <= 2000 and octet_length(app_version) <= 2000
     ),
+    constraint jobs_names_are_printable check (
+        task || queue || coalesce(key, '') || coalesce(app_version, '')
+            !~ '[\u0001-\u001f\u007f-\u009f]'
+    ),
+    constraint jobs_args_fit check (pg_catalog.pg_column_size(args) <= 16000004),
+    constraint jobs_progress_fits check (pg_catalog.pg_column_size(progress) <= 16000004),
     constraint jobs_priority_in_range check (priority between 0 and 9),
     constraint jobs_max_attempts_in_range check (max_attempts > 0),
-    constraint jobs_lock_timeout_in_range check (lock_timeout_ms between 1 and 3155760000000),
+    constraint jobs_lock_timeout_in_range check (lock_timeout_ms between 500 and 3155760000000),
     constraint jobs_next_run_time_in_range check (
         next_run_time >= timestamptz '1970-01-01 00:00:00+00'
         and next_run_time < timestamptz '9000-01-01 00:00:00+00'
@@ -129,8 +137,9 @@ create index if not exists jobs_claimable
 create index if not exists jobs_expiring on reltask.jobs (lock_expires_at)
     where locked_by is not null;
 
--- The children of a job.
-create index if not exists jobs_children on reltask.jobs (parent_id) where parent_id is not null;
+-- The children of a job, by its slots.
+create index if not exists jobs_children on reltask.jobs (parent_id, parent_slot)
+    where parent_id is not null;
 
 -- For lists of dead jobs.
 create index if not exists jobs_dead on reltask.jobs (dead_at) where dead_at is not null;
@@ -155,7 +164,26 @@ create table if not exists reltask.runs (
     error        text,
     result       json,
     steps        integer,                               -- that its slot had recorded; null: none
-    primary key (job_id, fence)
+    ends_job     boolean     not null default false,    -- the job's row was removed with it
+    primary key (job_id, fence),
+
+    constraint runs_names_fit check (
+        octet_length(task) <= 2000 and octet_length(queue) <= 2000
+        and octet_length(key) <= 2000 and octet_length(worker) <= 2000
+    ),
+    constraint runs_names_are_printable check (
+        task || queue || coalesce(key, '') || coalesce(worker, '')
+            !~ '[\u0001-\u001f\u007f-\u009f]'
+    ),
+    constraint runs_texts_fit check (
+        pg_catalog.pg_column_size(error) <= 16000004
+        and pg_catalog.pg_column_size(result) <= 16000004
+    ),
+    -- The other times are copied from the job, whatever they are: its failure must be recorded.
+    constraint runs_finished_at_in_range check (
+        finished_at >= timestamptz '1970-01-01 00:00:00+00'
+        and finished_at < timestamptz '9000-01-01 00:00:00+00'
+    )
 );
 
 -- Each slot ends exactly once.
@@ -176,8 +204,50 @@ create table if not exists reltask.workers (
     started_at   timestamptz not null,
     heartbeat_at timestamptz not null,
     alive_until  timestamptz not null,
-    stopped_at   timestamptz
+    stopped_at   timestamptz,
+
+    constraint workers_names_fit check (
+        octet_length(id) between 1 and 2000 and octet_length(host) <= 2000
+        and octet_length(version) <= 2000 and octet_length(app_version) <= 2000
+    ),
+    constraint workers_names_are_printable check (
+        id || host || version || coalesce(app_version, '') !~ '[\u0001-\u001f\u007f-\u009f]'
+    ),
+    constraint workers_lists_are_lists check (
+        json_typeof(queues) = 'array' and json_typeof(tasks) = 'array'
+        and pg_catalog.pg_column_size(queues) <= 16000004
+        and pg_catalog.pg_column_size(tasks) <= 16000004
+    ),
+    constraint workers_times_in_range check (
+        least(started_at, heartbeat_at, alive_until, stopped_at)
+            >= timestamptz '1970-01-01 00:00:00+00'
+        and greatest(started_at, heartbeat_at, alive_until, stopped_at)
+            < timestamptz '9101-01-01 00:00:00+00'
+    )
 );
+
+-- A job that has ended is not inserted again, whoever inserts it: the ledger knows its id. One look
+-- per statement, and one seek per new row.
+create or replace function reltask.refuse_ended_jobs() returns trigger language plpgsql as $$
+begin
+    if exists (
+        select
+        from added
+        cross join lateral (
+            select from reltask.runs as run where run.job_id = added.id limit 1
+        ) as known
+    ) then
+        raise unique_violation using
+            message = 'a job with this id has ended, or was claimed before',
+            schema = 'reltask', table = 'jobs', constraint = 'jobs_id_is_new';
+    end if;
+    return null;
+end
+$$;
+
+create or replace trigger jobs_id_is_new after insert on reltask.jobs
+    referencing new table as added
+    for each statement execute function reltask.refuse_ended_jobs();
 
 -- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.
 insert into reltask.meta as meta (schema_version, oldest_version) values (1, 1)

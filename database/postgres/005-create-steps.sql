@@ -32,6 +32,10 @@ create table if not exists reltask.steps (
     primary key (job_id, slot_no, name)
 );
 
+-- Which steps wait for a signal: a mark finds them without reading the slot's other steps.
+create index if not exists steps_waiting on reltask.steps (job_id, slot_no, signal)
+    where state = 'waiting' and signal is not null;
+
 create table if not exists reltask.signals (
     job_id      uuid        not null,
     slot_no     bigint      not null,
@@ -43,6 +47,9 @@ create table if not exists reltask.signals (
     consumed_by text,                                   -- the step; null: it waits
     primary key (job_id, slot_no, name, id)
 );
+
+-- For pruning what came after the end of its slot.
+create index if not exists signals_sent on reltask.signals (sent_at);
 
 create table if not exists reltask.child_ends (
     parent_id   uuid        not null,
@@ -59,6 +66,8 @@ create table if not exists reltask.child_ends (
     primary key (parent_id, slot_no, step, nth)
 );
 
+create index if not exists child_ends_ended on reltask.child_ends (ended_at);
+
 create table if not exists reltask.marks (
     at          timestamptz not null,
     seq         bigint      generated always as identity,
@@ -67,6 +76,11 @@ create table if not exists reltask.marks (
     slot_no     bigint      not null,
     name        text        not null,                   -- of the signal, or of the step
     primary key (at, seq)
+) with (
+    -- Rows live for milliseconds, and every claim looks at the first: vacuum early.
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
 );
 
 -- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.

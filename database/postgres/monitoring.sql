@@ -9,9 +9,9 @@ select lease.name,
        statement_timestamp() - lease.acquired_at as held_for,
        statement_timestamp() - lease.heartbeat_at as last_beat,
        lease.expires_at - statement_timestamp() as time_left,
-       lease.metadata ->> 'last_run' as last_run,
-       lease.metadata ->> 'items' as items,
-       lease.metadata ->> 'errors' as errors,
+       lease.metadata ->> 'last_run'::text as last_run,
+       lease.metadata ->> 'items'::text as items,
+       lease.metadata ->> 'errors'::text as errors,
        (
            select count(*)
            from reltask.lease_waiters as waiter
@@ -24,13 +24,13 @@ order by lease.name;
 --    work finished for 5 minutes. Only those that publish when they last did. Any row is an alert:
 --    `reltask leases release NAME` takes the lease away.
 select lease.name, lease.holder, lease.term, lease.acquired_at, lease.heartbeat_at,
-       (lease.metadata ->> 'last_run')::timestamptz as last_run
+       (lease.metadata ->> 'last_run'::text)::timestamptz as last_run
 from reltask.leases as lease
 where lease.holder is not null
   and lease.heartbeat_at > statement_timestamp() - interval '30 seconds'
   and lease.acquired_at < statement_timestamp() - interval '5 minutes'
-  and (lease.name = 'reltask:maintenance' or lease.metadata ->> 'last_run' is not null)
-  and coalesce((lease.metadata ->> 'last_run')::timestamptz, lease.acquired_at)
+  and (lease.name = 'reltask:maintenance' or lease.metadata ->> 'last_run'::text is not null)
+  and coalesce((lease.metadata ->> 'last_run'::text)::timestamptz, lease.acquired_at)
       < statement_timestamp() - interval '5 minutes'
 order by lease.name;
 
@@ -63,9 +63,29 @@ select metric.task,
        sum(metric.succeeded + metric.failed) as runs,
        round(100.0 * sum(metric.failed) / sum(metric.succeeded + metric.failed), 1)
            as failed_percent,
-       sum(metric.seconds) / sum(metric.succeeded + metric.failed) as mean_seconds,
-       sum(metric.late) / sum(metric.succeeded + metric.failed) as mean_late
+       sum(metric.seconds) / sum(metric.succeeded + metric.failed)::float8 as mean_seconds,
+       sum(metric.late) / sum(metric.succeeded + metric.failed)::float8 as mean_late
 from reltask.metrics as metric
 where metric.minute > statement_timestamp() - interval '1 hour'
 group by metric.task
 order by metric.task;
+
+-- 6. Durable functions that wait, by task, and the next time at which one goes on by itself. In the
+--    year 8999: only a signal or the end of its children wakes it.
+select job.task,
+       count(*) as suspended,
+       min(job.due_at) as next_wake
+from reltask.jobs as job
+where job.suspended and job.locked_by is null and job.dead_at is null
+group by job.task
+order by job.task;
+
+-- 7. Marks that no worker has folded for more than a minute, by job. Any row is an alert: no worker
+--    runs, or a session keeps the job's row locked.
+select mark.job_id,
+       count(*) as marks,
+       min(mark.at) as oldest
+from reltask.marks as mark
+where mark.at < statement_timestamp() - interval '1 minute'
+group by mark.job_id
+order by min(mark.at);

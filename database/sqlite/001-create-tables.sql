@@ -80,16 +80,25 @@ create table if not exists reltask_jobs (
     ),
 
     -- A value that a worker could not read or compute with would stop the claims beside its own.
-    -- Times are whole numbers, from 1970 to 8999; a lock may end a hundred years later.
+    -- Names have no control characters: they are printed. The size of args is that of the largest
+    -- setting of limits.arguments. Times are whole numbers, from 1970 to 8999; a lock may end a
+    -- hundred years later.
     constraint jobs_id_is_a_uuid check (
         id glob '????????-????-????-????-????????????'
         and length(replace(id, '-', '')) = 32 and replace(id, '-', '') not glob '*[^0-9a-f]*'
     ),
     constraint jobs_names_fit check (
         length(task) between 1 and 2000 and length(queue) between 1 and 2000
-        and length(key) <= 2000 and length(schedule) <= 10000
+        and length(key) between 1 and 2000 and length(schedule) <= 10000
+        and length(declaration) <= 2000 and length(app_version) <= 2000
+    ),
+    constraint jobs_names_are_printable check (
+        task || queue || coalesce(key, '') || coalesce(app_version, '') not glob
+            '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'
     ),
     constraint jobs_args_are_json check (json_valid(args)),
+    constraint jobs_args_fit check (length(cast(args as blob)) <= 16000000),
+    constraint jobs_progress_fits check (length(cast(progress as blob)) <= 16000000),
     constraint jobs_priority_in_range check (
         typeof(priority) = 'integer' and priority between 0 and 9
     ),
@@ -98,7 +107,7 @@ create table if not exists reltask_jobs (
     ),
     constraint jobs_lock_timeout_in_range check (
         typeof(lock_timeout_ms) in ('integer', 'null')
-        and lock_timeout_ms between 1 and 3155760000000
+        and lock_timeout_ms between 500 and 3155760000000
     ),
     constraint jobs_next_run_time_in_range check (
         typeof(next_run_time) = 'integer' and next_run_time between 0 and 221845391999999999
@@ -167,9 +176,11 @@ create index if not exists reltask_jobs_expiring on reltask_jobs (lock_expires_a
 create index if not exists reltask_jobs_held on reltask_jobs (locked_by)
     where locked_by is not null;
 
--- The children of a job.
+-- The children of a job. A dead one has a parent only inside the transaction that tells it so.
 create index if not exists reltask_jobs_children on reltask_jobs (parent_id)
     where parent_id is not null;
+create index if not exists reltask_jobs_dead_children on reltask_jobs (parent_id)
+    where dead_at is not null and parent_id is not null;
 
 -- For lists of dead jobs.
 create index if not exists reltask_jobs_dead on reltask_jobs (dead_at) where dead_at is not null;
@@ -194,7 +205,13 @@ create table if not exists reltask_runs (
     error        text,
     result       text,
     steps        integer,                               -- that its slot had recorded; null: none
-    primary key (job_id, fence)
+    ends_job     integer not null default 0,            -- the job's row was removed with it
+    primary key (job_id, fence),
+
+    constraint runs_names_are_printable check (
+        task || queue || coalesce(key, '') || coalesce(worker, '') not glob
+            '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'
+    )
 ) without rowid;
 
 -- Each slot ends exactly once.
@@ -215,7 +232,15 @@ create table if not exists reltask_workers (
     started_at   integer not null,
     heartbeat_at integer not null,
     alive_until  integer not null,
-    stopped_at   integer
+    stopped_at   integer,
+
+    constraint workers_names_are_printable check (
+        id || host || version || coalesce(app_version, '') not glob
+            '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'
+    ),
+    constraint workers_lists_are_lists check (
+        json_type(queues) = 'array' and json_type(tasks) = 'array'
+    )
 );
 
 -- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.

@@ -50,13 +50,33 @@ set dead_at = case when attempt >= max_attempts
     heartbeat_at = null,
     claim_timeout_ms = null,
     lock_expires_at = null,
-    claim_token = null,
-    progress = null
+    claim_token = null
 where locked_by is not null
   and exists (
       select 1
       from reltask_runs as runs
       where runs.job_id = reltask_jobs.id and runs.fence = reltask_jobs.fence
   );
+
+-- A child of a durable function that is dead now: the step that waits for it learns of it.
+insert into reltask_marks (at, kind, job_id, slot_no, name)
+select dead_at, 'child', parent_id, parent_slot, parent_step
+from reltask_jobs
+where dead_at is not null and parent_id is not null;
+
+insert into reltask_child_ends (
+    parent_id, slot_no, step, nth, job_id, outcome, error, ended_at
+)
+select parent_id, parent_slot, parent_step, parent_nth, id, 'failed', 'reclaimed by hand', dead_at
+from reltask_jobs
+where dead_at is not null and parent_id is not null
+on conflict do nothing;
+
+update reltask_jobs
+set parent_id = null,
+    parent_slot = null,
+    parent_step = null,
+    parent_nth = null
+where dead_at is not null and parent_id is not null;
 
 commit;

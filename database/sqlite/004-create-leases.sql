@@ -14,11 +14,18 @@ create table if not exists reltask_leases (
     term         integer not null,                      -- grows by one at every acquisition
     acquired_at  integer not null,
     heartbeat_at integer not null,
-    ttl_ms       integer not null check (ttl_ms > 0),
+    ttl_ms       integer not null,
     expires_at   integer not null,                      -- heartbeat_at + ttl_ms, or the release
     metadata     text    not null default '{}',         -- last_run, items, errors and others
 
-    constraint leases_holder_is_whole check ((holder is null) = (acquisition is null))
+    constraint leases_holder_is_whole check ((holder is null) = (acquisition is null)),
+    constraint leases_names_are_printable check (
+        name || coalesce(holder, '') not glob
+            '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'
+    ),
+    constraint leases_ttl_in_range check (
+        typeof(ttl_ms) = 'integer' and ttl_ms between 1 and 3155760000000
+    )
 ) without rowid;
 
 create table if not exists reltask_lease_waiters (
@@ -57,7 +64,15 @@ create table reltask_workers_with_dead_at (
     heartbeat_at integer not null,
     alive_until  integer not null,
     stopped_at   integer,
-    dead_at      integer
+    dead_at      integer,
+
+    constraint workers_names_are_printable check (
+        id || host || version || coalesce(app_version, '') not glob
+            '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'
+    ),
+    constraint workers_lists_are_lists check (
+        json_type(queues) = 'array' and json_type(tasks) = 'array'
+    )
 );
 
 insert into reltask_workers_with_dead_at (

@@ -31,6 +31,10 @@ create table if not exists reltask_steps (
     primary key (job_id, slot_no, name)
 ) without rowid;
 
+-- Which steps wait for a signal: a mark finds them without reading the slot's other steps.
+create index if not exists reltask_steps_waiting on reltask_steps (job_id, slot_no, signal)
+    where state = 'waiting' and signal is not null;
+
 create table if not exists reltask_signals (
     job_id      text    not null,
     slot_no     integer not null,

@@ -1,5 +1,5 @@
--- Remove reltask from this file, with all jobs, their steps and signals, the ledger, workers, leases
--- and metrics. Other tables are not touched. Stop the workers first.
+-- Remove reltask from this file, with all jobs, their steps and signals, the ledger, workers,
+-- leases and metrics. Other tables are not touched. Stop the workers first.
 
 drop table if exists reltask_marks;
 drop table if exists reltask_child_ends;

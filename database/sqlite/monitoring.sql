@@ -105,3 +105,27 @@ join clock
 where minute > clock.now - 3600 * 1000000
 group by task
 order by task;
+
+-- 6. Durable functions that wait, by task, and the next time at which one goes on by itself. In
+--    the year 8999: only a signal or the end of its children wakes it.
+select task,
+       count(*) as suspended,
+       datetime(min(due_at) / 1e6, 'unixepoch') as next_wake
+from reltask_jobs
+where suspended and locked_by is null and dead_at is null
+group by task
+order by task;
+
+-- 7. Marks that no worker has folded for more than a minute, by job. Any row is an alert: no worker
+--    runs.
+with
+clock (now) as (
+    select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
+)
+
+select marks.job_id, count(*) as marks, datetime(min(marks.at) / 1e6, 'unixepoch') as oldest
+from reltask_marks as marks
+join clock
+where marks.at < clock.now - 60 * 1000000
+group by marks.job_id
+order by min(marks.at);

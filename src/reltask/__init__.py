@@ -14,31 +14,44 @@ from reltask.version import __version__ as __version__
 if TYPE_CHECKING:
     from reltask.app import App as App
     from reltask.errors import AccessRefused as AccessRefused
+    from reltask.errors import Again as Again
     from reltask.errors import AmbiguousError as AmbiguousError
     from reltask.errors import ArgumentsError as ArgumentsError
     from reltask.errors import Cancel as Cancel
+    from reltask.errors import ChildFailed as ChildFailed
     from reltask.errors import CircuitOpen as CircuitOpen
     from reltask.errors import ConfigurationError as ConfigurationError
     from reltask.errors import ConflictError as ConflictError
     from reltask.errors import DatabaseError as DatabaseError
     from reltask.errors import DeclarationError as DeclarationError
+    from reltask.errors import JobCancelled as JobCancelled
+    from reltask.errors import JobEnded as JobEnded
+    from reltask.errors import JobFailed as JobFailed
     from reltask.errors import LeaseLost as LeaseLost
     from reltask.errors import LeaseTaken as LeaseTaken
     from reltask.errors import LockLost as LockLost
     from reltask.errors import MissingExtra as MissingExtra
     from reltask.errors import PermanentError as PermanentError
     from reltask.errors import ReltaskError as ReltaskError
+    from reltask.errors import ResultGone as ResultGone
     from reltask.errors import Retry as Retry
     from reltask.errors import SchemaError as SchemaError
     from reltask.errors import SettingsError as SettingsError
     from reltask.errors import Snooze as Snooze
+    from reltask.errors import StepFailed as StepFailed
     from reltask.errors import Stopped as Stopped
     from reltask.errors import TransientError as TransientError
     from reltask.errors import UnknownJob as UnknownJob
     from reltask.errors import UnknownTask as UnknownTask
     from reltask.errors import UsageError as UsageError
+    from reltask.errors import WaitTimeout as WaitTimeout
     from reltask.leases.handle import Lease as Lease
     from reltask.model.backoff import Backoff as Backoff
+    from reltask.model.durable import ChildView as ChildView
+    from reltask.model.durable import SignalView as SignalView
+    from reltask.model.durable import StepKind as StepKind
+    from reltask.model.durable import StepState as StepState
+    from reltask.model.durable import StepView as StepView
     from reltask.model.job import Outcome as Outcome
     from reltask.model.job import State as State
     from reltask.model.lease import Term as Term
@@ -50,53 +63,67 @@ if TYPE_CHECKING:
     from reltask.model.views import WorkerView as WorkerView
     from reltask.producer.enqueue import Call as Call
     from reltask.producer.job import Job as Job
+    from reltask.producer.signal import Signal as Signal
     from reltask.producer.task import Task as Task
     from reltask.producer.transaction import SyncTransaction as SyncTransaction
     from reltask.producer.transaction import TaskTransaction as TaskTransaction
     from reltask.worker.child import ProcessContext as ProcessContext
     from reltask.worker.context import Context as Context
     from reltask.worker.context import SyncContext as SyncContext
+    from reltask.worker.step import Step as Step
+    from reltask.worker.step import current_step as current_step
 
 _HOMES = {
     "app": ["App"],
     "errors": [
         "AccessRefused",
+        "Again",
         "AmbiguousError",
         "ArgumentsError",
         "Cancel",
+        "ChildFailed",
         "CircuitOpen",
         "ConfigurationError",
         "ConflictError",
         "DatabaseError",
         "DeclarationError",
+        "JobCancelled",
+        "JobEnded",
+        "JobFailed",
         "LeaseLost",
         "LeaseTaken",
         "LockLost",
         "MissingExtra",
         "PermanentError",
         "ReltaskError",
+        "ResultGone",
         "Retry",
         "SchemaError",
         "SettingsError",
         "Snooze",
+        "StepFailed",
         "Stopped",
         "TransientError",
         "UnknownJob",
         "UnknownTask",
         "UsageError",
+        "WaitTimeout",
     ],
     "leases.handle": ["Lease"],
     "model.backoff": ["Backoff"],
+    "model.durable": ["ChildView", "SignalView", "StepKind", "StepState", "StepView"],
     "model.job": ["Outcome", "State"],
     "model.lease": ["Term"],
     "model.metrics": ["TaskStats"],
     "model.views": ["JobView", "LeaseView", "RunView", "StatusView", "WorkerView"],
     "producer.enqueue": ["Call"],
     "producer.job": ["Job"],
+    "producer.signal": ["Signal"],
     "producer.task": ["Task"],
     "producer.transaction": ["SyncTransaction", "TaskTransaction"],
     "worker.child": ["ProcessContext"],
     "worker.context": ["Context", "SyncContext"],
+    "worker.step": ["Step", "current_step"],
 }
 """Where the public names live; each is imported when it is first asked for, so that the command line starts fast."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -43,12 +43,14 @@ from reltask.model.task import (
 )
 from reltask.producer.client import Client
 from reltask.producer.enqueue import Call, Enqueuer
-from reltask.producer.job import Job
+from reltask.producer.job import Access, Job
 from reltask.producer.operations import Operations
+from reltask.producer.result import Results
 from reltask.producer.schedules import Schedules
+from reltask.producer.sending import Sender
 from reltask.producer.task import Task
 from reltask.service import LoopHost, ThreadHost
-from reltask.stores.choose import make_store
+from reltask.stores.choose import check_token_host, make_store
 from reltask.stores.store import Store
 from reltask.worker.child import ProcessContext
 from reltask.worker.context import Context, SyncContext
@@ -72,17 +74,19 @@ class TaskDecorator:
     @overload
     def __call__(
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> Task[P, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
+    ) -> Task[P, Concatenate[Context, P], Coroutine[Any, Any, R], R]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[SyncContext, P], R], /
-    ) -> Task[P, Concatenate[SyncContext, P], R]: ...
+    ) -> Task[P, Concatenate[SyncContext, P], R, R]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[ProcessContext, P], R], /
-    ) -> Task[P, Concatenate[ProcessContext, P], R]: ...
+    ) -> Task[P, Concatenate[ProcessContext, P], R, R]: ...
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, P, R]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, P, R, R]: ...
     def __call__(self, function: Any, /) -> Any:
         """Register the function."""
         return function
@@ -133,12 +137,10 @@ class App(Operations, LeaseMethods):
             lambda timeout: self._make_store(command_timeout=timeout),
             inline=inline,
         )
-        self._enqueuer = Enqueuer(
-            self._client,
-            rng=self._rng,
-            arguments_limit=lambda: self.settings.limits.arguments,
-            borrow=lambda connection: self._make_store().borrow(connection),
-        )
+        self._sender = Sender(self._client, borrow=lambda connection: self._make_store().borrow(connection))
+        self._results = Results(self._client)
+        access = Access(self._sender, self._results, lambda: self.settings.limits.arguments)
+        self._enqueuer = Enqueuer(access, rng=self._rng)
         self._schedules = Schedules(self._enqueuer)
         self._emit_soon = self.emit if inline else self._publisher.emit_soon
         self._lease_client = self._client if inline else Client(self._make_lease_store, thread="reltask-leases")
@@ -188,6 +190,7 @@ class App(Operations, LeaseMethods):
         emit: events.Subscriber | None = None,
         command_timeout: timedelta | None = None,
     ) -> Store:
+        check_token_host(self.loaded, self.credential)
         emit, settings = emit or self.emit, self.settings.database
         return make_store(
             self.url,
@@ -208,13 +211,15 @@ class App(Operations, LeaseMethods):
     @overload
     def task(
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> Task[P, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
+    ) -> Task[P, Concatenate[Context, P], Coroutine[Any, Any, R], R]: ...
     @overload
     def task(
         self, function: Callable[Concatenate[SyncContext, P], R], /
-    ) -> Task[P, Concatenate[SyncContext, P], R]: ...
+    ) -> Task[P, Concatenate[SyncContext, P], R, R]: ...
     @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, P, R]: ...
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, P, R, R]: ...
     @overload
     def task(
         self,
@@ -252,13 +257,13 @@ class App(Operations, LeaseMethods):
         for module in self.imports:
             importlib.import_module(module)
 
-    def get_task(self, name: str) -> Task[..., ..., Any]:
+    def get_task(self, name: str) -> Task[..., ..., Any, Any]:
         """The task of this name or alias, or UnknownTask with the nearest name."""
         return Task(self.registry.get(name), self._enqueuer)
 
     def schedule(
         self,
-        what: Task[..., ..., Any] | Call,
+        what: Task[..., ..., Any, Any] | Call[Any],
         *,
         key: str | None = None,
         every: Duration | None = None,
@@ -297,7 +302,7 @@ class App(Operations, LeaseMethods):
         isolation: str | None = None,
         aliases: Iterable[str] = (),
         **rhythm: Any,
-    ) -> Task[..., ..., Any]:
+    ) -> Task[..., ..., Any, Any]:
         check_function(function)
         refuse_unknown(function, rhythm)
         schedule = make_schedule(**rhythm)
@@ -332,7 +337,7 @@ class App(Operations, LeaseMethods):
 
     # Producing
 
-    def enqueue_many(self, calls: Iterable[Call], *, connection: Any = None) -> Coroutine[Any, Any, list[Job]]:
+    def enqueue_many(self, calls: Iterable[Call[R]], *, connection: Any = None) -> Coroutine[Any, Any, list[Job[R]]]:
         """Enqueue many at once: `await app.enqueue_many(task.call(i) for i in range(1000))`.
 
         More than a thousand go in batches, each committed by itself. After a failure no further
@@ -342,7 +347,7 @@ class App(Operations, LeaseMethods):
         """
         return self._enqueuer.enqueue(_listed(calls), connection, name="enqueue_many")
 
-    def enqueue_many_sync(self, calls: Iterable[Call], *, connection: Any = None) -> list[Job]:
+    def enqueue_many_sync(self, calls: Iterable[Call[R]], *, connection: Any = None) -> list[Job[R]]:
         """`enqueue_many` for synchronous code."""
         return self._enqueuer.enqueue_sync(_listed(calls), connection, name="enqueue_many")
 
@@ -369,6 +374,7 @@ class App(Operations, LeaseMethods):
         """Give back this process's leases, and close its client connections; the next call opens them again."""
         self._lease_host.close()
         self._lease_client.close()
+        self._results.close()
         self._client.close()
         self._publisher.drain()
 
@@ -389,11 +395,11 @@ class App(Operations, LeaseMethods):
             worker = self._make_worker(state)
             await worker.start()
             lent = self._client.lend(worker.store)
-            self._enqueuer.wakes.add(worker.wake)
+            self._sender.wakes.add(worker.wake)
             try:
                 yield worker
             finally:
-                self._enqueuer.wakes.discard(worker.wake)
+                self._sender.wakes.discard(worker.wake)
                 self._client.take_back(lent)
                 await worker.stop(unused=lent.ended)
 
@@ -433,7 +439,7 @@ class App(Operations, LeaseMethods):
                 yield state
 
 
-def _listed(calls: Iterable[Call]) -> list[Call]:
+def _listed(calls: Iterable[Call[R]]) -> list[Call[R]]:
     listed = list(calls)
     for call in listed:
         if not isinstance(call, Call):

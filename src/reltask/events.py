@@ -114,6 +114,10 @@ class StepChanged(RunEvent, frozen=True, kw_only=True):
     step: str
 
 
+class EnqueuedOutsideStep(RunEvent, frozen=True, kw_only=True):
+    """The body of a durable function enqueued a job outside of a step: it does so again at each resume."""
+
+
 class RunAbandoned(RunEvent, frozen=True, kw_only=True):
     """The worker can no longer be sure of its claim, and stops the body."""
 

@@ -4,8 +4,9 @@
 
 `log_event` writes to loggers and installs nothing, so an application keeps its own logging. The command line and
 `app.run()` call `setup_logging`. Each line carries worker, job, slot and fence; none can carry arguments or results,
-because events have none. A line whose level is off costs one lookup; `is_logged` says beforehand whether a line would
-be written, so that its event need not be created.
+because events have none. No name, reason or error can forge a line or control a terminal: an event is one line, a
+traceback below it is indented, and both are escaped (`model/escape.py`). A line whose level is off costs one lookup;
+`is_logged` says beforehand whether a line would be written, so that its event need not be created.
 
     debug     statements, claims, idle times      warning   problems of heartbeats, locks and the database
     info      start and end of runs and workers   error     failed runs with their traceback, dead letters
@@ -23,6 +24,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 import msgspec
 
 from reltask import events
+from reltask.model.escape import escape, escape_lines
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
@@ -145,6 +147,11 @@ _LINES: dict[type[events.Event], LogLine] = {
         WARNING,
         lambda e: f"{e.task}: step {e.step!r} was recorded with another function or other arguments; its record stays",
     ),
+    events.EnqueuedOutsideStep: LogLine(
+        "task",
+        WARNING,
+        lambda e: f"{e.task} enqueued a job outside of a step, and does so again at each resume; use ctx.start",
+    ),
     events.RunAbandoned: LogLine("task", WARNING, lambda e: f"{e.task} is being stopped: {e.reason}"),
     events.BodyStuck: LogLine(
         "task",
@@ -195,9 +202,9 @@ def log_event(event: events.Event) -> None:
     if not logger.isEnabledFor(level):
         return
     extra = _extra(event)
-    record = logger.makeRecord(logger.name, level, "reltask", 0, line.text(event), (), None, extra=extra)
+    record = logger.makeRecord(logger.name, level, "reltask", 0, escape(line.text(event)), (), None, extra=extra)
     if isinstance(event, events.RunFailed | events.ErrorAfterCompletion):
-        record.exc_text = event.error.rstrip()  # formatters read the traceback from here
+        record.exc_text = "\n".join(escape_lines(event.error.rstrip()))  # formatters read the traceback from here
     logger.handle(record)
 
 
@@ -261,13 +268,19 @@ def _name_worker(record: logging.LogRecord) -> bool:
 
 
 class TextFormatter(logging.Formatter):
-    """`08:15:02 INFO    hello completed in 0.002 s  [job=… slot=1 fence=1 worker=…]`: local time, for people."""
+    """`08:15:02 INFO    hello completed in 0.002 s  [job=… slot=1 fence=1 worker=…]`: local time, for people.
+
+    Further lines of a message, and a traceback, are indented: only a record begins at the left.
+    """
 
     default_msec_format = ""
 
     def format(self, record: logging.LogRecord) -> str:
-        head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()}{_suffix(record)}"
-        return "\n".join([head, *_traceback(self, record)])
+        first, *more = escape_lines(record.getMessage())
+        head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {first}{escape(_suffix(record))}"
+        for traceback in _traceback(self, record):
+            more += escape_lines(traceback)
+        return "\n  ".join([head, *more])
 
 
 class JsonFormatter(logging.Formatter):
@@ -284,9 +297,9 @@ class JsonFormatter(logging.Formatter):
         for traceback in _traceback(self, record):
             line["traceback"] = traceback
         try:
-            return msgspec.json.encode(line, enc_hook=str).decode()
-        except UnicodeEncodeError:  # a lone surrogate, as in a file name: rare, so only such a line is escaped
-            return msgspec.json.encode(_encodable(msgspec.to_builtins(line, enc_hook=str))).decode()
+            return escape(msgspec.json.encode(line, enc_hook=str).decode())
+        except UnicodeEncodeError:  # a lone surrogate, as in a file name: rare, so only such a line is made encodable
+            return escape(msgspec.json.encode(_encodable(msgspec.to_builtins(line, enc_hook=str))).decode())
 
 
 def _encodable(value: object) -> object:

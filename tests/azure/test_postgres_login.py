@@ -30,7 +30,8 @@ from tests.azure.conftest import Answer, Endpoint
 from tests.azure.tls import SSL_REQUEST, TlsFront, tls_front
 from tests.postgres_server import PostgresServer
 
-AZURE = "postgresql://worker@server.postgres.database.azure.com/jobs"
+HOST = "server.postgres.database.azure.com"
+AZURE = f"postgresql://worker@{HOST}/jobs"
 USER = "token_holder"
 TOKEN = "secret-token-of-the-identity"
 
@@ -48,7 +49,7 @@ class Fixed:
 def test_azure_url_needs_no_more_than_auth_entra() -> None:
     """The option is reltask's own; the login is encrypted, to a server verified by the system's certificates."""
     target = read_url(f"{AZURE}?auth=entra")
-    assert target == Target(AZURE, pgbouncer=False, entra=True, makes_tls=True, verified=True)
+    assert target == Target(AZURE, pgbouncer=False, entra=True, makes_tls=True, verified=True, hosts=(HOST,))
     assert read_url(f"{AZURE}?auth=entra&pgbouncer=true").pgbouncer
 
 
@@ -253,14 +254,19 @@ async def test_each_kind_of_connection(endpoint: Endpoint, place: Place) -> None
 
 
 def test_migrate_and_doctor(
-    endpoint: Endpoint, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    endpoint: Endpoint,
+    place: Place,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The commands log in as workers do, and show nothing secret of the URL."""
+    """The commands log in as workers do, and show nothing secret of the URL. The app's code names the host."""
     endpoint.only_token = TOKEN
-    monkeypatch.setenv("RELTASK_DATABASE_URL", place.url())
-    assert run(["migrate"]) == 0
-    assert run(["migrate", "--check"]) == 0
-    run(["doctor"])
+    (tmp_path / "own_host.py").write_text(f"from reltask import App\napp = App({place.url()!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run(["migrate", "own_host:app"]) == 0
+    assert run(["migrate", "--check", "own_host:app"]) == 0
+    run(["doctor", "own_host:app"])
     shown = capsys.readouterr().out
     assert f"as user {USER}" in shown
     assert "/authority.pem is up to date." in shown

@@ -19,7 +19,7 @@ from reltask.stores.mssql import schema
 ROOT = Path(__file__).parents[2]
 MSSQL = ROOT / "database/mssql"
 SCRIPTS = sorted(MSSQL.glob("*.sql"))
-MAKES_TABLES = ["001-CreateJobsTable.sql", "004-CreateLeases.sql"]
+MAKES_TABLES = ["001-CreateJobsTable.sql", "004-CreateLeases.sql", "005-CreateSteps.sql"]
 PARSER = Path(sys.prefix) / "tsql/bin/python"
 
 REQUIRED = {
@@ -150,10 +150,10 @@ def test_reclamation_explains_itself_and_asks_twice() -> None:
     assert "deleted." not in update
 
 
-def test_four_roles() -> None:
+def test_five_roles() -> None:
     """The same roles as on PostgreSQL, each created only if it is missing."""
     roles = re.findall(r"IF DATABASE_PRINCIPAL_ID\(N'(\w+)'\) IS NULL CREATE ROLE \1;", read("permissions.sql"))
-    assert roles == ["reltask_migrate", "reltask_run", "reltask_enqueue", "reltask_read"]
+    assert roles == ["reltask_migrate", "reltask_run", "reltask_operate", "reltask_enqueue", "reltask_read"]
     assert not re.search(r"GRANT[^;]*UPDATE[^;]*ON reltask\.Runs", code("permissions.sql"))
 
 

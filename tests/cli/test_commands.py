@@ -12,6 +12,7 @@ import pytest
 
 from reltask.cli import COMMANDS, cli
 from tests.cli.project import Project
+from tests.worker.test_malformed_rows import PLANTED, plant_sqlite
 
 READING = ["status", "runs", "workers", "stats", "audit", "migrate", "sql", "config"]
 READING += ["jobs list", "jobs show", "dead list", "dead show", "leases list"]
@@ -193,9 +194,13 @@ def test_a_job_is_paused_resumed_run_and_discarded(worked: Project) -> None:
         assert worked.run("jobs", action, job["id"], "--app", worked.app).code == 0
         assert worked.run("jobs", "show", job["id"], "--app", worked.app, "--json").json["state"] == state
     assert worked.run("jobs", "discard", job["id"], "--app", worked.app).code == 0
-    gone = worked.run("jobs", "show", job["id"], "--app", worked.app)
+    assert worked.run("jobs", "show", job["id"], "--app", worked.app, "--json").json["state"] == "gone"
+    gone = worked.run("jobs", "run", job["id"], "--app", worked.app)
     assert gone.code == 1
     assert gone.err.startswith("error[unknown-job]")
+    unknown = worked.run("jobs", "show", MISSING, "--app", worked.app)
+    assert unknown.code == 1
+    assert unknown.err.startswith("error[unknown-job]")
 
 
 def test_a_paused_job_that_is_due_is_still_paused(worked: Project) -> None:
@@ -289,7 +294,7 @@ def test_all_dead_letters_are_more_than_one_batch(
     assert project.call("worker", project.app, "--once").code == 0
     changing = ("dead", action, "--all", "--app", project.app, "--json")
     with monkeypatch.context() as unchanged:
-        unchanged.setattr("reltask.app.App.change_sync", lambda *_: None)
+        unchanged.setattr(f"reltask.producer.job.Job.{action}_sync", lambda *_: None)
         assert len(project.run(*changing).json) == 2
     result = project.run(*changing)
     assert len(result.json) == 5
@@ -306,7 +311,7 @@ def test_migrate_a_file(project: Project) -> None:
     assert project.run("migrate", *url, "--check").code == 1
     assert not (project.folder / "new.db").exists()
     done = project.run("migrate", *url, "--json").json["done"]
-    assert done == ["001-create-tables.sql", "004-create-leases.sql"]
+    assert done == ["001-create-tables.sql", "004-create-leases.sql", "005-create-steps.sql"]
     assert project.run("migrate", *url, "--check").code == 0
     assert "up to date" in project.run("migrate", *url).out
 
@@ -376,3 +381,22 @@ def test_times_out_of_range_are_shown_as_such(worked: Project) -> None:
     for reading in (["status"], ["dead", "list"], ["runs"], ["audit"]):
         assert worked.run(*reading, worked.app, "--json").code in (0, 1)
     assert worked.run("jobs", "discard", waiting, "--database", "sqlite:///jobs.db").code == 0
+
+
+BAD_ROWS: list[dict[str, object]] = [
+    {"task": "hello", "next_run_time": -(2**63)},
+    {"task": "hello", "next_run_time": 9e999, "lock_timeout_ms": "two minutes"},
+    {"task": "hello", "next_run_time": "tomorrow", "created_at": "Monday", "schedule": "often"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", BAD_ROWS)
+def test_a_row_that_cannot_be_read_is_listed(project: Project, row: dict[str, object]) -> None:
+    """One bad row hides neither itself nor the others."""
+    healthy = project.enqueue("hello", name="Ada")
+    plant_sqlite(project.folder / "jobs.db", row)
+    listed = project.run("jobs", "list", project.app, "--json")
+    assert listed.code == 0
+    assert {job["id"] for job in listed.json} == {healthy, str(PLANTED)}
+    assert [project.run(*words, project.app).code for words in (("jobs", "list"), ("status",))] == [0, 0]

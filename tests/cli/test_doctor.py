@@ -119,6 +119,21 @@ def test_a_server_that_isolates_too_much(
     assert "alter role" in remedy(doctor(f"{empty_postgres_url}?pgbouncer=true"), "isolation")
 
 
+@pytest.mark.slow
+def test_a_schema_that_is_open_to_all(
+    doctor: Examined, postgres_server: PostgresServer, empty_postgres_url: str
+) -> None:
+    """A note where every user may create functions; a problem where they come before PostgreSQL's own."""
+    name = empty_postgres_url.rpartition("/")[2]
+    postgres_server.execute("revoke create on schema public from public", database=name)
+    assert levels(doctor(empty_postgres_url))["schemas"] == "ok"
+    postgres_server.execute("grant create on schema public to public", database=name)
+    assert "revoke create on schema public from public;" in doctor(empty_postgres_url).out
+    postgres_server.execute(f"alter database {name} set search_path = public, pg_catalog")
+    assert levels(doctor(empty_postgres_url))["schemas"] == "note"
+    assert "search_path = pg_catalog" in remedy(doctor(f"{empty_postgres_url}?pgbouncer=true"), "schemas")
+
+
 LOGINS = """
 do $$ begin
     if not exists (select from pg_roles where rolname = 'patient_{0}') then create role patient_{0} login; end if;
@@ -131,8 +146,8 @@ GRANT = "grant reltask_{0} to patient_{0}"
 def test_what_a_role_may_do(doctor: Examined, postgres_server: PostgresServer, postgres_url: str) -> None:
     """A worker's role is ok, a smaller one is a note, no role is a problem."""
     name = postgres_url.rpartition("/")[2]
-    logins = [LOGINS.format(role) for role in ("run", "enqueue", "read", "nobody")]
-    grants = [GRANT.format(role) for role in ("run", "enqueue", "read")]
+    logins = [LOGINS.format(role) for role in ("run", "operate", "enqueue", "read", "nobody")]
+    grants = [GRANT.format(role) for role in ("run", "operate", "enqueue", "read")]
     permissions = dict(schema_scripts("postgres"))["permissions.sql"]
     postgres_server.execute(permissions, *logins, *grants, database=name)
 
@@ -141,6 +156,7 @@ def test_what_a_role_may_do(doctor: Examined, postgres_server: PostgresServer, p
         return [finding["level"] for finding in found if finding["check"] in ("schema", "permissions")]
 
     assert said("run") == ["ok", "ok"]
+    assert said("operate") == ["ok", "note"]
     assert said("enqueue") == ["ok", "note"]
     assert said("read") == ["ok", "note"]
     assert said("nobody") == ["problem"]  # it cannot even see that there are tables

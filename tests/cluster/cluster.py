@@ -252,7 +252,9 @@ class Cluster:
 
     def job(self, job: UUID) -> JobView:
         """One job's row."""
-        return self.app.job_sync(job)
+        row = self.app.job(job).view_sync()
+        assert row is not None, job
+        return row
 
     def jobs(self, *, state: State | None = None, task: str | None = None) -> list[JobView]:
         return self.app.jobs_sync(state=state, task=task, limit=EVERYTHING)

@@ -110,7 +110,7 @@ class LeaseCandidates:
         """
 
         def complete() -> bool:
-            terms = [row[0] for row in table._run(self.url, "select slot from written")]
+            terms = [row[0] for row in table.run(self.url, "select slot from written")]
             assert terms == sorted(terms)
             return terms.count(term) == ROWS
 

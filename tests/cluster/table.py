@@ -27,15 +27,16 @@ The database is shared by the session, and may have the last test's table.
 
 def create(url: str) -> None:
     """Create the table."""
-    _run(url, CREATE)
+    run(url, CREATE)
 
 
 def read(url: str) -> list[UUID]:
     """The job of every row."""
-    return [UUID(row[0]) for row in _run(url, SELECT)]
+    return [UUID(row[0]) for row in run(url, SELECT)]
 
 
-def _run(url: str, statement: str) -> list[Any]:
+def run(url: str, statement: str) -> list[Any]:
+    """Run a statement, and return its rows."""
     if url.startswith("mssql"):
         with closing(mssql_server.open_connection(url)) as connection:
             return mssql_server.run(connection, ON_MSSQL.get(statement, statement))

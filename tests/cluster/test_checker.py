@@ -32,6 +32,7 @@ def run(slot: int, fence: int, outcome: Outcome = Outcome.SUCCEEDED, job: UUID =
         outcome=outcome,
         error=None,
         result=None,
+        steps=None,
     )
 
 
@@ -58,6 +59,8 @@ def row(slot: int, fence: int, locked_by: str | None = None) -> JobView:
         progress=None,
         isolated=False,
         created_at=START,
+        steps=0,
+        parent_id=None,
     )
 
 

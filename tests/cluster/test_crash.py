@@ -72,9 +72,10 @@ def test_a_killed_worker_s_slot_is_taken_over(cluster: Cluster) -> None:
 
 def assert_operators_are_refused(cluster: Cluster, job: JobView) -> None:
     """Operators cannot change a job that is validly claimed."""
-    for action in ("run", "retry", "discard"):
+    handle = cluster.app.job(job.id)
+    for change in (handle.run_now_sync, handle.retry_sync, handle.discard_sync):
         with pytest.raises(UnknownJob):
-            cluster.app.change_sync(action, job.id)
+            change()
     assert cluster.job(job.id).fence == job.fence
 
 

@@ -24,11 +24,11 @@ pytestmark = [
 class Demo:
     """`reltask demo` with a separate temporary folder, by which its processes are found."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
         source = str(Path(reltask.__file__).parents[1])
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "reltask.cli", "demo", "--seconds", "0", "--json"],
+            [sys.executable, "-m", "reltask.cli", "demo", *arguments, "--json"],
             env={**os.environ, "PYTHONPATH": source, "TMPDIR": str(folder)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -55,7 +55,7 @@ class Demo:
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Demo]:
     """A demonstration that has just begun."""
-    started = Demo(tmp_path)
+    started = Demo(tmp_path, "--seconds", "0")
     yield started
     started.process.kill()
     started.process.communicate()
@@ -96,3 +96,14 @@ def test_workers_notice_that_the_demo_was_killed(demo: Demo) -> None:
     while demo.workers():
         assert time.monotonic() < give_up
         time.sleep(0.05)
+
+
+def test_durable_orders_survive_kills(tmp_path: Path) -> None:
+    """Workers are killed while they run orders: every order ends, each effect is in the database once."""
+    demo = Demo(tmp_path, "durable")
+    output, errors = demo.process.communicate(timeout=120)
+    summary = json.loads(output)
+    assert (demo.process.returncode, summary["ok"]) == (0, True), errors
+    assert (summary["succeeded"], summary["effects"], summary["duplicates"]) == (6, 12, 0)
+    assert summary["killed"] == 4
+    assert demo.workers() == []

@@ -48,7 +48,7 @@ def test_a_worker_that_stops_lets_bodies_finish_and_claims_no_more(cluster: Clus
         assert worker.exit_code() == EXIT_OK
         (run,) = cluster.runs(job)
         assert (run.outcome, run.fence, cluster.job(late).fence) == (Outcome.SUCCEEDED, 1, 0)
-        cluster.app.change_sync("discard", late)
+        cluster.app.job(late).discard_sync()
     assert all(worker.state == "stopped" for worker in cluster.app.workers_sync())
 
 

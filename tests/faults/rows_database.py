@@ -95,7 +95,7 @@ def migration(env: Environment) -> float:
     env.keep(2)
     jobs = env.enqueue(80, seconds=0.3)
     env.some_begun(jobs)
-    table._run(env.cluster.app.url, FORGET[env.database])
+    table.run(env.cluster.app.url, FORGET[env.database])
     since = env.now()
     environment = env.cluster._environment | {"RELTASK_DATABASE_URL": env.cluster.app.url}
     command = [sys.executable, "-m", "reltask.cli", "migrate"]

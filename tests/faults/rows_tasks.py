@@ -64,7 +64,7 @@ def unknown_name(env: Environment) -> float:
     eventually(lambda: len(env.ends(bystanders)) == BYSTANDERS, what="all other jobs are done")
     view = env.cluster.job(unknown)
     assert (view.fence, view.attempt, view.state) == (0, 0, State.READY), view
-    env.cluster.app.change_sync("discard", unknown)
+    env.cluster.app.job(unknown).discard_sync()
     return env.recovered(bystanders, since)
 
 

@@ -46,7 +46,7 @@ async def test_broken_connection_is_transient_and_leaves_nothing(
         proxy.heal()
     async with open_environment.transaction(timeout=MINUTE) as tx:
         await tx.execute(INSERT)
-    assert len(table._run(postgres_url, "select 1 from written")) == 1
+    assert len(table.run(postgres_url, "select 1 from written")) == 1
 
 
 async def test_connection_that_breaks_before_the_transaction_begins_is_transient(

@@ -44,7 +44,7 @@ def test_what_is_doubled_or_lost_is_counted_once() -> None:
         assert counted(env) == (0, 0)
         write(env, str(uuid4()))
         assert counted(env) == (0, 1)
-        table._run(env.cluster.url, "delete from written")
+        table.run(env.cluster.url, "delete from written")
         assert counted(env) == (-1, 0)
         env.cluster.enqueued.append(uuid4())
         assert counted(env) == (0, 1)
@@ -56,4 +56,4 @@ def counted(env: Environment) -> tuple[int, int]:
 
 
 def write(env: Environment, job: str) -> None:
-    table._run(env.cluster.url, f"insert into written values ('{job}', 1, 1)")
+    table.run(env.cluster.url, f"insert into written values ('{job}', 1, 1)")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.interleaving.batch_cases import opposite_enqueues, opposite_keys, opposite_settlements
+from tests.interleaving.durable_case_table import DURABLE_CASES
 from tests.interleaving.job_cases import (
     a_claim_meets_a_declaration,
     a_claim_with_an_old_snapshot,
@@ -111,4 +112,5 @@ CASES: dict[str, tuple[Setup, Case]] = {
     "two tries with the same snapshot": (LED_ONCE, two_tries_with_the_same_snapshot),
     "two prunes at once": (LED_ONCE, two_prunes_at_once),
     "a resignation hands over at once": (LEADING, a_resignation_hands_over_at_once),
+    **DURABLE_CASES,
 }

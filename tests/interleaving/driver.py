@@ -53,6 +53,11 @@ class Snapshot(NamedTuple):
     """What tasks wrote in their own transactions, into a table without any unique constraint."""
     leases: list[Row]
     metrics: list[Row]
+    steps: list[Row] = []
+    """Without a driver that reads them, these four are empty."""
+    signals: list[Row] = []
+    child_ends: list[Row] = []
+    marks: list[Row] = []
 
 
 class Session(Protocol):

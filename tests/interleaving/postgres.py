@@ -30,6 +30,10 @@ TABLES = (
     "interleaving.effects",
     "reltask.leases",
     "reltask.metrics",
+    "reltask.steps",
+    "reltask.signals",
+    "reltask.child_ends",
+    "reltask.marks",
 )
 
 SET_UP = """
@@ -48,8 +52,13 @@ select (select json_agg(job order by id) from reltask.jobs as job),
        (select json_agg(worker order by id) from reltask.workers as worker),
        (select json_agg(effect order by job_id, kind) from interleaving.effects as effect),
        (select json_agg(lease order by name) from reltask.leases as lease),
-       (select json_agg(metric order by minute, task) from reltask.metrics as metric)
+       (select json_agg(metric order by minute, task) from reltask.metrics as metric),
+       (select json_agg(step order by job_id, slot_no, name) from reltask.steps as step),
+       (select json_agg(to_jsonb(signal) - 'seq' order by job_id, seq) from reltask.signals as signal),
+       (select json_agg(child order by parent_id, slot_no, step, nth) from reltask.child_ends as child),
+       (select json_agg(to_jsonb(mark) - 'seq' order by at, kind, job_id, name) from reltask.marks as mark)
 """
+"""Without the numbers of identity columns, which are never the same in two runs."""
 
 WAITS = """
 select locktype from pg_locks
@@ -68,6 +77,7 @@ select pg_advisory_xact_lock(hashtextextended('reltask.leases ' || name, 0)) fro
 PAUSE = "(select interleaving.pause({}))"
 _BATCH = ("        order by id\n    ) as given", "        where {pause}\n        order by id\n    ) as given")
 _ROW = ("where id = :id::uuid", "where {pause} and id = :id::uuid")
+_PARAMETERS = ("statement_timestamp()) as now\n)", "statement_timestamp()) as now\n    where {pause}\n)")
 _LEASE = ("where lease.name = :lease::text", "where {pause} and lease.name = :lease::text")
 
 FIRST_LOOK = {
@@ -77,8 +87,14 @@ FIRST_LOOK = {
     "complete_one_offs": _BATCH,
     "fail_jobs": _BATCH,
     "release_jobs": _BATCH,
-    "reclaim_jobs": ("statement_timestamp()) as now\n)", "statement_timestamp()) as now\n    where {pause}\n)"),
-    "enqueue_jobs": ("run_at, delay\n    )\n)", "run_at, delay\n    )\n    where {pause}\n)"),
+    "reclaim_jobs": _PARAMETERS,
+    "record_steps": _BATCH,
+    "suspend_jobs": _BATCH,
+    "fold_marks": _PARAMETERS,
+    "send_signals": ("    ) as job\n),\n", "    ) as job\n    where {pause}\n),\n"),
+    "cancel_children": ("where job.parent_id is not null", "where {pause} and job.parent_id is not null"),
+    "forget_steps": ("where seen.id = :id::uuid", "where {pause} and seen.id = :id::uuid"),
+    "enqueue_jobs": ("parent_nth\n    )\n)", "parent_nth\n    )\n    where {pause}\n)"),
     "enqueue_job": ("statement_timestamp()) as now)", "statement_timestamp()) as now where {pause})"),
     "discard_job": ("where job.id = :id::uuid", "where {pause} and job.id = :id::uuid"),
     "declare_job": ("where job.task = :task::text", "where {pause} and job.task = :task::text"),
@@ -249,7 +265,8 @@ class PostgresDriver:
 
     async def restore(self, name: str) -> None:
         copies = "".join(
-            f'insert into {table} ({columns}) select {columns} from "{name}".{table.partition(".")[2]};'
+            f"insert into {table} ({columns}) overriding system value"
+            f' select {columns} from "{name}".{table.partition(".")[2]};'
             for table, columns in self._columns.items()
         )
         await self._monitor.execute("".join(f"delete from {table};" for table in TABLES) + copies)

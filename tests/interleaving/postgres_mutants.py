@@ -21,7 +21,7 @@ class Mutant(NamedTuple):
     caught_by: Check
 
 
-def _mutant(name: str, verb: str, check: Check, *changes: Change) -> Mutant:
+def mutant(name: str, verb: str, check: Check, *changes: Change) -> Mutant:
     return Mutant(name, verb, changes, check)
 
 
@@ -35,39 +35,39 @@ WAITING: Change = ("        for update skip locked\n", "        for update\n")
 NOT_SKIPPING: Change = ("for update of job skip locked", "for update of job")
 
 BEATS = [
-    _mutant(
+    mutant(
         "a beat waits for a row",
         "heartbeat_jobs",
         ("expired", "heartbeat", "complete"),
         ("for update skip locked\n    ) as job", "for update\n    ) as job"),
     ),
-    _mutant(
+    mutant(
         "a beat waits for its worker's row",
         "heartbeat_jobs",
         ("workers", "heartbeat", "register alice"),
         ("for update skip locked\n    )\n)", "for update\n    )\n)"),
     ),
-    _mutant(
+    mutant(
         "a beat renews any fence",
         "heartbeat_jobs",
         ("taken again", "heartbeat", "release"),
         ("and fence = pair.fence ", ""),
     ),
-    _mutant("a beat renews what is not held", "heartbeat_jobs", ("expired", "heartbeat", "reclaim"), NO_OWNER),
-    _mutant(
+    mutant("a beat renews what is not held", "heartbeat_jobs", ("expired", "heartbeat", "reclaim"), NO_OWNER),
+    mutant(
         "a beat believes its snapshot",
         "heartbeat_jobs",
         "beat meets a reclaim",
         ("        for update skip locked\n    ) as job", "    ) as job"),
     ),
-    _mutant(
+    mutant(
         "a suspect is judged without its fence",
         "read_holds",
         "read_holds knows the fence",
         ("select job.id, job.fence", "select given.id, given.fence"),
         (" and job.fence = given.fence", ""),
     ),
-    _mutant(
+    mutant(
         "a suspect is judged without its owner",
         "read_holds",
         "beat meets own completion",
@@ -76,8 +76,8 @@ BEATS = [
 ]
 
 CLAIMS = [
-    _mutant("a claim waits", "claim_jobs", ("ready", "claim", "pause"), NOT_SKIPPING),
-    _mutant(
+    mutant("a claim waits", "claim_jobs", ("ready", "claim", "pause"), NOT_SKIPPING),
+    mutant(
         "a claim takes what is claimed",
         "claim_jobs",
         ("expired", "heartbeat", "claim"),
@@ -85,22 +85,22 @@ CLAIMS = [
         ("locked_by is null and ", ""),
         ("\n      and job.locked_by is null\n", "\n"),
     ),
-    _mutant(
+    mutant(
         "a claim believes its snapshot",
         "claim_jobs",
         "a claim with an old snapshot",
         ("for update of job skip locked", ""),
         ("\n      and job.locked_by is null\n", "\n"),
     ),
-    _mutant("a claim keeps the fence", "claim_jobs", ("ready", "claim", "pause"), ("fence = job.fence + 1,", "")),
-    _mutant("a reclaim waits", "reclaim_jobs", ("expired", "complete", "reclaim"), NOT_SKIPPING),
-    _mutant(
+    mutant("a claim keeps the fence", "claim_jobs", ("ready", "claim", "pause"), ("fence = job.fence + 1,", "")),
+    mutant("a reclaim waits", "reclaim_jobs", ("expired", "complete", "reclaim"), NOT_SKIPPING),
+    mutant(
         "a reclaim takes what has not expired",
         "reclaim_jobs",
         ("held one-off", "finish", "reclaim"),
         ("and job.lock_expires_at < (select now from parameters)", ""),
     ),
-    _mutant(
+    mutant(
         "a reclaim does not look again",
         "reclaim_jobs",
         "reclaim meets a renewal",
@@ -115,67 +115,67 @@ CLAIMS = [
 
 SETTLEMENTS = [
     *(
-        _mutant(f"{name} waits for a held row", f"{name}_jobs", f"{name} meets a held row", WAITING)
+        mutant(f"{name} waits for a held row", f"{name}_jobs", f"{name} meets a held row", WAITING)
         for name in ("complete", "fail", "release")
     ),
     *(
-        _mutant(f"{name} forgets the fence", f"{name}_jobs", ("taken again", name, "heartbeat"), NO_FENCE)
+        mutant(f"{name} forgets the fence", f"{name}_jobs", ("taken again", name, "heartbeat"), NO_FENCE)
         for name in ("complete", "fail", "release")
     ),
     *(
-        _mutant(f"{name} forgets the owner", f"{name}_jobs", ("expired", name, "reclaim"), NO_OWNER)
+        mutant(f"{name} forgets the owner", f"{name}_jobs", ("expired", name, "reclaim"), NO_OWNER)
         for name in ("complete", "fail", "release")
     ),
-    _mutant("complete takes no lock", "complete_jobs", "a completion sent twice", NO_LOCK),
-    _mutant("the end of one-offs takes rows as given", FINISH, "opposite batches: finish, finish", NO_ORDER),
-    _mutant(
+    mutant("complete takes no lock", "complete_jobs", "a completion sent twice", NO_LOCK),
+    mutant("the end of one-offs takes rows as given", FINISH, "opposite batches: finish, finish", NO_ORDER),
+    mutant(
         "the end of a one-off forgets the fence",
         FINISH,
         ("taken again", "finish", "heartbeat"),
         ("job.fence = given.fence and ", ""),
     ),
-    _mutant(
+    mutant(
         "the end of a one-off forgets the owner",
         FINISH,
         ("expired at its last attempt", "finish", "reclaim"),
         (" and job.locked_by is not distinct from :worker::text", ""),
     ),
-    _mutant(
+    mutant(
         "complete waits for a row that a beat holds", "complete_jobs", ("expired", "heartbeat", "complete"), WAITING
     ),
-    _mutant("a chunk forgets the fence", "guard_job", ("taken again", "chunk", "heartbeat"), NO_FENCE_PARAMETER),
-    _mutant(
+    mutant("a chunk forgets the fence", "guard_job", ("taken again", "chunk", "heartbeat"), NO_FENCE_PARAMETER),
+    mutant(
         "progress forgets the fence", "record_progress", ("taken again", "progress", "heartbeat"), NO_FENCE_PARAMETER
     ),
 ]
 
 PRODUCERS = [
-    _mutant(
+    mutant(
         "a declaration moves a claimed slot",
         "declare_job",
         "a declaration meets a claim",
         ("and (job.locked_by is null or (job.locked_by = :worker::text and job.fence = :fence::bigint))", ""),
     ),
-    _mutant("an enqueue trips over its twin", "enqueue_job", "an id sent twice", ("on conflict do nothing\n", "")),
-    _mutant(
+    mutant("an enqueue trips over its twin", "enqueue_job", "an id sent twice", ("on conflict do nothing\n", "")),
+    mutant(
         "an enqueue forgets the ledger",
         "enqueue_job",
         ("held one-off", "finish", "enqueue the same id"),
         ("and not exists (select from reltask.runs where job_id = :id::uuid)", ""),
     ),
-    _mutant(
+    mutant(
         "an enqueue leaves its twin to the conflict",
         "enqueue_job",
         "a resend meets the end of its job",
         ("not exists (select from reltask.jobs where id = :id::uuid)\n", "true\n"),
     ),
-    _mutant(
+    mutant(
         "a batch trips over its twin",
         "enqueue_jobs",
         "opposite batches: enqueue, same ids",
         ("    on conflict do nothing\n", ""),
     ),
-    _mutant(
+    mutant(
         "an enqueue inserts by id",
         "enqueue_jobs",
         "opposite batches: enqueue, same keys",
@@ -184,17 +184,17 @@ PRODUCERS = [
 ]
 
 OPERATORS = [
-    _mutant(
+    mutant(
         "discard takes a claimed job",
         "discard_job",
         ("expired", "heartbeat", "discard"),
         ("and job.locked_by is null", ""),
     ),
-    _mutant("discard believes its snapshot", "discard_job", ("ready", "claim", "discard"), ("for update of job", "")),
-    _mutant(
+    mutant("discard believes its snapshot", "discard_job", ("ready", "claim", "discard"), ("for update of job", "")),
+    mutant(
         "run-now moves a claimed job", "run_job_now", ("expired", "heartbeat", "run_now"), ("and locked_by is null", "")
     ),
-    _mutant("retry revives the living", "retry_job", ("dead", "retry", "retry"), ("and dead_at is not null", "")),
+    mutant("retry revives the living", "retry_job", ("dead", "retry", "retry"), ("and dead_at is not null", "")),
 ]
 
 BY_EXISTS: Change = ("    for key share\n", "")
@@ -207,68 +207,68 @@ LED = {
 }
 
 LEASES = [
-    _mutant("a guard checks by EXISTS", "guard_lease", "lead keeps the lease", ("\nfor key share", "")),
-    _mutant(
+    mutant("a guard checks by EXISTS", "guard_lease", "lead keeps the lease", ("\nfor key share", "")),
+    mutant(
         "a guard keeps beats waiting",
         "guard_lease",
         "a beat passes its leader's transaction",
         ("for key share", "for share"),
     ),
-    _mutant(
+    mutant(
         "a guard forgets the term",
         "guard_lease",
         ("lease ended", "acquire", "lead"),
         ("and lease.term = :term::bigint ", "and :term::bigint > 0 "),
     ),
-    *(_mutant(f"{name} checks by EXISTS", verb, f"{name} keeps the lease", BY_EXISTS) for name, verb in LED.items()),
+    *(mutant(f"{name} checks by EXISTS", verb, f"{name} keeps the lease", BY_EXISTS) for name, verb in LED.items()),
     *(
-        _mutant(f"{name} believes its snapshot", verb, f"{name} with an old term", BY_EXISTS)
+        mutant(f"{name} believes its snapshot", verb, f"{name} with an old term", BY_EXISTS)
         for name, verb in LED.items()
     ),
-    *(_mutant(f"{name} forgets the term", verb, f"{name} with an old term", NO_TERM) for name, verb in LED.items()),
-    _mutant(
+    *(mutant(f"{name} forgets the term", verb, f"{name} with an old term", NO_TERM) for name, verb in LED.items()),
+    mutant(
         "a prune waits for another",
         "prune_runs",
         "two prunes at once",
         ("for update of run skip locked", "for update of run"),
     ),
-    _mutant(
+    mutant(
         "a try waits for a leader",
         "acquire_lease",
         "lead keeps the lease",
         ("for update of lease skip locked", "for update of lease"),
     ),
-    _mutant(
+    mutant(
         "a try believes its snapshot",
         "acquire_lease",
         "two tries with the same snapshot",
         ("    for update of lease skip locked\n", ""),
     ),
-    _mutant(
+    mutant(
         "a try overlooks a renewal",
         "acquire_lease",
         "a try meets a renewal",
         ("    for update of lease skip locked\n", ""),
     ),
-    _mutant(
+    mutant(
         "a try waits for its twin",
         "acquire_lease",
         ("no lease", "acquire", "acquire"),
-        ("pg_try_advisory_xact_lock(hashtextextended('reltask.leases ' || :lease::text, 0))", "true"),
+        ("pg_try_advisory_xact_lock(hashtextextended('reltask.leases ' || :lease::text, 0::bigint))", "true"),
     ),
-    _mutant(
+    mutant(
         "a try keeps the term",
         "acquire_lease",
         ("lease ended", "acquire", "acquire"),
         ("case when free.won_before then 0 else 1 end", "0"),
     ),
-    _mutant(
+    mutant(
         "a beat revives what has ended",
         "heartbeat_lease",
         ("lease ended", "acquire", "beat"),
         ("and lease.expires_at > coalesce(:now::timestamptz, statement_timestamp())", ""),
     ),
-    _mutant(
+    mutant(
         "a release forgets the term",
         "release_lease",
         ("lease ended", "acquire", "release lease"),

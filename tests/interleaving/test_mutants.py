@@ -6,6 +6,8 @@ import pytest
 
 from tests.interleaving.cases import CASES
 from tests.interleaving.driver import Violation
+from tests.interleaving.durable_mutants import DURABLE_MUTANTS
+from tests.interleaving.durable_setups import DURABLE_SETUPS
 from tests.interleaving.explore import Suite
 from tests.interleaving.lease_setups import LEASE_SETUPS
 from tests.interleaving.postgres import PostgresDriver
@@ -22,14 +24,14 @@ async def run(suite: Suite, check: Check) -> None:
         await run_case(suite, *CASES[check])
         return
     setup_name, *names = check
-    (setup,) = (setup for setup in [*SETUPS, *LEASE_SETUPS] if setup.name == setup_name)
+    (setup,) = (setup for setup in [*SETUPS, *LEASE_SETUPS, *DURABLE_SETUPS] if setup.name == setup_name)
     pairs = [pair for pair in setup.pairs if sorted(map(str, pair)) == sorted(names)]
     assert pairs, f"no such pair: {check}"
     for pair in pairs:
         await suite.explore(setup, pair)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *DURABLE_MUTANTS], ids=lambda mutant: mutant.name)
 async def test_a_mutant_is_caught(suite: Suite, mutant: Mutant) -> None:
     """The check beside the mutant raises a Violation."""
     if not isinstance(suite.drivers[0], PostgresDriver):

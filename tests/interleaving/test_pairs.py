@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.interleaving.durable_setups import DURABLE_SETUPS
 from tests.interleaving.explore import Suite, ran
 from tests.interleaving.lease_setups import LEASE_SETUPS
 from tests.interleaving.setups import SETUPS, Pair, Setup
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAIRS = [
     pytest.param(setup, pair, id=f"{setup.name}: {pair[0]} × {pair[1]}")
-    for setup in [*SETUPS, *LEASE_SETUPS]
+    for setup in [*SETUPS, *LEASE_SETUPS, *DURABLE_SETUPS]
     for pair in setup.pairs
 ]
 

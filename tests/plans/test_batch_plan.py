@@ -31,13 +31,11 @@ BATCHES: dict[str, values.Columns] = {
     "read_holds": values.holds(HOLDS),
     "read_keys": values.names([("t", "k"), ("t", "l")]),
     "read_outcomes": values.holds(HOLDS),
-    "read_ended": {"ids": [hold.job_id for hold in HOLDS]},
 }
 READ = {
     "enqueue_jobs": {"jobs", "runs"},
     "heartbeat_jobs": {"jobs", "workers"},
     "read_outcomes": {"runs"},
-    "read_ended": {"runs"},
 }
 """The tables in which a verb looks up rows, if it is not the jobs alone."""
 FOUND_BY = {"read_keys": "COALESCE(key"}

@@ -43,8 +43,21 @@ PROTOCOL = [
     "guard_lease",
     "prune_runs",
     "roll_up_runs",
+    "record_steps",
+    "suspend_jobs",
+    "read_steps",
+    "read_waits",
+    "send_signals",
+    "fold_marks",
+    "cancel_children",
+    "forget_steps",
+    "list_signals",
+    "list_children",
 ]
-_TABLES = r"(reltask_\w+|jobs|runs|workers|leases|first|next|other|this|future)"
+_TABLES = (
+    r"(reltask_\w+|jobs|runs|workers|leases|first|next|other|this|future"
+    r"|steps|marks|known|recorded|named|child|parent)"
+)
 
 
 @pytest.fixture
@@ -84,11 +97,27 @@ def test_lanes_are_found_by_seeks_in_the_claim_index(empty: sqlite3.Connection) 
     assert due == [f"SEARCH reltask_jobs {index} ({queue} AND task=? AND priority=? AND due_at<?)"]
 
 
-@pytest.mark.parametrize("verb", ["heartbeat_jobs", "complete_jobs", "fail_jobs", "release_jobs", "read_holds"])
+@pytest.mark.parametrize(
+    "verb",
+    ["heartbeat_jobs", "complete_jobs", "fail_jobs", "release_jobs", "suspend_jobs", "record_steps", "read_holds"],
+)
 def test_batches_go_by_the_primary_key(empty: sqlite3.Connection, verb: str) -> None:
     """One seek per row of the batch; by the index of held rows a batch of n would cost n²."""
     first, *_ = explain(empty, verb)
     assert any("sqlite_autoindex_reltask_jobs_1 (id=?)" in step for step in first)
+
+
+def test_a_mark_finds_the_step_that_waits(empty: sqlite3.Connection) -> None:
+    """A slot may have recorded ten thousand others."""
+    _, jobs, _ = explain(empty, "fold_marks")
+    assert "SEARCH steps USING INDEX reltask_steps_waiting (job_id=? AND slot_no=? AND signal=?)" in jobs
+    assert "SEARCH steps USING PRIMARY KEY (job_id=? AND slot_no=? AND name=?)" in jobs
+
+
+def test_cancelled_children_are_found_among_children(empty: sqlite3.Connection) -> None:
+    """Jobs without a parent are not read."""
+    for plan in explain(empty, "cancel_children"):
+        assert "SEARCH child USING INDEX reltask_jobs_children (parent_id>?)" in plan
 
 
 @pytest.mark.slow

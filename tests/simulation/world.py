@@ -416,7 +416,7 @@ class World:
         options = JobOptions(priority=self.rng.randrange(10), delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])))
         await self.enqueue_call(Call(self.app.registry.get(task), "{}", options), self.rng)
 
-    async def enqueue_call(self, call: Call, rng: random.Random) -> None:
+    async def enqueue_call(self, call: Call[Any], rng: random.Random) -> None:
         job = call.job(UUID(int=rng.getrandbits(128), version=4))
         while True:
             try:

@@ -65,12 +65,12 @@ class ConnectionKind:
         """Write one row of the user's."""
         connection.execute(INSERT.format(note))
 
-    async def enqueue(self, connection: Any, task: Any, *args: Any) -> Job:
-        job: Job = task.using(connection=connection).enqueue_sync(*args)
+    async def enqueue(self, connection: Any, task: Any, *args: Any) -> Job[Any]:
+        job: Job[Any] = task.using(connection=connection).enqueue_sync(*args)
         return job
 
-    async def enqueue_many(self, connection: Any, app: Any, calls: Any) -> list[Job]:
-        jobs: list[Job] = app.enqueue_many_sync(calls, connection=connection)
+    async def enqueue_many(self, connection: Any, app: Any, calls: Any) -> list[Job[Any]]:
+        jobs: list[Job[Any]] = app.enqueue_many_sync(calls, connection=connection)
         return jobs
 
     def run(self, scenario: Coroutine[Any, Any, T]) -> T:
@@ -89,12 +89,12 @@ class AsyncConnectionKind(ConnectionKind):
     async def write(self, connection: Any, note: str) -> None:
         await connection.execute(INSERT.format(note))
 
-    async def enqueue(self, connection: Any, task: Any, *args: Any) -> Job:
-        job: Job = await task.using(connection=connection).enqueue(*args)
+    async def enqueue(self, connection: Any, task: Any, *args: Any) -> Job[Any]:
+        job: Job[Any] = await task.using(connection=connection).enqueue(*args)
         return job
 
-    async def enqueue_many(self, connection: Any, app: Any, calls: Any) -> list[Job]:
-        jobs: list[Job] = await app.enqueue_many(calls, connection=connection)
+    async def enqueue_many(self, connection: Any, app: Any, calls: Any) -> list[Job[Any]]:
+        jobs: list[Job[Any]] = await app.enqueue_many(calls, connection=connection)
         return jobs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from msgspec.structs import replace
@@ -73,6 +73,25 @@ async def work(store: Store) -> None:
     await store.stop_worker("w")
 
 
+async def run_in_transaction(store: Store) -> None:
+    """All verbs of a task's own transaction."""
+    await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])
+    (claim, *_) = (await store.claim_jobs(request())).claims
+    async with store.transaction(timeout=timedelta(seconds=10)) as transaction:
+        assert await transaction.holds_job("w", claim.hold)
+        assert await transaction.enqueue_jobs([NewJob(id=uuid4(), task="t", delay=timedelta(1)) for _ in range(2)])
+        assert await transaction.read_keys([("t", "none")]) == {}
+        assert await transaction.guard_job("w", claim.hold)
+        assert await transaction.complete_job("w", Completion(hold=claim.hold))
+
+
+async def enqueue_many(store: Store) -> None:
+    """Bulk inserts, the first and again."""
+    many = [NewJob(id=uuid4(), task="t") for _ in range(MANY)]
+    assert len(await store.enqueue_jobs(many)) == MANY
+    assert await store.enqueue_jobs(many) == set()
+
+
 async def lead(store: Store) -> None:
     """All verbs of leases and maintenance."""
     assert (await store.acquire_lease(LEASE)).term == 1
@@ -93,6 +112,32 @@ async def lead(store: Store) -> None:
     await store.signal_lease("m")
 
 
+async def dead_job(store: Store) -> UUID:
+    """A job that has failed for the last time."""
+    job = NewJob(id=uuid4(), task="t", max_attempts=1)
+    await store.enqueue_jobs([job])
+    (claim,) = (await store.claim_jobs(request())).claims
+    assert await store.fail_jobs("w", [Failure(hold=claim.hold, error="e", delay=timedelta(0))])
+    return job.id
+
+
+async def operate(store: Store, dead: UUID) -> None:
+    """All verbs of operators; claiming does not work. The lease is held, and the job is dead."""
+    schedule = NewJob(id=uuid4(), task="t", key="nightly", schedule='{"every":"1h"}', declaration="a", app_version="1")
+    assert await store.enqueue_jobs([schedule]) == {schedule.id}
+    (seen,) = await store.read_declared([("t", "nightly")])
+    assert await store.declare_job(replace(schedule, schedule='{"every":"2h"}', declaration="b"), seen=seen)
+    assert await store.pause_job(schedule.id)
+    assert await store.resume_job(schedule.id)
+    assert await store.run_job_now(schedule.id)
+    assert await store.retry_job(dead)
+    assert await store.discard_job(dead)
+    assert [run.outcome for run in await store.list_runs(job_id=dead)] == [Outcome.DISCARDED, Outcome.FAILED]
+    assert (await store.list_jobs())[0].id == schedule.id
+    assert await store.release_lease(Term("m", 1))
+    await store.signal()
+
+
 async def enqueue(store: Store) -> None:
     """Enqueueing, the schema check and the signal work; reading a job and claiming it do not."""
     job = NewJob(id=uuid4(), task="t", key="once", args='{"secret": 1}')
@@ -100,9 +145,7 @@ async def enqueue(store: Store) -> None:
     assert await store.enqueue_jobs([job]) == set()
     assert await store.enqueue_jobs([job], again=True) == {job.id}
     assert await store.read_keys([("t", "once")]) == {("t", "once"): job.id}
-    many = [NewJob(id=uuid4(), task="t") for _ in range(MANY)]
-    assert len(await store.enqueue_jobs(many)) == MANY
-    assert await store.enqueue_jobs(many) == set()
+    await enqueue_many(store)
     await store.signal()
     with pytest.raises(PermanentError, match=r"permissions\.sql"):
         await store.read_job(job.id)
@@ -115,6 +158,7 @@ async def read(store: Store, job: NewJob) -> None:
     assert await store.read_job(job.id) is not None
     assert len(await store.list_jobs()) == 1
     assert await store.list_runs() == []
+    assert await store.read_results([job.id]) == []
     assert await store.list_workers() == []
     assert (await store.read_status()).due == 1
     assert [count.jobs for count in await store.audit_tasks()] == [1]

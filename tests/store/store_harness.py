@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
+from reltask.model.durable import NewSignal, Recording, StepKind, StepRecord, StepState, StepView, Waits
 from reltask.model.job import (
     Claim,
     ClaimAnswer,
@@ -23,7 +24,9 @@ from reltask.model.job import (
     Hold,
     NewJob,
     Outcome,
+    Parent,
     Release,
+    Suspension,
     WorkerRecord,
 )
 from reltask.model.views import JobView, RunView
@@ -40,7 +43,8 @@ ALIVE = timedelta(seconds=90)
 EVERY = '{"every":"10m"}'
 
 Snapshot = dict[str, list[Any]]
-TABLES = ("jobs", "runs", "workers", "leases", "lease_waiters", "metrics")
+DURABLE = ("steps", "signals", "child_ends", "marks")
+TABLES = ("jobs", "runs", "workers", "leases", "lease_waiters", "metrics", *DURABLE)
 
 
 class Now:
@@ -100,7 +104,8 @@ class SqliteBackend:
     async def snapshot(self) -> Snapshot:
         with closing(sqlite3.connect(self.path)) as connection:
             return {
-                table: connection.execute(f"select * from reltask_{table} order by 1, 2").fetchall() for table in TABLES
+                table: connection.execute(f"select * from reltask_{table} order by 1, 2, 3").fetchall()
+                for table in TABLES
             }
 
     async def forge_success(self, claim: Claim) -> None:
@@ -136,7 +141,9 @@ class PostgresBackend:
 
     async def snapshot(self) -> Snapshot:
         async with self._connection() as connection:
-            rows = {table: await connection.fetch(f"select * from reltask.{table} order by 1, 2") for table in TABLES}
+            rows = {
+                table: await connection.fetch(f"select * from reltask.{table} order by 1, 2, 3") for table in TABLES
+            }
         return {table: list(map(tuple, rows[table])) for table in TABLES}
 
     async def forge_success(self, claim: Claim) -> None:
@@ -188,7 +195,7 @@ class MssqlBackend:
 
     async def snapshot(self) -> Snapshot:
         return {
-            table: mssql_server.run(self.connection, f"SELECT * FROM reltask.{name} ORDER BY 1, 2")
+            table: mssql_server.run(self.connection, f"SELECT * FROM reltask.{name} ORDER BY 1, 2, 3")
             for table, name in zip(TABLES, mssql_server.TABLES, strict=True)
         }
 
@@ -263,6 +270,23 @@ def worker_record(name: str = "alice", **fields: Any) -> WorkerRecord:
     return WorkerRecord(**{**defaults, **fields})
 
 
+def step(name: str = "charge", **fields: Any) -> StepRecord:
+    """A step that is done, without a value, unless the fields say otherwise."""
+    defaults = {"name": name, "kind": StepKind.STEP, "state": StepState.DONE, "started_at": START}
+    return StepRecord(**{**defaults, **fields})
+
+
+def waiting(name: str = "approval", **fields: Any) -> StepRecord:
+    """A step that waits for the signal "go", unless the fields say otherwise."""
+    return step(name, **{"kind": StepKind.WAIT, "state": StepState.WAITING, "signal": "go", **fields})
+
+
+def child(parent: Claim, nth: int, *, of: str = "labels", **fields: Any) -> NewJob:
+    """A job of task "label", for whose end a step of the parent's current slot waits."""
+    waits = Parent(job_id=parent.job_id, slot_no=parent.slot_no, step=of, nth=nth)
+    return new_job(**{"task": "label", "parent": waits, **fields})
+
+
 class StoreHarness:
     """One store under test, its clock, and its database."""
 
@@ -299,7 +323,8 @@ class StoreHarness:
 
     async def complete(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
         """Complete one claim; return whether the store accepted it."""
-        settled = await self.store.complete_jobs(worker, [Completion(**{"hold": claim.hold, **fields})])
+        ended = {"hold": claim.hold, "has_parent": claim.has_parent, **fields}
+        settled = await self.store.complete_jobs(worker, [Completion(**ended)])
         return [accepted.hold for accepted in settled] == [claim.hold]
 
     async def fail(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
@@ -309,6 +334,49 @@ class StoreHarness:
     async def release(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
         release = Release(**{"hold": claim.hold, "outcome": Outcome.RELEASED, **fields})
         return [accepted.hold for accepted in await self.store.release_jobs(worker, [release])] == [claim.hold]
+
+    async def record(self, claim: Claim, *steps: StepRecord, worker: str = "alice", progress: bool = True) -> bool:
+        """Record steps of one run; return whether the store accepted them."""
+        recording = Recording(hold=claim.hold, steps=steps, progress=progress)
+        return [accepted.hold for accepted in await self.store.record_steps(worker, [recording])] == [claim.hold]
+
+    async def suspend(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
+        """Suspend one run that has seen no mark, without a wake time, unless the fields say otherwise."""
+        suspension = Suspension(**{"hold": claim.hold, "seen": 0, "wake_at": None, **fields})
+        return [accepted.hold for accepted in await self.store.suspend_jobs(worker, [suspension])] == [claim.hold]
+
+    async def suspended(self, *steps: StepRecord, job: NewJob | None = None, **fields: Any) -> Claim:
+        """A job that is suspended in these steps, and the claim that it had."""
+        claim = await self.claimed(job)
+        assert await self.record(claim, *steps)
+        assert await self.suspend(claim, **fields)
+        return claim
+
+    async def parent(self, count: int, **fields: Any) -> Claim:
+        """A job that is suspended until this many children have ended, and the claim that it had."""
+        claim = await self.claimed()
+        await self.add(*[child(claim, nth, **fields) for nth in range(count)])
+        assert await self.record(claim, step("labels", kind=StepKind.RUN, state=StepState.WAITING, pending=count))
+        assert await self.suspend(claim)
+        return claim
+
+    async def claim_child(self, worker: str = "alice") -> Claim:
+        return await self.claim_one(worker, tasks=["label"])
+
+    async def send(self, job_id: UUID, name: str = "go", *, sent_as: str | None = None, value: str = "1") -> bool:
+        """Send a signal; return whether the job took it."""
+        signal = NewSignal(id=sent_as or str(uuid4()), name=name, value=value, job_id=job_id)
+        return await self.store.send_signals([signal]) == {signal.id: job_id}
+
+    async def steps(self, job_id: UUID, slot_no: int | None = None) -> dict[str, StepView]:
+        """The recorded steps by name."""
+        return {view.name: view for view in await self.store.read_steps(job_id, slot_no)}
+
+    async def waits(self, claim: Claim) -> Waits:
+        """What has come for a slot that must be the job's current one."""
+        waits = await self.store.read_waits(claim.job_id, claim.slot_no)
+        assert waits is not None
+        return waits
 
     async def job(self, job_id: UUID) -> JobView:
         """A job that must be there."""

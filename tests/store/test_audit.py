@@ -268,6 +268,30 @@ async def test_a_recurring_job_that_vanished_has_lost_its_successor(harness: Sto
     assert (found.job_id, found.kind, found.first_no, found.last_no) == (vanished, BreakKind.SLOT_LOST, 3, 3)
 
 
+async def test_a_one_off_may_end_in_a_later_slot(harness: StoreHarness) -> None:
+    """`Again` gave it a second slot; the row that ended the job says so."""
+    claim = await harness.claimed()
+    assert await harness.complete(claim, next_run_time=harness.now(), args='{"cursor":2}')
+    harness.now.advance(seconds=1)
+    assert await harness.complete(await harness.claim_one())
+    assert await breaks(harness) == []
+
+
+async def test_a_recurring_job_that_vanished_after_its_first_slot_is_lost(harness: StoreHarness) -> None:
+    """Its only end did not end the job."""
+    await end_slots(harness, recurring(), 1)
+    await damage(harness, "delete from @jobs")
+    assert await breaks(harness) == [(BreakKind.SLOT_LOST, 2, 2)]
+
+
+async def test_discarded_and_cancelled_jobs_are_over(harness: StoreHarness) -> None:
+    """No worker ended them: a parent that an operator discarded, and its child."""
+    parent = await harness.parent(1)
+    assert await harness.store.discard_job(parent.job_id)
+    assert await harness.store.cancel_children() == 1
+    assert await breaks(harness) == []
+
+
 async def test_breaks_of_one_job_are_not_those_of_another(harness: StoreHarness) -> None:
     """Each history is checked alone, whatever the numbers of other jobs."""
     for key in ("a", "b", "c"):

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from reltask import App, Job
 from reltask.errors import SchemaError, TransientError, UsageError
+from reltask.model.durable import NewSignal
 from reltask.model.job import Outcome
 from reltask.model.lease import LeaseRequest, Term
 from reltask.stores.borrowed import recognise
@@ -57,7 +58,7 @@ def test_committed_means_enqueued(database: UserDatabase) -> None:
     """Before the commit neither job nor row is visible; afterwards both are, and the job runs."""
     kind = database.kind
 
-    async def scenario() -> Job:
+    async def scenario() -> Job[Any]:
         async with kind.connect(database.url) as connection:
             async with kind.transaction(connection):
                 await kind.write(connection, "order")
@@ -96,11 +97,39 @@ def test_rolled_back_means_never_enqueued(database: UserDatabase) -> None:
     assert (database.notes(), database.done) == ([], [3])
 
 
+def test_committed_means_signalled(database: UserDatabase) -> None:
+    """A signal is sent with the user's row or not at all; nobody sees it before the commit."""
+    kind, job = database.kind, database.task.enqueue_sync(1)
+    store = database.app._make_store()
+
+    async def send(connection: Any, id_: str) -> None:
+        joined = await store.borrow(connection).join()
+        sent.append(await joined.send_signals([NewSignal(id=id_, name="go", value="1", job_id=job.id)]))
+
+    async def scenario() -> None:
+        async with kind.connect(database.url) as connection:
+            with suppress(Undo):
+                async with kind.transaction(connection):
+                    await kind.write(connection, "gone")
+                    await send(connection, "undone")
+                    raise Undo
+            async with kind.transaction(connection):
+                await kind.write(connection, "order")
+                await send(connection, "click")
+                seen.append(database.signals())
+
+    sent: list[Any] = []
+    seen: list[list[str]] = []
+    kind.run(scenario())
+    assert sent == [{"undone": job.id}, {"click": job.id}]
+    assert (seen, database.signals(), database.notes()) == ([[]], ["click"], ["order"])
+
+
 def test_several_in_one_transaction(database: UserDatabase) -> None:
     """Jobs one by one and in a batch, with keys, delays and schedules, are one transaction with the rest."""
     kind = database.kind
 
-    async def scenario() -> list[Job]:
+    async def scenario() -> list[Job[Any]]:
         async with kind.connect(database.url) as connection, kind.transaction(connection):
             jobs = [await kind.enqueue(connection, database.task, 1)]
             calls = [
@@ -125,7 +154,7 @@ def test_several_in_one_transaction(database: UserDatabase) -> None:
 def test_no_signal_before_the_commit(database: UserDatabase) -> None:
     """A notified worker claims at once, so the signal must follow the commit: `notify` sends it."""
     woken: list[str] = []
-    database.app._enqueuer.wakes.add(Sleeper(woken).wake)  # only the part of a worker that is woken
+    database.app._sender.wakes.add(Sleeper(woken).wake)  # only the part of a worker that is woken
     kind = database.kind
 
     async def scenario() -> None:

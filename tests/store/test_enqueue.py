@@ -15,7 +15,8 @@ from reltask.model.job import EARLIEST, LATEST, Declared, NewJob, State
 from reltask.stores.store import Store
 from tests.store.store_harness import START, Snapshot, StoreHarness, new_job, recurring, request, seen
 
-ODD = 'naïve ☃ 𝄞 "quoted" \'single\' back\\slash :now $1 ? {"x": [1]} %s\n\ttab \u2028 end'
+ODD_NAME = 'naïve ☃ 𝄞 "quoted" \'single\' back\\slash :now $1 ? {"x": [1]} %s end'
+ODD = f"{ODD_NAME}\n\ttab \u2028"
 
 
 async def test_due_at_once_after_a_delay_or_at_a_time(harness: StoreHarness) -> None:
@@ -106,7 +107,7 @@ def many() -> list[NewJob]:
         {},
         {"run_at": at},
         {"delay": timedelta(minutes=1)},
-        {"task": ODD, "queue": ODD, "args": json.dumps({"name": ODD})},
+        {"task": ODD_NAME, "queue": ODD_NAME, "args": json.dumps({"name": ODD})},
         {"priority": 0, "max_attempts": 7, "lock_timeout": timedelta(milliseconds=1234)},
         {"max_attempts": None},
     ]
@@ -184,23 +185,23 @@ async def test_bulk_with_keys(harness: StoreHarness) -> None:
 @pytest.mark.parametrize("field", ["task", "key", "queue"])
 async def test_odd_names_are_kept(harness: StoreHarness, field: str) -> None:
     """Names are values, never part of a statement."""
-    job = new_job(**{field: ODD})
+    job = new_job(**{field: ODD_NAME})
     await harness.add(job)
     claim = await harness.claim_one(tasks=[job.task], queues=[job.queue])
-    assert getattr(claim, field) == ODD
+    assert getattr(claim, field) == ODD_NAME
 
 
 async def test_odd_texts_are_kept(harness: StoreHarness) -> None:
     """Arguments, results, errors and worker names are returned unchanged."""
     args = json.dumps({"text": ODD, "ünïcode": [1, 2.5, None, True], "big": 2**60}, ensure_ascii=False)
     await harness.add(new_job(args=args, max_attempts=2))
-    claim = await harness.claim_one(ODD)
+    claim = await harness.claim_one(ODD_NAME)
     assert claim.args == args
-    await harness.fail(claim, ODD, error=ODD)
-    again = await harness.claim_one(ODD)
-    await harness.complete(again, ODD, result=json.dumps(ODD))
+    await harness.fail(claim, ODD_NAME, error=ODD)
+    again = await harness.claim_one(ODD_NAME)
+    await harness.complete(again, ODD_NAME, result=json.dumps(ODD))
     failed, succeeded = await harness.runs(claim.job_id)
-    assert (failed.error, failed.worker) == (ODD, ODD)
+    assert (failed.error, failed.worker) == (ODD, ODD_NAME)
     assert json.loads(succeeded.result or "") == ODD
 
 

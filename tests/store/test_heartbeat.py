@@ -6,7 +6,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 from reltask.model.job import Hold, Outcome, Release
-from tests.store.store_harness import LOCK, START, StoreHarness, new_job, worker_record
+from tests.store.store_harness import LOCK, START, StoreHarness, new_job, recurring, worker_record
 
 SECOND = timedelta(seconds=1)
 
@@ -125,13 +125,21 @@ async def test_read_holds_shows_what_is_committed(harness: StoreHarness) -> None
     assert await harness.store.read_holds("bob", holds) == set()
 
 
-async def test_progress_is_shown_and_forgotten_with_the_run(harness: StoreHarness) -> None:
-    """Progress belongs to one run: the next claim starts without."""
-    claim = await harness.claimed()
+async def test_progress_is_shown_until_the_slot_ends(harness: StoreHarness) -> None:
+    """Each later run of the slot is given it, however the one before ended; the next slot starts without."""
+    claim = await harness.claimed(recurring())
+    assert claim.progress is None
     assert await harness.store.record_progress("alice", claim.hold, '{"done": 3}')
-    assert (await harness.job(claim.job_id)).progress == '{"done": 3}'
-    await harness.release(claim)
-    assert (await harness.job((await harness.claim_one()).job_id)).progress is None
+    for end in ("release", "fail", "suspend", "lose"):
+        fields = {"wake_at": harness.now()} if end == "suspend" else {}
+        await getattr(harness, end)(claim, **fields)
+        assert (await harness.job(claim.job_id)).progress == '{"done": 3}'
+        claim = await harness.claim_one()
+        assert claim.progress == '{"done": 3}'
+    assert await harness.complete(claim, next_run_time=harness.now() + SECOND)
+    assert (await harness.job(claim.job_id)).progress is None
+    harness.now.advance(seconds=2)
+    assert (await harness.claim_one()).progress is None
 
 
 async def test_dedicated_store_beats_for_the_same_database(harness: StoreHarness) -> None:

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
-from reltask.model.job import Completion
+from reltask.model.durable import NewSignal
+from reltask.model.job import Completion, Suspension
 from reltask.model.lease import Grant, Term
 from reltask.stores.migration import Dialect, schema_scripts
 from reltask.stores.statement import split
@@ -27,7 +29,7 @@ from tests.store.store_harness import (
 )
 from tests.store.test_leases import asked
 
-LEADERS, STUCK, ORPHANED, DEAD, TASKS = range(5)
+LEADERS, STUCK, ORPHANED, DEAD, TASKS, WAITING, UNFOLDED = range(7)
 """The queries, in their order."""
 
 
@@ -139,3 +141,35 @@ async def test_how_tasks_do(backend: Backend, at: At) -> None:
     await store.roll_up_runs(leader=None)
     (row,) = await ask(backend, TASKS)
     assert (row["task"], row["runs"], row["failed_percent"]) == ("greet", 1, 0)
+
+
+async def suspended(store: Store) -> UUID:
+    """A durable function that only a signal wakes."""
+    await store.enqueue_jobs([new_job()])
+    (claim,) = (await store.claim_jobs(request())).claims
+    await store.suspend_jobs("alice", [Suspension(hold=claim.hold, seen=0, wake_at=None)])
+    return claim.job_id
+
+
+async def test_which_functions_wait(backend: Backend, at: At) -> None:
+    """Counted by task; jobs that run, or wait for their first run, are not."""
+    store = at(NOW)
+    assert await ask(backend, WAITING) == []
+    await suspended(store)
+    await suspended(store)
+    await store.enqueue_jobs([new_job(), new_job(delay=MINUTES)])
+    assert (await store.claim_jobs(request())).claims
+    (row,) = await ask(backend, WAITING)
+    assert (row["task"], row["suspended"]) == ("greet", 2)
+    assert str(row["next_wake"]).startswith("8999-12-31")
+
+
+async def test_which_marks_nobody_folds(backend: Backend, at: At) -> None:
+    """Those of the last minute may still be folded."""
+    jobs = [await suspended(at(NOW)) for _ in range(2)]
+    for job_id, ago in zip(jobs, (MINUTES, NOW), strict=True):
+        await at(ago).send_signals([NewSignal(id=str(job_id), name="go", value="1", job_id=job_id)])
+    (row,) = await ask(backend, UNFOLDED)
+    assert (str(row["job_id"]).lower(), row["marks"]) == (str(jobs[0]), 1)
+    assert await at(NOW).fold_marks() == 2
+    assert await ask(backend, UNFOLDED) == []

@@ -22,7 +22,7 @@ from tests.store import role_work
 
 pytestmark = pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no server")
 
-ROLES = ("run", "enqueue", "read")
+ROLES = ("run", "operate", "enqueue", "read")
 LOOK = [f"SELECT * FROM reltask.{table}" for table in ("Jobs", "Runs", "Workers", "Leases", "LeaseWaiters", "Metrics")]
 REWRITE_LEDGER = ["UPDATE reltask.Runs SET Outcome = 'failed'"]
 REMOVE_LEASES = ["DELETE FROM reltask.Leases"]
@@ -42,6 +42,13 @@ CHANGE = [
 ]
 FORBIDDEN = {
     "run": [*REWRITE_LEDGER, *REMOVE_LEASES, *CHANGE_TABLES],
+    "operate": [
+        *REWRITE_LEDGER,
+        *REMOVE_LEASES,
+        *CHANGE_TABLES,
+        "DELETE FROM reltask.Runs",
+        "DELETE FROM reltask.Workers",
+    ],
     "enqueue": [*LOOK, *REWRITE_LEDGER, *REMOVE_LEASES, *CHANGE_TABLES, *CHANGE, "SELECT Args FROM reltask.Jobs"],
     "read": [*REWRITE_LEDGER, *REMOVE_LEASES, *CHANGE_TABLES, *CHANGE],
 }
@@ -93,6 +100,15 @@ async def test_mssql_worker_role(url_mssql: Url) -> None:
     async with role_work.opened(store_of(url_mssql("run"))) as store:
         await role_work.work(store)
         await role_work.lead(store)
+
+
+async def test_mssql_operators_role(url_mssql: Url) -> None:
+    """All verbs of operators work under reltask_operate."""
+    async with role_work.opened(store_of(url_mssql("run"))) as store:
+        job = await role_work.dead_job(store)
+        assert (await store.acquire_lease(role_work.LEASE)).term == 1
+    async with role_work.opened(store_of(url_mssql("operate"))) as store:
+        await role_work.operate(store, job)
 
 
 async def test_mssql_enqueue_role(url_mssql: Url) -> None:

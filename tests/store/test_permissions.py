@@ -1,14 +1,17 @@
-"""The four roles of permissions.sql: each can do its work, and no more."""
+"""The five roles of permissions.sql: each can do its work, and no more."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
+from reltask import AccessRefused, App
+from reltask.errors import PermanentError
 from reltask.model.job import NewJob
 from reltask.stores.migration import schema_scripts
 from reltask.stores.postgres.schema import migrate_postgres, pending_postgres
@@ -18,7 +21,7 @@ from reltask.stores.statement import split
 from tests.postgres_server import PostgresServer
 from tests.store import role_work
 
-ROLES = ("migrate", "run", "enqueue", "read")
+ROLES = ("migrate", "run", "operate", "enqueue", "read")
 LOGINS = """
 do $$ begin
     if not exists (select from pg_roles where rolname = 'user_{0}') then create role user_{0} login; end if;
@@ -66,14 +69,51 @@ ADD_CLAIMED = """
 insert into reltask.jobs (id, task, next_run_time, locked_by, locked_at, heartbeat_at, lock_expires_at)
 values (gen_random_uuid(), 't', now(), 'me', now(), now(), now())
 """
+ADD_SCHEDULES = [
+    f"insert into reltask.jobs (id, task, next_run_time, {column}) values (gen_random_uuid(), 't', now(), '{value}')"
+    for column, value in (("schedule", '{"every":"1h"}'), ("declaration", "x"), ("app_version", "99.0"))
+]
+CLAIM = [
+    f"update reltask.jobs set {column} = {column}"
+    for column in ("id", "slot_no", "locked_by", "heartbeat_at", "lock_expires_at", "claim_token", "fence", "progress")
+]
 ADD_RUN = """
 insert into reltask.runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at, finished_at, outcome)
 values (gen_random_uuid(), 1, 1, 't', 'default', 1, now(), now(), now(), 'succeeded')
 """
 
+BACKDATE = [
+    f"{ADD_RUN.replace('now(), ' + repr('succeeded'), time + ', ' + repr('discarded'))}"
+    for time in ("now() - interval '2 minutes'", "now() - interval '2 years'", "now() + interval '2 minutes'")
+] + [
+    "insert into reltask.metrics values (now() - interval '2 hours', 't', 1, 0, 1, 1, 1, 1)",
+    "insert into reltask.metrics values (now() + interval '2 hours', 't', 1, 0, 1, 1, 1, 1)",
+]
+
 FORBIDDEN = {
     "migrate": OTHERS_DATA,
-    "run": [*REWRITE_LEDGER, *CHANGE_TABLES, *REMOVE_LEASES, *LOOSEN, *OTHERS_DATA, "truncate reltask.jobs"],
+    "run": [
+        *REWRITE_LEDGER,
+        *CHANGE_TABLES,
+        *REMOVE_LEASES,
+        *LOOSEN,
+        *OTHERS_DATA,
+        *BACKDATE,
+        "truncate reltask.jobs",
+    ],
+    "operate": [
+        *REWRITE_LEDGER,
+        *CHANGE_TABLES,
+        *CHANGE_THE_REST,
+        *REMOVE_LEASES,
+        *LOOSEN,
+        *OTHERS_DATA,
+        *CLAIM,
+        *BACKDATE,
+        ADD_CLAIMED,
+        ADD_RUN,
+        "truncate reltask.jobs",
+    ],
     "enqueue": [
         *LOOK,
         *REWRITE_LEDGER,
@@ -85,6 +125,7 @@ FORBIDDEN = {
         *OTHERS_DATA,
         "select args from reltask.jobs",
         "select id from reltask.jobs for update",
+        *ADD_SCHEDULES,
         ADD_CLAIMED,
         ADD_RUN,
     ],
@@ -175,11 +216,87 @@ async def test_worker_role_deletes_no_recent_ledger_rows(url: Url, postgres_url:
         await worker.close()
 
 
+async def test_worker_role_rewrites_no_metrics_of_the_past(url: Url, postgres_url: str) -> None:
+    """What was counted more than an hour ago can be pruned, but not changed; the last hour cannot be deleted."""
+    owner, worker = await asyncpg.connect(postgres_url), await asyncpg.connect(url("run"))
+    try:
+        for age in ("2 hours", "30 minutes"):
+            await owner.execute(f"insert into reltask.metrics values (now() - interval '{age}', 't', 1, 0, 1, 1, 1, 1)")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await worker.execute("update reltask.metrics set succeeded = 2 where minute < now() - interval '1 hour'")
+        assert await worker.execute("update reltask.metrics set succeeded = 2 where minute > now() - interval '1 hour'")
+        assert await worker.execute("delete from reltask.metrics") == "DELETE 1"
+        assert [row[0] for row in await owner.fetch("select succeeded from reltask.metrics")] == [2]
+    finally:
+        await owner.close()
+        await worker.close()
+
+
+async def test_ended_job_is_not_inserted_again(url: Url, postgres_url: str) -> None:
+    """Not by any role, and not by the owner: by INSERT, as one of several, by COPY or `on conflict`."""
+    owner = await asyncpg.connect(postgres_url)
+    job = "insert into reltask.jobs (id, task, next_run_time) select job_id, 't', now() from reltask.runs"
+    others = f"{job} union all select gen_random_uuid(), 't', now()"
+    try:
+        await owner.execute(ADD_RUN)
+        ended = await owner.fetchval("select job_id from reltask.runs")
+        for role in ("run", "operate", "enqueue", "migrate"):
+            connection = await asyncpg.connect(url(role))
+            try:
+                for statement in (job, others, f"{job} on conflict do nothing"):
+                    with pytest.raises(asyncpg.UniqueViolationError, match="has ended"):
+                        await connection.execute(statement)
+                with pytest.raises(asyncpg.UniqueViolationError, match="has ended"):
+                    await connection.copy_records_to_table(
+                        "jobs",
+                        schema_name="reltask",
+                        columns=["id", "task", "next_run_time"],
+                        records=[(ended, "t", datetime.now(UTC))],
+                    )
+            finally:
+                await connection.close()
+        assert await owner.fetchval("select count(*) from reltask.jobs") == 0
+    finally:
+        await owner.close()
+
+
+async def test_operators_role_operates(url: Url) -> None:
+    """All verbs of operators work under reltask_operate; claiming does not."""
+    async with role_work.opened(PostgresStore(url("run"))) as store:
+        job = await role_work.dead_job(store)
+        assert (await store.acquire_lease(role_work.LEASE)).term == 1
+    async with role_work.opened(PostgresStore(url("operate"))) as store:
+        await role_work.operate(store, job)
+        with pytest.raises(PermanentError, match=r"permissions\.sql"):
+            await store.claim_jobs(role_work.request())
+
+
 async def test_enqueue_role_adds_jobs_and_recognises_a_repeated_one(url: Url) -> None:
     """Enqueueing works under reltask_enqueue, alone and in bulk; nothing else does."""
     assert role_work.MANY >= WORTH_COPYING
     async with role_work.opened(PostgresStore(url("enqueue"))) as store:
         await role_work.enqueue(store)
+        with pytest.raises(PermanentError, match=r"permissions\.sql"):
+            await store.enqueue_jobs([NewJob(id=uuid4(), task="t", key="nightly", schedule='{"every":"1h"}')])
+
+
+async def test_enqueue_role_sends_signals_and_may_not_read_results(url: Url) -> None:
+    """A web application's login may signal its jobs; for a result the error names the role that it lacks."""
+    app = App(url("enqueue"))
+
+    @app.task
+    async def answer() -> int:
+        return 42
+
+    async with app.producer():
+        job = await answer.using(key="only").enqueue()
+        await job.signal("decision", {"ok": True}, id="click-1")
+        await answer.job(key="only").signal("decision", {"ok": True}, id="click-1")
+        with pytest.raises(AccessRefused, match=r"This login may not read results.*reltask_read"):
+            await job.result(timeout="20s")
+    await asyncio.to_thread(app.close)
+    async with role_work.opened(PostgresStore(url("read"))) as store:
+        assert [signal.id for signal in await store.list_signals(job.id)] == ["click-1"]
 
 
 async def test_read_role_sees_everything(url: Url) -> None:

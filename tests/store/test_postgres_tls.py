@@ -50,9 +50,9 @@ async def attempt(url: str) -> None:
 
 
 async def test_certificate_named_in_the_url_is_shown(front: TlsFront) -> None:
-    """Off this machine, where reltask requires TLS, `sslcert` and `sslkey` mean the same as elsewhere."""
-    await attempt(at(front, ELSEWHERE, "sslcert={certificate}&sslkey={key}"))
-    await attempt(at(front, ELSEWHERE))
+    """Off this machine `sslcert` and `sslkey` mean the same as elsewhere."""
+    await attempt(at(front, ELSEWHERE, "sslmode=require&sslcert={certificate}&sslkey={key}"))
+    await attempt(at(front, ELSEWHERE, "sslmode=require"))
     assert front.shown == ["server", None]
 
 
@@ -60,7 +60,7 @@ async def test_certificate_named_by_the_environment_is_shown(front: TlsFront, mo
     """PGSSLCERT and PGSSLKEY count if the URL is silent."""
     monkeypatch.setenv("PGSSLCERT", str(front.certificate))
     monkeypatch.setenv("PGSSLKEY", str(front.key))
-    await attempt(at(front, ELSEWHERE))
+    await attempt(at(front, ELSEWHERE, "sslmode=require"))
     assert front.shown == ["server"]
 
 
@@ -68,20 +68,23 @@ async def test_certificate_in_its_usual_place_is_shown(front: TlsFront, usual: P
     """If none is named, those in ~/.postgresql count."""
     front.certificate.rename(usual / "postgresql.crt")
     front.key.rename(usual / "postgresql.key")
-    await attempt(at(front, ELSEWHERE))
+    await attempt(at(front, ELSEWHERE, "sslmode=require"))
     assert front.shown == ["server"]
 
 
 async def test_authorities_in_their_usual_place_count(front: TlsFront, usual: Path) -> None:
-    """As with `sslmode=require` in psql: with a root.crt the certificate is checked, without one any is accepted."""
+    """With a root.crt it replaces the system's; and `sslmode=require` checks by it, as in psql, or accepts any."""
     root = usual / "root.crt"
     root.write_bytes(front.authority.read_bytes())
-    await attempt(at(front, ELSEWHERE))
-    server_context(usual, root)  # another authority
-    with pytest.raises(AccessRefused, match="cannot be verified"):
+    await attempt(at(front, ELSEWHERE, "sslmode=require"))
+    with pytest.raises(AccessRefused, match=r"not valid for '0\.0\.0\.0'"):
         await attempt(at(front, ELSEWHERE))
+    server_context(usual, root)  # another authority
+    for options in ("sslmode=require", ""):
+        with pytest.raises(AccessRefused, match=r"cannot be verified: (certificate|self|unable)"):
+            await attempt(at(front, ELSEWHERE, options))
     root.unlink()
-    await attempt(at(front, ELSEWHERE))
+    await attempt(at(front, ELSEWHERE, "sslmode=require"))
 
 
 async def test_named_authority_is_checked(front: TlsFront, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +231,13 @@ def closed_home(front: TlsFront, home: Path) -> Iterator[TlsFront]:
 
 
 async def test_unreadable_home_is_no_obstacle(closed_home: TlsFront) -> None:
-    """No file there was asked for: TLS works as before, and a file that was asked for is named by its path."""
-    await attempt(at(closed_home, ELSEWHERE))
+    """No file there was asked for: the system's authorities count. A file that is needed is named by its path."""
+    for options in ("", "sslmode=verify-full"):
+        with pytest.raises(AccessRefused, match="cannot be verified"):
+            await attempt(at(closed_home, ELSEWHERE, options))
     assert set(closed_home.in_clear) == {SSL_REQUEST}
     with pytest.raises(SettingsError, match=r"root\.crt: Permission denied") as caught:
-        await attempt(at(closed_home, ELSEWHERE, "sslmode=verify-full"))
+        await attempt(at(closed_home, ELSEWHERE, "sslmode=verify-ca"))
     assert caught.value.remedy == "Set HOME to a directory that this process may read."
 
 
@@ -291,7 +296,7 @@ async def test_unusable_file_in_its_usual_place_is_named(front: TlsFront, usual:
     """The driver reads default files, so they can be wrong; a retry would not help."""
     (usual / name).touch()
     with pytest.raises(SettingsError, match=rf"{option} .*{name}: .*PEM"):
-        await attempt(at(front, ELSEWHERE))
+        await attempt(at(front, ELSEWHERE, "sslmode=require"))
 
 
 @pytest.mark.parametrize(
@@ -321,6 +326,6 @@ async def test_socket_that_is_not_there_is_not_blamed_on_tls(
 @pytest.mark.usefixtures("home")
 def test_outage_is_never_blamed_on_files(failure: OSError) -> None:
     """The driver reads files before it connects: once it connects, they were good, whatever they are by now."""
-    target = read_url(f"postgresql://{ELSEWHERE}/d?sslcert=/nope.crt")
+    target = read_url(f"postgresql://{ELSEWHERE}/d?sslmode=require&sslcert=/nope.crt")
     assert target.mistake(failure) is None
     assert target.mistake(FileNotFoundError(2, "No such file")) is not None

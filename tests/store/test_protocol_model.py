@@ -2,7 +2,7 @@
 
 The model is the design in a few lines of Python; hypothesis looks for a sequence in which store and
 model disagree. It includes late writes: every claim ever made may be presented again, by any
-worker.
+worker. Runs record waits and suspend, signals come, and marks are folded, in any order.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Coroutine
-from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -20,14 +20,26 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reltask.model.job import Claim, Completion, Failure, Hold, Outcome, Release, State
+from reltask.model.durable import NewSignal, Recording
+from reltask.model.job import Claim, Completion, Failure, Hold, Outcome, Release, State, Suspension
 from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.store import SqliteStore
-from tests.store.store_harness import LOCK, Now, new_job, recurring, request
+from tests.store.store_harness import LOCK, Now, new_job, recurring, request, step, waiting
 
 T = TypeVar("T")
 WORKERS = st.sampled_from(["alice", "bob"])
 DELAYS = st.sampled_from([timedelta(0), timedelta(seconds=30)])
+NAMES = st.sampled_from(["go", "stop"])
+NEVER = datetime(8999, 12, 31, tzinfo=UTC)
+
+
+class Mark(NamedTuple):
+    """A signal that nobody has looked at yet."""
+
+    at: datetime
+    job_id: UUID
+    slot_no: int
+    name: str
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -45,6 +57,12 @@ class Row(msgspec.Struct, kw_only=True):
     paused: bool = False
     dead: bool = False
     losses: int = 0
+    suspended: bool = False
+    wake_seq: int = 0
+    waits: dict[str, bool] = msgspec.field(default_factory=dict)
+    """The steps by the name of the signal that each waits for: whether it still does."""
+    signals: int = 0
+    """Sent to this slot."""
 
     @property
     def isolated(self) -> bool:
@@ -60,7 +78,9 @@ class Row(msgspec.Struct, kw_only=True):
             return State.DEAD
         if self.owner is not None:
             return State.CLAIMED
-        return State.PAUSED if self.paused else State.READY
+        if self.paused:
+            return State.PAUSED
+        return State.SUSPENDED if self.suspended else State.READY
 
     def free(self) -> None:
         self.owner = self.expires = None
@@ -80,6 +100,7 @@ class Protocol(RuleBasedStateMachine):
         self.claims: list[Claim] = []
         self.tokens: dict[Hold, UUID] = {}
         self.numbers = itertools.count(1)
+        self.marks: list[Mark] = []
         self.do(self.store.open())
 
     def do(self, verb: Coroutine[Any, Any, T]) -> T:
@@ -111,7 +132,8 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, limit=st.integers(0, 3))
     def claim(self, worker: str, limit: int) -> None:
-        due = {id_ for id_, row in self.rows.items() if row.state is State.READY and row.due <= self.now()}
+        free = (State.READY, State.SUSPENDED)
+        due = {id_ for id_, row in self.rows.items() if row.state in free and row.due <= self.now()}
         isolated = {id_ for id_ in due if self.rows[id_].isolated}
         token = UUID(int=next(self.numbers))
         answer = self.do(self.store.claim_jobs(request(worker, token=token, limit=limit)))
@@ -119,11 +141,13 @@ class Protocol(RuleBasedStateMachine):
         assert len(got) == len(answer.claims) == min(limit, len(due - isolated) + min(len(isolated), 1))
         assert got <= due
         assert len(got & isolated) <= 1
+        assert answer.marked == any(mark.at <= self.now() for mark in self.marks)
         for claim in answer.claims:
             row = self.rows[claim.job_id]
             row.owner, row.expires = worker, self.now() + LOCK
-            row.fence, row.attempt = row.fence + 1, row.attempt + 1
+            row.fence, row.attempt, row.suspended = row.fence + 1, row.attempt + 1, False
             assert (claim.fence, claim.attempt, claim.slot_no) == (row.fence, row.attempt, row.slot_no)
+            assert claim.steps == len(row.waits)
             self.claims.append(claim)
             self.tokens[claim.hold] = token
 
@@ -171,6 +195,7 @@ class Protocol(RuleBasedStateMachine):
         row.nominal = max(following, row.nominal + timedelta(microseconds=1))
         row.slot_no, row.fence = row.slot_no + 1 + len(skipped), row.fence + len(skipped)
         row.not_before, row.attempt, row.losses = None, 0, 0
+        row.waits, row.signals = {}, 0
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), worker=WORKERS, delay=DELAYS)
@@ -198,6 +223,58 @@ class Protocol(RuleBasedStateMachine):
             row.free()
             row.attempt, row.losses = row.attempt - 1, 0
             row.not_before = row.not_before if delay is None else self.now() + delay
+
+    # Durable functions
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), worker=WORKERS, name=NAMES, done=st.booleans())
+    def record(self, data: st.DataObject, worker: str, name: str, done: bool) -> None:
+        claim = data.draw(st.sampled_from(self.claims))
+        row = self.held(worker, claim)
+        record = step(name) if done else waiting(name, signal=name)
+        recording = Recording(hold=claim.hold, steps=(record,))
+        assert bool(self.do(self.store.record_steps(worker, [recording]))) == (row is not None)
+        if row is not None:
+            row.waits[name] = row.waits.get(name, True) and not done
+            row.attempt, row.losses = 1, 0
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), worker=WORKERS, behind=st.booleans(), delay=st.none() | DELAYS)
+    def suspend(self, data: st.DataObject, worker: str, behind: bool, delay: timedelta | None) -> None:
+        claim = data.draw(st.sampled_from(self.claims))
+        row = self.held(worker, claim)
+        wake_at = None if delay is None else self.now() + delay
+        seen = 0 if row is None else row.wake_seq - behind
+        suspension = Suspension(hold=claim.hold, seen=seen, wake_at=wake_at)
+        assert bool(self.do(self.store.suspend_jobs(worker, [suspension]))) == (row is not None)
+        if row is not None:
+            self.ledger[claim.hold] = (row.slot_no, Outcome.SUSPENDED)
+            row.free()
+            row.suspended, row.attempt, row.losses = True, row.attempt - 1, 0
+            row.not_before = self.now() if behind else wake_at or NEVER
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data(), name=NAMES)
+    def send(self, data: st.DataObject, name: str) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.rows)))
+        signal = NewSignal(id=str(next(self.numbers)), name=name, value="1", job_id=id_)
+        assert self.do(self.store.send_signals([signal])) == {signal.id: id_}
+        self.rows[id_].signals += 1
+        self.marks.append(Mark(self.now(), id_, self.rows[id_].slot_no, name))
+
+    @rule(limit=st.integers(1, 3))
+    def fold(self, limit: int) -> None:
+        taken = sorted((mark for mark in self.marks if mark.at <= self.now()), key=lambda mark: mark.at)[:limit]
+        assert self.do(self.store.fold_marks(limit=limit)) == len(taken)
+        for mark in taken:
+            self.marks.remove(mark)
+            row = self.rows.get(mark.job_id)
+            if row is not None and row.slot_no == mark.slot_no and row.suspended and row.waits.get(mark.name):
+                row.not_before = min(row.due, self.now())
+        for id_, slot_no in {(mark.job_id, mark.slot_no) for mark in taken}:
+            row = self.rows.get(id_)
+            if row is not None and row.slot_no == slot_no:
+                row.wake_seq += 1
 
     @rule()
     def reclaim(self) -> None:
@@ -254,6 +331,15 @@ class Protocol(RuleBasedStateMachine):
             )
             assert (view.locked_by, view.lock_expires_at, view.isolated) == (row.owner, row.expires, row.isolated)
             assert (view.next_run_time, view.due_at) == (row.nominal, row.due)
+
+    @invariant()
+    def waits_agree(self) -> None:
+        for id_, row in self.rows.items():
+            waits = self.do(self.store.read_waits(id_, row.slot_no))
+            assert waits is not None
+            assert (waits.wake_seq, len(waits.signals)) == (row.wake_seq, row.signals)
+            recorded = self.do(self.store.read_steps(id_, row.slot_no))
+            assert {view.name: view.state == "waiting" for view in recorded} == row.waits
 
     @invariant()
     def ledger_agrees(self) -> None:

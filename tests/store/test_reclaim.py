@@ -24,10 +24,9 @@ async def test_reclaim_takes_expired_claims_only(harness: StoreHarness) -> None:
 async def test_reclaimed_slot_is_kept(harness: StoreHarness) -> None:
     """Slot, nominal time, due time and attempt stay; the next claim has a new fence. One loss does not isolate."""
     claim = await harness.claimed(recurring())
-    await harness.store.record_progress("alice", claim.hold, "1")
     await harness.lose(claim)
     view = await harness.job(claim.job_id)
-    assert (view.locked_by, view.locked_at, view.heartbeat_at, view.lock_expires_at, view.progress) == (None,) * 5
+    assert (view.locked_by, view.locked_at, view.heartbeat_at, view.lock_expires_at) == (None,) * 4
     assert (view.state, view.slot_no, view.attempt, view.fence) == (State.READY, 1, 1, 1)
     assert (view.next_run_time, view.due_at, view.isolated) == (claim.nominal, claim.due_at, False)
     again = await harness.claim_one("bob")

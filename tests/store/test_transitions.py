@@ -11,7 +11,7 @@ from reltask.model.job import TRANSITIONS, Claim, Hold, State, Verb
 from reltask.model.views import JobView
 from tests.store.store_harness import LOCK, START, StoreHarness, recurring
 
-STATES = [State.READY, State.CLAIMED, State.PAUSED, State.DEAD]
+STATES = [State.READY, State.CLAIMED, State.SUSPENDED, State.PAUSED, State.DEAD]
 FOLLOWING = START + timedelta(minutes=10)
 
 
@@ -20,7 +20,9 @@ async def _bring_to(harness: StoreHarness, state: State) -> Claim:
     await harness.add(recurring(max_attempts=2 if state is State.DEAD else None))
     await harness.fail(await harness.claim_one())
     claim = await harness.claim_one()
-    if state is not State.CLAIMED:
+    if state is State.SUSPENDED:
+        await harness.suspend(claim, wake_at=START)
+    elif state is not State.CLAIMED:
         await harness.fail(claim)
     if state is State.PAUSED:
         await harness.store.pause_job(claim.job_id)
@@ -52,6 +54,7 @@ DEEDS: dict[Verb, Callable[[StoreHarness, Claim], Awaitable[bool]]] = {
     Verb.COMPLETE: lambda harness, claim: harness.complete(claim, next_run_time=FOLLOWING),
     Verb.FAIL: lambda harness, claim: harness.fail(claim),
     Verb.RELEASE: lambda harness, claim: harness.release(claim),
+    Verb.SUSPEND: lambda harness, claim: harness.suspend(claim),
     Verb.RECLAIM: _reclaim,
     Verb.PAUSE: lambda harness, claim: harness.store.pause_job(claim.job_id),
     Verb.RESUME: _resume,
@@ -85,7 +88,7 @@ async def test_transition(harness: StoreHarness, state: State, verb: Verb) -> No
         assert len(await harness.runs(claim.job_id)) - len(ledger) == (verb in _ENDINGS_OF_RUNS)
 
 
-_ENDINGS_OF_RUNS = {Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.RECLAIM}
+_ENDINGS_OF_RUNS = {Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.SUSPEND, Verb.RECLAIM}
 
 
 def _check_counters(before: JobView, after: JobView, verb: Verb) -> None:

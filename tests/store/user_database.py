@@ -39,7 +39,7 @@ class UserDatabase:
     def clear(self) -> None:
         """An empty database with the tables of reltask and of the user."""
         self.app.status_sync()  # creates reltask's tables in a new file
-        for table in ("jobs", "runs"):
+        for table in ("jobs", "runs", "signals", "marks"):
             self.ask(f"delete from {self.own(table)}")
         self.ask("drop table if exists effects")
         self.ask("create table effects (note varchar(100))")
@@ -73,6 +73,13 @@ class UserDatabase:
 
     def jobs(self) -> set[UUID]:
         return {UUID(str(job_id)) for (job_id,) in self.ask(f"select id from {self.own('jobs')}")}
+
+    def signals(self) -> list[str]:
+        """The ids of the signals that were sent, each with its mark."""
+        (marks,) = self.ask(f"select count(*) from {self.own('marks')}")
+        found = [id_ for (id_,) in self.ask(f"select id from {self.own('signals')} order by id")]
+        assert marks == (len(found),)
+        return found
 
     def outcomes(self) -> list[str]:
         """The outcomes in the ledger, oldest run first."""

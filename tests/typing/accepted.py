@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_type
 from uuid import UUID
 
-from reltask import App, Call, Context, Job, ProcessContext, SyncContext
-from reltask.model.views import JobView, RunView, StatusView
+from reltask import App, Call, Context, Job, JobView, ProcessContext, RunView, Signal, StatusView, StepView, SyncContext
 
 app = App("sqlite:///reltask.db")
+
+
+@dataclass
+class Decision:
+    ok: bool
+
+
+decision = Signal("decision", Decision)
+lengths = Signal("lengths", list[int])
 
 
 @app.task
@@ -43,7 +52,7 @@ def report(tenant: str = "all") -> None: ...
 
 
 async def produce(ctx: Context) -> None:
-    assert_type(await greet.enqueue("Ada"), Job)
+    assert_type(await greet.enqueue("Ada"), Job[str])
     await greet.enqueue("Ada", times=2)
     await greet.enqueue(name="Ada")
     await send.enqueue(42)
@@ -53,7 +62,7 @@ async def produce(ctx: Context) -> None:
     await thumbnail.enqueue("a.png")
     await crunch.enqueue([1, 2, 3])
     await refresh.enqueue()
-    assert_type(await app.enqueue_many(greet.call(name) for name in "abc"), list[Job])
+    assert_type(await app.enqueue_many(greet.call(name) for name in "abc"), list[Job[str]])
     job = await refresh.enqueue()
     assert_type(job.id, UUID)
     assert_type(await job.view(), JobView | None)
@@ -63,12 +72,33 @@ async def produce(ctx: Context) -> None:
     await send(ctx, 42)
 
 
+async def handle() -> None:
+    assert_type(await send.enqueue(42), Job[None])
+    assert_type(await (await greet.using(delay="1s").enqueue("Ada")).result(timeout="30s"), str)
+    assert_type(await (await thumbnail.enqueue("a.png")).result(), bytes)
+    assert_type(await greet.job(key="ada").result(), str)
+    assert_type(await crunch.job(id=UUID(int=7)).result(), int)
+    assert_type(app.job(UUID(int=7)), Job[Any])
+    anything: Job[object] = await greet.enqueue("Ada")
+    await anything.pause()
+    assert_type(await anything.steps(), list[StepView])
+    await anything.signal(decision, Decision(ok=True), id="click-1")
+    await anything.signal(lengths, [1, 2])
+    await anything.signal("plain", {"ok": True})
+    assert_type(decision, Signal[Decision])
+
+
 def produce_sync(ctx: SyncContext, child: ProcessContext) -> None:
-    assert_type(greet.enqueue_sync("Ada"), Job)
+    assert_type(greet.enqueue_sync("Ada"), Job[str])
     send.enqueue_sync(42, subject="Hello")
-    assert_type(greet.call("Ada"), Call)
+    assert_type(greet.call("Ada"), Call[str])
+    calls: list[Call[object]] = [greet.call("Ada"), thumbnail.call("a.png")]
+    app.enqueue_many_sync(calls)
     assert_type(thumbnail(ctx, "a.png"), bytes)
     assert_type(crunch(child, [1]), int)
+    assert_type(thumbnail.job(key="a.png").result_sync(timeout="1m"), bytes)
+    report.job(key="north").run_now_sync()
+    greet.job(key="ada").signal_sync(decision, Decision(ok=False))
     assert_type(app.jobs_sync(task="greet", limit=10), list[JobView])
     app.schedule(report, key="tenant-7", cron="0 9 * * mon-fri", timezone="Europe/Berlin")
     app.schedule(report.call("north"), key="north", every=timedelta(hours=1), align=True)

@@ -41,7 +41,7 @@ from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.sqlite.connections import FileTransaction
 from reltask.stores.sqlite.store import SqliteStore
 
-Greet = Task[[str], [str], Any]
+Greet = Task[[str], [str], Any, Any]
 
 
 @pytest.fixture
@@ -578,6 +578,11 @@ BAD_CALLS: list[tuple[str, Callable[[Any], object], type[Exception], str]] = [
     ("long key", lambda t: t.using(key="x" * 401), ArgumentsError, "1 to 400 characters"),
     ("key no text", lambda t: t.using(key=5), UsageError, "key=5 is not a string. Write it in quotes"),
     ("surrogate", lambda t: t.using(key="a\udcff"), UsageError, r"key='a\\udcff' contains a lone surrogate"),
+    ("escape in a key", lambda t: t.using(key="a\x1b[2J"), UsageError, r"key='a\\x1b\[2J' contains .* U\+001B"),
+    ("line in a queue", lambda t: t.using(queue="a\nb"), UsageError, r"queue='a\\nb' contains .* U\+000A"),
+    ("C1 in a key", lambda t: t.using(key="a\x9b"), UsageError, r"U\+009B"),
+    ("bidi in a key", lambda t: t.using(key="a\u202eb"), UsageError, r"key='a\\u202eb' contains .* U\+202E"),
+    ("every instant", lambda t: t.using(key="k", every="9ms"), DeclarationError, "every: 9ms is too short.*least 10ms"),
     ("queue no text", lambda t: t.using(queue=5), UsageError, "queue=5 is not a string"),
     ("time as text", lambda t: t.using(at="2030-01-01"), UsageError, "at='2030-01-01' is no datetime. Write datetime"),
     ("date", lambda t: t.using(at=date(2030, 1, 1)), UsageError, "is no datetime. Write datetime"),
@@ -614,12 +619,9 @@ def test_unknown_names_are_refused(app: App, greet: Any) -> None:
     del greet
     with pytest.raises(UnknownTask, match="Did you mean 'greet'"):
         app.get_task("gret")
-    with pytest.raises(UnknownJob, match="There is no job"):
-        app.job_sync(uuid4())
+    assert app.job(uuid4()).view_sync() is None
     with pytest.raises(UnknownJob, match="nothing was changed"):
-        app.change_sync("pause", uuid4())
-    with pytest.raises(UsageError, match="Write one of pause, resume, run, retry, discard"):
-        app.change_sync("explode", uuid4())
+        app.job(uuid4()).pause_sync()
 
 
 def test_app_without_a_database_says_what_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -638,12 +640,12 @@ def test_app_without_a_database_says_what_to_write(tmp_path: Path, monkeypatch: 
 def test_pause_resume_run_now(app: App, greet: Any) -> None:
     """A paused job is not claimed; resumed it is; run-now makes a later one due without moving its nominal time."""
     job = greet.using(delay="1h").enqueue_sync("Ada")
-    app.change_sync("pause", job.id)
-    assert app.job_sync(job.id).state is State.PAUSED
-    app.change_sync("resume", job.id)
-    before = app.job_sync(job.id)
-    app.change_sync("run", job.id)
-    after = app.job_sync(job.id)
+    job.pause_sync()
+    assert job.view_sync().state is State.PAUSED
+    job.resume_sync()
+    before = job.view_sync()
+    app.job(job.id).run_now_sync()
+    after = job.view_sync()
     assert after.next_run_time == before.next_run_time
     assert after.due_at < before.due_at
     assert [run.outcome for run in job.runs_sync()] == []

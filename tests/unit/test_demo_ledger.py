@@ -37,6 +37,7 @@ def run(
         outcome=outcome,
         error=None,
         result=None,
+        steps=None,
     )
 
 
@@ -58,6 +59,8 @@ def job(slot: int) -> JobView:
         lock_expires_at=None,
         isolated=False,
         created_at=START,
+        steps=0,
+        parent_id=None,
         **unset,
     )
 

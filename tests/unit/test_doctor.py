@@ -11,7 +11,13 @@ from reltask.model.doctor import Facts, Finding, Level, diagnose, is_sound
 
 SETTINGS = {
     "sqlite": {"journal_mode": "wal", "filesystem": "ext4"},
-    "postgres": {"fsync": "on", "synchronous_commit": "on", "transaction_isolation": "read committed"},
+    "postgres": {
+        "fsync": "on",
+        "synchronous_commit": "on",
+        "transaction_isolation": "read committed",
+        "search_path": '"$user", public',
+        "open_schemas": "",
+    },
     "mssql": {"read_committed_snapshot": "1", "optimized_locking": "1", "lock_escalation": "DISABLE"},
 }
 
@@ -58,6 +64,7 @@ PROBLEMS: list[tuple[str, Facts, str, str]] = [
     ("permissions", facts(may=frozenset()), "has no permissions", "reltask_run"),
     ("connections", facts(connections=96), "96 of 100", "pool_size"),
     ("durability", facts(settings={"fsync": "off"}), "fsync is off", "fsync = on"),
+    ("schemas", facts(settings={"search_path": "public, pg_catalog"}), "functions in public", "alter role"),
     ("isolation", facts(settings={"transaction_isolation": "serializable"}), "serializable", "alter role"),
     ("journal", facts("sqlite", settings={"journal_mode": "delete"}), "journal mode delete", "local disk"),
     ("filesystem", facts("sqlite", settings={"filesystem": "nfs4"}), "nfs4", "local disk"),

@@ -18,10 +18,12 @@ ALLOWED = {
         Verb.COMPLETE,
         Verb.FAIL,
         Verb.RELEASE,
+        Verb.SUSPEND,
         Verb.RECLAIM,
         Verb.PAUSE,
         Verb.RESUME,
     },
+    State.SUSPENDED: {Verb.CLAIM, Verb.PAUSE, Verb.DISCARD},
     State.PAUSED: {Verb.RESUME, Verb.DISCARD},
     State.DEAD: {Verb.RETRY, Verb.DISCARD},
     State.GONE: set(),
@@ -43,29 +45,29 @@ def test_fences_never_shrink() -> None:
 
 
 def test_attempts() -> None:
-    """An attempt is counted at the claim, given back by a release, and changed by nothing else."""
+    """An attempt is counted at the claim, given back by a release or a suspension, and changed by nothing else."""
     changing = {verb: transition.attempt for (_, verb), transition in TRANSITIONS.items() if transition.attempt}
-    assert changing == {Verb.CLAIM: 1, Verb.RELEASE: -1}
+    assert changing == {Verb.CLAIM: 1, Verb.RELEASE: -1, Verb.SUSPEND: -1}
 
 
 def test_what_leaves_claimed() -> None:
-    """A claim ends by complete, fail, release or reclaim; pausing and discarding wait for its end."""
+    """A claim ends by complete, fail, release, suspend or reclaim; pausing and discarding wait for its end."""
     leaving = {
         verb
         for (state, verb), transition in TRANSITIONS.items()
         if state is State.CLAIMED and State.CLAIMED not in transition.to
     }
-    assert leaving == {Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.RECLAIM}
+    assert leaving == {Verb.COMPLETE, Verb.FAIL, Verb.RELEASE, Verb.SUSPEND, Verb.RECLAIM}
 
 
 def test_only_a_claim_leads_to_claimed() -> None:
-    """Only a claim of a ready job takes its lock, so a paused or dead job never runs."""
+    """Only a claim of a ready or suspended job takes its lock, so a paused or dead job never runs."""
     taking = {
         (state, verb)
         for (state, verb), transition in TRANSITIONS.items()
         if State.CLAIMED in transition.to and state is not State.CLAIMED
     }
-    assert taking == {(State.READY, Verb.CLAIM)}
+    assert taking == {(State.READY, Verb.CLAIM), (State.SUSPENDED, Verb.CLAIM)}
 
 
 def test_dead_is_reached_by_counted_runs_only() -> None:

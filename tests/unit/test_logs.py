@@ -204,14 +204,14 @@ def test_json_lines_hold_an_exception_of_the_user(stream: io.StringIO) -> None:
 
 
 def test_text_lines(stream: io.StringIO) -> None:
-    """Time, level, message, origin; the traceback below."""
+    """Time, level, message, origin; the traceback below, indented."""
     setup_logging("info", "text", stream)
     log_event(make(events.RunFailed, task="mail", error="Traceback …\nValueError: no\n"))
     log_event(make(events.Idle))
     first, *rest = stream.getvalue().splitlines()
     assert " ERROR   mail failed on attempt 7; next attempt in 1.5 s  " in first
     assert first.endswith(f"[job={JOB} slot=7 fence=7 worker=web_host_42_012345]")
-    assert rest == ["Traceback …", "ValueError: no"]
+    assert rest == ["  Traceback …", "  ValueError: no"]
 
 
 def test_auto_is_json_without_a_terminal(stream: io.StringIO) -> None:

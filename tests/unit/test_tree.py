@@ -232,8 +232,9 @@ HOUSEKEEPING = {
     "advisory_lock",
 }
 """Statements that migration, start-up, pruning and a task's own transaction need, below the seam."""
-OF_POSTGRES = {"enqueue_job", "complete_one_offs", "read_transaction", "reset_session"}
-"""Simpler statements for one job, and for one-offs, which are the most frequent; the sessions of tasks."""
+OF_POSTGRES = {"enqueue_job", "schedule_jobs", "complete_one_offs", "read_transaction", "reset_session"}
+"""Simpler statements for one job, and for one-offs, which are the most frequent, and which need fewer rights; the
+sessions of tasks."""
 OF_MSSQL = {
     "find_schema",
     "commit_transaction",

@@ -6,10 +6,12 @@ import os
 import random
 import re
 import socket
+from pathlib import Path
 
 import pytest
 
 from reltask import App
+from reltask.errors import SettingsError
 from reltask.service import worker_id
 
 
@@ -26,3 +28,11 @@ def test_worker_ids_are_unique_on_equal_hosts_with_equal_process_ids(monkeypatch
     monkeypatch.setattr(os, "getpid", lambda: 1)
     containers = [App("sqlite:///unused.db") for _ in range(1000)]
     assert len({worker_id("blue", app._rng) for app in containers}) == 1000
+
+
+async def test_name_with_a_control_character_is_refused(tmp_path: Path) -> None:
+    """It would be printed wherever the worker is named."""
+    app = App(f"sqlite:///{tmp_path}/jobs.db", settings={"worker.name": "a\x1b[2J"})
+    with pytest.raises(SettingsError, match=r"worker.name='a\\x1b\[2J' contains the control character U\+001B"):
+        async with app.worker():
+            pass

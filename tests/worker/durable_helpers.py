@@ -30,7 +30,7 @@ async def sound(app: HarnessApp) -> AsyncIterator[Store]:
 
 async def send(
     app: HarnessApp,
-    job: Job | UUID,
+    job: Job[Any] | UUID,
     signal: Signal[Any] | str,
     value: object = None,
     *,
@@ -47,14 +47,14 @@ async def send(
     return id in sent
 
 
-async def steps_of(app: HarnessApp, job: Job | UUID, slot_no: int | None = None) -> dict[str, StepView]:
+async def steps_of(app: HarnessApp, job: Job[Any] | UUID, slot_no: int | None = None) -> dict[str, StepView]:
     """The recorded steps of a job, by name."""
     async with sound(app) as store:
         found = await store.read_steps(job if isinstance(job, UUID) else job.id, slot_no)
     return {step.name: step for step in found}
 
 
-async def signals_of(app: HarnessApp, job: Job) -> list[SignalView]:
+async def signals_of(app: HarnessApp, job: Job[Any]) -> list[SignalView]:
     async with sound(app) as store:
         return await store.list_signals(job.id)
 

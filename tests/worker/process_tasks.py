@@ -43,6 +43,7 @@ def facts(ctx: ProcessContext, note: str) -> dict[str, object]:
         "key": ctx.idempotency_key,
         "worker": ctx.worker,
         "cancelled": ctx.cancelled,
+        "last_progress": ctx.last_progress,
         "pid": os.getpid(),
     }
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from reltask import Context, ProcessContext, events
+from reltask import Context, ProcessContext, current_step, events
 from reltask.errors import DeclarationError, UsageError
 from reltask.model.job import State
 from reltask.producer.signal import Signal
 from reltask.worker.child import ProcessContext as ChildContext
-from reltask.worker.durable_context import current_step
 from tests.worker.durable_helpers import result_of, steps_of
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
@@ -139,7 +138,8 @@ def test_a_refused_call_does_not_keep_the_function_awake(harness: WorkerHarness)
         for name, call in (("", lambda: None), ("x", 5)):
             with pytest.raises(UsageError):
                 await ctx.step(name, call)  # type: ignore[call-overload]
-        for bad in (ctx.run("x", 5), ctx.start("x", 5)):  # type: ignore[arg-type]
+        no_call: Any = 5
+        for bad in (ctx.run("x", no_call), ctx.start("x", no_call)):
             with pytest.raises(UsageError):
                 await bad
         await ctx.sleep("nap", "1h")

@@ -169,7 +169,7 @@ def test_no_calls_are_no_children(harness: WorkerHarness) -> None:
 
     @app.task(backoff="1s")
     async def parent(ctx: Context) -> list[Any]:
-        none = await ctx.run_all("labels", [])
+        none: list[Any] = await ctx.run_all("labels", [])
         if ctx.fence == 1:
             raise ValueError
         return none

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from reltask import Context, events
-from reltask.worker.durable_context import current_step
+from reltask import Context, current_step, events
 from tests.worker.durable_helpers import result_of, steps_of
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
 

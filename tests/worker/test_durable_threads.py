@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from reltask import SyncContext, events
+from reltask import SyncContext, current_step, events
 from reltask.errors import LockLost, StepFailed, Stopped, TransientError, WaitTimeout
 from reltask.model.job import State
 from reltask.producer.transaction import SyncTransaction
-from reltask.worker.durable_context import current_step
 from reltask.worker.parking import Suspended
 from tests.worker.durable_helpers import away, result_of, send, steps_of
 from tests.worker.worker_harness import WorkerHarness

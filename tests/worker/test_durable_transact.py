@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from reltask import Context, events
+from reltask import Context, current_step, events
 from reltask.errors import StepFailed
 from reltask.producer.transaction import TaskTransaction
-from reltask.worker.durable_context import current_step
 from tests.worker.durable_helpers import at, away, result_of, steps_of
 from tests.worker.worker_harness import WorkerHarness
 

@@ -165,6 +165,27 @@ def test_progress_shows_in_the_row(harness: WorkerHarness) -> None:
     assert shown == ['{"done":1}', '{"done":1}', '{"done":3}']
 
 
+def test_the_last_progress_of_a_slot_reaches_its_next_run(harness: WorkerHarness) -> None:
+    """A run that failed or was suspended hands on how far it came; the first run of the next slot has nothing."""
+    app = harness.app()
+    seen: list[object] = []
+
+    @app.task(every="1h", backoff="1m", max_attempts=3)
+    async def work(ctx: Context) -> None:
+        seen.append(ctx.last_progress)
+        if ctx.slot_no == 1 and len(seen) == 1:
+            await ctx.progress({"done": 3})
+            raise ValueError
+        await ctx.sleep("rest", "5m")
+
+    async def scenario() -> None:
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded, count=2)
+
+    harness.run(scenario())
+    assert seen == [None, {"done": 3}, {"done": 3}, None, None]
+
+
 # Raising
 
 

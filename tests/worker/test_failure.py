@@ -101,14 +101,14 @@ def test_dead_letter_can_be_retried_and_discarded(harness: WorkerHarness) -> Non
         await app.drain()
         assert len(await app.jobs(state=State.DEAD)) == 2
         healed.append(True)
-        await app.change("retry", first.id)
-        await app.change("discard", second.id)
+        await app.job(first.id).retry()
+        await app.job(second.id).discard()
         await app.drain()
         assert [run.outcome for run in await first.runs()] == ["succeeded", "failed"]
         assert [run.outcome for run in await second.runs()] == ["discarded", "failed"]
         assert await app.jobs() == []
         with pytest.raises(UnknownJob, match="is not there"):
-            await app.change("retry", second.id)
+            await app.job(second.id).retry()
 
     harness.run(scenario())
 
@@ -130,7 +130,7 @@ def test_recurring_job_past_its_limit_is_dead_until_it_is_retried(harness: Worke
             await asyncio.sleep(2 * 3600)
             assert await app.outcomes() == ["failed", "failed"]
             healed.append(True)
-            await app.change("retry", dead.job_id)
+            await app.job(dead.job_id).retry()
             await app.log.wait(events.RunSucceeded, slot_no=2)
 
     harness.run(scenario())

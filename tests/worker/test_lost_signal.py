@@ -73,7 +73,7 @@ def test_last_signal_of_a_burst_is_sent_when_the_app_is_closed(postgres_url: str
 
 
 async def test_change_is_done_although_its_signal_is_lost(quiet_url: str) -> None:
-    """A `resume` or `run` that was applied does not raise: a repetition would report that nothing changed."""
+    """A `resume` or `run_now` that was applied does not raise: a repetition would report that nothing changed."""
     app = App(quiet_url)
 
     @app.task
@@ -81,11 +81,13 @@ async def test_change_is_done_although_its_signal_is_lost(quiet_url: str) -> Non
 
     async with app.producer():
         job = await later.using(delay="1h").enqueue()
-        await app.change("pause", job.id)
-    for action in ("resume", "run"):
+        await job.pause()
+    for change in (job.resume, job.run_now):
         async with app.producer():  # another store: its first signal is sent at once
-            await app.change(action, job.id)
-            assert (await app.job(job.id)).state is not State.PAUSED
+            await change()
+            view = await job.view()
+            assert view is not None
+            assert view.state is not State.PAUSED
 
 
 async def test_a_worker_without_signals_finds_jobs_at_its_polls(

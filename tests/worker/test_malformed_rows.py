@@ -6,6 +6,7 @@ Such rows exist only where the constraints are missing, so the tests insert them
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -47,6 +48,8 @@ ON_POSTGRES: dict[str, tuple[Values, State, str]] = {
     ),
     "enqueued before all time": ({"created_at": "-infinity", "paused_at": "2026-01-01"}, State.PAUSED, ""),
     "no schedule": ({"schedule": "often"}, State.READY, "JSON"),
+    "a schedule that loops": ({"schedule": '{"every":"1us"}'}, State.READY, "too short"),
+    "arguments over the limit": ({"args": json.dumps({"number": "x" * 1_000_000})}, State.DEAD, "limits.arguments"),
 }
 """What is inserted, the state it ends in, and what the error of its only run names."""
 ON_SQLITE: dict[str, tuple[Values, State, str]] = {
@@ -66,6 +69,8 @@ ON_SQLITE: dict[str, tuple[Values, State, str]] = {
     "tomorrow": ({"next_run_time": "tomorrow"}, State.READY, ""),
     "enqueued on Monday": ({"created_at": "Monday", "paused_at": 1}, State.PAUSED, ""),
     "no schedule": ({"schedule": "often"}, State.READY, "JSON"),
+    "a schedule that loops": ({"schedule": '{"every":"1us"}'}, State.READY, "too short"),
+    "arguments over the limit": ({"args": json.dumps({"number": "x" * 1_000_000})}, State.DEAD, "limits.arguments"),
     "no arguments": ({"args": "{"}, State.READY, "arguments"),
 }
 
@@ -129,7 +134,7 @@ async def worked(app: App, plant: Callable[[], Awaitable[None]]) -> JobView:
         assert sorted(ran) == list(range(HEALTHY))
         (job,) = [job for job in await app.jobs() if job.id == PLANTED]
         await app.status()
-        assert (await app.job(PLANTED)) == job
+        assert (await app.job(PLANTED).view()) == job
     return job
 
 
@@ -174,6 +179,21 @@ def test_malformed_row_on_sqlite(harness: WorkerHarness, kind: str) -> None:
         await check(app, job, state, names)
 
     harness.run(scenario())
+
+
+def test_declaration_replaces_a_schedule_that_cannot_be_read(harness: WorkerHarness) -> None:
+    """Else one such row would keep every worker of the app from starting."""
+    app = harness.app()
+    row = {"task": "tick", "schedule": "often", "declaration": "x", "next_run_time": 1_893_456_000_000_000}
+
+    async def plant() -> None:
+        plant_sqlite(harness.path, row)
+
+    async def scenario() -> tuple[str | None, list[Outcome]]:
+        job = await worked(app, plant)
+        return job.schedule, [run.outcome for run in await app.runs(task="tick")]
+
+    assert harness.run(scenario()) == ('{"every":"1h"}', [Outcome.SUCCEEDED])
 
 
 # What raises between a claim's answer and the begin of its runs

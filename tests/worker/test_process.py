@@ -18,7 +18,7 @@ import pytest
 from reltask import Context, ProcessContext, SyncContext, events
 from reltask.errors import DeclarationError
 from reltask.worker import posix
-from reltask.worker.process import Message, Order
+from reltask.worker.process import Message, Order, child_command
 from tests.worker import process_tasks
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
@@ -91,6 +91,7 @@ async def test_child_has_context_and_progress(live: WorkerHarness) -> None:
     assert facts["key"] == f"{facts['job']}:1"
     assert facts["pid"] != os.getpid()
     assert facts["cancelled"] is False
+    assert facts["last_progress"] is None
     assert app.faults.calls["record_progress"] == 1
 
 
@@ -177,8 +178,7 @@ def test_signal_from_elsewhere_does_not_stop_a_child_that_has_hardly_begun() -> 
     order = Order(
         module=process_tasks.__name__, file=None, qualname="add", path=sys.path, args='{"a":2,"b":3}', facts=None
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with posix.spawn([sys.executable, "-m", "reltask.worker.child"], environment) as child:
+    with posix.spawn(child_command()) as child:
         child.send_signal(signal.SIGTERM)
         child.send_signal(signal.SIGINT)
         assert child.stdin is not None

@@ -148,7 +148,7 @@ def test_two_rows_stay_and_are_reported(harness: WorkerHarness) -> None:
         for _ in range(2):
             await new.drain()
             assert await rows(new) == [("new", '{"every":"5m"}'), ("old", '{"every":"1h"}')]
-        await new.change("discard", surplus.id)
+        await new.job(surplus.id).discard()
         await new.drain()
         assert await rows(new) == [("new", '{"every":"5m"}')]
         return surplus
@@ -178,7 +178,7 @@ async def test_key_of_a_former_name_is_found(url: str, options: dict[str, Any]) 
         async with ctx.transaction():
             inside.append(await tell.using(key="k", **options).enqueue(7))
 
-    inside: list[Job] = []
+    inside: list[Job[Any]] = []
     async with old.producer():
         first = await report.using(key="k", **options).enqueue(7)
     async with working(new):

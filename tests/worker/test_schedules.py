@@ -397,7 +397,7 @@ def test_change_at_run_time_stays_until_the_declaration_changes(harness: WorkerH
     async def scenario() -> None:
         await app.drain()
         job = await app.one_job()
-        await app.change("pause", job.id)
+        await app.job(job.id).pause()
         await app.drain()
         assert (await app.one_job()).state is State.PAUSED
         await changed.drain()
@@ -424,7 +424,7 @@ def test_changed_declaration_keeps_operators_changes(harness: WorkerHarness, mov
 
     async def scenario() -> None:
         await app.drain()
-        await app.change("run", (await app.one_job()).id)
+        await app.job((await app.one_job()).id).run_now()
         if moved == "snoozed":
             await app.drain()
         before = await app.one_job()
@@ -543,9 +543,9 @@ def test_schedule_that_changes_while_its_next_slot_runs_early(harness: WorkerHar
         async with contextlib.AsyncExitStack() as running:
             async with app.worker():
                 job = await app.one_job()
-                await app.change("run", job.id)
+                await app.job(job.id).run_now()
                 await app.log.wait(events.RunSucceeded, slot_no=1)
-                await app.change("run", job.id)
+                await app.job(job.id).run_now()
                 await app.log.wait(events.RunStarted, slot_no=2)
                 await running.enter_async_context(changed.worker())
             await changed.log.wait(events.RunSucceeded, slot_no=2)
@@ -652,7 +652,7 @@ def test_schedule_that_is_no_longer_declared_is_reported(harness: WorkerHarness)
         for _ in range(2):
             await after.drain()
         assert (await after.one_job()).id == job.id
-        await after.change("discard", job.id)
+        await after.job(job.id).discard()
         await after.drain()
         return job
 

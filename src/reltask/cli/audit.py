@@ -10,17 +10,15 @@ import msgspec
 from reltask.app import App
 from reltask.cli.migrate import dialect_of
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
-from reltask.cli.show import first_line, print_json, print_table, text, worker_text
+from reltask.cli.show import first_line, print_json, print_line, print_lines, print_over, print_table, text, worker_text
 from reltask.cli.target import with_app_argument
 from reltask.model.audit import AuditProgress, Break, BreakKind, LossCount, Report, TaskCount, Wait, plural
 from reltask.producer.operations import AUDIT_TIMEOUT
 from reltask.stores.statement import read_sql
 from reltask.stores.store import BATCH
 
-VERBS = ["audit_tasks", "audit_slots", "audit_waiting", "audit_losses"]
+VERBS = ["audit_tasks", "audit_slots", "audit_durable", "audit_waiting", "audit_losses"]
 
-CLEAR = "\r\x1b[K"
-"""Go to the beginning of the terminal's line, and erase it."""
 COUNTS = ["JOBS", "ONCE", "TWICE", "LOST", "SKIPPED", "RUNS FAILED", "RUNS LOST", "LATE P50", "P95", "MAX"]
 
 
@@ -42,7 +40,7 @@ def command(app: App, *, task: str | None, timeout: str, only_sql: bool, as_json
         report = app.audit_sync(task=task, lock_timeout=app.settings.worker.lock_timeout, timeout=timeout, watch=watch)
     finally:
         if watch is not None:
-            click.echo(CLEAR, nl=False, err=True)
+            print_over()
     if as_json:
         print_json({"violations": report.violations, **msgspec.structs.asdict(report)})
     else:
@@ -54,7 +52,7 @@ def _show_progress(progress: AuditProgress) -> None:
     """One line, which each call writes again."""
     of_rows = f" of {progress.of_rows:,}" if progress.of_rows else ""
     rows = f", {progress.rows:,}{of_rows} ledger rows" if progress.rows else ""
-    click.echo(f"{CLEAR}Reading {progress.part}{rows}", nl=False, err=True)
+    print_over(f"Reading {progress.part}{rows}")
 
 
 def _print_sql(app: App, *, as_json: bool) -> None:
@@ -64,7 +62,7 @@ def _print_sql(app: App, *, as_json: bool) -> None:
         print_json(queries)
         return
     for verb, query in queries.items():
-        click.echo(f"-- {verb}\n\n{query.strip()}\n")
+        print_lines(f"-- {verb}\n\n{query.strip()}\n")
 
 
 def _print_report(report: Report) -> None:
@@ -75,7 +73,8 @@ def _print_report(report: Report) -> None:
     _print_waits(report.waits)
     for found in report.breaks_by_job().values():
         _print_job(found)
-    click.echo(f"\n{_closing(report)}")
+    print_line()
+    print_line(_closing(report))
 
 
 def _row(count: TaskCount, report: Report) -> list[object]:
@@ -86,20 +85,21 @@ def _row(count: TaskCount, report: Report) -> list[object]:
 
 
 def _print_cut(tasks: list[TaskCount]) -> None:
+    if any(count.cut for count in tasks):
+        print_line()
     for count in tasks:
         if count.cut:
-            click.echo(f"\n{count.task}: the oldest runs of {plural(count.cut, 'job')} have been pruned.", nl=False)
-    if any(count.cut for count in tasks):
-        click.echo()
+            print_line(f"{count.task}: the oldest runs of {plural(count.cut, 'job')} have been pruned.")
 
 
 def _print_losses(losses: list[LossCount]) -> None:
     if losses:
-        click.echo("\nRuns that lost their lock, by worker, with the last recorded reason:")
+        print_line()
+        print_line("Runs that lost their lock, by worker, with the last recorded reason:")
         columns = ["TASK", "OUTCOME", "WORKER", "RUNS", "CAME BACK", "LAST", "REASON"]
         print_table(columns, [_loss(loss) for loss in losses], nothing="")
         if returned := sum(loss.returned for loss in losses):
-            click.echo(
+            print_line(
                 f"The workers of {plural(returned, 'run')} were seen alive after the loss. Their late writes for these"
                 " runs were refused; a refused write leaves no row."
             )
@@ -113,8 +113,9 @@ def _loss(loss: LossCount) -> list[object]:
 def _print_waits(waits: list[Wait]) -> None:
     for wait in waits:
         level = "violation" if wait.kind.is_violation else "note"
-        click.echo(f"\n{level}[{wait.kind}] {wait.task} in queue {wait.queue}: {wait.text}")
-        click.echo(f"  longest: {wait.job_id}, since {text(wait.since)} UTC")
+        print_line()
+        print_line(f"{level}[{wait.kind}] {wait.task} in queue {wait.queue}: {wait.text}")
+        print_line(f"  longest: {wait.job_id}, since {text(wait.since)} UTC")
 
 
 def _print_job(found: list[Break]) -> None:
@@ -122,9 +123,10 @@ def _print_job(found: list[Break]) -> None:
     key = f", key {first.key}" if first.key else ""
     starts = next((one.starts_at for one in found if one.starts_at is not None), 1)
     history = f"; its history starts at slot {starts}" if starts > 1 else ""
-    click.echo(f"\njob {first.job_id} (task {first.task}{key}{history})")
+    print_line()
+    print_line(f"job {first.job_id} (task {first.task}{key}{history})")
     for one in found:
-        click.echo(f"  violation[{one.kind}] {one.text}")
+        print_line(f"  violation[{one.kind}] {one.text}")
 
 
 def _closing(report: Report) -> str:

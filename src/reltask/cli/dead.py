@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import UUID
 
 import click
@@ -11,13 +12,15 @@ import msgspec
 
 from reltask.app import App
 from reltask.cli.errors import report
-from reltask.cli.jobs import paused_note, print_job
+from reltask.cli.job import print_job
+from reltask.cli.jobs import find_job, paused_note
 from reltask.cli.runner import EXIT_OK
-from reltask.cli.show import first_line, print_json, print_table
+from reltask.cli.show import first_line, print_json, print_line, print_lines, print_table
 from reltask.cli.target import COUNT, with_app_argument, with_app_option
 from reltask.errors import UnknownJob, UsageError
 from reltask.model.job import Outcome, State
 from reltask.model.views import JobView, RunView
+from reltask.producer.job import Job
 
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "ATTEMPTS", "LAST FAILURE (UTC)", "ERROR"]
 ALL_AT_ONCE = 1_000
@@ -49,11 +52,12 @@ def list_(app: App, *, task: str | None, limit: int, as_json: bool) -> None:
 @click.argument("job_id", type=click.UUID, metavar="ID")
 def show(app: App, *, job_id: UUID, as_json: bool) -> None:
     """Show a dead letter with the traceback of its last failure."""
-    job = _dead(app, job_id)
-    print_job(job, app.runs_sync(job_id=job_id, limit=5), as_json=as_json)
+    _dead(app, job_id)
+    print_job(app.job(job_id), as_json=as_json)
     failure = _last_failure(app, job_id)
     if failure is not None and failure.error and not as_json:
-        click.echo(f"\n{failure.error.rstrip()}")
+        print_line()
+        print_lines(failure.error.rstrip())
 
 
 _IDS = click.argument("job_ids", type=click.UUID, nargs=-1, metavar="ID...")
@@ -66,7 +70,7 @@ _ALL = click.option("--all", "everything", is_flag=True, help="All dead letters.
 @_ALL
 def retry(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> int:
     """Give dead letters a new set of attempts, due at once."""
-    return _change(app, "retry", _retried, job_ids, everything=everything, as_json=as_json)
+    return _change(app, Job.retry_sync, _retried, job_ids, everything=everything, as_json=as_json)
 
 
 @command.command()
@@ -75,20 +79,20 @@ def retry(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: boo
 @_ALL
 def discard(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> int:
     """Remove dead letters; the ledger keeps their runs."""
-    return _change(app, "discard", lambda *_: "discarded", job_ids, everything=everything, as_json=as_json)
+    return _change(app, Job.discard_sync, lambda *_: "discarded", job_ids, everything=everything, as_json=as_json)
 
 
 def _retried(app: App, job_id: UUID) -> str:
     """The result of a retry. A job that no longer exists was not paused: a worker has already run it."""
     paused = ""
     with contextlib.suppress(UnknownJob):
-        paused = paused_note(app.job_sync(job_id))
+        paused = paused_note(find_job(app, job_id))
     return f"will be tried again{paused}"
 
 
 def _change(
     app: App,
-    action: str,
+    change: Callable[[Job[Any]], None],
     result_of: Callable[[App, UUID], str],
     job_ids: tuple[UUID, ...],
     *,
@@ -103,7 +107,7 @@ def _change(
     for job_id in _all_dead(app) if everything else job_ids:
         try:
             _dead(app, job_id)  # "discard" removes any job that is not running; here only a dead one may be removed
-            app.change_sync(action, job_id)
+            change(app.job(job_id))
         except UnknownJob as error:
             code = report(error, debug=False)
             results.append({"id": job_id, "error": error.message})
@@ -111,11 +115,11 @@ def _change(
             done = result_of(app, job_id)
             results.append({"id": job_id, "done": done})
             if not as_json:
-                click.echo(f"{job_id} {done}")
+                print_line(f"{job_id} {done}")
     if as_json:
         print_json(results)
     elif not results:
-        click.echo("There are no dead letters.")
+        print_line("There are no dead letters.")
     return code
 
 
@@ -133,7 +137,7 @@ def _all_dead(app: App) -> Iterator[UUID]:
 
 def _dead(app: App, job_id: UUID) -> JobView:
     """The dead letter of this id, or UnknownJob."""
-    job = app.job_sync(job_id)
+    job = find_job(app, job_id)
     if job.state is not State.DEAD:
         raise UnknownJob(f"Job {job_id} is {job.state}, not dead.", remedy=f"See: reltask jobs show {job_id}")
     return job

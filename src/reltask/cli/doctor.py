@@ -9,7 +9,7 @@ import click
 from reltask.app import App
 from reltask.cli.errors import REMEDIES
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
-from reltask.cli.show import print_json
+from reltask.cli.show import print_json, print_line
 from reltask.cli.target import require_file, with_app_argument_or_new_file
 from reltask.errors import ReltaskError
 from reltask.model.connection_url import safe_url
@@ -53,9 +53,10 @@ def _examined(app: App) -> tuple[Facts, timedelta]:
 
 
 def _print(findings: list[Finding], *, where: str) -> None:
-    click.echo(f"{where}\n")
+    print_line(where)
+    print_line()
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
-        click.echo(f"{_MARKS[finding.level]:<7}  {finding.check:<{width}}  {finding.text}")
+        print_line(f"{_MARKS[finding.level]:<7}  {finding.check:<{width}}  {finding.text}")
         if finding.remedy:
-            click.echo(f"{'':<7}  {'':<{width}}  → {finding.remedy}")
+            print_line(f"{'':<7}  {'':<{width}}  → {finding.remedy}")

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from reltask.app import App
-from reltask.cli.show import print_json
+from reltask.cli.show import print_json, print_line
 from reltask.cli.target import app_command
 from reltask.errors import ArgumentsError, UsageError
 
@@ -50,7 +50,7 @@ def command(
     if as_json:
         print_json({"id": job.id, "task": job.task, "created": job.created})
     else:
-        click.echo(f"{job.task} {'enqueued' if job.created else 'already exists'}: {job.id}")
+        print_line(f"{job.task} {'enqueued' if job.created else 'already exists'}: {job.id}")
 
 
 def read_object(text: str) -> dict[str, Any]:

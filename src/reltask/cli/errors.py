@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import traceback
 
-import click
-
 from reltask.cli.runner import EXIT_ERROR, exit_code
+from reltask.cli.show import print_line, print_lines
 from reltask.errors import ReltaskError
 
 DOCS = "docs/errors.md"
@@ -29,17 +28,17 @@ BUG = "This is a bug in reltask or in one of your modules. Run the command again
 def report(error: Exception, *, debug: bool) -> int:
     """Write the error to standard error and return its exit status."""
     if debug:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        print_lines("".join(traceback.format_exception(error)).rstrip("\n"), err=True)
     for line in _lines(error):
-        click.echo(line, err=True)
+        print_lines(line.replace("\n", "\n  "), err=True)
     return exit_code(error)
 
 
 def report_lost_output(error: OSError) -> int:
     """Report on standard error that standard output cannot be written, and return the exit status."""
-    click.echo(f"error[output]: The output could not be written: {error.strerror}.", err=True)
-    click.echo("  The command itself may have succeeded: check before you run it again.", err=True)
-    click.echo(_see("output"), err=True)
+    print_line(f"error[output]: The output could not be written: {error.strerror}.", err=True)
+    print_line("  The command itself may have succeeded: check before you run it again.", err=True)
+    print_line(_see("output"), err=True)
     return EXIT_ERROR
 
 

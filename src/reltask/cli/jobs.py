@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import click
 import msgspec
 
 from reltask.app import App
-from reltask.cli.runs import print_runs
-from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
+from reltask.cli.job import print_job
+from reltask.cli.runner import EXIT_ERROR, EXIT_OK
+from reltask.cli.show import print_json, print_line, print_table, text, worker_text
 from reltask.cli.target import COUNT, with_app_argument, with_app_option
+from reltask.errors import ArgumentsError, UnknownJob
 from reltask.model.job import State
-from reltask.model.views import JobView, RunView
+from reltask.model.views import JobView
+from reltask.producer.job import Job
 
+_ID = click.argument("job_id", type=click.UUID, metavar="ID")
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "STATE", "SLOT", "DUE (UTC)", "ATTEMPT", "WORKER"]
 LISTED = [state.value for state in State if state is not State.GONE]
 
 
 @click.group(name="jobs")
 def command() -> None:
-    """List and show jobs; pause, resume, run or discard one."""
+    """List and show jobs; signal, pause, resume, run or discard one; wait for its result."""
 
 
 @command.command(name="list")
@@ -45,44 +51,82 @@ def _row(job: JobView) -> list[object]:
 
 @command.command()
 @with_app_option
-@click.argument("job_id", type=click.UUID, metavar="ID")
+@_ID
 def show(app: App, *, job_id: UUID, as_json: bool) -> None:
-    """Show one job and its last runs."""
-    print_job(app.job_sync(job_id), app.runs_sync(job_id=job_id, limit=5), as_json=as_json)
+    """Show one job with its last runs; of a durable function also steps, children and signals that wait.
 
-
-def print_job(job: JobView, runs: list[RunView], *, as_json: bool) -> None:
-    """Every field of a job, and its last runs."""
-    fields = msgspec.structs.asdict(job)
-    if as_json:
-        print_json({**fields, "runs": runs})
-        return
-    print_fields([(name.replace("_", " "), value) for name, value in fields.items()])
-    click.echo()
-    print_runs(runs)
-
-
-def _changing(action: str, done: str, help_text: str) -> None:
-    """Add a command that does one thing to one job."""
-
-    def change(app: App, *, job_id: UUID, as_json: bool) -> None:
-        app.change_sync(action, job_id)
-        print_changed([job_id], done, as_json=as_json)
-
-    identified = click.argument("job_id", type=click.UUID, metavar="ID")(change)
-    command.command(name=action, help=help_text)(with_app_option(identified))
+    Arguments and values are not shown. A one-off that is done is known as long as the ledger has its runs.
+    """
+    print_job(app.job(job_id), as_json=as_json)
 
 
 @command.command()
 @with_app_option
-@click.argument("job_id", type=click.UUID, metavar="ID")
+@_ID
+@click.argument("name")
+@click.argument("value", metavar="JSON")
+@click.option("--id", "signal_id", metavar="TEXT", help="Send it once: a signal with the same id is the same signal.")
+def signal(app: App, *, job_id: UUID, name: str, value: str, signal_id: str | None, as_json: bool) -> None:
+    """Send a durable function a signal that it waits for, now or later: 'reltask jobs signal ID approved true'."""
+    app.job(job_id).signal_sync(name, read_value(value), id=signal_id)
+    print_changed([job_id], f"was sent the signal {name}", as_json=as_json)
+
+
+@command.command()
+@with_app_option
+@_ID
+@click.option("--timeout", metavar="30s", help="Wait no longer than this. Default: until the job ends.")
+def result(app: App, *, job_id: UUID, timeout: str | None, as_json: bool) -> int:  # noqa: ARG001 - it is JSON anyway
+    """Wait for a job's end, and write what it returned as JSON."""
+    try:
+        returned = app.job(job_id).result_sync(timeout=timeout)
+    except TimeoutError as error:
+        print_line(str(error), err=True)
+        return EXIT_ERROR
+    print_json(returned)
+    return EXIT_OK
+
+
+def read_value(text: str) -> Any:
+    """The value of a signal. Errors do not quote the text, because it may hold secrets."""
+    try:
+        return msgspec.json.decode(text)
+    except ValueError as error:
+        raise ArgumentsError(
+            f"The value is not JSON: {error}.", remedy="""Write '{"ok": true}', '7' or '"text"'."""
+        ) from error
+
+
+def find_job(app: App, job_id: UUID) -> JobView:
+    """The row of a job, or UnknownJob."""
+    job = app.job(job_id).view_sync()
+    if job is None:
+        raise UnknownJob(
+            f"There is no job {job_id}.", remedy="A one-off is removed when it is done: see `reltask runs`."
+        )
+    return job
+
+
+def _changing(change_one: Callable[[Job[Any]], None], name: str, done: str, help_text: str) -> None:
+    """Add a command that does one thing to one job."""
+
+    def change(app: App, *, job_id: UUID, as_json: bool) -> None:
+        change_one(app.job(job_id))
+        print_changed([job_id], done, as_json=as_json)
+
+    command.command(name=name, help=help_text)(with_app_option(_ID(change)))
+
+
+@command.command()
+@with_app_option
+@_ID
 def run(app: App, *, job_id: UUID, as_json: bool) -> None:
     """Make a job due now.
 
     For a recurring job this runs its next slot early; the schedule continues with the one after it.
     """
-    job = app.job_sync(job_id)  # before the change: a worker may claim it at once
-    app.change_sync("run", job_id)
+    job = find_job(app, job_id)  # before the change: a worker may claim it at once
+    app.job(job_id).run_now_sync()
     early = f" (its slot of {text(job.next_run_time)} UTC runs early)" if job.schedule else ""
     print_changed([job_id], f"is due now{early}{paused_note(job)}", as_json=as_json)
 
@@ -98,9 +142,9 @@ def print_changed(job_ids: list[UUID], done: str, *, as_json: bool) -> None:
         print_json([{"id": job_id, "done": done} for job_id in job_ids])
         return
     for job_id in job_ids:
-        click.echo(f"{job_id} {done}")
+        print_line(f"{job_id} {done}")
 
 
-_changing("pause", "paused", "Pause a job: workers do not claim it; a current run continues.")
-_changing("resume", "resumed", "Resume a paused job.")
-_changing("discard", "discarded", "Remove a job that is not running.")
+_changing(Job.pause_sync, "pause", "paused", "Pause a job: workers do not claim it; a current run continues.")
+_changing(Job.resume_sync, "resume", "resumed", "Resume a paused job.")
+_changing(Job.discard_sync, "discard", "discarded", "Remove a job that is not running.")

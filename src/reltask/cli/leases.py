@@ -10,10 +10,11 @@ import msgspec
 
 from reltask.app import App
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
-from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
+from reltask.cli.show import print_fields, print_json, print_line, print_table, text, worker_text
 from reltask.cli.target import with_app_argument, with_app_option
 from reltask.errors import UsageError
 from reltask.model.duration import format_duration, parse_duration
+from reltask.model.escape import escape
 from reltask.model.lease import MAINTENANCE, Term
 from reltask.model.views import LeaseView
 
@@ -70,7 +71,7 @@ def release(app: App, *, name: str, yes: bool, as_json: bool) -> None:
     if not as_json:
         print_fields(list(zip((column.lower() for column in COLUMNS), _row(lease), strict=True)))
     if not yes:
-        click.confirm(f"Take lease {name} away from {lease.holder}?", abort=True, err=True)
+        click.confirm(escape(f"Take lease {name} away from {lease.holder}?"), abort=True, err=True)
     if not app.release_lease_sync(Term(name, lease.term)):
         raise UsageError(
             f"Term {lease.term} of lease {name} is already over; nothing was changed.", remedy="See: reltask leases"
@@ -78,7 +79,7 @@ def release(app: App, *, name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         print_json({"lease": name, "term": lease.term, "released": True})
     else:
-        click.echo(f"Ended term {lease.term} of lease {name}.")
+        print_line(f"Ended term {lease.term} of lease {name}.")
 
 
 def _held(app: App, name: str) -> LeaseView:

@@ -10,10 +10,11 @@ import click
 
 from reltask.app import App
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
-from reltask.cli.show import print_json
+from reltask.cli.show import print_json, print_line
 from reltask.cli.target import with_app_argument_or_new_file
 from reltask.errors import ConfigurationError
 from reltask.model.connection_url import safe_url
+from reltask.stores.choose import check_token_host
 from reltask.stores.migration import Dialect, migrations
 from reltask.stores.sqlite.connections import Session, SqliteOptions, database_path
 from reltask.stores.sqlite.schema import ensure_schema, pending_names
@@ -28,6 +29,7 @@ def command(app: App, *, check: bool, as_json: bool) -> int:
     PostgreSQL and SQL Server need it once per version, by a user who may create tables. An SQLite file is also migrated
     by the first process that opens it. A newer schema is left alone, and refused if it excludes this version.
     """
+    check_token_host(app.loaded, app.credential)
     names = (_pending if check else _migrate)(app.url, app.credential)
     if as_json:
         print_json({"database": safe_url(app.url), "pending" if check else "done": names})
@@ -86,8 +88,8 @@ def _pending(url: str, credential: Any) -> list[str]:
 
 def _print(names: list[str], *, done: str, where: str) -> None:
     for name in names:
-        click.echo(f"{done}: {name}")
+        print_line(f"{done}: {name}")
     if not names:
-        click.echo(f"{where} is up to date.")
+        print_line(f"{where} is up to date.")
     elif done == "pending":
-        click.echo("Run: reltask migrate")
+        print_line("Run: reltask migrate")

@@ -193,11 +193,11 @@ async def _banner(app: App, worker: Worker) -> str:
     settings = app.settings.worker
     lines = [
         f"reltask {__version__}",
-        f"  database  {safe_url(app.url)}",
-        f"  worker    {worker.id}",
-        f"  queues    {', '.join(settings.queues or app.registry.queues())}, {settings.concurrency} at a time",
+        f"database  {safe_url(app.url)}",
+        f"worker    {worker.id}",
+        f"queues    {', '.join(settings.queues or app.registry.queues())}, {settings.concurrency} at a time",
         *_tasks(app),
-        f"  next due  {await _next_due(app)}",
+        f"next due  {await _next_due(app)}",
     ]
     return "\n".join(lines)
 
@@ -209,7 +209,7 @@ def _tasks(app: App) -> list[str]:
         key = f" ({job.key})" if job.key else ""
         schedules[job.task].append(f"{describe(decode(job.schedule))}{key}" if job.schedule else "")
     names = [f"{name}: {', '.join(found) or 'on request'}" for name, found in sorted(schedules.items())]
-    return [f"  {'tasks' if index == 0 else '':<8}  {name}" for index, name in enumerate(names or ["none"])]
+    return [f"{'tasks' if index == 0 else '':<8}  {name}" for index, name in enumerate(names or ["none"])]
 
 
 async def _next_due(app: App) -> str:

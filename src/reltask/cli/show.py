@@ -1,4 +1,7 @@
-"""Output: JSON for machines, aligned columns for pipes, and rich's tables for a terminal where they fit."""
+"""Output: JSON for machines, aligned columns for pipes, and rich's tables for a terminal where they fit.
+
+Every command prints through this module, which escapes what a terminal would obey: the text may be another user's.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,41 @@ import click
 import msgspec
 
 from reltask.logs import short_worker
+from reltask.model.escape import escape, escape_lines
 from reltask.model.job import EARLIEST, LATEST
 
 Row = Sequence[object]
 
+_CLEAR = "\r\x1b[K"
+"""Go to the beginning of the terminal's line, and erase it."""
+
+
+def print_line(line: str = "", *, err: bool = False) -> None:
+    """Write one line, whatever the text contains."""
+    click.echo(escape(line), err=err)
+
+
+def print_lines(text: str, *, err: bool = False) -> None:
+    """Write a text that may have several lines."""
+    for line in escape_lines(text):
+        click.echo(line, err=err)
+
+
+def print_over(line: str = "") -> None:
+    """Write on standard error, a terminal, over what the last call wrote; the cursor stays on the line."""
+    click.echo(f"{_CLEAR}{escape(line)}", nl=False, err=True)
+
 
 def print_json(value: object) -> None:
     """Write one JSON document."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    print_lines(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Row], *, nothing: str) -> None:
     """Write rows under their columns; if there are none, the sentence `nothing`."""
     texts = [[text(cell) for cell in row] for row in rows]
     if not texts:
-        click.echo(nothing)
+        print_line(nothing)
     elif not (sys.stdout.isatty() and _fits(columns, texts) and _with_rich(columns, texts)):
         _plainly(columns, texts)
 
@@ -35,11 +58,11 @@ def print_fields(fields: Sequence[tuple[str, object]]) -> None:
     """Write names and values, one pair per line."""
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
-        click.echo(f"{name:<{width}}  {text(value)}")
+        print_line(f"{name:<{width}}  {text(value)}")
 
 
 def text(value: object) -> str:
-    """A value as text: times in UTC to the second, no value as a dash."""
+    """A value as text on one line: times in UTC to the second, no value as a dash."""
     match value:
         case None | "":
             return "-"
@@ -52,7 +75,7 @@ def text(value: object) -> str:
         case UUID():
             return str(value)
         case _:
-            return str(value)
+            return escape(str(value))
 
 
 def worker_text(worker: str | None) -> str:
@@ -78,7 +101,7 @@ def _fits(columns: Sequence[str], rows: list[list[str]]) -> bool:
 def _plainly(columns: Sequence[str], rows: list[list[str]]) -> None:
     widths = _widths(columns, rows)
     for row in [list(columns), *rows]:
-        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        print_line("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _with_rich(columns: Sequence[str], rows: list[list[str]]) -> bool:

@@ -8,7 +8,7 @@ from importlib.resources import files
 import click
 
 from reltask.cli.migrate import dialect_of
-from reltask.cli.show import print_json
+from reltask.cli.show import print_json, print_lines
 from reltask.cli.target import find_app
 from reltask.errors import UsageError
 from reltask.stores.migration import Dialect, migrations
@@ -50,7 +50,7 @@ def command(
         print_json(list(scripts) if names_only else scripts)
         return
     for name, text in scripts.items():
-        click.echo(name if names_only else f"-- {name}\n\n{text.strip()}\n")
+        print_lines(name if names_only else f"-- {name}\n\n{text.strip()}\n")
 
 
 def _scripts(dialect: Dialect, verbs: tuple[str, ...], *, everything: bool) -> dict[str, str]:

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from reltask.app import App
-from reltask.cli.show import print_fields, print_json, print_table, text, worker_text
+from reltask.cli.show import print_fields, print_json, print_line, print_table, text, worker_text
 from reltask.cli.target import with_app_argument
 from reltask.model.connection_url import safe_url
 from reltask.model.job import State
@@ -29,14 +29,15 @@ def command(app: App, *, as_json: bool) -> None:
         left = [{"queue": queue, "task": task} for queue, task in unserved]
         print_json({**msgspec.structs.asdict(status), "unserved": left, "workers": alive, "maintenance": leader})
         return
-    click.echo(f"{safe_url(app.url)} at {text(status.now)} UTC\n")
+    print_line(f"{safe_url(app.url)} at {text(status.now)} UTC")
+    print_line()
     led = f"led by {worker_text(leader)}" if leader else "no leader"
     print_fields([*_counts(status), ("maintenance", led)])
+    print_line()
     for name, count in sorted(status.unknown.items()):
-        click.echo(f"\nNo live worker knows task {name}: {count} due.", nl=False)
+        print_line(f"No live worker knows task {name}: {count} due.")
     for queue, task in unserved:
-        click.echo(f"\nNo live worker takes task {task} from queue {queue}.", nl=False)
-    click.echo()
+        print_line(f"No live worker takes task {task} from queue {queue}.")
     _print_workers(alive)
 
 
@@ -49,6 +50,7 @@ def _counts(status: StatusView) -> list[tuple[str, object]]:
         ("dead", f"{status.dead}{'   see: reltask dead list' if status.dead else ''}"),
         ("expired", f"{status.expired}{'   their locks have expired' if status.expired else ''}"),
         ("paused", status.paused),
+        ("suspended", status.suspended),
         ("waiting", status.ready),
         ("next due", status.next_due),
     ]
@@ -79,4 +81,4 @@ def _print_workers(workers: list[WorkerView]) -> None:
     ]
     print_table(["WORKER", "RUNNING", "OF", "QUEUES", "LAST SEEN"], rows, nothing="No worker is alive.")
     if len(workers) > SHOWN_WORKERS:
-        click.echo(f"and {len(workers) - SHOWN_WORKERS} more: reltask workers")
+        print_line(f"and {len(workers) - SHOWN_WORKERS} more: reltask workers")

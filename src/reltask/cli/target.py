@@ -122,14 +122,20 @@ def load_app(reference: str | None) -> App:
         raise ConfigurationError(
             f"{reference!r} does not name an app.", remedy=f"Write MODULE:app, such as {stem or 'app'}:app."
         )
-    if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds texts
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    _search_here()
     app = _attribute(_import(module_name), name)
     if not isinstance(app, App):
         raise ConfigurationError(f"{reference} is not a reltask.App but {type(app).__name__}.")
     for module in app.imports:
         _import(module)
     return app
+
+
+def _search_here() -> None:
+    """Import from the working directory, too: first, or with Python's option -P last, after its own modules."""
+    here = os.getcwd()  # noqa: PTH109 - sys.path holds texts
+    if here not in sys.path:
+        sys.path.insert(len(sys.path) if sys.flags.safe_path else 0, here)
 
 
 def _import(name: str) -> ModuleType:

@@ -16,7 +16,7 @@ be ignored silently. Passwords are refused in places that others can read, and a
 """
 
 from reltask.config.describe import describe_settings, render_settings
-from reltask.config.load import Loaded, load_settings
+from reltask.config.load import IN_CODE, Loaded, load_settings
 from reltask.model.connection_url import safe_url
 from reltask.model.settings import (
     LEASE_TTL,
@@ -30,6 +30,7 @@ from reltask.model.settings import (
 )
 
 __all__ = [
+    "IN_CODE",
     "LEASE_TTL",
     "DatabaseSettings",
     "LimitSettings",

@@ -141,6 +141,11 @@ How to write them:
 - In an `appsettings.json` reltask reads only the sections `TaskExecution`, `Reltask` and `ConnectionStrings`, and of
   the last only `Reltask` and `SqlAzure`. `SqlAzure` is ignored if the same place names the database in another way.
 
+**Who may write the file.** A file can name any database, and so decide what runs. On POSIX systems reltask refuses a
+file that belongs to another user than yourself and root, or that every user may write, however it was named; the error
+says which command helps. In a container that runs as root, a mounted file has to belong to root, or the container has
+to run as its owner. That the file's group may write it is its owner's choice.
+
 **Secrets.** A password in a file or on the command line is an error, because others can read it there. Put the URL into
 `RELTASK_DATABASE_URL`, or use a passfile or a managed identity. A password is never shown, logged or quoted in an
 error.

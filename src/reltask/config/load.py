@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path  # its import costs more than all of this package
 
 DEFAULT = "default"
+IN_CODE = "argument"
 DEFAULT_FILES = ("appsettings.json", "reltask.toml")
 
 _PACE = ("worker.lock_timeout", "worker.heartbeat", "worker.beat_timeout", "worker.stop_grace", "worker.abandon_after")
@@ -80,7 +81,7 @@ def load_settings(
     places = (
         _read_file(chosen) if chosen else (),
         from_environment(environ),
-        from_mapping(arguments or {}, "argument", public=False),
+        from_mapping(arguments or {}, IN_CODE, public=False),
         from_mapping(cli or {}, "command line", public=True),
     )
     given: dict[str, Given] = {}
@@ -116,11 +117,11 @@ def _read_file(chosen: SettingsFile) -> Iterable[Written]:
             f"The settings {origin} is neither JSON nor TOML.", remedy="Give it a name that ends with .json or .toml."
         )
     try:
-        text = chosen.path.read_text(encoding="utf-8-sig")
+        text = _read_text(chosen, origin)
         content = _parse_toml(text) if kind == ".toml" else _parse_json(text)
     except OSError as error:
         raise SettingsError(f"The settings {origin} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         # `from None`: the cause carries the whole text, which may hold secrets.
         raise SettingsError(f"The settings {origin} is not valid {kind[1:].upper()}: {_reason(error)}.") from None
     if kind == ".toml":
@@ -131,6 +132,32 @@ def _read_file(chosen: SettingsFile) -> Iterable[Written]:
             remedy='Write "Reltask", "TaskExecution" or "ConnectionStrings" at its top level.',
         )
     return from_json(content, origin)
+
+
+def _read_text(chosen: SettingsFile, origin: str) -> str:
+    """The text of a file that only this user and root could write, or that others could by this user's choice.
+
+    The opened file is checked, so that it cannot be exchanged in between; and the link that led to it, if it was one.
+    A group may write it: the owner chose the group, and on many systems each user has one alone.
+    """
+    import os  # noqa: PLC0415 - most processes have no file
+    import stat  # noqa: PLC0415
+
+    with chosen.path.open(encoding="utf-8-sig") as file:
+        if os.name == "posix":
+            found = os.fstat(file.fileno())
+            for owner, option in ((found.st_uid, ""), (chosen.path.lstat().st_uid, "-h ")):
+                if owner not in (0, os.geteuid()):
+                    raise SettingsError(
+                        f"The settings {origin} belongs to another user (uid {owner}), who could name any database.",
+                        remedy=f"If you trust it, run: chown {option}{os.geteuid()} {chosen.path.absolute()}",
+                    )
+            if found.st_mode & stat.S_IWOTH:
+                raise SettingsError(
+                    f"The settings {origin} cannot be trusted: every user of this machine may change it.",
+                    remedy=f"Check what it says. Then run: chmod o-w {chosen.path.absolute()}",
+                )
+        return file.read()
 
 
 def _parse_toml(text: str) -> Mapping[str, object]:
@@ -155,8 +182,10 @@ def _blank_unless_text(found: re.Match[str]) -> str:
     return found[0] if found[0].startswith('"') else re.sub(r"[^\r\n]", " ", found[0])
 
 
-def _reason(error: ValueError) -> str:
+def _reason(error: ValueError | RecursionError) -> str:
     """The parser's message; that of a UnicodeDecodeError would quote the text."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
     return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).rstrip(".")
 
 

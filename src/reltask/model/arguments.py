@@ -102,7 +102,7 @@ class Arguments:
         """The keyword arguments of a stored call."""
         try:
             values = self._read(text)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ArgumentsError(f"Task {self._label}: the stored arguments do not fit: {error}.") from error
         named = msgspec.structs.asdict(values)
         if not self._has_defaults:

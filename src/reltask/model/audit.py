@@ -12,8 +12,7 @@ row from the last; a break in the chain is a violation of a promise.
 The SQL of the verbs `audit_…` does the counting, so that a ledger of millions of rows stays in the database; this
 module has the values that it returns, which of them are violations, and their texts.
 
-What an audit cannot find: a refused write leaves no row; a job whose row and whole history are gone leaves no trace;
-and for a job that ran once and has no row, it is unknown whether it should have recurred.
+What an audit cannot find: a refused write leaves no row; a job whose row and whole history are gone leaves no trace.
 """
 
 from __future__ import annotations
@@ -43,6 +42,12 @@ class BreakKind(StrEnum):
     SLOT_REOPENED = "slot-reopened"
     RUN_MISSING = "run-missing"
     FENCE_BEHIND = "fence-behind"
+    STEP_STRAY = "step-stray"
+    STEPS_MISCOUNTED = "steps-miscounted"
+    SIGNAL_LOST = "signal-lost"
+    SIGNAL_TWICE = "signal-twice"
+    CHILDREN_MISCOUNTED = "children-miscounted"
+    NEVER_WAKES = "never-wakes"
     UNCLAIMED = "unclaimed"
     UNRECLAIMED = "unreclaimed"
     BACKLOG = "backlog"
@@ -63,6 +68,12 @@ _SENTENCES = {
     BreakKind.SLOT_REOPENED: "{slots} continued after its recorded end",
     BreakKind.RUN_MISSING: "{fences} issued, but without a row in the ledger",
     BreakKind.FENCE_BEHIND: "{fences} issued twice",
+    BreakKind.STEP_STRAY: "step {name!r} recorded after the end of {slots}, or {slots} never existed",
+    BreakKind.STEPS_MISCOUNTED: "the job's row counts other steps than {slots} has recorded",
+    BreakKind.SIGNAL_LOST: "signal {name!r} of {slots} consumed, but by no recorded step",
+    BreakKind.SIGNAL_TWICE: "step {name!r} of {slots} has consumed more than one signal",
+    BreakKind.CHILDREN_MISCOUNTED: "step {name!r} of {slots} waits for another number of children than there are",
+    BreakKind.NEVER_WAKES: "suspended in {slots}, and nothing is left that would wake it",
     BreakKind.UNCLAIMED: "{jobs} due and unclaimed longer than the lock timeout, while an idle worker knows the task",
     BreakKind.UNRECLAIMED: "{jobs} with a lock that expired longer ago than its timeout, while a worker is alive",
     BreakKind.BACKLOG: "{jobs} due for longer than the lock timeout; the workers that know the task are busy",
@@ -88,7 +99,7 @@ class TaskCount(Struct, frozen=True, kw_only=True):
     """Runs, as the next two."""
     lost: int
     given_back: int
-    """Snoozed, released or abandoned."""
+    """Snoozed, suspended, released or abandoned."""
     cut: int
     """Jobs whose first runs have been pruned."""
     late_p50: float | None
@@ -109,11 +120,13 @@ class Break(Struct, frozen=True, kw_only=True):
     last_no: int
     starts_at: int | None
     """The first slot of the job's history."""
+    name: str | None = None
+    """The step or the signal, where the kind is about one."""
 
     @property
     def text(self) -> str:
         """The finding as a sentence."""
-        return _SENTENCES[self.kind].format(slots=self._numbers("slot"), fences=self._numbers("fence"))
+        return _SENTENCES[self.kind].format(slots=self._numbers("slot"), fences=self._numbers("fence"), name=self.name)
 
     @property
     def count(self) -> int:
@@ -158,7 +171,7 @@ class AuditProgress(Struct, frozen=True, kw_only=True):
     """How far an audit has come."""
 
     part: str
-    """tasks, slots, waiting or losses."""
+    """tasks, slots, waiting or losses; slots include durable functions."""
     rows: int = 0
     """Ledger rows of this part that have been read, about."""
     of_rows: int | None = None

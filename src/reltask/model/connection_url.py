@@ -62,6 +62,13 @@ def is_url(text: str) -> bool:
     return re.fullmatch(_URL, text) is not None
 
 
+def check_text(url: str) -> None:
+    """ValueError for a URL that no driver can take: with a NUL, even a quoted one, or with what UTF-8 does not have."""
+    url.encode()
+    if "\0" in url or "%00" in url:
+        raise ValueError("it contains a NUL")
+
+
 def safe_url(url: str) -> str:
     """The URL as it may be shown: no password, no secret options, and nothing that might be a part of them."""
     match = re.fullmatch(_URL, url)

@@ -57,7 +57,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     spoken_version: int
     """The schema version that this reltask needs."""
     may: frozenset[str]
-    """Which of run, enqueue and read this user is allowed to do."""
+    """Which of run, operate, enqueue and read this user is allowed to do."""
     connections: int | None = None
     connection_limit: int | None = None
     oldest_transaction: timedelta | None = None
@@ -137,7 +137,7 @@ def _permissions(facts: Facts) -> Iterator[Finding]:
         yield _problem("permissions", "this user has no permissions on reltask's tables.", _ROLES)
 
 
-_ROLES = "Grant it a role of permissions.sql: reltask_run, reltask_enqueue or reltask_read."
+_ROLES = "Grant it a role of permissions.sql: reltask_run, reltask_operate, reltask_enqueue or reltask_read."
 
 
 def _clock(skew: timedelta) -> Iterator[Finding]:
@@ -217,6 +217,20 @@ def _postgres_isolation(facts: Facts) -> Iterator[Finding]:
         yield _problem("isolation", text, remedy)
 
 
+def _postgres_schemas(facts: Facts) -> Iterator[Finding]:
+    """Functions of other users: reltask's statements do not call them, but the users' own may."""
+    path = [name.strip(' "') for name in facts.settings["search_path"].split(",")]
+    if "pg_catalog" in path[1:]:  # behind PgBouncer a session cannot set its own path
+        text = f"the search path is {facts.settings['search_path']}: functions in {path[0]} replace PostgreSQL's own."
+        yield _problem("schemas", text, "For reltask's user: alter role … set search_path = pg_catalog;")
+    elif open_to_all := facts.settings["open_schemas"]:
+        text = f"every user may create functions in: {open_to_all}. A statement of your tasks may call one by mistake."
+        remedy = f"revoke create on schema {open_to_all} from public;"
+        yield Finding("schemas", Level.NOTE, text, remedy)
+    else:
+        yield _ok("schemas", "no schema is open to every user")
+
+
 def _mssql_snapshot(facts: Facts) -> Iterator[Finding]:
     if facts.settings.get("read_committed_snapshot") == "1":
         yield _ok("snapshot", "READ_COMMITTED_SNAPSHOT is on")
@@ -250,7 +264,7 @@ _USAGE = {"worker_percent": "concurrent requests", "session_percent": "sessions"
 
 _BY_DATABASE: dict[str, list[Check]] = {
     "sqlite": [_sqlite_journal, _sqlite_place],
-    "postgres": [_postgres_durability, _postgres_isolation],
+    "postgres": [_postgres_durability, _postgres_isolation, _postgres_schemas],
     "mssql": [_mssql_snapshot, _mssql_locking, _mssql_tier],
 }
 

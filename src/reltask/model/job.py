@@ -227,6 +227,8 @@ class Claim(Struct, frozen=True, gc=False):
     """How many steps of this slot are recorded; 0: there is nothing to read."""
     has_parent: bool = False
     """Whether a step of another job waits for its end."""
+    progress: str | None = None
+    """JSON: what an earlier run of this slot has published last."""
 
     @property
     def hold(self) -> Hold:

@@ -35,6 +35,9 @@ Missed = Literal["once", "all", "skip"]
 LISTED = 1000
 """The most skipped slots that are listed (the newest), and the highest `missed_limit`."""
 
+SHORTEST_INTERVAL = timedelta(milliseconds=10)
+"""A job with a shorter one would keep a worker busy with nothing else. Rows with one fail as unreadable."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
 _GRACE = timedelta(minutes=1)
@@ -52,9 +55,10 @@ class Every(msgspec.Struct, frozen=True):
     missed_grace: timedelta = _GRACE
 
     def __post_init__(self) -> None:
-        if self.interval <= timedelta(0):
+        if self.interval < SHORTEST_INTERVAL:
             raise DeclarationError(
-                f"every: {self.interval} is not an interval.", remedy='Write a duration above zero, such as "10m".'
+                f"every: {format_duration(self.interval)} is too short for an interval.",
+                remedy=f'Write a duration of at least {format_duration(SHORTEST_INTERVAL)}, such as "10m".',
             )
         if self.align and self.after_finish:
             raise DeclarationError(
@@ -167,7 +171,7 @@ def decode(text: str) -> Schedule:
     """The schedule that `encode` wrote. Cached, because workers read the same few repeatedly."""
     try:
         schedule = make_schedule(**msgspec.structs.asdict(msgspec.json.decode(text, type=_Stored)))
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _not_a_schedule(text, str(error)) from error
     if schedule is None:
         raise _not_a_schedule(text, "it has neither every nor cron")

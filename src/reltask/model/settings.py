@@ -19,6 +19,8 @@ WITHOUT_SIGNALS = {"worker.poll": timedelta(seconds=5)}
 
 LARGEST = 2**31 - 1
 """The largest count that every database can store."""
+LARGEST_TEXT = 16_000_000
+"""The most bytes of a job's arguments, or of a result, that the tables accept."""
 
 
 class About(Struct, frozen=True):
@@ -236,11 +238,21 @@ class MaintenanceSettings(Struct, frozen=True, kw_only=True):
 class LimitSettings(Struct, frozen=True, kw_only=True):
     """How much one job may store."""
 
-    arguments: Annotated[int, About("Bytes of a job's arguments, as JSON.", ("MaxArgumentBytes",))] = 1_000_000
-    result: Annotated[int, About("Bytes of a run's result, as JSON.", ("MaxResultBytes",))] = 1_000_000
-    traceback: Annotated[int, About("Characters kept of a failed run's traceback.", ("MaxTracebackCharacters",))] = (
-        20_000
+    arguments: Annotated[
+        int,
+        About(
+            "Bytes of a job's arguments, as JSON. A worker fails a job that has more.",
+            ("MaxArgumentBytes",),
+            most=LARGEST_TEXT,
+        ),
+    ] = 1_000_000
+    result: Annotated[int, About("Bytes of a run's result, as JSON.", ("MaxResultBytes",), most=LARGEST_TEXT)] = (
+        1_000_000
     )
+    traceback: Annotated[
+        int,
+        About("Characters kept of a failed run's traceback.", ("MaxTracebackCharacters",), most=LARGEST_TEXT // 4),
+    ] = 20_000
 
 
 class LogSettings(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import difflib
 import dis
 import hashlib
 import inspect
+import re
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import timedelta
@@ -28,6 +29,9 @@ from reltask.model.settings import LARGEST
 
 ONE_OFF_ATTEMPTS = 5
 PRIORITIES = range(10)
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, line separators, and what changes the direction of text: a name with one would be shown as a
+text that it is not."""
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -249,6 +253,11 @@ def check_text(label: str, value: object, error: type[ConfigurationError]) -> No
             f"{label}={value!r} contains a lone surrogate, which no database stores.",
             remedy="Decode the original bytes with their right encoding.",
         ) from None
+    if found := _UNPRINTABLE.search(value):
+        raise error(
+            f"{label}={value!a} contains the control character U+{ord(found[0]):04X}.",
+            remedy="Leave it out: names are printed in terminals and logs.",
+        )
 
 
 def check_number(label: str, value: object, error: type[ConfigurationError]) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import msgspec
 from msgspec import Struct
 
 from reltask.model.job import Outcome, State
+
+_SHOWN = 100
+"""Characters of a text that cannot be read."""
 
 
 class JobView(Struct, frozen=True, kw_only=True):
@@ -60,6 +64,20 @@ class RunView(Struct, frozen=True, kw_only=True):
     result: str | None
     steps: int | None
     """How many steps its slot had recorded when it ended; None: none, or the slot went on."""
+
+
+class JobEnd(Struct, frozen=True, kw_only=True):
+    """How a job has ended, or why its end cannot be waited for."""
+
+    job_id: UUID
+    recurring: bool
+    """Its slots end, but it does not."""
+    dead: bool
+    outcome: Outcome | None
+    """Of its last run in the ledger; None: there is neither a row nor a run of it."""
+    result: str | None
+    """JSON; None: it returned None, or something that could not be stored."""
+    error: str | None
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
@@ -137,3 +155,11 @@ class MetricView(Struct, frozen=True, kw_only=True):
     late: float
     """Sum of the lateness, due time to claim."""
     late_most: float
+
+
+def read_names(text: str) -> list[str]:
+    """A worker's queues or tasks. A row that is not a list of names is shown as it is: it must not hide the others."""
+    try:
+        return msgspec.json.decode(text, type=list[str])
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+        return [str(text)[:_SHOWN]]

@@ -1,7 +1,8 @@
-"""Runs an audit: four parts, one after another, each with its own statement.
+"""Runs an audit: four parts, one after another.
 
     tasks     counts, and how late slots were claimed      one statement
     slots     contradictions in the histories of jobs      one statement for about SLICE ledger rows
+              and in what durable functions recorded       another one for the same jobs
     waiting   jobs that wait too long                      one statement
     losses    runs that lost their lock                    one statement
 
@@ -61,6 +62,7 @@ async def _audit_slots(store: Store, task: str | None, watch: Watcher, of_rows: 
         watch(AuditProgress(part="slots", rows=rows, of_rows=of_rows))
         upto = await store.audit_slice(after=after, rows=SLICE) or LAST_OF_ALL
         found += await store.audit_slots(task=task, kept_for=KEPT_FOR, after=after, upto=upto)
+        found += await store.audit_durable(task=task, kept_for=KEPT_FOR, after=after, upto=upto)
         rows, after = rows + SLICE, upto
     return sorted(found, key=lambda one: (one.task, one.job_id, one.first_no, one.kind))[:BATCH]
 

@@ -198,6 +198,12 @@ class Client:
         """Run the operation on the private loop; the caller waits for the future."""
         return self._submit(lambda portal: portal.ask(operation))
 
+    def start(self, operation: Operation[None]) -> Future[None] | asyncio.Task[None]:
+        """Begin an operation that goes on beside its caller: on the private loop, or inline on the caller's."""
+        if self._inline and _loop_runs():
+            return asyncio.ensure_future(self._run(operation))
+        return self.private(operation)
+
     def privately(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
         """Run `work` on the private loop.
 
@@ -310,6 +316,14 @@ class Client:
 
     async def _through_portal(self, operation: Operation[T]) -> T:
         return await asyncio.wrap_future(self.private(operation))
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _no_leave() -> None:

@@ -17,30 +17,30 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reltask.errors import AmbiguousError, ReltaskError, UsageError
+from reltask.errors import AmbiguousError, ReltaskError
 from reltask.model.job import NewJob
 from reltask.model.schedule import decode, encode, first_slot
 from reltask.model.task import ONE_OFF_ATTEMPTS, TaskDefinition
-from reltask.producer.client import Client, refuse_running_loop
-from reltask.producer.job import Job
+from reltask.producer.job import Access, Job
 from reltask.producer.options import JobOptions
-from reltask.producer.transaction import TaskTransaction, current, run_here
-from reltask.stores.store import BATCH, Borrowed, Store, Transaction
+from reltask.producer.result import in_task
+from reltask.producer.sending import Place, owners_of
+from reltask.producer.transaction import TaskTransaction
+from reltask.stores.store import BATCH, Store, Transaction
 
 B = TypeVar("B")
 T = TypeVar("T")
-Place = Store | Transaction | TaskTransaction
-"""Where jobs are inserted: in a statement of their own, or in an open transaction."""
-
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 _VERSION_7 = 7 << 76 | 0b10 << 62
 AT_ONCE = 2
 """Batches of a bulk insert in progress at once: the server inserts one while the next is prepared."""
@@ -48,7 +48,7 @@ RESENDS = 3
 """How often an insert whose answer was lost is sent again."""
 
 
-class Call(Struct, frozen=True):
+class Call(Struct, Generic[R_co], frozen=True):
     """A task together with its arguments, checked, ready to be enqueued with others or to be scheduled."""
 
     task: TaskDefinition
@@ -79,56 +79,42 @@ class Call(Struct, frozen=True):
 class Enqueuer:
     """Enqueues calls for one app."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        rng: random.Random,
-        arguments_limit: Callable[[], int],
-        borrow: Callable[[object], Borrowed],
-    ) -> None:
-        self.client = client
-        self.wakes: set[Callable[[], None]] = set()
-        """Callbacks that wake this process's own workers, without a signal from the database."""
+    def __init__(self, access: Access, *, rng: random.Random) -> None:
+        self.access = access
         self._rng = rng
-        self._borrow = borrow
-        self._read_limit = arguments_limit
         self.arguments_limit: int | None = None
         """Bytes; None: to be read from the settings by the next call."""
 
-    def check(self, task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], options: JobOptions) -> Call:
+    def check(
+        self, task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], options: JobOptions
+    ) -> Call[Any]:
         """The call with these arguments, or ArgumentsError."""
         if self.arguments_limit is None:
-            self.arguments_limit = self._read_limit()
+            self.arguments_limit = self.access.arguments_limit()
         return Call(task, task.arguments.encode(args, kwargs, limit=self.arguments_limit), options)
 
-    def enqueue(self, calls: list[Call], connection: object, *, name: str) -> Coroutine[Any, Any, list[Job]]:
+    def enqueue(self, calls: Sequence[Call[R]], connection: object, *, name: str) -> Coroutine[Any, Any, list[Job[R]]]:
         """Insert jobs: in the user's transaction on `connection`, in the task's open block, or on their own."""
-        if connection is not None:
-            return self._insert_joining(self._borrowed(connection, name, is_async=True), calls)
-        block = current.get()
-        if block is not None and block.open:
-            return self._insert_in(block, calls)
-        return self.client.run(lambda store: self._insert(calls, store), name=name)
+        _notice()
+        return self.access.sender.send(
+            lambda place: self._insert_in(place, calls),
+            lambda store: self._insert(calls, store),
+            connection,
+            name=name,
+        )
 
-    def enqueue_sync(self, calls: list[Call], connection: object, *, name: str) -> list[Job]:
+    def enqueue_sync(self, calls: Sequence[Call[R]], connection: object, *, name: str) -> list[Job[R]]:
         """`enqueue` for synchronous code.
 
         With `connection` also on a running loop: it blocks that anyway.
         """
-        if connection is not None:
-            return run_here(self._insert_joining(self._borrowed(connection, name, is_async=False), calls))
-        block = current.get()
-        if block is not None and block.open:
-            refuse_running_loop(name)
-            return block.wait_for(self._insert_in(block, calls))
-        return self.client.run_sync(lambda store: self._insert(calls, store), name=name)
-
-    async def signal(self, store: Store) -> None:
-        """Wake the workers of this process and of others."""
-        for wake in list(self.wakes):
-            wake()
-        await store.signal()
+        _notice()
+        return self.access.sender.send_sync(
+            lambda place: self._insert_in(place, calls),
+            lambda store: self._insert(calls, store),
+            connection,
+            name=name,
+        )
 
     def new_ids(self, count: int) -> list[UUID]:
         """UUIDs in ascending order and in order of time (version 7).
@@ -144,69 +130,50 @@ class Enqueuer:
 
     # In a statement of their own
 
-    async def _insert(self, calls: list[Call], store: Store) -> list[Job]:
+    async def _insert(self, calls: Sequence[Call[R]], store: Store) -> list[Job[R]]:
         """Insert jobs in as few statements as possible, and signal once."""
         if len(calls) == 1:
             inserted = await self._insert_batch(calls, store)
             if inserted[0].created:
-                await self.signal(store)
+                await self.access.sender.signal(store)
             return inserted
         batches = _batches(calls, store.bulk)
         try:
             done, errors = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
         finally:
-            await self.signal(store)  # also for batches that were inserted before one failed
+            await self.access.sender.signal(store)  # also for batches that were inserted before one failed
         inserted = [job for batch in done for job in batch]
         if errors:
             _raise_first(errors, inserted=sum(job.created for job in inserted), wanted=len(calls))
         return inserted
 
-    async def _insert_batch(self, calls: list[Call], store: Store) -> list[Job]:
+    async def _insert_batch(self, calls: Sequence[Call[R]], store: Store) -> list[Job[R]]:
         jobs = await self._rows(calls, store)
+        pairs = list(zip(calls, jobs, strict=True))
         created = await insert_surely(jobs, store)
         if len(created) == len(jobs):
-            return [Job(self.client, job.id, job.task) for job in jobs]
+            return [Job(self.access, job.id, job.task, job.key, call.task) for call, job in pairs]
         try:
-            return await self._handles(jobs, created, store)
+            return await self._handles(pairs, created, store)
         except ReltaskError:
             if not created:  # else the error would say that nothing was inserted
                 raise
-            return [Job(self.client, job.id, job.task, job.id in created) for job in jobs]
+            return [Job(self.access, job.id, job.task, job.key, call.task, job.id in created) for call, job in pairs]
 
     # In an open transaction
 
-    def _borrowed(self, connection: object, name: str, *, is_async: bool) -> Borrowed:
-        block = current.get()
-        if block is not None and block.open:
-            raise UsageError(
-                f"{name}() joins the open block by itself, and can join no other.", remedy="Leave out connection=."
-            )
-        borrowed = self._borrow(connection)
-        if borrowed.is_async and not is_async:
-            raise UsageError(
-                f"{name}_sync() cannot wait for an asynchronous connection.", remedy=f"Write: await {name}()."
-            )
-        if is_async and not borrowed.is_async:
-            raise UsageError(
-                f"{name}() takes asynchronous connections.", remedy=f"With a synchronous one call {name}_sync()."
-            )
-        return borrowed
-
-    async def _insert_joining(self, borrowed: Borrowed, calls: list[Call]) -> list[Job]:
-        """Insert jobs in the user's open transaction. No signal: the jobs do not exist before the user's commit."""
-        return await self._insert_in(await borrowed.join(), calls)
-
-    async def _insert_in(self, transaction: TaskTransaction | Transaction, calls: list[Call]) -> list[Job]:
+    async def _insert_in(self, transaction: TaskTransaction | Transaction, calls: Sequence[Call[R]]) -> list[Job[R]]:
         """Insert jobs inside an open transaction; a task's own block sends its signal after the commit."""
-        inserted: list[Job] = []
+        inserted: list[Job[R]] = []
         for batch in _batches(calls, BATCH):
             jobs = await self._rows(batch, transaction)
-            inserted += await self._handles(jobs, await transaction.enqueue_jobs(jobs), transaction)
+            created, pairs = await transaction.enqueue_jobs(jobs), list(zip(batch, jobs, strict=True))
+            inserted += await self._handles(pairs, created, transaction, joined=True)
         return inserted
 
     # Both
 
-    async def _rows(self, calls: list[Call], place: Place) -> list[NewJob]:
+    async def _rows(self, calls: Sequence[Call[Any]], place: Place) -> list[NewJob]:
         """The rows to insert. A schedule begins at its first slot, by the database's clock."""
         jobs = [call.job(job_id) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
         if any(job.key and call.task.aliases for call, job in zip(calls, jobs, strict=True)):
@@ -221,14 +188,31 @@ class Enqueuer:
             for job in jobs
         ]
 
-    async def _handles(self, jobs: list[NewJob], created: set[UUID], place: Place) -> list[Job]:
+    async def _handles(
+        self, pairs: list[tuple[Call[R], NewJob]], created: set[UUID], place: Place, *, joined: bool = False
+    ) -> list[Job[R]]:
         """A handle for each job; if its key was taken, the handle of the job that has the key."""
-        names = {job.id: (job.task, job.key) for job in jobs if job.key is not None and job.id not in created}
-        owners = await _owners_of(list(names.values()), place)
+        names = {job.id: (job.task, job.key) for _, job in pairs if job.key is not None and job.id not in created}
+        owners = await owners_of(list(names.values()), place)
         return [
-            Job(self.client, owners.get(names.get(job.id, ("", "")), job.id), job.task, job.id in created)
-            for job in jobs
+            Job(
+                self.access,
+                owners.get(names.get(job.id, ("", "")), job.id),
+                job.task,
+                job.key,
+                call.task,
+                created=job.id in created,
+                _joined=joined and job.id in created,
+            )
+            for call, job in pairs
         ]
+
+
+def _notice() -> None:
+    """Let a durable function know that its body enqueues: at each resume it would do so again."""
+    body = in_task.get()
+    if body is not None and body.on_enqueue is not None:
+        body.on_enqueue()
 
 
 async def insert_surely(jobs: list[NewJob], store: Store) -> set[UUID]:
@@ -251,11 +235,11 @@ async def insert_surely(jobs: list[NewJob], store: Store) -> set[UUID]:
     raise lost
 
 
-async def _under_former_names(calls: list[Call], jobs: list[NewJob], place: Place) -> list[NewJob]:
+async def _under_former_names(calls: Sequence[Call[Any]], jobs: list[NewJob], place: Place) -> list[NewJob]:
     """Give a job whose key is taken under a former name of its task that name, to avoid a second one."""
     renamed = {job.id: call.task for call, job in zip(calls, jobs, strict=True) if job.key and call.task.aliases}
     names = [(name, job.key) for job in jobs if job.key and job.id in renamed for name in renamed[job.id].names]
-    taken = await _owners_of(names, place)
+    taken = await owners_of(names, place)
 
     def name_of(job: NewJob) -> str:
         names = renamed[job.id].names if job.id in renamed else ()
@@ -264,15 +248,7 @@ async def _under_former_names(calls: list[Call], jobs: list[NewJob], place: Plac
     return [replace(job, task=name_of(job)) for job in jobs]
 
 
-async def _owners_of(names: list[tuple[str, str]], place: Place) -> dict[tuple[str, str], UUID]:
-    """The jobs that have these (task, key) names."""
-    found: dict[tuple[str, str], UUID] = {}
-    for start in range(0, len(names), BATCH):
-        found |= await place.read_keys(names[start : start + BATCH])
-    return found
-
-
-def _batches(calls: list[Call], size: int) -> Iterator[list[Call]]:
+def _batches(calls: Sequence[Call[R]], size: int) -> Iterator[Sequence[Call[R]]]:
     return (calls[start : start + size] for start in range(0, len(calls), size))
 
 

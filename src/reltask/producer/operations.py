@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from reltask.errors import UnknownJob, UsageError
+from reltask.errors import UsageError
 from reltask.model.audit import DEFAULT_LOCK_TIMEOUT, Report
 from reltask.model.doctor import Facts
 from reltask.model.duration import Duration, parse_duration
@@ -18,17 +18,10 @@ from reltask.model.views import JobView, LeaseView, RunView, StatusView, WorkerV
 from reltask.producer.audit import Watcher, audit
 from reltask.producer.client import Client, Operation
 from reltask.producer.enqueue import Enqueuer
+from reltask.producer.job import Job
 from reltask.stores.store import Store
 
 AUDIT_TIMEOUT = "10m"
-ACTIONS = {
-    "pause": "is not there, or is paused already, or is dead",
-    "resume": "is not there, or is not paused, or is dead",
-    "run": "is not there, or is running or dead",
-    "retry": "is not there, or is not dead",
-    "discard": "is not there, or is running",
-}
-"""What can be done to a job, and why it can fail."""
 
 
 class Operations:
@@ -55,13 +48,9 @@ class Operations:
         """`jobs` for synchronous code."""
         return self._client.run_sync(lambda store: store.list_jobs(state=state, task=task, limit=limit), name="jobs")
 
-    def job(self, job_id: UUID) -> Coroutine[Any, Any, JobView]:
-        """One job, or UnknownJob."""
-        return self._client.run(lambda store: _found(store, job_id), name="job")
-
-    def job_sync(self, job_id: UUID) -> JobView:
-        """`job` for synchronous code."""
-        return self._client.run_sync(lambda store: _found(store, job_id), name="job")
+    def job(self, job_id: UUID) -> Job[Any]:
+        """The handle of the job with this id. Nothing is read until the handle is used."""
+        return self._enqueuer.access.job(job_id)
 
     def runs(
         self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
@@ -148,39 +137,11 @@ class Operations:
 
         Call it after you commit jobs enqueued with `connection=`, to start them at once.
         """
-        return self._client.run(self._enqueuer.signal, name="notify")
+        return self._client.run(self._enqueuer.access.sender.signal, name="notify")
 
     def notify_sync(self) -> None:
         """`notify` for synchronous code."""
-        self._client.run_sync(self._enqueuer.signal, name="notify")
-
-    def change(self, action: str, job_id: UUID) -> Coroutine[Any, Any, None]:
-        """Do one of ACTIONS to a job: pause, resume, run, retry or discard."""
-        return self._client.run(lambda store: _change(store, action, job_id), name="change")
-
-    def change_sync(self, action: str, job_id: UUID) -> None:
-        """`change` for synchronous code."""
-        self._client.run_sync(lambda store: _change(store, action, job_id), name="change")
-
-
-async def _change(store: Store, action: str, job_id: UUID) -> None:
-    verbs = {
-        "pause": store.pause_job,
-        "resume": store.resume_job,
-        "run": store.run_job_now,
-        "retry": store.retry_job,
-        "discard": store.discard_job,
-    }
-    if action not in verbs:
-        raise UsageError(
-            f"{action!r} is nothing that can be done to a job.", remedy=f"Write one of {', '.join(verbs)}."
-        )
-    if not await verbs[action](job_id):
-        raise UnknownJob(
-            f"Job {job_id} {ACTIONS[action]}; nothing was changed.", remedy=f"See: reltask jobs show {job_id}"
-        )
-    if action in ("resume", "run", "retry"):
-        await store.signal()
+        self._client.run_sync(self._enqueuer.access.sender.signal, name="notify")
 
 
 async def _release(store: Store, term: Term) -> bool:
@@ -202,12 +163,3 @@ def _auditing(
     except ValueError as error:
         raise UsageError(str(error)) from None
     return limit, lambda store: audit(store, task=task, lock_timeout=lock_timeout, timeout=limit, watch=watch)
-
-
-async def _found(store: Store, job_id: UUID) -> JobView:
-    job = await store.read_job(job_id)
-    if job is None:
-        raise UnknownJob(
-            f"There is no job {job_id}.", remedy="A one-off is removed when it is done: see `reltask runs`."
-        )
-    return job

@@ -20,7 +20,7 @@ class Schedules:
 
     def __init__(self, enqueuer: Enqueuer) -> None:
         self._enqueuer = enqueuer
-        self._calls: dict[tuple[str, str | None], Call] = {}
+        self._calls: dict[tuple[str, str | None], Call[Any]] = {}
 
     def add_own(self, task: TaskDefinition) -> None:
         """The schedule in a task's own decorator."""
@@ -33,7 +33,7 @@ class Schedules:
             ) from error
         self._calls[task.name, None] = Call(task, args, JobOptions(schedule=task.schedule))
 
-    def add(self, what: Producer[...] | Call | Any, *, key: str | None, rule: Schedule | None) -> None:
+    def add(self, what: Producer[..., Any] | Call[Any] | Any, *, key: str | None, rule: Schedule | None) -> None:
         """One more schedule of a task, or of a call with its arguments."""
         if not isinstance(what, Producer | Call):
             raise DeclarationError(
@@ -63,7 +63,7 @@ class Schedules:
         ]
 
 
-def _key_of(call: Call, key: str | None) -> str | None:
+def _key_of(call: Call[Any], key: str | None) -> str | None:
     """The key of this call's schedule.
 
     DeclarationError if the call says when to run, or names another key.

@@ -62,4 +62,4 @@ def signal_of(signal: Signal[Any] | str) -> Signal[Any]:
     if isinstance(signal, Signal):
         return signal
     check_name(signal)
-    return Signal(signal, Any)  # type: ignore[arg-type]
+    return Signal(signal, Any)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+from uuid import UUID
 
 import msgspec
 
@@ -21,10 +22,13 @@ P = ParamSpec("P")
 """The parameters of `enqueue`: the function's, without its context."""
 Q = ParamSpec("Q")
 """The parameters of a direct call: the function's own."""
+C = TypeVar("C")
+"""What a direct call returns: of a coroutine function, the coroutine."""
 R = TypeVar("R")
+"""What the function returns in the end: the result of its jobs."""
 
 
-class Producer(Generic[P]):
+class Producer(Generic[P, R]):
     """Something that can be enqueued: a task, or a task with options."""
 
     def __init__(
@@ -40,7 +44,7 @@ class Producer(Generic[P]):
         """The task's name, as stored in its jobs."""
         return self.definition.name
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call with these arguments, checked: for `app.enqueue_many` and `app.schedule`."""
         if self._connection is not None:
             raise UsageError(
@@ -49,12 +53,12 @@ class Producer(Generic[P]):
             )
         return self._enqueuer.check(self.definition, args, kwargs, self._options)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job]:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R]]:
         """Have a worker call the function with these arguments."""
         call = self._enqueuer.check(self.definition, args, kwargs, self._options)
         return _first(self._enqueuer.enqueue([call], self._connection, name="enqueue"))
 
-    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for synchronous code."""
         call = self._enqueuer.check(self.definition, args, kwargs, self._options)
         return self._enqueuer.enqueue_sync([call], self._connection, name="enqueue")[0]
@@ -74,7 +78,7 @@ class Producer(Generic[P]):
         timezone: str | None = None,
         align: bool = False,
         connection: Any = None,
-    ) -> Producer[P]:
+    ) -> Producer[P, R]:
         """The same task with other options for the jobs enqueued through the result.
 
         With `connection`, your own connection or session with its open transaction, the jobs exist
@@ -96,7 +100,7 @@ class Producer(Generic[P]):
         return Producer(self.definition, self._enqueuer, options, connection or self._connection)
 
 
-class Task(Producer[P], Generic[P, Q, R]):
+class Task(Producer[P, R], Generic[P, Q, C, R]):
     """A registered function. Calling it calls the function; `enqueue` has a worker call it."""
 
     def __init__(self, definition: TaskDefinition, enqueuer: Enqueuer) -> None:
@@ -104,18 +108,30 @@ class Task(Producer[P], Generic[P, Q, R]):
         functools.update_wrapper(self, definition.function)
 
     @property
-    def function(self) -> Callable[Q, R]:
+    def function(self) -> Callable[Q, C]:
         """The function itself."""
         return self.definition.function
 
-    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R:
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> C:
         return self.function(*args, **kwargs)
+
+    @overload
+    def job(self, *, id: UUID) -> Job[R]: ...
+    @overload
+    def job(self, *, key: str) -> Job[R]: ...
+    def job(self, *, id: UUID | None = None, key: str | None = None) -> Job[R]:  # noqa: A002 - the field's name
+        """The handle of one of its jobs, by id or by key. Nothing is read until the handle is used."""
+        if (id is None) == (key is None):
+            raise UsageError("A job is named by its id or by its key.", remedy="Give one of them.")
+        if key is not None:
+            check_job_options(JobOptions(key=key))
+        return self._enqueuer.access.job(id, self.definition, key)
 
     def __repr__(self) -> str:
         return repr(self.definition)
 
 
-async def _first(inserting: Coroutine[Any, Any, list[Job]]) -> Job:
+async def _first(inserting: Coroutine[Any, Any, list[Job[R]]]) -> Job[R]:
     return (await inserting)[0]
 
 

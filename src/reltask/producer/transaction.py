@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from reltask.errors import UsageError
+from reltask.model.durable import NewSignal
 from reltask.model.job import NewJob
 from reltask.model.lease import Term
 from reltask.stores.store import Transaction
@@ -68,6 +69,7 @@ class TaskTransaction:
         self._home = home
         self.open = True
         self.enqueued = False
+        """Whether it has written something that workers have to look at after the commit."""
         self.result: Any = None
         """Set it to store a result with the completion."""
 
@@ -92,6 +94,11 @@ class TaskTransaction:
         """Insert jobs inside this transaction: used by `task.enqueue` while the block is open."""
         self.enqueued = True
         return await self._inner.enqueue_jobs(jobs)
+
+    async def send_signals(self, signals: Sequence[NewSignal]) -> dict[str, UUID]:
+        """Send signals inside this transaction: used by `job.signal` while the block is open."""
+        self.enqueued = True
+        return await self._inner.send_signals(signals)
 
     async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
         """Which jobs have these (task, key) names: asked for those that could not be enqueued."""

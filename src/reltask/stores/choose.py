@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
+from reltask.config import IN_CODE, Loaded
 from reltask.errors import ConfigurationError, ReltaskError
 from reltask.model.clock import Clock
 from reltask.model.settings import DatabaseSettings
@@ -33,7 +33,7 @@ def make_store(
     credential: Any = None,
 ) -> Store:
     """An unopened store for this URL. `inline`: it may block its caller's thread."""
-    scheme = urlsplit(url).scheme.split("+")[0]
+    scheme = _scheme(url)
     if credential is not None and scheme == "sqlite":
         raise ConfigurationError(
             "App(credential=…) is for mssql:// and postgresql:// URLs; this URL is sqlite://.",
@@ -59,6 +59,32 @@ def make_store(
         f"reltask does not support database URLs that start with {scheme or 'nothing'}://.",
         remedy="Use sqlite:///file.db, postgresql://host/database or mssql://server/database.",
     )
+
+
+def check_token_host(loaded: Loaded, credential: Any) -> None:
+    """Refuse a URL that is not from code, and would send a token to a host that is not Azure's."""
+    url, origin = loaded.settings.database.url or "", loaded.origins["database.url"]
+    scheme = _scheme(url)
+    if origin == IN_CODE or scheme not in ("postgresql", "postgres", "mssql"):
+        return
+    from reltask.stores.entra import check_hosts  # noqa: PLC0415 - one driver per process
+
+    if scheme == "mssql":
+        from reltask.stores.mssql.url import read_url as read_mssql_url  # noqa: PLC0415
+
+        target = read_mssql_url(url)
+        if target.login == "entra":
+            check_hosts(target.hosts, origin)
+    else:
+        from reltask.stores.postgres.url import read_url  # noqa: PLC0415
+
+        place = read_url(url, entra=credential is not None)
+        if place.entra:
+            check_hosts(place.hosts, origin)
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0].partition("+")[0].lower()
 
 
 def _sqlite(

@@ -12,7 +12,9 @@ So if the token endpoint is down, slow or refuses for a while, a process with a 
 connections are not affected: the database checks the token only at the login.
 
 A token gives access to the database. It is in no log line, no error and no repr, and it is sent over encrypted
-connections only: see `stores/mssql/url.py` and `stores/postgres/url.py`.
+connections only: see `stores/mssql/url.py` and `stores/postgres/url.py`. A URL that an environment, a file or a command
+line names could be planted; so with such a URL a token goes to Azure's own host names only. A URL that the app's code
+gives to `App(…)` may name any host.
 """
 
 from __future__ import annotations
@@ -20,18 +22,29 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-from reltask.errors import AccessRefused, MissingExtra, ReltaskError, TransientError, UsageError
+from reltask.errors import AccessRefused, MissingExtra, ReltaskError, SettingsError, TransientError, UsageError
 
 SQL_SCOPE = "https://database.windows.net/.default"
 """Azure SQL. Other clouds have scopes of their own: pass a credential that asks for them."""
 POSTGRES_SCOPE = "https://ossrdbms-aad.database.windows.net/.default"
 """Azure Database for PostgreSQL: the token is the password."""
+
+_AZURE = (
+    ".database.windows.net",  # Azure SQL
+    ".database.fabric.microsoft.com",  # SQL databases of Microsoft Fabric
+    ".postgres.database.azure.com",
+    ".postgres.cosmos.azure.com",
+    ".database.usgovcloudapi.net",  # the government's cloud: both
+    ".database.chinacloudapi.cn",  # the cloud in China: both
+)
+"""Under these domains all hosts are Microsoft's."""
 
 PATIENCE = 10.0
 """Seconds that a connection waits for its token. If packets are dropped, a credential can hang for minutes."""
@@ -176,6 +189,18 @@ class Tokens:
             raise failure from cause
         log.warning("%s Connecting with the last token instead.", failure.message)
         return self._last
+
+
+def check_hosts(hosts: Iterable[str], origin: str) -> None:
+    """Refuse to send a token to a host that is not Azure's; `origin` says where the URL was written."""
+    for host in hosts:
+        name = host.lower().removesuffix(".")
+        if not (name.endswith(_AZURE) and re.fullmatch(r"[a-z0-9.-]+", name)):
+            raise SettingsError(
+                f"a token of Microsoft Entra ID is only sent to Azure's host names, and the database URL ({origin}) "
+                "names another host.",
+                remedy="Use the server's name at Azure. If the host is right, write the URL in code: App(url).",
+            )
 
 
 def postgres_tokens(credential: Credential | None = None) -> Tokens:

@@ -36,7 +36,7 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
 from reltask.stores.durable import DurableStore, DurableTransaction
 
 Wake = Callable[[datetime | None], None]
@@ -379,6 +379,10 @@ class Store(LeaseStore, Maintainable, DurableStore, Protocol):
         """Ledger rows, newest first."""
         ...
 
+    async def read_results(self, job_ids: Sequence[UUID]) -> list[JobEnd]:
+        """How those of these jobs have ended that have: gone, or dead. Also names those that recur."""
+        ...
+
     async def list_workers(self) -> list[WorkerView]:
         """Workers, living ones first."""
         ...
@@ -413,6 +417,21 @@ class Store(LeaseStore, Maintainable, DurableStore, Protocol):
         """Find contradictions between ledger and rows; history younger than `kept_for` must be complete.
 
         Only of the jobs whose ids are greater than `after`, up to and including `upto`.
+        """
+        ...
+
+    async def audit_durable(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        """Find contradictions in steps, signals and children, and suspended jobs that nothing will wake.
+
+        Parameters as of `audit_slots`.
         """
         ...
 

@@ -92,11 +92,13 @@ VERBS: dict[str, Verb] = {
     "read_job": READ,
     "list_jobs": READ,
     "list_runs": READ,
+    "read_results": READ,
     "list_workers": READ,
     # auditing
     "audit_tasks": READ,
     "audit_slice": READ,
     "audit_slots": READ,
+    "audit_durable": READ,
     "audit_waiting": READ,
     "audit_losses": READ,
     "examine": READ,

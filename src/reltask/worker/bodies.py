@@ -9,13 +9,14 @@ process    SIGTERM, raised in it at our request    SIGKILL, to its whole group
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from reltask.errors import DatabaseError, LockLost
 from reltask.model.task import TaskKind
+from reltask.producer.result import in_task
 from reltask.producer.transaction import wait_for
 from reltask.worker.context import Context, ContextServices, SyncContext
 from reltask.worker.process import ProcessBody
@@ -40,8 +41,8 @@ class Bodies:
         given = (make_context(run, self._services),) if task.context else ()
         named = task.arguments.decode(run.claim.args)
         if task.kind is TaskKind.ASYNC:
-            return AsyncBody(asyncio.get_running_loop(), task.function, given, named)
-        return ThreadBody(self._pool, partial(task.function, *given, **named))
+            return AsyncBody(asyncio.get_running_loop(), run, given, named)
+        return ThreadBody(self._pool, run, partial(task.function, *given, **named))
 
     def _save_progress(self, run: Run, loop: asyncio.AbstractEventLoop, text: str) -> None:
         """Called on a child's thread. A child does not fail because its progress could not be written."""
@@ -63,17 +64,17 @@ class AsyncBody:
     It reports its end itself, which saves each job a turn of the loop.
     """
 
-    __slots__ = ("_function", "_given", "_loop", "_named", "_task")
+    __slots__ = ("_given", "_loop", "_named", "_run_of_body", "_task")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        function: Callable[..., Coroutine[Any, Any, Any]],
+        run: Run,
         given: tuple[Any, ...],
         named: dict[str, Any],
     ) -> None:
         self._loop = loop
-        self._function = function
+        self._run_of_body = run
         self._given = given
         self._named = named
         self._task: asyncio.Task[None]
@@ -83,8 +84,9 @@ class AsyncBody:
         return self._task
 
     async def _run(self, ended: Ending) -> None:
+        in_task.set(self._run_of_body)
         try:
-            result = await self._function(*self._given, **self._named)
+            result = await self._run_of_body.task.function(*self._given, **self._named)
         except (SystemExit, KeyboardInterrupt) as error:
             ended(None, BodyExit(error))
         except GeneratorExit as error:
@@ -105,14 +107,16 @@ class AsyncBody:
 class ThreadBody:
     """A plain function in a thread: it can be asked to stop, not forced."""
 
-    def __init__(self, pool: ThreadPool, function: Callable[[], Any]) -> None:
+    def __init__(self, pool: ThreadPool, run: Run, function: Callable[[], Any]) -> None:
         self._pool = pool
+        self._run = run
         self._function = function
 
     def start(self, ended: Ending) -> asyncio.Future[Any]:
         return in_thread(self._pool, self._guarded, ended)
 
     def _guarded(self) -> object:
+        in_task.set(self._run)
         try:
             return self._function()
         except (SystemExit, KeyboardInterrupt, StopIteration) as error:

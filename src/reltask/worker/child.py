@@ -1,4 +1,4 @@
-"""What runs inside the child process of `process.py`: `python -m reltask.worker.child`."""
+"""What runs inside the child process of `process.py`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ class ProcessContext:
         self.worker: str = facts["worker"]
         self.logger = logging.getLogger(f"reltask.task.{self.task}")
         self.cancelled = False
+        self._last_progress: str = facts["last_progress"] or "null"
+
+    @property
+    def last_progress(self) -> Any:
+        """What an earlier run of this slot has published last with `progress`; None if none has."""
+        return msgspec.json.decode(self._last_progress)
 
     def check(self) -> None:
         """Raise `Stopped` if this body has been asked to stop."""
@@ -192,7 +198,3 @@ def _import(order: Order) -> Any:
     sys.modules["__reltask_main__"] = module
     spec.loader.exec_module(module)
     return module
-
-
-if __name__ == "__main__":
-    main()

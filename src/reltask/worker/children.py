@@ -12,7 +12,7 @@ workers there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -29,6 +29,7 @@ from reltask.worker.durable import Durable, fingerprint
 from reltask.worker.journal import LOST, is_final
 from reltask.worker.run import Run, StopReason
 
+R = TypeVar("R")
 _ENDS = msgspec.json.Decoder(list[ChildEnd])
 
 
@@ -40,7 +41,7 @@ class Children:
         self._enqueuer = enqueuer
         self._worker = worker
 
-    async def run_all(self, run: Run, durable: Durable, name: str, calls: Sequence[Call]) -> list[ChildEnd]:
+    async def run_all(self, run: Run, durable: Durable, name: str, calls: Sequence[Call[Any]]) -> list[ChildEnd]:
         """Insert these jobs, wait until all have ended, and return how, in their order."""
         call = durable.enter(name, StepKind.RUN, _fingerprint(calls))
         try:
@@ -56,7 +57,7 @@ class Children:
         finally:
             durable.leave(call)
 
-    async def start(self, run: Run, durable: Durable, name: str, wanted: Call) -> Job:
+    async def start(self, run: Run, durable: Durable, name: str, wanted: Call[R]) -> Job[R]:
         """Insert a job that is not waited for, and return its handle; at a replay, the same job's."""
         enqueuer = self._producer()
         call = durable.enter(name, StepKind.START, _fingerprint([wanted]))
@@ -69,11 +70,11 @@ class Children:
                 await self._insert(run, [job], durable.journal.in_transaction(done), durable)
             else:
                 job_id = msgspec.json.decode(step.value or "null", type=UUID)
-            return Job(enqueuer.client, job_id, wanted.task.name)
+            return enqueuer.access.job(job_id, wanted.task)
         finally:
             durable.leave(call)
 
-    async def _start(self, run: Run, durable: Durable, call: DurableCall, calls: Sequence[Call]) -> None:
+    async def _start(self, run: Run, durable: Durable, call: DurableCall, calls: Sequence[Call[Any]]) -> None:
         claim = run.claim
         jobs = [
             msgspec.structs.replace(
@@ -93,7 +94,7 @@ class Children:
         """Insert jobs and record their step in one transaction, or neither. Waits while the database is away."""
         await durable.patiently(lambda: self._commit(run, jobs, recording))
         durable.journal.written(recording)
-        await self._producer().signal(self._store)
+        await self._producer().access.sender.signal(self._store)
 
     async def _commit(self, run: Run, jobs: list[NewJob], recording: Recording) -> None:
         try:
@@ -124,7 +125,7 @@ async def _insert_all(transaction: Transaction, jobs: list[NewJob]) -> None:
                 )
 
 
-def results_of(calls: Sequence[Call], ends: Sequence[ChildEnd], *, return_exceptions: bool) -> list[Any]:
+def results_of(calls: Sequence[Call[Any]], ends: Sequence[ChildEnd], *, return_exceptions: bool) -> list[Any]:
     """What each child returned; ChildFailed if one did not, or in its place with `return_exceptions`."""
     if len(calls) != len(ends):
         raise UsageError(
@@ -138,7 +139,7 @@ def results_of(calls: Sequence[Call], ends: Sequence[ChildEnd], *, return_except
     return outcomes
 
 
-def _result_of(call: Call, end: ChildEnd) -> Any:
+def _result_of(call: Call[Any], end: ChildEnd) -> Any:
     if end.outcome is Outcome.SUCCEEDED:
         codec = value_of(call.task.function, label=f"The result of {call.task.name}")
         return codec.decode(end.value or "null")
@@ -146,7 +147,7 @@ def _result_of(call: Call, end: ChildEnd) -> Any:
     return ChildFailed(f"{call.task.name} {end.job_id} {end.outcome}: {last}")
 
 
-def _fingerprint(calls: Sequence[Call]) -> str:
+def _fingerprint(calls: Sequence[Call[Any]]) -> str:
     for call in calls:
         if not isinstance(call, Call):
             raise UsageError(

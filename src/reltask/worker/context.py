@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from reltask.errors import LockLost
 from reltask.model.arguments import encode_json
 from reltask.model.clock import Clock
@@ -118,6 +120,12 @@ class BaseContext:
     def replaying(self) -> bool:
         """Whether this run only repeats what an earlier one has recorded."""
         return _is_replaying(self._run)
+
+    @property
+    def last_progress(self) -> Any:
+        """What an earlier run of this slot has published last with `progress`; None if none has."""
+        progress = self._run.claim.progress
+        return None if progress is None else msgspec.json.decode(progress)
 
     @property
     def cancelled(self) -> bool:

@@ -27,9 +27,9 @@ from uuid import UUID
 
 import msgspec
 
-from reltask.errors import AmbiguousError, ReltaskError
+from reltask.errors import AmbiguousError, DeclarationError, ReltaskError
 from reltask.model.job import Declared, NewJob
-from reltask.model.schedule import decode, first_slot, next_after_change
+from reltask.model.schedule import Schedule, decode, first_slot, next_after_change
 from reltask.model.task import Registry
 from reltask.producer.enqueue import insert_surely
 from reltask.service import Service
@@ -195,10 +195,18 @@ def _is_outdated(job: NewJob, row: Declared) -> bool:
 
 def _moved(job: NewJob, row: Declared) -> NewJob:
     """The declaration as it is to be written into this row, which may have a former name of the task."""
-    before = None if row.schedule is None else decode(row.schedule)
+    before = _read_schedule(row)
     after = decode(job.schedule or "")
     moment = next_after_change(before, after, next_run_time=row.next_run_time, now=row.now)
     return msgspec.structs.replace(job, task=row.task, run_at=moment)
+
+
+def _read_schedule(row: Declared) -> Schedule | None:
+    """The schedule of a row; None if it has none that can be read: the declaration replaces it."""
+    try:
+        return None if row.schedule is None else decode(row.schedule)
+    except DeclarationError:
+        return None
 
 
 def is_older(ours: str | None, theirs: str | None) -> bool:

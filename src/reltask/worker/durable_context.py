@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
-
-from msgspec import Struct
 
 from reltask.errors import UsageError
 from reltask.model.arguments import Value
@@ -28,6 +25,7 @@ from reltask.producer.transaction import (
 from reltask.worker.children import results_of
 from reltask.worker.durable import Call as DurableCall
 from reltask.worker.durable import Durable, StepOptions, codec_of, fingerprint, is_failure
+from reltask.worker.step import Step, running_step
 
 if TYPE_CHECKING:
     from reltask.worker.context import ContextServices
@@ -37,26 +35,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 NO_OPTIONS = StepOptions()
-
-
-class Step(Struct, frozen=True):
-    """The step whose function runs."""
-
-    name: str
-    attempt: int
-    idempotency_key: str
-    """The same however often this step's function is called: pass it to systems that can use it."""
-
-
-running_step: ContextVar[Step | None] = ContextVar("reltask_step", default=None)
-
-
-def current_step() -> Step:
-    """The step whose function calls this; UsageError elsewhere."""
-    step = running_step.get()
-    if step is None:
-        raise UsageError("current_step() was called outside of a step.", remedy="Call it in the function of a step.")
-    return step
 
 
 def refuse_inside(call: str) -> None:
@@ -284,11 +262,11 @@ class DurableContext:
         durable = durable_of(self._run, self._services)
         return await durable.wait_for(name or wanted.name, wanted, limit)
 
-    async def run(self, name: str, call: Call) -> Any:
+    async def run(self, name: str, call: Call[R]) -> R:
         """Have a worker run this call as a child job, and return its result; suspended meanwhile."""
         return (await self.run_all(name, [call]))[0]
 
-    async def run_all(self, name: str, calls: Sequence[Call], *, return_exceptions: bool = False) -> list[Any]:
+    async def run_all(self, name: str, calls: Sequence[Call[R]], *, return_exceptions: bool = False) -> list[R]:
         """Have workers run these calls as child jobs, and return their results in order; suspended meanwhile.
 
         ChildFailed if one of them died or was cancelled; with `return_exceptions` it stands in its place.
@@ -298,7 +276,7 @@ class DurableContext:
         ends = await self._services.children.run_all(self._run, durable, name, calls)
         return results_of(calls, ends, return_exceptions=return_exceptions)
 
-    async def start(self, name: str, call: Call) -> Job:
+    async def start(self, name: str, call: Call[R]) -> Job[R]:
         """Enqueue this call once, however often the body starts again, and do not wait for it."""
         refuse_inside("start")
         return await self._services.children.start(self._run, durable_of(self._run, self._services), name, call)

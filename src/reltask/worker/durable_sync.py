@@ -30,10 +30,10 @@ from reltask.worker.durable_context import (
     durable_of,
     length_of,
     refuse_inside,
-    running_step,
     step_of,
     step_options,
 )
+from reltask.worker.step import running_step
 
 if TYPE_CHECKING:
     from reltask.worker.context import ContextServices
@@ -184,18 +184,18 @@ class SyncDurableContext:
         limit = None if timeout is None else length_of("timeout", timeout)
         return self._there.wait(lambda durable: durable.wait_for(name or wanted.name, wanted, limit))
 
-    def run(self, name: str, call: Call) -> Any:
+    def run(self, name: str, call: Call[R]) -> R:
         """Run a child job and return its result: see `Context.run`."""
         return self.run_all(name, [call])[0]
 
-    def run_all(self, name: str, calls: Sequence[Call], *, return_exceptions: bool = False) -> list[Any]:
+    def run_all(self, name: str, calls: Sequence[Call[R]], *, return_exceptions: bool = False) -> list[R]:
         """Run child jobs and return their results: see `Context.run_all`."""
         refuse_inside("run")
         there = self._there
         ends = there.wait(lambda durable: there.services.children.run_all(there.run, durable, name, calls))
         return results_of(calls, ends, return_exceptions=return_exceptions)
 
-    def start(self, name: str, call: Call) -> Job:
+    def start(self, name: str, call: Call[R]) -> Job[R]:
         """Enqueue a child that is not waited for: see `Context.start`."""
         refuse_inside("start")
         there = self._there

@@ -33,6 +33,7 @@ from reltask.model.backoff import one_off
 from reltask.model.clock import Clock
 from reltask.model.job import Claim, Completion, Failure, Outcome, Settled, Settlement, Suspension
 from reltask.model.settings import LimitSettings
+from reltask.producer.transaction import open_transaction
 from reltask.stores.store import Store
 from reltask.worker.beater import Beater
 from reltask.worker.bodies import Bodies
@@ -50,6 +51,7 @@ from reltask.worker.outcome import (
 from reltask.worker.places import Places
 from reltask.worker.run import Run, StopReason
 from reltask.worker.settle import Settler, Waiting, Written
+from reltask.worker.step import running_step
 
 
 class End(Struct, frozen=True, gc=False):
@@ -132,6 +134,12 @@ class Executor:
         """A recorded step was asked for with another function or other arguments."""
         self._report(run, events.StepChanged, step=step)
 
+    def report_enqueue(self, run: Run) -> None:
+        """A durable function enqueues: in a step and in a transaction that is fine, elsewhere it repeats."""
+        if running_step.get() is None and open_transaction() is None:
+            run.on_enqueue = None
+            self._report(run, events.EnqueuedOutsideStep)
+
     def close(self) -> None:
         """Cancel the executor's own tasks that are still running, and let no thread wait for them."""
         for task in self._tasks:
@@ -156,7 +164,7 @@ class Executor:
         if run.stop_reason is not None:
             self._end_unbegun(run, Ended(outcome=Outcome.RELEASED, error=f"not begun: {run.stop_detail}"))
             return
-        fault = fault_of(run.claim)
+        fault = fault_of(run.claim, arguments_limit=self._limits.arguments)
         if fault is not None:
             self._end_unbegun(run, Ended(outcome=Outcome.FAILED, error=fault, delay=timedelta(0), final=True))
             return

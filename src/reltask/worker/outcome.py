@@ -29,6 +29,8 @@ from reltask.worker.parking import Suspended
 from reltask.worker.process import RaisedInChild, Unkept
 from reltask.worker.run import Run, StopReason, not_run
 
+_WIDEST = 4
+"""The most bytes of a character."""
 _ENGINE = str(Path(__file__).parent)
 read_schedule = lru_cache(maxsize=1024)(schedule.decode)
 
@@ -115,8 +117,10 @@ def _why_suspended(run: Run) -> str:
     return f"until {wake_at:%Y-%m-%d %H:%M:%S} UTC at the latest"
 
 
-def fault_of(claim: Claim) -> str | None:
-    """Why no worker can run this row, although no constraint has refused it; None: it can be run."""
+def fault_of(claim: Claim, *, arguments_limit: int) -> str | None:
+    """Why this worker cannot run this row, although no constraint has refused it; None: it can be run."""
+    if len(claim.args) * _WIDEST > arguments_limit and len(claim.args.encode()) > arguments_limit:
+        return f"The job's arguments have more bytes than limits.arguments of this worker: {arguments_limit:,}."
     if claim.lock_timeout > LONGEST:
         return f"The job's lock_timeout_ms is outside 1 to {LONGEST // timedelta(milliseconds=1)}."
     times = (claim.nominal, claim.due_at, claim.slot_started_at)

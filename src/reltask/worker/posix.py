@@ -34,12 +34,12 @@ def install_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], Non
     return put_back
 
 
-def spawn(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def spawn(arguments: list[str]) -> subprocess.Popen[bytes]:
     """A child in a group of its own, so that Ctrl+C in a terminal reaches only the worker, with pipes both ways.
 
     Until it calls `on_stop`, SIGTERM and Ctrl+C are blocked: they would kill the interpreter.
     """
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     if not IS_POSIX:
         pipes["creationflags"] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
         return subprocess.Popen(arguments, **pipes)  # noqa: S603 - our own interpreter and module

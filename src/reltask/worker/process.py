@@ -1,20 +1,21 @@
 """A body in a child process: for code that holds the interpreter's lock or must be killable.
 
-    worker                                          child: python -m reltask.worker.child
+    worker                                          child: main() of worker/child.py
       │  stdin:  one line: function, arguments, facts of the run ──►  imports the module, calls the function
       │  stdout: ◄── one line per progress, one line for the end      (what the task prints goes to stderr)
       │  SIGUSR2: please stop ──►                                     raises SIGTERM in itself, and so `Stopped`
       │
       └─ stdin stays open: when the worker is gone, the child reads the end of the file and ends itself
 
-The worker's registry, never the database, names the module to import. Arguments are JSON.
+The worker's registry, never the database, names the module to import. Arguments are JSON. The child starts with the
+options that limit where the worker's Python imports from, and always with -P: a file in the working directory must not
+replace a module of Python's own. Then it imports by the worker's `sys.path`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import subprocess
 import sys
 import threading
@@ -83,6 +84,7 @@ def order_for(run: Run, worker: str) -> Order:
             "slot_no": claim.slot_no,
             "nominal_time": claim.nominal,
             "attempt": claim.attempt,
+            "last_progress": claim.progress,
             "fence": claim.fence,
             "idempotency_key": claim.idempotency_key,
             "worker": worker,
@@ -97,10 +99,21 @@ def order_for(run: Run, worker: str) -> Order:
     )
 
 
-def _environment() -> dict[str, str]:
-    """The worker's environment, changed so that the child imports the same reltask, installed or not."""
-    home = str(Path(version.__file__).parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
+_START = "import sys; sys.path.insert(0, sys.argv.pop()); from reltask.worker.child import main; main()"
+"""The child imports the worker's own reltask, installed or not: its place is an argument, because with -E and -I Python
+ignores PYTHONPATH."""
+
+
+def child_command() -> list[str]:
+    """How a child is started."""
+    given = {
+        "-I": sys.flags.isolated,
+        "-E": sys.flags.ignore_environment,
+        "-s": sys.flags.no_user_site,
+        "-S": sys.flags.no_site,
+    }
+    options = ["-P", *(option for option, is_given in given.items() if is_given)]
+    return [sys.executable, *options, "-c", _START, str(Path(version.__file__).parents[1])]
 
 
 class ProcessBody:
@@ -132,7 +145,7 @@ class ProcessBody:
         """Start the child, unless the run was stopped first; from here on `stop` reaches it."""
         with self._lock:
             self._run.check()
-            self._child = posix.spawn([sys.executable, "-m", "reltask.worker.child"], _environment())
+            self._child = posix.spawn(child_command())
             return self._child
 
     def _run_child(self) -> object:

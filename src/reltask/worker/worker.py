@@ -31,7 +31,7 @@ from reltask.model.durable import Recording
 from reltask.model.job import Hold, NewJob, Settled, WorkerRecord
 from reltask.model.pace import Pace
 from reltask.model.settings import LimitSettings, MaintenanceSettings, WorkerSettings
-from reltask.model.task import Registry
+from reltask.model.task import Registry, check_text
 from reltask.producer.enqueue import Enqueuer
 from reltask.service import Host, LoopHost, Service, ThreadHost, worker_id
 from reltask.stores.store import Store
@@ -82,6 +82,7 @@ class Worker:
         maintenance: MaintenanceSettings | None = None,
     ) -> None:
         """`maintenance` None: this worker takes no part in it. `enqueuer` starts the children of durable functions."""
+        check_text("worker.name", settings.name, SettingsError)
         self.id = identity or worker_id(settings.name, rng)
         self.store = store
         self.started = False
@@ -163,6 +164,7 @@ class Worker:
             run, self.store, self._record_steps, clock=self._clock, rng=self._rng, value_limit=self._limits.result
         )
         durable.changed = partial(self._executor.report_changed_step, run)
+        run.on_enqueue = partial(self._executor.report_enqueue, run)
         return durable
 
     def _record_steps(self, recording: Recording, answered: Callable[[bool], None]) -> None:

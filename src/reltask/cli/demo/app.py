@@ -23,11 +23,11 @@ SETTINGS = {
 
 def create_app() -> App:
     """The sample task about once a second, with a lock timeout of two seconds."""
-    threading.Thread(target=_exit_with_demo, daemon=True).start()
+    threading.Thread(target=exit_with_demo, daemon=True).start()
     return create_sample(every="1200ms", settings=SETTINGS)
 
 
-def _exit_with_demo() -> None:
+def exit_with_demo() -> None:
     """Standard input is a pipe from the demo's process. It closes when that process ends, even if it is killed."""
     sys.stdin.read()
     end_at_once(1)

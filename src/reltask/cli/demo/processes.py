@@ -13,7 +13,7 @@ from typing import Self
 import reltask
 from reltask.worker.posix import IS_POSIX
 
-NAMES = ("alpha", "bravo", "charlie", "delta", "echo")
+NAMES = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel")
 APP = "reltask.cli.demo.app:create_app()"
 STOP_TIMEOUT = 5.0
 
@@ -48,9 +48,10 @@ class WorkerProcess:
 class WorkerProcesses:
     """All workers of one demo."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, *, app: str = APP) -> None:
         self._folder = folder
         self._url = url
+        self._app = app
         self._names = iter(NAMES)
         self._started: list[WorkerProcess] = []
 
@@ -72,7 +73,7 @@ class WorkerProcesses:
         """Start one more worker."""
         name = next(self._names)
         log = self._folder / f"{name}.log"
-        arguments = [sys.executable, "-m", "reltask.cli", "worker", APP, "--name", name]
+        arguments = [sys.executable, "-m", "reltask.cli", "worker", self._app, "--name", name]
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own command line
                 arguments,

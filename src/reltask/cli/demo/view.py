@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import click
-
 from reltask.cli.demo.ledger import Succession, Summary
 from reltask.cli.demo.processes import WorkerProcess, WorkerProcesses
 from reltask.cli.demo.scenario import Snapshot, View
+from reltask.cli.show import print_line
+from reltask.model.escape import escape
 from reltask.model.job import Outcome
 from reltask.model.views import RunView
 
@@ -45,7 +45,7 @@ class Lines:
 
     def write(self, line: str) -> None:
         """Write a finished line."""
-        click.echo(line, err=True)
+        print_line(line, err=True)
 
 
 class Live(Lines):
@@ -68,7 +68,7 @@ class Live(Lines):
         self._live.update(Group(table, "", *self._lines))
 
     def write(self, line: str) -> None:
-        self._lines.append(line)
+        self._lines.append(escape(line))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from uuid import UUID
 
+from reltask.model.durable import Recording
 from reltask.model.job import Completion, Hold
 from reltask.stores.borrowed.link import Link
 from reltask.stores.borrowed.transaction import BorrowedConnection
@@ -42,6 +43,10 @@ class BorrowedMssql(Verbs, BorrowedConnection):
     async def complete_job(self, worker: str, completion: Completion) -> bool:
         self._refuse_ended()
         return await super().complete_job(worker, completion)
+
+    async def record_steps(self, worker: str, recording: Recording) -> bool:
+        self._refuse_ended()
+        return await super().record_steps(worker, recording)
 
     async def verb(self, name: str, **columns: object) -> list[Row]:
         given = {**columns, "now": None if self._now is None else moment(self._now())}

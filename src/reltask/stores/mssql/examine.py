@@ -32,7 +32,7 @@ async def examine(ask: Ask) -> Facts:
         schema_version=schema.version,
         oldest_version=schema.oldest,
         spoken_version=schema_version("mssql"),
-        may=frozenset(what for what in ("run", "enqueue", "read") if row[f"may_{what}"]),
+        may=frozenset(what for what in ("run", "operate", "enqueue", "read") if row[f"may_{what}"]),
         connections=row["connections"],
         connection_limit=row["connection_limit"],
         oldest_transaction=None if seconds is None else timedelta(seconds=seconds),

@@ -62,7 +62,7 @@ class MaintenanceVerbs(ABC):
     async def prune_runs(self, *, older_than: timedelta, most: int, leader: Term | None, limit: int = BATCH) -> int:
         before = await self._surplus.before(most, lambda: self._read_surplus(most))
         lengths = {"older_than": values.length(older_than), "surplus_before": values.moment(before), "limit": limit}
-        return _number(await self._ask("prune_runs", **values.leader(leader), **lengths))
+        return values.number(await self._ask("prune_runs", **values.leader(leader), **lengths))
 
     async def _read_surplus(self, most: int) -> datetime | None:
         rows = await self._ask("read_surplus", most=most)
@@ -70,10 +70,10 @@ class MaintenanceVerbs(ABC):
 
     async def prune_records(self, *, workers: timedelta, metrics: timedelta, leader: Term | None) -> int:
         lengths = {"workers": values.length(workers), "metrics": values.length(metrics), "limit": BATCH}
-        return _number(await self._ask("prune_records", **values.leader(leader), **lengths))
+        return values.number(await self._ask("prune_records", **values.leader(leader), **lengths))
 
     async def roll_up_runs(self, *, leader: Term | None) -> int:
-        return _number(await self._ask("roll_up_runs", **values.leader(leader)))
+        return values.number(await self._ask("roll_up_runs", **values.leader(leader)))
 
     async def list_metrics(self, *, since: timedelta, task: str | None = None) -> list[MetricView]:
         rows = await self._ask("list_metrics", since=values.length(since), task=task)
@@ -81,9 +81,3 @@ class MaintenanceVerbs(ABC):
 
     def advisory_lock(self, name: str) -> AbstractAsyncContextManager[Callable[[], Awaitable[bool]] | None]:
         return advisory_lock(self._single(), name)
-
-
-def _number(rows: list[Row]) -> int:
-    """The only number of the only row."""
-    ((number,),) = (row.values() for row in rows)
-    return int(number)

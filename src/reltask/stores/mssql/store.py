@@ -38,17 +38,17 @@ from reltask.model.job import (
     Reclaimed,
     Release,
     Settled,
-    Settlement,
     State,
     WorkerRecord,
 )
-from reltask.model.views import JobView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, RunView, StatusView, WorkerView
 from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.entra import Credential, Tokens
 from reltask.stores.mssql import values
 from reltask.stores.mssql.borrowed import BorrowedMssql
 from reltask.stores.mssql.connections import Connections, MssqlOptions, cause, failed, fetch
+from reltask.stores.mssql.durable import DurableVerbs, S
 from reltask.stores.mssql.examine import examine
 from reltask.stores.mssql.maintenance import MaintenanceVerbs
 from reltask.stores.mssql.schema import check
@@ -60,12 +60,11 @@ from reltask.stores.statement import load_batch
 from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
 from reltask.stores.verbs import VERBS
 
-S = TypeVar("S", bound=Settlement)
 T = TypeVar("T")
 
 
-class MssqlStore(MaintenanceVerbs):
-    """Jobs, runs, workers, leases and metrics in the schema `reltask` of one SQL Server database."""
+class MssqlStore(MaintenanceVerbs, DurableVerbs):
+    """Jobs, runs, steps, signals, workers, leases and metrics in the schema `reltask` of one SQL Server database."""
 
     bulk = BATCH
 
@@ -257,6 +256,10 @@ class MssqlStore(MaintenanceVerbs):
         rows = await self._ask("list_runs", job_id=wanted, task=task, limit=limit)
         return [values.run_view(row) for row in rows]
 
+    async def read_results(self, job_ids: Sequence[UUID]) -> list[JobEnd]:
+        ids = values.batch({"id": str(job_id)} for job_id in job_ids)
+        return [values.job_end(row) for row in await self._ask("read_results", ids=ids)]
+
     async def list_workers(self) -> list[WorkerView]:
         return [values.worker_view(row) for row in await self._ask("list_workers")]
 
@@ -280,6 +283,19 @@ class MssqlStore(MaintenanceVerbs):
     ) -> list[Break]:
         bounds = {"after": str(after), "upto": str(upto), "limit": limit}
         rows = await self._ask("audit_slots", task=task, kept_for=values.length(kept_for), **bounds)
+        return [values.found_break(row) for row in rows]
+
+    async def audit_durable(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        bounds = {"after": str(after), "upto": str(upto), "limit": limit}
+        rows = await self._ask("audit_durable", task=task, kept_for=values.length(kept_for), **bounds)
         return [values.found_break(row) for row in rows]
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:

@@ -25,9 +25,10 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from reltask.errors import ReltaskError, TransientError
+from reltask.model.durable import NewSignal, Recording
 from reltask.model.job import Completion, Hold, NewJob
 from reltask.model.lease import Term
-from reltask.stores.mssql import values
+from reltask.stores.mssql import durable_values, values
 from reltask.stores.mssql.connections import (
     LOCK_SHARE,
     OVERTIME,
@@ -73,13 +74,21 @@ class Verbs(ABC):
         return bool(await self.verb("guard_job", worker=worker, **values.hold(hold)))
 
     async def complete_job(self, worker: str, completion: Completion) -> bool:
-        columns = values.completions([completion])
-        if await self.verb("complete_jobs", worker=worker, **columns):
+        return await self._settle("complete_jobs", worker, completion.hold, values.completions([completion]))
+
+    async def record_steps(self, worker: str, recording: Recording) -> bool:
+        return await self._settle("record_steps", worker, recording.hold, durable_values.recordings([recording]))
+
+    async def _settle(self, verb: str, worker: str, hold: Hold, columns: values.Columns) -> bool:
+        if await self.verb(verb, worker=worker, **columns):
             return True
         # lost, or locked by another session: wait for the row, and look again
-        if not await self.guard_job(worker, completion.hold):
+        if not await self.guard_job(worker, hold):
             return False
-        return bool(await self.verb("complete_jobs", worker=worker, **columns))
+        return bool(await self.verb(verb, worker=worker, **columns))
+
+    async def send_signals(self, signals: Sequence[NewSignal]) -> dict[str, UUID]:
+        return durable_values.sent(await self.verb("send_signals", **durable_values.signals(signals)))
 
     async def guard_lease(self, term: Term) -> bool:
         return bool(await self.verb("guard_lease", **values.leader(term)))
@@ -131,6 +140,10 @@ class MssqlTransaction(Verbs):
     async def complete_job(self, worker: str, completion: Completion) -> bool:
         await self._refuse_ended_inside()
         return await super().complete_job(worker, completion)
+
+    async def record_steps(self, worker: str, recording: Recording) -> bool:
+        await self._refuse_ended_inside()
+        return await super().record_steps(worker, recording)
 
     async def _refuse_ended_inside(self) -> None:
         """Complete nothing after a COMMIT or ROLLBACK of the user's: the completion would be committed alone."""

@@ -13,6 +13,7 @@ SQL login does not verify them. The driver must not reconnect by itself: that wo
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from difflib import get_close_matches
 from ipaddress import ip_address
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from msgspec import Struct
 
 from reltask.errors import SettingsError
-from reltask.model.connection_url import fold
+from reltask.model.connection_url import check_text, fold
 from reltask.stores.entra import Tokens
 from reltask.stores.mssql.driver import mssql_python
 from reltask.stores.mssql.errors import connection_failed, quotable
@@ -50,6 +51,8 @@ _WITHOUT_EFFECT = frozenset(
 )
 """ADO.NET options that Azure's portal writes into its connection strings, and that have no effect here."""
 
+_LONGEST = 86_400.0
+"""Seconds that a connect timeout may have."""
 _YES = frozenset({"true", "yes", "1", "on", "mandatory", "sspi"})
 _NO = frozenset({"false", "no", "0", "off", "optional"})
 _ENTRA = frozenset({"activedirectorydefault", "activedirectoryworkloadidentity"})
@@ -65,6 +68,8 @@ class Target(Struct, frozen=True, kw_only=True):
     client_id: str | None = None
     """Of a user-assigned managed identity, if the URL names one."""
     connect_timeout: float | None = None
+    hosts: tuple[str, ...] = ()
+    """The server's name, and the name that its certificate must have, if the URL names one."""
 
     def __repr__(self) -> str:
         return f"Target(login={self.login!r})"
@@ -73,6 +78,7 @@ class Target(Struct, frozen=True, kw_only=True):
 def read_url(url: str) -> Target:
     """Read a `mssql://` URL, or say what is wrong with it without quoting it."""
     try:
+        check_text(url)
         parts = urlsplit(url)
         place = _server(parts, options := _options(parts))
     except ValueError:
@@ -83,12 +89,12 @@ def read_url(url: str) -> Target:
     login, client_id, keywords = _login(parts, options)
     encryption = _encryption(options, login=login, local=_is_local(parts.hostname or ""))
     passed_on = {_PASSED_ON[name]: value for name, value in options.items() if name in _PASSED_ON}
-    timeout = options.get("connecttimeout")
     return Target(
         connection_string=_join(place | encryption | keywords | passed_on | {"ConnectRetryCount": "0"}),
         login=login,
         client_id=client_id,
-        connect_timeout=float(timeout) if timeout else None,
+        connect_timeout=_seconds(options.get("connecttimeout")),
+        hosts=tuple(filter(None, [parts.hostname, options.get("hostnameincertificate")])),
     )
 
 
@@ -184,6 +190,17 @@ def _encryption(options: dict[str, str], *, login: Login, local: bool) -> dict[s
         )
     encrypt = "strict" if asked == "strict" else "yes" if asked in _YES else "no"
     return {"Encrypt": encrypt, "TrustServerCertificate": "yes" if trusted else "no"}
+
+
+def _seconds(written: str | None) -> float | None:
+    if not written:
+        return None
+    with suppress(ValueError):
+        if 0 < (seconds := float(written)) <= _LONGEST:
+            return seconds
+    raise SettingsError(
+        "connect_timeout in the database URL is not a number of seconds.", remedy="Write connect_timeout=15."
+    )
 
 
 def _is_on(options: dict[str, str], name: str, *, unless: bool = False) -> bool:

@@ -43,6 +43,7 @@ import msgspec
 
 from reltask.errors import ArgumentsError, UsageError
 from reltask.model.audit import Break, BreakKind, LossCount, TaskCount, Wait
+from reltask.model.durable import Recording
 from reltask.model.job import (
     BeatAnswer,
     Claim,
@@ -62,7 +63,16 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import (
+    JobEnd,
+    JobView,
+    LeaseView,
+    MetricView,
+    RunView,
+    StatusView,
+    WorkerView,
+    read_names,
+)
 
 Row = dict[str, Any]
 Columns = dict[str, object]
@@ -160,7 +170,18 @@ def _refuse_long_names(job: NewJob) -> None:
 
 def new_jobs(given: Sequence[NewJob]) -> str:
     """A batch of jobs, numbered: of two that cannot both be inserted, the first is."""
-    return batch({**new_job(job), "run_at": written(job.run_at), "nth": nth} for nth, job in enumerate(given))
+    return batch(
+        {**new_job(job), **_parent(job), "run_at": written(job.run_at), "nth": nth} for nth, job in enumerate(given)
+    )
+
+
+def _parent(job: NewJob) -> Columns:
+    """The step that waits for a child's end."""
+    if job.parent is None:
+        return {}
+    parent = job.parent
+    step = {"parent_slot": parent.slot_no, "parent_step": parent.step, "parent_nth": parent.nth}
+    return {"parent_id": str(parent.job_id), **step}
 
 
 def request(asked: ClaimRequest) -> Columns:
@@ -199,6 +220,7 @@ def _completion(given: Completion) -> Columns:
         "result": given.result,
         "error": text(given.error),
         "next_run_time": written(given.next_run_time),
+        "args": given.args,
         "skipped": [written(nominal) for nominal in given.skipped],
         "skipped_count": len(given.skipped),
     }
@@ -265,6 +287,7 @@ def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
         now=first["now"],
         next_due=first["next_due"],
         next_expiry=first["next_expiry"],
+        marked=first["marked"],
     )
 
 
@@ -292,9 +315,15 @@ def held(row: Row) -> Hold:
     return Hold(row["id"], row["fence"])
 
 
-def settled(_given: Sequence[Settlement], rows: Sequence[Row]) -> list[Settled]:
+def settled(_given: Sequence[Settlement | Recording], rows: Sequence[Row]) -> list[Settled]:
     """What was accepted."""
     return [Settled(held(row), dead=row["dead"]) for row in rows]
+
+
+def number(rows: Sequence[Row]) -> int:
+    """The only number of the only row."""
+    ((only,),) = (row.values() for row in rows)
+    return int(only)
 
 
 def reclaimed(row: Row) -> Reclaimed:
@@ -334,9 +363,14 @@ def run_view(row: Row) -> RunView:
     return RunView(**{**row, "outcome": Outcome(row["outcome"])})
 
 
+def job_end(row: Row) -> JobEnd:
+    """How a job has ended."""
+    return JobEnd(**{**row, "outcome": row["outcome"] and Outcome(row["outcome"])})
+
+
 def worker_view(row: Row) -> WorkerView:
     """A worker's view."""
-    names = {name: msgspec.json.decode(row[name], type=list[str]) for name in ("queues", "tasks")}
+    names = {name: read_names(row[name]) for name in ("queues", "tasks")}
     return WorkerView(**{**row, **names})
 
 

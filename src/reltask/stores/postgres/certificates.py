@@ -81,6 +81,11 @@ def can_look_into_home() -> bool:
     return True
 
 
+def has_usual_authorities() -> bool:
+    """Whether the driver would find CA certificates in ~/.postgresql."""
+    return can_look_into_home() and bool(_usual_file("sslrootcert"))
+
+
 def unusable_file(name: str, path: str, error: OSError) -> SettingsError:
     """The error for a file that an option names and that cannot be used."""
     reason = (

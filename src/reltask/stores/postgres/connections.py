@@ -23,8 +23,11 @@ Session settings are sent when connecting. Plans must not depend on the current 
 generic plans are used, and sequential scans only as a last resort. A statement that has waited for
 a row must see the row's new version, so the isolation level is READ COMMITTED, whatever the
 server's default. Timeouts on the server are shorter than those of the client, so that after a
-timeout the statement has ended. PgBouncer in transaction mode supports none of this:
-`?pgbouncer=true` in the URL omits it, and also prepared statements and LISTEN.
+timeout the statement has ended. The search path is `pg_catalog` alone: no other user's function or
+operator can take the place of one of the server's. The connections of tasks keep the user's path,
+where the statements' exact types protect them (SQL.md: exact types). PgBouncer in transaction mode
+supports none of this: `?pgbouncer=true` in the URL omits it, and also prepared statements and
+LISTEN.
 
 Times are decoded here, because a time that Python cannot represent must not make an answer
 unreadable: the driver would raise after the claim was committed, and reads `infinity` as a time
@@ -47,7 +50,7 @@ from msgspec import Struct
 from reltask.errors import SettingsError, TransientError
 from reltask.model.job import LATEST, UNREADABLE
 from reltask.stores.entra import Tokens, postgres_tokens
-from reltask.stores.postgres.driver import asyncpg
+from reltask.stores.postgres.driver import asyncpg, know_arrays
 from reltask.stores.postgres.errors import connection_failed
 from reltask.stores.postgres.listening import Listener, Listening, watch_socket
 from reltask.stores.postgres.url import read_url
@@ -84,6 +87,7 @@ def _session(options: PostgresOptions) -> dict[str, str]:
     patience = str(max(1, int(options.command_timeout * SERVER_SHARE * 1000)))
     return {
         "application_name": options.application_name,
+        "search_path": "pg_catalog",
         "statement_timeout": patience,
         "idle_in_transaction_session_timeout": patience,
         "default_transaction_isolation": "read committed",
@@ -136,6 +140,7 @@ async def connect(
         await connection.set_type_codec(
             "timestamptz", schema="pg_catalog", encoder=_to_wire, decoder=_from_wire, format="tuple"
         )
+    know_arrays(connection)
     return connection
 
 

@@ -80,6 +80,10 @@ class RowLocked(TransientError):
     """Another session has locked a row, and did not let go within the statement's lock_timeout."""
 
 
+class EndedBefore(ConflictError):
+    """The ledger knows the id of a new job."""
+
+
 def missing_schema() -> SchemaError:
     """The tables are missing, or too old for the statement."""
     return SchemaError("the database has no reltask tables, or older ones than this version needs.", remedy=MIGRATE)
@@ -114,7 +118,7 @@ def _without_tls(*, token: bool) -> AccessRefused:
 
 def _unverified(error: ssl.SSLCertVerificationError, *, token: bool) -> AccessRefused:
     if error.verify_code not in _OTHER_NAME:
-        remedy = "Install its CA certificate here, or name a file that contains it: sslrootcert=…"
+        remedy = "Install its CA certificate here, or name a file that contains it: sslrootcert=FILE in the URL."
     elif token:
         remedy = "Use a host name in the URL that the certificate contains."
     else:
@@ -161,6 +165,8 @@ def _answered(error: asyncpg.PostgresError, *, writes: bool, remedies: Mapping[s
     if state.startswith("22"):
         return PermanentError(f"PostgreSQL refused a value ({type(error).__name__}, {state}).")
     text = f"PostgreSQL says: {error.args[0] if error.args else type(error).__name__} ({state})."
+    if error.constraint_name == "jobs_id_is_new":
+        return EndedBefore(text)
     if isinstance(error, asyncpg.InvalidCachedStatementError):
         return TransientError(text)  # outdated by a migration: it is prepared again on the next connection
     return _kind(state, writes=writes)(text, remedy=remedies.get(state, ""))

@@ -9,6 +9,7 @@ from reltask.errors import PermanentError, SchemaError
 from reltask.model.doctor import Facts
 from reltask.stores.migration import NO_TABLES, Schema, schema_version
 
+SETTINGS = ("fsync", "synchronous_commit", "transaction_isolation", "search_path", "open_schemas")
 Ask = Callable[[str], Awaitable[list[Any]]]
 
 
@@ -26,12 +27,12 @@ async def examine(ask: Ask) -> Facts:
         schema_version=schema.version,
         oldest_version=schema.oldest,
         spoken_version=schema_version("postgres"),
-        may=frozenset(what for what in ("run", "enqueue", "read") if row[f"may_{what}"]),
+        may=frozenset(what for what in ("run", "operate", "enqueue", "read") if row[f"may_{what}"]),
         connections=row["connections"],
         connection_limit=row["connection_limit"],
         oldest_transaction=row["oldest_transaction"],
         oldest_owner=row["oldest_owner"],
-        settings={name: row[name] for name in ("fsync", "synchronous_commit", "transaction_isolation")},
+        settings={name: row[name] for name in SETTINGS},
     )
 
 

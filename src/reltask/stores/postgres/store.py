@@ -33,17 +33,17 @@ from reltask.model.job import (
     Reclaimed,
     Release,
     Settled,
-    Settlement,
     State,
     WorkerRecord,
 )
-from reltask.model.views import JobView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, RunView, StatusView, WorkerView
 from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
 from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions, Signals
-from reltask.stores.postgres.errors import RowLocked, quotable, statement_failed
+from reltask.stores.postgres.durable import DurableVerbs, Held
+from reltask.stores.postgres.errors import EndedBefore, RowLocked, quotable, statement_failed
 from reltask.stores.postgres.examine import examine
 from reltask.stores.postgres.listening import to_payload
 from reltask.stores.postgres.maintenance import MaintenanceVerbs
@@ -54,7 +54,7 @@ from reltask.stores.statement import load
 from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
 from reltask.stores.verbs import VERBS
 
-S = TypeVar("S", bound=Settlement)
+S = TypeVar("S", bound=Held)
 T = TypeVar("T")
 Rows = list[Any]
 PATIENCE = "100ms"
@@ -63,8 +63,8 @@ SKIP_FOR = 5.0
 """Seconds in which one-offs skip locked rows at once, after that wait was in vain."""
 
 
-class PostgresStore(MaintenanceVerbs):
-    """Jobs, runs, workers, leases and metrics in the schema `reltask` of one PostgreSQL database."""
+class PostgresStore(MaintenanceVerbs, DurableVerbs):
+    """Jobs, runs, steps, signals, workers, leases and metrics in the schema `reltask` of one PostgreSQL database."""
 
     bulk = 2_500
 
@@ -142,13 +142,15 @@ class PostgresStore(MaintenanceVerbs):
 
         Jobs of an earlier attempt may appear meanwhile, or end.
         """
+        verb = "enqueue_jobs" if all(values.is_plain(job) for job in jobs) else "schedule_jobs"
         columns = values.new_jobs(jobs)
-        async with self.transaction(timeout=self._longest) as resent:
-            inserted = dict(await resent.verb("enqueue_jobs", **columns))
-            if len(inserted) < len(jobs):  # neither inserted nor known: its key is taken, or it waited for a commit
-                inserted = dict(await resent.verb("enqueue_jobs", **columns)) | inserted
-            if await resent.verb("read_ended", ids=[job_id for job_id, is_new in inserted.items() if is_new]):
-                raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.")
+        try:
+            async with self.transaction(timeout=self._longest) as resent:
+                inserted = dict(await resent.verb(verb, **columns))
+                if len(inserted) < len(jobs):  # neither inserted nor known: its key is taken, or it waited for a commit
+                    inserted = dict(await resent.verb(verb, **columns)) | inserted
+        except EndedBefore as error:
+            raise TransientError("enqueue_jobs: a job of the first sending has just ended; rolled back.") from error
         return list(inserted.items())
 
     async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
@@ -193,7 +195,7 @@ class PostgresStore(MaintenanceVerbs):
     async def complete_jobs(
         self, worker: str, completions: Sequence[Completion], *, wait: bool = False
     ) -> list[Settled]:
-        if wait or any(completion.next_run_time is not None for completion in completions):
+        if wait or any(c.has_parent or c.next_run_time is not None for c in completions):
             return await self._settle("complete_jobs", worker, completions, values.completions, wait=wait)
         return await row_by_row(completions, lambda some: self._complete_one_offs(worker, some))
 
@@ -212,7 +214,7 @@ class PostgresStore(MaintenanceVerbs):
                     return values.settled_one_offs(completions, rows)
                 except RowLocked:
                     self._skip_until = loop.time() + SKIP_FOR
-            return values.settled(completions, await self._send("complete_jobs", columns, writes=True))
+            return values.settled(await self._send("complete_jobs", columns, writes=True))
 
         return await self._call("complete_one_offs", send)
 
@@ -304,6 +306,9 @@ class PostgresStore(MaintenanceVerbs):
         rows = await self._ask("list_runs", job_id=job_id, task=task, limit=limit)
         return [values.run_view(row) for row in rows]
 
+    async def read_results(self, job_ids: Sequence[UUID]) -> list[JobEnd]:
+        return [values.job_end(row) for row in await self._ask("read_results", ids=list(job_ids))]
+
     async def list_workers(self) -> list[WorkerView]:
         return [values.worker_view(row) for row in await self._ask("list_workers")]
 
@@ -327,6 +332,19 @@ class PostgresStore(MaintenanceVerbs):
     ) -> list[Break]:
         bounds = {"after": after, "upto": upto, "limit": limit}
         rows = await self._ask("audit_slots", task=task, kept_for=kept_for, **bounds)
+        return [values.found_break(row) for row in rows]
+
+    async def audit_durable(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        bounds = {"after": after, "upto": upto, "limit": limit}
+        rows = await self._ask("audit_durable", task=task, kept_for=kept_for, **bounds)
         return [values.found_break(row) for row in rows]
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
@@ -364,7 +382,7 @@ class PostgresStore(MaintenanceVerbs):
                 rows = await self._call(verb, lambda: self._wait_and_settle(verb, worker, some, given))
             else:
                 rows = await self._ask(verb, worker=worker, **given)
-            return values.settled(some, rows)
+            return values.settled(rows)
 
         return await row_by_row(batch, send)
 

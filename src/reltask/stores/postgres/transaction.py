@@ -21,12 +21,13 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
-from reltask.errors import ConflictError
+from reltask.model.durable import NewSignal, Recording
 from reltask.model.job import Completion, Hold, NewJob
 from reltask.model.lease import Term
 from reltask.stores.postgres import values
 from reltask.stores.postgres.connections import Connections
 from reltask.stores.postgres.driver import asyncpg
+from reltask.stores.postgres.durable import receivers, recorded, sent
 from reltask.stores.postgres.errors import quotable, statement_failed
 from reltask.stores.statement import compile_statement, load
 from reltask.stores.store import ended_inside
@@ -74,14 +75,22 @@ class Verbs(ABC):
         return bool(await self.verb("guard_job", worker=worker, id=hold.job_id, fence=hold.fence))
 
     async def complete_job(self, worker: str, completion: Completion) -> bool:
+        return await self._end("complete_jobs", worker, completion.hold, values.completions([completion]))
+
+    async def record_steps(self, worker: str, recording: Recording) -> bool:
+        return await self._end("record_steps", worker, recording.hold, recorded([recording]))
+
+    async def _end(self, verb: str, worker: str, hold: Hold, columns: values.Columns) -> bool:
         await self.refuse_ended()
-        columns = values.completions([completion])
-        if await self.verb("complete_jobs", worker=worker, **columns):
+        if await self.verb(verb, worker=worker, **columns):
             return True
         # lost, or locked by another session: wait for the row, and look again
-        if not await self.guard_job(worker, completion.hold):
+        if not await self.guard_job(worker, hold):
             return False
-        return bool(await self.verb("complete_jobs", worker=worker, **columns))
+        return bool(await self.verb(verb, worker=worker, **columns))
+
+    async def send_signals(self, signals: Sequence[NewSignal]) -> dict[str, UUID]:
+        return receivers(await self.verb("send_signals", **sent(signals))) if signals else {}
 
     async def guard_lease(self, term: Term) -> bool:
         return bool(await self.verb("guard_lease", **values.leader(term)))
@@ -141,7 +150,7 @@ class PostgresTransaction(Verbs):
     async def copy_jobs(self, jobs: Sequence[NewJob]) -> None:
         """Insert these jobs by COPY, whose SQL the driver writes.
 
-        ConflictError if a job is known already.
+        ConflictError if a job is known already, to the table or to the ledger.
         """
         slices = values.records(jobs, await self.read_now())
         try:
@@ -151,8 +160,6 @@ class PostgresTransaction(Verbs):
                 )
         except Exception as error:  # noqa: BLE001 - as above
             raise statement_failed(error, verb="copy_jobs", writes=False) from quotable(error)
-        if await self.verb("read_ended", ids=[job.id for job in jobs]):
-            raise ConflictError("copy_jobs: the ledger knows some of these jobs.")
 
 
 @asynccontextmanager

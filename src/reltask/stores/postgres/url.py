@@ -3,15 +3,15 @@
     postgresql://user@host:5432/database?sslmode=verify-full&pgbouncer=true&auth=entra
                                          └ the driver's      └ reltask's own
 
-                    a password                     a token: auth=entra, or App(url, credential=…)
-    this machine    as the URL says                TLS, certificate and name checked; sslmode=require takes any
-    elsewhere       TLS, unless the URL chooses;   TLS, certificate and name checked
-                    checked if a CA is named
+                    a password                             a token: auth=entra, or App(url, credential=…)
+    this machine    as the URL says                        TLS, certificate and name checked; sslmode=require takes any
+    elsewhere       TLS, certificate and name checked,     TLS, certificate and name checked
+                    unless the URL or PGSSLMODE chooses
 
 For a password the driver sets up TLS from PostgreSQL's own options, variables and files, as psql does. Where reltask
-demands more, it adds it to the URL: sslmode=require, which never falls back to clear text, or verify-full. In two cases
-reltask sets up TLS itself: for the system's CA certificates (sslrootcert=system), which the driver does not support;
-and for TLS that only reltask demands, if the driver would fail on a home directory that it may not read.
+demands more, it adds sslmode=verify-full to the URL. Then the CA certificates are those that an option, a variable or
+~/.postgresql names, or else the system's (sslrootcert=system): for these reltask sets up TLS itself, because the driver
+does not support them. A weaker mode has to be chosen, and is warned of once.
 
 If the URL names no host, the driver takes one from the environment or a service file, which can name any machine.
 
@@ -22,22 +22,27 @@ that `sslrootcert` names.
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
+from functools import cache
 from ipaddress import ip_address
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 
 from reltask.errors import SettingsError
-from reltask.model.connection_url import YES
+from reltask.model.connection_url import YES, check_text
 from reltask.stores.postgres.certificates import (
-    can_look_into_home,
+    MODES,
+    has_usual_authorities,
     limit_versions,
     load_files,
     tls_mistake,
     unusable_file,
 )
+
+_log = logging.getLogger("reltask.database")
 
 _ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})
 """The values of `sslmode` allowed for a token."""
@@ -60,6 +65,8 @@ class Target(Struct, frozen=True):
     """A file with the CA certificates for that; None: the system's own."""
     query: dict[str, str] = {}
     """The driver's own options."""
+    hosts: tuple[str, ...] = ()
+    """The names of the servers."""
 
     def mistake(self, error: BaseException) -> SettingsError | None:
         """The TLS option that caused this error of the driver; None if none did or reltask set up TLS."""
@@ -88,6 +95,7 @@ class Target(Struct, frozen=True):
 def read_url(url: str, *, entra: bool = False) -> Target:
     """Read a `postgresql://` URL, or say what is wrong with it without quoting it. `entra`: log in with tokens."""
     try:
+        check_text(url)
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         hosts = _hosts(parts, query)
@@ -107,8 +115,13 @@ def _for_password(parts: SplitResult, query: dict[str, str], hosts: list[str], *
     if demanded:
         query["sslmode"] = demanded
     by_system = _is_by_system(hosts, query)
-    own = by_system or (demanded == "require" and not can_look_into_home())
-    return Target(_dsn(parts, query), pgbouncer, makes_tls=own, verified=by_system, query=query)
+    if not _are_local(hosts) and not demanded and not by_system:
+        mode = query.get("sslmode") or os.environ.get("PGSSLMODE", "")
+        if mode in MODES and not mode.startswith("verify") and not _knows_authorities(mode, query):
+            warn_unverified(mode)
+    return Target(
+        _dsn(parts, query), pgbouncer, makes_tls=by_system, verified=by_system, query=query, hosts=tuple(hosts)
+    )
 
 
 def _for_token(parts: SplitResult, query: dict[str, str], hosts: list[str], *, pgbouncer: bool) -> Target:
@@ -118,7 +131,14 @@ def _for_token(parts: SplitResult, query: dict[str, str], hosts: list[str], *, p
     named = None if authorities == "system" else authorities
     verified = not (_are_local(hosts) and query.get("sslmode") == "require")
     return Target(
-        _dsn(parts, query), pgbouncer, entra=True, makes_tls=True, verified=verified, authorities=named, query=query
+        _dsn(parts, query),
+        pgbouncer,
+        entra=True,
+        makes_tls=True,
+        verified=verified,
+        authorities=named,
+        query=query,
+        hosts=tuple(hosts),
     )
 
 
@@ -164,12 +184,33 @@ def _authorities(query: dict[str, str]) -> str:
     return query.get("sslrootcert") or os.environ.get("PGSSLROOTCERT", "")
 
 
+def _knows_authorities(mode: str, query: dict[str, str]) -> bool:
+    """Whether the driver verifies the certificate although the mode does not demand it, as psql does."""
+    return mode == "require" and (bool(_authorities(query)) or has_usual_authorities())
+
+
+@cache
+def warn_unverified(mode: str) -> None:
+    """Say once per process and mode that the server is not verified."""
+    _log.warning(
+        "sslmode=%s does not verify the PostgreSQL server: another machine in its place would receive the password. "
+        "Write sslmode=verify-full in the URL, and sslrootcert=… if this system does not know the server's CA.",
+        mode,
+    )
+
+
 def _is_by_system(hosts: list[str], query: dict[str, str]) -> bool:
     """Whether the server's certificate must be verified by the system's CA certificates; never on a socket.
 
-    PGSSLROOTCERT=system does not turn on TLS where the URL disables it, or on this machine unless TLS is demanded.
+    So it is elsewhere, for verify-full, if nothing names other ones; a service file may. PGSSLROOTCERT=system does not
+    turn on TLS where the URL disables it, or on this machine unless TLS is demanded.
     """
-    if _are_sockets(hosts) or _authorities(query) != "system":
+    if _are_sockets(hosts):
+        return False
+    if not _authorities(query):
+        elsewhere = not _are_local(hosts) and _ANYWHERE not in hosts
+        return elsewhere and query.get("sslmode") == "verify-full" and not has_usual_authorities()
+    if _authorities(query) != "system":
         return False
     if query.get("sslrootcert"):
         return True
@@ -187,7 +228,7 @@ def _demanded_mode(hosts: list[str], query: dict[str, str]) -> str:
         return "verify-full"
     if _are_local(hosts) or os.environ.get("PGSSLMODE") in _ENCRYPTED:
         return ""
-    return "verify-full" if _authorities(query) else "require"
+    return "verify-full"
 
 
 def _check_service(query: dict[str, str]) -> None:

@@ -26,6 +26,7 @@ from reltask.model.job import (
     Hold,
     NewJob,
     Outcome,
+    Parent,
     Reclaimed,
     Release,
     Settled,
@@ -34,7 +35,16 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import (
+    JobEnd,
+    JobView,
+    LeaseView,
+    MetricView,
+    RunView,
+    StatusView,
+    WorkerView,
+    read_names,
+)
 
 Row = Sequence[Any]
 Columns = dict[str, object]
@@ -99,6 +109,7 @@ def completions(given: Sequence[Completion]) -> Columns:
         "results": optional([completion.result for completion in given]),
         "errors": [storable(error) for error in optional([completion.error for completion in given])],
         "next_times": optional([completion.next_run_time for completion in given]),
+        "args": optional([completion.args for completion in given]),
         "skipped_counts": optional([len(completion.skipped) or None for completion in given]),
         "skipped_ids": [job_id for job_id, _, _ in passed],
         "skipped_nths": [nth for _, nth, _ in passed],
@@ -143,11 +154,28 @@ def new_jobs(given: Sequence[NewJob]) -> Columns:
         "lock_timeouts_ms": optional([milliseconds(job.lock_timeout) for job in given]),
         "run_ats": optional([job.run_at for job in given]),
         "delays": optional([job.delay for job in given]),
+        **_parents([job.parent for job in given]),
+    }
+
+
+def _parents(given: Sequence[Parent | None]) -> Columns:
+    """The steps that wait for jobs."""
+    return {
+        "parent_ids": optional([None if parent is None else parent.job_id for parent in given]),
+        "parent_slots": optional([None if parent is None else parent.slot_no for parent in given]),
+        "parent_steps": optional([None if parent is None else parent.step for parent in given]),
+        "parent_nths": optional([None if parent is None else parent.nth for parent in given]),
     }
 
 
 def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
-    """The verb and its columns: a single job, the usual case, needs no arrays."""
+    """The statement and its columns: a single one-off, the usual case, needs no arrays.
+
+    One-offs have statements of their own, because the role for producers may write neither a
+    schedule nor a parent.
+    """
+    if not all(is_plain(job) for job in jobs):
+        return "schedule_jobs", new_jobs(jobs)
     if len(jobs) == 1:
         return "enqueue_job", new_job(jobs[0])
     return "enqueue_jobs", new_jobs(jobs)
@@ -155,9 +183,12 @@ def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
 
 def can_be_copied(jobs: Sequence[NewJob]) -> bool:
     """Whether COPY can insert them: it cannot leave out a job whose name is taken."""
-    return all(
-        job.key is None and job.schedule is None and job.declaration is None and job.app_version is None for job in jobs
-    )
+    return all(job.key is None and is_plain(job) for job in jobs)
+
+
+def is_plain(job: NewJob) -> bool:
+    """Whether a job has neither a parent nor any of the columns of a schedule."""
+    return job.schedule is None and job.declaration is None and job.app_version is None and job.parent is None
 
 
 def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
@@ -222,16 +253,20 @@ def lease_request(asked: LeaseRequest) -> Columns:
 
 def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
     """The first row has the times of the whole claim; each further row is a claimed slot."""
-    now, next_due, next_expiry, *_ = rows[0]
+    now, next_due, next_expiry, marked, *_ = rows[0]
     return ClaimAnswer(
-        claims=[claim(row, now) for row in rows[1:]], now=now, next_due=next_due, next_expiry=next_expiry
+        claims=[claim(row, now) for row in rows[1:]],
+        now=now,
+        next_due=next_due,
+        next_expiry=next_expiry,
+        marked=marked,
     )
 
 
 def claim(row: Row, now: datetime) -> Claim:
-    """One claimed slot, after the three columns of the first row."""
-    (_, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, started, *rest) = row
-    attempt, max_attempts, timeout_ms, isolated = rest
+    """One claimed slot, after the four columns of the first row."""
+    (_, _, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest) = row
+    started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent, progress = rest
     return Claim(  # by position: keyword arguments would cost more than everything else here
         job_id,
         fence,
@@ -250,6 +285,9 @@ def claim(row: Row, now: datetime) -> Claim:
         max_attempts,
         _length(timeout_ms),
         isolated,
+        steps or 0,
+        has_parent,
+        progress,
     )
 
 
@@ -258,7 +296,7 @@ def _length(milliseconds: int) -> timedelta:
     return timedelta(milliseconds=milliseconds)
 
 
-def settled(_given: Sequence[Settlement], rows: Sequence[Row]) -> list[Settled]:
+def settled(rows: Sequence[Row]) -> list[Settled]:
     """What was accepted."""
     return [Settled(Hold(job_id, fence), dead) for job_id, fence, dead in rows]
 
@@ -309,10 +347,16 @@ def run_view(row: Row) -> RunView:
     return RunView(**{**fields, "outcome": Outcome(fields["outcome"])})
 
 
+def job_end(row: Row) -> JobEnd:
+    """How a job has ended."""
+    fields = dict(zip(JobEnd.__struct_fields__, row, strict=True))
+    return JobEnd(**{**fields, "outcome": fields["outcome"] and Outcome(fields["outcome"])})
+
+
 def worker_view(row: Row) -> WorkerView:
     """A worker's view."""
     fields = dict(zip(WorkerView.__struct_fields__, row, strict=True))
-    names = {name: msgspec.json.decode(fields[name], type=list[str]) for name in ("queues", "tasks")}
+    names = {name: read_names(fields[name]) for name in ("queues", "tasks")}
     return WorkerView(**{**fields, **names})
 
 
@@ -329,7 +373,7 @@ def task_count(row: Row) -> TaskCount:
 
 def found_break(row: Row) -> Break:
     """A break in a job's history."""
-    fields = dict(zip(Break.__struct_fields__, row, strict=True))
+    fields = dict(zip(Break.__struct_fields__, row, strict=False))  # audit_slots.sql names no step
     return Break(**{**fields, "kind": BreakKind(fields["kind"])})
 
 

@@ -13,12 +13,15 @@ that neither a killed process nor a power failure can undo a completion that was
 is faster and also survives a killed process, but a power failure may undo the last commits: their
 slots would run again, although their effects elsewhere have happened.
 
+A file that does not exist is created for its owner alone: it holds arguments and results.
+
 A connection belongs to the thread and the process that opened it. It is opened at the first use.
 After a fork the child opens its own, and does not touch the parent's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -174,6 +177,7 @@ def _patiently(work: Callable[[], T], patience: timedelta) -> T:
 
 def connect(path: str, options: SqliteOptions) -> sqlite3.Connection:
     """A new connection in WAL mode."""
+    _create_private(path)
     patience = min(options.command_timeout.total_seconds(), _TURN)
     try:
         connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
@@ -190,6 +194,16 @@ def connect(path: str, options: SqliteOptions) -> sqlite3.Connection:
     return connection
 
 
+def _create_private(path: str) -> None:
+    """Create a missing file for its owner alone; SQLite gives the files beside it the same mode.
+
+    Only a new file is ever opened here: closing an existing one would release this process's locks on it.
+    """
+    if path != MEMORY:
+        with contextlib.suppress(OSError, ValueError):  # it exists, or SQLite will say why it cannot
+            os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+
 def database_path(url: str) -> str:
     """The file that a URL or a plain path names."""
     if not url.startswith("sqlite:"):
@@ -203,6 +217,11 @@ def database_path(url: str) -> str:
         raise SettingsError(
             f"{url!r} has options after '?'.", remedy="Pass them as settings; the URL only names the file."
         )
+    try:
+        if b"\0" in os.fsencode(unquote(path)):
+            raise ValueError  # noqa: TRY301 - as for a name that cannot be encoded
+    except ValueError:
+        raise SettingsError(f"{url!r} names no file: no name has such characters.", remedy="Correct the URL.") from None
     return _absolute(unquote(path))
 
 

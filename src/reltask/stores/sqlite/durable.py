@@ -84,7 +84,7 @@ class DurableVerbs(ABC):
     # Operators
 
     async def forget_steps(self, job_id: UUID, name: str, *, and_after: bool = False) -> int:
-        removed = await self._write("forget_steps", job_id=str(job_id), name=name, and_after=int(and_after))
+        removed = await self._write("forget_steps", job_id=str(job_id), step=name, and_after=int(and_after))
         return len(removed[-1])
 
     async def list_signals(self, job_id: UUID) -> list[SignalView]:

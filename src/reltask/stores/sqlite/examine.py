@@ -32,7 +32,7 @@ def examine(session: Session) -> Facts:
         schema_version=schema.version,
         oldest_version=schema.oldest,
         spoken_version=schema_version("sqlite"),
-        may=frozenset({"run", "enqueue", "read"} if writable else {"read"}),
+        may=frozenset({"run", "operate", "enqueue", "read"} if writable else {"read"}),
         settings={"journal_mode": journal, "filesystem": _filesystem(place)},
     )
 

@@ -43,7 +43,7 @@ from reltask.model.job import (
     State,
     WorkerRecord,
 )
-from reltask.model.views import JobView, RunView, StatusView, WorkerView
+from reltask.model.views import JobEnd, JobView, RunView, StatusView, WorkerView
 from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.prune_cutoff import PruneCutoff
@@ -305,6 +305,10 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
 
         return [values.run_view(row) for row in await self._call("list_runs", lambda: self._session.read(work))]
 
+    async def read_results(self, job_ids: Sequence[UUID]) -> list[JobEnd]:
+        (rows,) = await self._read("read_results", ids=values.batch(map(str, job_ids)))
+        return [values.job_end(row) for row in rows]
+
     async def list_workers(self) -> list[WorkerView]:
         (rows,) = await self._read("list_workers")
         return [values.worker_view(row) for row in rows]
@@ -330,6 +334,19 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
     ) -> list[Break]:
         bounds = {"after": str(after), "upto": str(upto), "limit": limit}
         (rows,) = await self._read("audit_slots", task=task, kept_for=values.length(kept_for), **bounds)
+        return [values.found_break(row) for row in rows]
+
+    async def audit_durable(
+        self,
+        *,
+        task: str | None = None,
+        kept_for: timedelta,
+        after: UUID = BEFORE_ALL,
+        upto: UUID = LAST_OF_ALL,
+        limit: int = BATCH,
+    ) -> list[Break]:
+        bounds = {"after": str(after), "upto": str(upto), "limit": limit}
+        (rows,) = await self._read("audit_durable", task=task, kept_for=values.length(kept_for), **bounds)
         return [values.found_break(row) for row in rows]
 
     async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:

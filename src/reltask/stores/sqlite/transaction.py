@@ -107,11 +107,6 @@ class Opened:
         self.refuse_ended()
         self._run("commit")
 
-    def roll_back(self) -> None:
-        """Roll back, unless an error has done so already."""
-        if self.connection.in_transaction:
-            self._run("rollback")
-
     def _run(self, statement: str) -> None:
         try:
             self._session.patiently(lambda: self.connection.execute(statement))
@@ -151,7 +146,11 @@ class SqliteTransaction(Verbs):
 
 @asynccontextmanager
 async def transaction(session: Session, *, inline: bool) -> AsyncIterator[SqliteTransaction]:
-    """A transaction that is committed when the block ends, and rolled back when it raises."""
+    """A transaction that is committed when the block ends, and rolled back when it raises.
+
+    A cancellation may come at any await, more than once. The connection is closed all the same: it
+    would keep the file locked for every other writer.
+    """
     pool = None if inline else ThreadPoolExecutor(max_workers=1, thread_name_prefix="reltask-transaction")
 
     async def hop(work: Callable[[], T]) -> T:
@@ -159,13 +158,12 @@ async def transaction(session: Session, *, inline: bool) -> AsyncIterator[Sqlite
 
     try:
         opened = await hop(lambda: Opened(session))
-        try:
-            yield SqliteTransaction(opened, hop)
-        except BaseException:
-            await hop(opened.roll_back)
-            raise
+        yield SqliteTransaction(opened, hop)
         await hop(opened.commit)
     finally:
-        await hop(session.close)
-        if pool is not None:
+        if pool is None:
+            session.close()
+        else:
+            closing = pool.submit(session.close)  # not by `hop`: a cancelled one would never run; it also rolls back
             pool.shutdown(wait=False)
+            await asyncio.shield(asyncio.wrap_future(closing))

@@ -32,7 +32,16 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseRequest, Term
-from reltask.model.views import JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.model.views import (
+    JobEnd,
+    JobView,
+    LeaseView,
+    MetricView,
+    RunView,
+    StatusView,
+    WorkerView,
+    read_names,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -112,10 +121,7 @@ def job_row(job: NewJob) -> dict[str, object]:
         "lock_timeout_ms": timeout_ms(job.lock_timeout),
         "run_at": optional_micros(job.run_at),
         "delay": length(job.delay),
-        "parent_id": None if job.parent is None else str(job.parent.job_id),
-        "parent_slot": None if job.parent is None else job.parent.slot_no,
-        "parent_step": None if job.parent is None else job.parent.step,
-        "parent_nth": None if job.parent is None else job.parent.nth,
+        "parent": job.parent,
     }
 
 
@@ -130,6 +136,7 @@ def completion_row(completion: Completion) -> dict[str, object]:
         "next_run_time": optional_micros(completion.next_run_time),
         "skipped": [micros(nominal) for nominal in completion.skipped],
         "args": completion.args,
+        "has_parent": completion.has_parent,
     }
 
 
@@ -227,6 +234,7 @@ def claim(row: sqlite3.Row) -> Claim:
         isolated=bool(row["isolated"]),
         steps=row["steps"],
         has_parent=bool(row["has_parent"]),
+        progress=row["progress"],
     )
 
 
@@ -300,6 +308,18 @@ def run_view(row: sqlite3.Row) -> RunView:
     )
 
 
+def job_end(row: sqlite3.Row) -> JobEnd:
+    """A row of read_results.sql."""
+    return JobEnd(
+        job_id=UUID(row["job_id"]),
+        recurring=bool(row["recurring"]),
+        dead=bool(row["dead"]),
+        outcome=None if row["outcome"] is None else Outcome(row["outcome"]),
+        result=row["result"],
+        error=row["error"],
+    )
+
+
 def worker_view(row: sqlite3.Row) -> WorkerView:
     """A row of list_workers.sql."""
     return WorkerView(
@@ -308,8 +328,8 @@ def worker_view(row: sqlite3.Row) -> WorkerView:
         pid=row["pid"],
         version=row["version"],
         app_version=row["app_version"],
-        queues=msgspec.json.decode(row["queues"], type=list[str]),
-        tasks=msgspec.json.decode(row["tasks"], type=list[str]),
+        queues=read_names(row["queues"]),
+        tasks=read_names(row["tasks"]),
         concurrency=row["concurrency"],
         running=row["running"],
         started_at=moment(row["started_at"]),

@@ -11,7 +11,7 @@
 -- Ordered by fence, each ledger row of a job follows from the one before: its fence is one higher,
 -- and its slot is the same if the earlier run left it open, or the next one if the earlier run
 -- ended it. The same holds between the newest ledger row and the job's row. A job without a row has
--- ended: its only slot is done, or it was discarded.
+-- ended: its newest ledger row says so.
 --
 --     ledger    fence 1  slot 1  failed
 --               fence 2  slot 1  succeeded     ends slot 1
@@ -36,7 +36,7 @@ DECLARE @kept_since datetime2(6) =
 BEGIN TRY
     WITH
     run AS (
-        SELECT JobId, JobName, JobKey, Fence, SlotNo, Outcome,
+        SELECT JobId, JobName, JobKey, Fence, SlotNo, EndsJob,
                CASE WHEN Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')
                     THEN SlotNo + 1 ELSE SlotNo END AS SlotAfter
         FROM reltask.Runs
@@ -45,7 +45,7 @@ BEGIN TRY
 
     -- Consecutive ledger rows of a job, numbered from both ends.
     steps AS (
-        SELECT JobId, JobName, JobKey, Fence, SlotNo, Outcome, SlotAfter,
+        SELECT JobId, JobName, JobKey, Fence, SlotNo, EndsJob, SlotAfter,
                LAG(Fence) OVER (PARTITION BY JobId ORDER BY Fence) + 1 AS FenceDue,
                LAG(SlotAfter) OVER (PARTITION BY JobId ORDER BY Fence) AS SlotDue,
                ROW_NUMBER() OVER (PARTITION BY JobId ORDER BY Fence) AS Nth,
@@ -70,9 +70,7 @@ BEGIN TRY
         SELECT newest.JobId, newest.JobName, newest.JobKey, newest.Fence + 1, newest.SlotAfter,
                job.Fence,
                CASE WHEN job.Id IS NOT NULL THEN job.SlotNo
-                    WHEN newest.SlotAfter = newest.SlotNo THEN newest.SlotAfter + 1
-                    WHEN newest.SlotNo > 1 AND newest.Outcome <> N'discarded'
-                    THEN newest.SlotAfter + 1 END
+                    WHEN newest.EndsJob = 0 THEN newest.SlotAfter + 1 END
         FROM steps AS newest
         LEFT JOIN job ON job.Id = newest.JobId
         WHERE newest.NthFromLast = 1

@@ -34,8 +34,10 @@ BEGIN TRY
                COUNT(CASE WHEN Outcome = N'discarded' THEN 1 END) AS Discarded,
                COUNT(CASE WHEN Outcome = N'failed' THEN 1 END) AS Failed,
                COUNT(CASE WHEN Outcome = N'lost' THEN 1 END) AS Lost,
-               COUNT(CASE WHEN Outcome IN (N'snoozed', N'released', N'abandoned') THEN 1 END)
-                   AS GivenBack
+               COUNT(
+                   CASE WHEN Outcome IN (N'snoozed', N'suspended', N'released', N'abandoned')
+                        THEN 1 END
+               ) AS GivenBack
         FROM reltask.Runs
         WHERE @task IS NULL OR JobName = @task
         GROUP BY JobId

@@ -4,9 +4,9 @@
 -- Lock order    Rows by priority and due time; locked rows are skipped. Each UPDATE repeats the
 --               condition of its SELECT, so that correctness does not depend on the hints.
 -- Returns       One row per claim, or one row with a null id. Each begins with the database's time,
---               the next due time and the next lock expiry.
+--               the next due time, the next lock expiry, and whether there are marks to fold.
 -- See           SQL.md: nullable now, skip locked, filtered index, T-SQL batch, duration in
---               minutes, JSON batch.
+--               minutes, JSON batch, mark.
 --
 -- A lane is one (Isolated, queue, task, priority); IX_Jobs_Polling keeps each lane in order of due
 -- time. One seek shows whether a task has any jobs, one more finds the head of each of its lanes,
@@ -15,6 +15,8 @@
 --
 -- A job whose last two runs were lost is isolated. With :isolated = 1 at most one of them is
 -- claimed, in its order of priority and due time among the others; with 0, none.
+--
+-- Progress stays until the slot ends: it is answered to the slot's next run.
 --
 -- A lock timeout that no constraint has refused must not make the batch fail. Outside of 1 ms to
 -- 100 years it is claimed with the worker's own, and is answered as 1 ms more than 100 years: the
@@ -35,6 +37,7 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
 DECLARE @longest_ms bigint = 3155760000000,
         @next_due datetime2(6),
         @next_expiry datetime2(6),
+        @marked bit = 0,
         @room int = @limit,
         @nth int = 0,
         @tries int = 0,
@@ -71,7 +74,10 @@ DECLARE @claimed TABLE (
     Attempt        int              NOT NULL,
     MaxAttempts    int              NULL,
     ClaimTimeoutMs bigint           NOT NULL,
-    Isolated       bit              NOT NULL
+    Isolated       bit              NOT NULL,
+    Steps          int              NOT NULL,
+    HasParent      bit              NOT NULL,
+    Progress       nvarchar(max)    NULL
 );
 
 BEGIN TRY
@@ -178,7 +184,7 @@ BEGIN TRY
                 Fence = Fence + 1,
                 Attempt = Attempt + 1,
                 SlotStartedAt = COALESCE(SlotStartedAt, @now),
-                Progress = NULL
+                Suspended = 0
             OUTPUT inserted.Id INTO @taken (Id)
             WHERE Id IN (
                 SELECT TOP (CASE WHEN @lane_isolated = 1 THEN 1 ELSE @room END) job.Id
@@ -219,7 +225,8 @@ BEGIN TRY
                     ELSE N'{"every":"' + CAST(job.IntervalMinutes AS nvarchar(20)) + N'm"}'
                END,
                job.SlotNo, job.NextRunTime, job.DueAt, job.SlotStartedAt, job.LockedAt,
-               job.Attempt, job.MaxAttempts, job.ClaimTimeoutMs, job.Isolated
+               job.Attempt, job.MaxAttempts, job.ClaimTimeoutMs, job.Isolated, job.Steps,
+               CASE WHEN job.ParentId IS NULL THEN 0 ELSE 1 END, job.Progress
         FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE job.Id IN (SELECT Id FROM @taken) AND job.LockedBy = @worker;
 
@@ -260,15 +267,26 @@ BEGIN TRY
     FROM reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     WHERE LockedBy IS NOT NULL;
 
-    SELECT header.now, header.next_due, header.next_expiry, claimed.Id AS id,
+    IF EXISTS (
+        SELECT 1
+        FROM reltask.Marks WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        WHERE At <= @now
+    )
+        SET @marked = 1;
+
+    SELECT header.now, header.next_due, header.next_expiry, header.marked, claimed.Id AS id,
            claimed.Fence AS fence, claimed.JobName AS task, claimed.JobKey AS [key],
            claimed.Args AS args, claimed.Queue AS queue, claimed.Priority AS priority,
            claimed.Schedule AS schedule, claimed.SlotNo AS slot_no,
            claimed.NextRunTime AS next_run_time, claimed.DueAt AS due_at,
            claimed.SlotStartedAt AS slot_started_at, claimed.LockedAt AS locked_at,
            claimed.Attempt AS attempt, claimed.MaxAttempts AS max_attempts,
-           claimed.ClaimTimeoutMs AS claim_timeout_ms, claimed.Isolated AS isolated
-    FROM (SELECT @now AS now, @next_due AS next_due, @next_expiry AS next_expiry) AS header
+           claimed.ClaimTimeoutMs AS claim_timeout_ms, claimed.Isolated AS isolated,
+           claimed.Steps AS steps, claimed.HasParent AS has_parent,
+           claimed.Progress AS progress
+    FROM (
+        SELECT @now AS now, @next_due AS next_due, @next_expiry AS next_expiry, @marked AS marked
+    ) AS header
     LEFT JOIN @claimed AS claimed ON 1 = 1
     ORDER BY claimed.Priority, claimed.DueAt, claimed.Id;
 END TRY

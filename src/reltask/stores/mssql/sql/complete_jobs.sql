@@ -1,17 +1,20 @@
--- Purpose       End slots: write the ledger, remove one-offs, move recurring jobs to their next
---               slot.
+-- Purpose       End slots: write the ledger, tell the steps that wait for a child, remove one-offs,
+--               move recurring jobs to their next slot.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
--- Lock order    Rows by id. The first UPDATE skips locked rows, so a settlement does not wait for
---               them. A row missing from the result is therefore suspect, not lost; read_holds.sql
---               decides.
+-- Lock order    Rows by id; then ends of children, then marks, which are only inserted. The first
+--               UPDATE skips locked rows, so a settlement does not wait for them. A row missing
+--               from the result is therefore suspect, not lost; read_holds.sql decides.
 -- Returns       One row per accepted completion: id, fence, and dead, which is always false.
 -- See           SQL.md: nullable now, fence, lock order by id, skip locked, lock first, T-SQL
---               batch, JSON batch.
+--               batch, JSON batch, mark.
 --
 -- A skipped slot also gets a ledger row, with the next slot number and the next fence; the job's
 -- row advances by the same number. The unique index UX_Runs_SlotEndsOnce refuses a second end of
 -- any slot.
+--
+-- A child that ends leaves its end, and a mark, for the step that waits for it. Its parent's row is
+-- not touched.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -28,16 +31,31 @@ DECLARE @given TABLE (
     Result       nvarchar(max)    NULL,
     Error        nvarchar(max)    NULL,
     NextRunTime  datetime2(6)     NULL,
+    Args         nvarchar(max)    NULL,
     Skipped      nvarchar(max)    NULL,
     SkippedCount int              NOT NULL,
     PRIMARY KEY (Id, Fence)
 );
-DECLARE @held TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY, Fence bigint NOT NULL);
+DECLARE @held TABLE (
+    Id         uniqueidentifier NOT NULL PRIMARY KEY,
+    Fence      bigint           NOT NULL,
+    ParentId   uniqueidentifier NULL,
+    ParentSlot bigint           NULL,
+    ParentStep nvarchar(420) COLLATE Latin1_General_100_BIN2 NULL,
+    ParentNth  int              NULL
+);
+DECLARE @ended TABLE (
+    JobId  uniqueidentifier NOT NULL,
+    SlotNo bigint           NOT NULL,
+    Name   nvarchar(420)    NOT NULL
+);
 
 BEGIN TRY
-    INSERT INTO @given (Id, Fence, Outcome, Result, Error, NextRunTime, Skipped, SkippedCount)
-    SELECT one.id, one.fence, one.outcome, one.result, one.error, one.next_run_time, one.skipped,
-           one.skipped_count
+    INSERT INTO @given (
+        Id, Fence, Outcome, Result, Error, NextRunTime, Args, Skipped, SkippedCount
+    )
+    SELECT one.id, one.fence, one.outcome, one.result, one.error, one.next_run_time, one.args,
+           one.skipped, one.skipped_count
     FROM OPENJSON(@completions) WITH (
         id            uniqueidentifier '$.id',
         fence         bigint           '$.fence',
@@ -45,6 +63,7 @@ BEGIN TRY
         result        nvarchar(max)    '$.result',
         error         nvarchar(max)    '$.error',
         next_run_time datetime2(6)     '$.next_run_time',
+        args          nvarchar(max)    '$.args',
         skipped       nvarchar(max)    '$.skipped' AS JSON,
         skipped_count int              '$.skipped_count'
     ) AS one;
@@ -58,6 +77,10 @@ BEGIN TRY
                 N'\t', NCHAR(9)), NCHAR(57344), N'\'),
             Error =
                 REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Args =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Args, N'\\', NCHAR(57344)),
                 N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
                 N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
@@ -73,8 +96,8 @@ BEGIN TRY
     OPTION (LOOP JOIN, FORCE ORDER);
     SET @locked = @@ROWCOUNT;
 
-    INSERT INTO @held (Id, Fence)
-    SELECT job.Id, job.Fence
+    INSERT INTO @held (Id, Fence, ParentId, ParentSlot, ParentStep, ParentNth)
+    SELECT job.Id, job.Fence, job.ParentId, job.ParentSlot, job.ParentStep, job.ParentNth
     FROM @given AS given
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
@@ -86,10 +109,12 @@ BEGIN TRY
 
     INSERT INTO reltask.Runs (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
-        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error, Result
+        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error, Result, Steps, EndsJob
     )
     SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, @worker, job.Attempt,
-           job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error, given.Result
+           job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error, given.Result,
+           NULLIF(job.Steps, 0),
+           CASE WHEN given.NextRunTime IS NULL THEN 1 ELSE 0 END
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;
@@ -109,6 +134,31 @@ BEGIN TRY
                CAST(value AS datetime2(6)) AS NominalTime FROM OPENJSON(given.Skipped)
     ) AS passed;
 
+    IF EXISTS (SELECT 1 FROM @held WHERE ParentId IS NOT NULL)
+    BEGIN
+        INSERT INTO reltask.ChildEnds WITH (ROWLOCK) (
+            ParentId, SlotNo, Step, Nth, JobId, Outcome, Value, Error, EndedAt
+        )
+        OUTPUT inserted.ParentId, inserted.SlotNo, inserted.Step INTO @ended (JobId, SlotNo, Name)
+        SELECT held.ParentId, held.ParentSlot, held.ParentStep, held.ParentNth, held.Id,
+               CASE WHEN given.Outcome = N'skipped' THEN N'cancelled' ELSE given.Outcome END,
+               given.Result, given.Error, @now
+        FROM @held AS held
+        JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
+        WHERE given.NextRunTime IS NULL AND held.ParentId IS NOT NULL
+          AND NOT EXISTS (
+              SELECT 1
+              FROM reltask.ChildEnds AS known WITH (INDEX (PK_ChildEnds))
+              WHERE known.ParentId = held.ParentId AND known.SlotNo = held.ParentSlot
+                AND known.Step = held.ParentStep AND known.Nth = held.ParentNth
+          )
+        OPTION (LOOP JOIN, FORCE ORDER);
+
+        INSERT INTO reltask.Marks WITH (ROWLOCK) (At, Kind, JobId, SlotNo, Name)
+        SELECT @now, N'child', JobId, SlotNo, Name
+        FROM @ended;
+    END;
+
     DELETE job
     FROM @held AS held
     JOIN @given AS given
@@ -126,6 +176,9 @@ BEGIN TRY
         NextRunTime = CASE WHEN given.NextRunTime > job.NextRunTime THEN given.NextRunTime
                            ELSE DATEADD(MICROSECOND, 1, job.NextRunTime) END,
         NotBefore = NULL,
+        Args = COALESCE(given.Args, job.Args),
+        Steps = 0,
+        Suspended = 0,
         Attempt = 0,
         SlotStartedAt = NULL,
         LastRunTime = @now,

@@ -6,10 +6,10 @@
 -- Returns       One row with the id, if the job was updated.
 -- See           SQL.md: nullable now, T-SQL batch, duration in minutes, primary-key lookup.
 --
--- A running slot is never moved: its worker computes the next time from the schedule that it
--- claimed, and other workers declare again when the slot has ended. The holder need not wait,
--- because it computes the next time from the new schedule. A slot whose time does not change keeps
--- its NotBefore, which a backoff, a snooze or an operator's run-now has set.
+-- A running slot is never moved, nor is a suspended one: its worker computes the next time from the
+-- schedule that it claimed, and other workers declare again when the slot has ended. The holder
+-- need not wait, because it computes the next time from the new schedule. A slot whose time does
+-- not change keeps its NotBefore, which a backoff, a snooze or an operator's run-now has set.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -63,8 +63,10 @@ BEGIN TRY
         MaxAttempts = @max_attempts,
         LockTimeoutMs = @lock_timeout_ms,
         LockTimeoutMinutes = 0,
-        NextRunTime = CASE WHEN job.LockedBy IS NULL THEN @next ELSE job.NextRunTime END,
-        NotBefore = CASE WHEN job.LockedBy IS NULL AND job.NextRunTime <> @next
+        NextRunTime = CASE WHEN job.LockedBy IS NULL AND job.Suspended = 0
+                           THEN @next ELSE job.NextRunTime END,
+        NotBefore = CASE WHEN job.LockedBy IS NULL AND job.Suspended = 0
+                           AND job.NextRunTime <> @next
                          THEN NULL ELSE job.NotBefore END
     OUTPUT inserted.Id AS id
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)

@@ -30,6 +30,10 @@ DECLARE @given TABLE (
     AppVersion    nvarchar(128) NULL,
     MaxAttempts   int           NULL,
     LockTimeoutMs bigint        NULL,
+    ParentId      uniqueidentifier NULL,
+    ParentSlot    bigint        NULL,
+    ParentStep    nvarchar(420) NULL,
+    ParentNth     int           NULL,
     NextRunTime   datetime2(6)  NOT NULL,
     Nth           int           NOT NULL
 );
@@ -40,6 +44,7 @@ BEGIN TRY
     INSERT INTO @given
     SELECT job.id, job.task, job.[key], job.queue, job.priority, job.args, job.schedule,
            job.declaration, job.app_version, job.max_attempts, job.lock_timeout_ms,
+           job.parent_id, job.parent_slot, job.parent_step, job.parent_nth,
            COALESCE(
                job.run_at,
                DATEADD(
@@ -67,6 +72,10 @@ BEGIN TRY
         app_version     nvarchar(128)    '$.app_version',
         max_attempts    int              '$.max_attempts',
         lock_timeout_ms bigint           '$.lock_timeout_ms',
+        parent_id       uniqueidentifier '$.parent_id',
+        parent_slot     bigint           '$.parent_slot',
+        parent_step     nvarchar(420)    '$.parent_step',
+        parent_nth      int              '$.parent_nth',
         run_at          datetime2(6)     '$.run_at',
         delay           bigint           '$.delay'
     ) AS job;
@@ -101,6 +110,10 @@ BEGIN TRY
             AppVersion =
                 REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(AppVersion, N'\\', NCHAR(57344)),
                 N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            ParentStep =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(ParentStep, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
                 N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
     SET XACT_ABORT OFF;
@@ -110,13 +123,14 @@ BEGIN TRY
             INSERT INTO reltask.Jobs (
                 Id, JobName, JobKey, Queue, Priority, Args, Recurring, Schedule, IntervalMinutes,
                 Declaration, AppVersion, MaxAttempts, LockTimeoutMs, LockTimeoutMinutes, CreatedAt,
-                NextRunTime
+                NextRunTime, ParentId, ParentSlot, ParentStep, ParentNth
             )
             OUTPUT inserted.Id INTO @inserted (Id)
             SELECT given.Id, given.JobName, given.JobKey, given.Queue, given.Priority, given.Args,
                    CASE WHEN given.Schedule IS NULL THEN 0 ELSE 1 END, given.Schedule, 0,
                    given.Declaration, given.AppVersion, given.MaxAttempts, given.LockTimeoutMs, 0,
-                   @now, given.NextRunTime
+                   @now, given.NextRunTime, given.ParentId, given.ParentSlot, given.ParentStep,
+                   given.ParentNth
             FROM @given AS given
             WHERE given.Nth = 1
               AND NOT EXISTS (SELECT 1 FROM reltask.Jobs AS job WHERE job.Id = given.Id)

@@ -100,6 +100,7 @@ BEGIN TRY
                & HAS_PERMS_BY_NAME(N'reltask.Runs', N'OBJECT', N'INSERT')
                & HAS_PERMS_BY_NAME(N'reltask.Workers', N'OBJECT', N'UPDATE')
                & HAS_PERMS_BY_NAME(N'reltask.Leases', N'OBJECT', N'UPDATE') AS may_run,
+           HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'UPDATE') AS may_operate,
            HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'INSERT') AS may_enqueue,
            HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'SELECT')
                & HAS_PERMS_BY_NAME(N'reltask.Runs', N'OBJECT', N'SELECT') AS may_read,

@@ -1,12 +1,12 @@
 -- Purpose       Record failed runs: the slot is retried after its delay, or the job is dead.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
--- Lock order    Rows by id. The first UPDATE skips locked rows, so a settlement does not wait for
---               them. A row missing from the result is therefore suspect, not lost; read_holds.sql
---               decides.
+-- Lock order    Rows by id; then ends of children, then marks, which are only inserted. The first
+--               UPDATE skips locked rows, so a settlement does not wait for them. A row missing
+--               from the result is therefore suspect, not lost; read_holds.sql decides.
 -- Returns       One row per accepted failure: id, fence, and whether the job is now dead.
 -- See           SQL.md: nullable now, fence, lock order by id, skip locked, lock first, T-SQL
---               batch, duration in minutes, JSON batch.
+--               batch, duration in minutes, JSON batch, mark.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -24,9 +24,18 @@ DECLARE @given TABLE (
     PRIMARY KEY (Id, Fence)
 );
 DECLARE @held TABLE (
-    Id    uniqueidentifier NOT NULL PRIMARY KEY,
-    Fence bigint           NOT NULL,
-    Dead  bit              NOT NULL
+    Id         uniqueidentifier NOT NULL PRIMARY KEY,
+    Fence      bigint           NOT NULL,
+    Dead       bit              NOT NULL,
+    ParentId   uniqueidentifier NULL,
+    ParentSlot bigint           NULL,
+    ParentStep nvarchar(420) COLLATE Latin1_General_100_BIN2 NULL,
+    ParentNth  int              NULL
+);
+DECLARE @ended TABLE (
+    JobId  uniqueidentifier NOT NULL,
+    SlotNo bigint           NOT NULL,
+    Name   nvarchar(420)    NOT NULL
 );
 
 BEGIN TRY
@@ -62,9 +71,10 @@ BEGIN TRY
     OPTION (LOOP JOIN, FORCE ORDER);
     SET @locked = @@ROWCOUNT;
 
-    INSERT INTO @held (Id, Fence, Dead)
+    INSERT INTO @held (Id, Fence, Dead, ParentId, ParentSlot, ParentStep, ParentNth)
     SELECT job.Id, job.Fence,
-           CASE WHEN given.Final = 1 OR job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END
+           CASE WHEN given.Final = 1 OR job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END,
+           job.ParentId, job.ParentSlot, job.ParentStep, job.ParentNth
     FROM @given AS given
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
@@ -84,9 +94,38 @@ BEGIN TRY
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;
 
+    -- A dead child has ended for the step that waits for it; a later retry tells nobody.
+    IF EXISTS (SELECT 1 FROM @held WHERE Dead = 1 AND ParentId IS NOT NULL)
+    BEGIN
+        INSERT INTO reltask.ChildEnds WITH (ROWLOCK) (
+            ParentId, SlotNo, Step, Nth, JobId, Outcome, Error, EndedAt
+        )
+        OUTPUT inserted.ParentId, inserted.SlotNo, inserted.Step INTO @ended (JobId, SlotNo, Name)
+        SELECT held.ParentId, held.ParentSlot, held.ParentStep, held.ParentNth, held.Id,
+               N'failed', given.Error, @now
+        FROM @held AS held
+        JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
+        WHERE held.Dead = 1 AND held.ParentId IS NOT NULL
+          AND NOT EXISTS (
+              SELECT 1
+              FROM reltask.ChildEnds AS known WITH (INDEX (PK_ChildEnds))
+              WHERE known.ParentId = held.ParentId AND known.SlotNo = held.ParentSlot
+                AND known.Step = held.ParentStep AND known.Nth = held.ParentNth
+          )
+        OPTION (LOOP JOIN, FORCE ORDER);
+
+        INSERT INTO reltask.Marks WITH (ROWLOCK) (At, Kind, JobId, SlotNo, Name)
+        SELECT @now, N'child', JobId, SlotNo, Name
+        FROM @ended;
+    END;
+
     UPDATE job
     SET NotBefore = given.RetryAt,
         DeadAt = CASE WHEN held.Dead = 1 THEN @now END,
+        ParentId = CASE WHEN held.Dead = 0 THEN job.ParentId END,
+        ParentSlot = CASE WHEN held.Dead = 0 THEN job.ParentSlot END,
+        ParentStep = CASE WHEN held.Dead = 0 THEN job.ParentStep END,
+        ParentNth = CASE WHEN held.Dead = 0 THEN job.ParentNth END,
         Losses = 0,
         Isolated = 0,
         LockedBy = NULL,
@@ -94,8 +133,7 @@ BEGIN TRY
         HeartbeatAt = NULL,
         ClaimTimeoutMs = NULL,
         LockExpiresAt = NULL,
-        ClaimToken = NULL,
-        Progress = NULL
+        ClaimToken = NULL
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
     JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)

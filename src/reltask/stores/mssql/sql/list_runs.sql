@@ -16,7 +16,7 @@ BEGIN TRY
            JobId AS job_id, Fence AS fence, SlotNo AS slot_no, JobName AS task, JobKey AS [key],
            Queue AS queue, Worker AS worker, Attempt AS attempt, NominalTime AS nominal_time,
            DueAt AS due_at, ClaimedAt AS claimed_at, FinishedAt AS finished_at, Outcome AS outcome,
-           Error AS error, Result AS result
+           Error AS error, Result AS result, Steps AS steps
     FROM reltask.Runs
     WHERE (@job_id IS NULL OR JobId = @job_id)
       AND (@task IS NULL OR JobName = @task)

@@ -1,10 +1,19 @@
--- Purpose       Delete old workers, old metrics and expired lease waiters, up to :limit of each.
+-- Purpose       Delete old workers, old metrics and expired lease waiters, up to :limit of each;
+--               and signals, ends of children and marks that came too late, of up to :limit slots.
 -- Precondition  The worker ended, or the metric's minute lies, longer ago than its age limit; the
---               wait is over. If a term is given, the lease is still held under it.
+--               wait is over. A signal or an end is older than the metrics, or a mark older than an
+--               hour, and its job is gone or in a later slot. If a term is given, the lease is
+--               still held under it.
 -- Lock order    The lease's guard in share mode (see guard_lease.sql), then the others; locked rows
---               are skipped.
+--               are skipped. In a deadlock this session is the victim.
 -- Returns       One row: the number of deleted rows.
--- See           SQL.md: nullable now, leader check, skip locked, T-SQL batch, duration in minutes.
+-- See           SQL.md: nullable now, leader check, skip locked, ended slot, T-SQL batch, duration
+--               in minutes.
+--
+-- The ledger rows of these slots may be gone, so only the job's row says that a slot is over, and a
+-- row that is skipped would look like one that is gone. So the slots are nominated with NOLOCK,
+-- which waits for nothing, and confirmed by a read of what is committed. That one waits only for a
+-- job that another session is just removing.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -28,6 +37,11 @@ DECLARE @guard nvarchar(255) = N'reltask.lease ' + @lease,
                 MICROSECOND, -(@metrics % 60000000),
                 DATEADD(MINUTE, -(@metrics / 60000000), @now)
             );
+DECLARE @late TABLE (
+    JobId uniqueidentifier NOT NULL,
+    Slot  bigint           NOT NULL,
+    PRIMARY KEY (JobId, Slot)
+);
 
 BEGIN TRY
     SET DEADLOCK_PRIORITY LOW;
@@ -62,6 +76,60 @@ BEGIN TRY
         DELETE TOP (@limit) FROM reltask.LeaseWaiters WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE WaitingUntil <= @now;
         SET @removed = @removed + @@ROWCOUNT;
+
+        INSERT INTO @late (JobId, Slot)
+        SELECT TOP (@limit) slot.JobId, slot.SlotNo
+        FROM (
+            SELECT JobId, SlotNo
+            FROM reltask.Signals WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+            WHERE SentAt < @made_before
+            UNION
+            SELECT ParentId, SlotNo
+            FROM reltask.ChildEnds WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+            WHERE EndedAt < @made_before
+            UNION
+            SELECT JobId, SlotNo
+            FROM reltask.Marks WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+            WHERE At < DATEADD(HOUR, -1, @now)
+        ) AS slot
+        WHERE NOT EXISTS (
+            SELECT 1
+            FROM reltask.Jobs AS job WITH (NOLOCK)
+            WHERE job.Id = slot.JobId AND job.SlotNo <= slot.SlotNo
+        );
+
+        DELETE FROM @late
+        WHERE EXISTS (
+            SELECT 1
+            FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs))
+            WHERE job.Id = JobId AND job.SlotNo <= Slot
+        );
+
+        IF EXISTS (SELECT 1 FROM @late)
+        BEGIN
+            DELETE signal
+            FROM @late AS late
+            JOIN reltask.Signals AS signal
+                WITH (INDEX (UQ_Signals_Seq), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                ON signal.JobId = late.JobId AND signal.SlotNo = late.Slot
+            OPTION (LOOP JOIN, FORCE ORDER);
+            SET @removed = @removed + @@ROWCOUNT;
+
+            DELETE known
+            FROM @late AS late
+            JOIN reltask.ChildEnds AS known
+                WITH (INDEX (PK_ChildEnds), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                ON known.ParentId = late.JobId AND known.SlotNo = late.Slot
+            OPTION (LOOP JOIN, FORCE ORDER);
+            SET @removed = @removed + @@ROWCOUNT;
+
+            DELETE mark
+            FROM @late AS late
+            JOIN reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                ON mark.JobId = late.JobId AND mark.SlotNo = late.Slot
+            WHERE mark.At < DATEADD(HOUR, -1, @now);
+            SET @removed = @removed + @@ROWCOUNT;
+        END;
     END;
 
     COMMIT TRANSACTION;

@@ -1,15 +1,20 @@
 -- Purpose       Delete the oldest ledger rows: those past the age limit, and those beyond the
---               number to keep.
+--               number to keep; with the row that ended a slot also its steps, its signals and the
+--               ends of its children.
 -- Precondition  Older than an hour, whatever was asked for. If a term is given, the lease is still
 --               held under it.
--- Lock order    The lease's guard in share mode (see guard_lease.sql), then ledger rows; locked
---               rows are skipped, because another session prunes them. In a deadlock this session
---               is the victim.
+-- Lock order    The lease's guard in share mode (see guard_lease.sql), then ledger rows, steps,
+--               ends of children, signals; locked rows are skipped. Another session prunes such
+--               ledger rows; a signal or an end that comes so late is left to prune_records.sql. In
+--               a deadlock this session is the victim.
 -- Returns       One row: the number of deleted rows.
 -- Parameters    :surplus_before is from read_surplus.sql, or null.
 -- See           SQL.md: nullable now, leader check, skip locked, T-SQL batch, duration in minutes.
 --
--- The oldest rows go first, so that what remains of a job's history has no gaps.
+-- The oldest rows go first, so that what remains of a job's history has no gaps. A batch takes at
+-- most about a hundred steps per row, so that slots with very many of them do not make it too long.
+-- Only a row that ended its slot has a number of steps: a suspended function keeps its steps,
+-- however old the rows of its earlier runs are. A slot without steps may have been sent signals.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -29,8 +34,11 @@ DECLARE @before datetime2(6) =
         @leads int = 0,
         @removed int = 0;
 DECLARE @old TABLE (
-    JobId uniqueidentifier NOT NULL,
-    Fence bigint           NOT NULL,
+    JobId  uniqueidentifier NOT NULL,
+    Fence  bigint           NOT NULL,
+    SlotNo bigint           NOT NULL,
+    Steps  int              NULL,
+    Ends   bit              NOT NULL,
     PRIMARY KEY (JobId, Fence)
 );
 
@@ -58,11 +66,51 @@ BEGIN TRY
 
     IF @leads >= 0
     BEGIN
-        INSERT INTO @old (JobId, Fence)
-        SELECT TOP (@limit) JobId, Fence
-        FROM reltask.Runs WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-        WHERE FinishedAt < @before
-        ORDER BY FinishedAt;
+        INSERT INTO @old (JobId, Fence, SlotNo, Steps, Ends)
+        SELECT counted.JobId, counted.Fence, counted.SlotNo, counted.Steps,
+               CASE WHEN counted.Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')
+                    THEN 1 ELSE 0 END
+        FROM (
+            SELECT oldest.JobId, oldest.Fence, oldest.SlotNo, oldest.Steps, oldest.Outcome,
+                   SUM(CAST(COALESCE(oldest.Steps, 0) AS bigint)) OVER (
+                       ORDER BY oldest.FinishedAt, oldest.JobId, oldest.Fence
+                       ROWS UNBOUNDED PRECEDING
+                   ) - COALESCE(oldest.Steps, 0) AS StepsBefore
+            FROM (
+                SELECT TOP (@limit) JobId, Fence, SlotNo, Steps, Outcome, FinishedAt
+                FROM reltask.Runs WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+                WHERE FinishedAt < @before
+                ORDER BY FinishedAt
+            ) AS oldest
+        ) AS counted
+        WHERE counted.StepsBefore < 100 * CAST(@limit AS bigint);
+
+        IF EXISTS (SELECT 1 FROM @old WHERE Steps IS NOT NULL)
+        BEGIN
+            DELETE step
+            FROM @old AS old
+            JOIN reltask.Steps AS step
+                WITH (INDEX (PK_Steps), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                ON step.JobId = old.JobId AND step.SlotNo = old.SlotNo
+            WHERE old.Steps IS NOT NULL
+            OPTION (LOOP JOIN, FORCE ORDER);
+
+            DELETE known
+            FROM @old AS old
+            JOIN reltask.ChildEnds AS known
+                WITH (INDEX (PK_ChildEnds), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                ON known.ParentId = old.JobId AND known.SlotNo = old.SlotNo
+            WHERE old.Steps IS NOT NULL
+            OPTION (LOOP JOIN, FORCE ORDER);
+        END;
+
+        DELETE signal
+        FROM @old AS old
+        JOIN reltask.Signals AS signal
+            WITH (INDEX (UQ_Signals_Seq), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+            ON signal.JobId = old.JobId AND signal.SlotNo = old.SlotNo
+        WHERE old.Ends = 1
+        OPTION (LOOP JOIN, FORCE ORDER);
 
         DELETE FROM reltask.Runs
         WHERE EXISTS (

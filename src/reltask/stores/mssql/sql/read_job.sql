@@ -14,6 +14,7 @@ BEGIN TRY
            CASE WHEN DeadAt IS NOT NULL THEN N'dead'
                 WHEN LockedBy IS NOT NULL THEN N'claimed'
                 WHEN PausedAt IS NOT NULL THEN N'paused'
+                WHEN Suspended = 1 THEN N'suspended'
                 ELSE N'ready' END AS state,
            CASE WHEN Recurring = 0 OR Schedule IS NOT NULL THEN Schedule
                 WHEN IntervalMs IS NOT NULL THEN CONCAT(N'{"every":"', IntervalMs, N'ms"}')
@@ -22,7 +23,8 @@ BEGIN TRY
            LastRunTime AS last_run_time, Attempt AS attempt, MaxAttempts AS max_attempts,
            Fence AS fence, LockedBy AS locked_by, LockedAt AS locked_at,
            HeartbeatAt AS heartbeat_at, LockExpiresAt AS lock_expires_at,
-           Progress AS progress, Isolated AS isolated, CreatedAt AS created_at
+           Progress AS progress, Isolated AS isolated, CreatedAt AS created_at,
+           Steps AS steps, ParentId AS parent_id
     FROM reltask.Jobs
     WHERE Id = @id;
 END TRY

@@ -25,7 +25,7 @@ BEGIN TRY
     ),
 
     job AS (
-        SELECT JobName, DueAt, LockedBy, LockExpiresAt, PausedAt, DeadAt, Attempt,
+        SELECT JobName, DueAt, LockedBy, LockExpiresAt, PausedAt, DeadAt, Attempt, Suspended,
                CASE WHEN LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL
                     THEN 1 ELSE 0 END AS Claimable
         FROM reltask.Jobs
@@ -33,7 +33,9 @@ BEGIN TRY
 
     SELECT @now AS now,
            (SELECT COUNT(*) FROM alive) AS workers_alive,
-           COUNT(CASE WHEN Claimable = 1 AND DueAt > @now THEN 1 END) AS ready,
+           COUNT(CASE WHEN Claimable = 1 AND DueAt > @now AND Suspended = 0 THEN 1 END) AS ready,
+           COUNT(CASE WHEN Claimable = 1 AND DueAt > @now AND Suspended = 1 THEN 1 END)
+               AS suspended,
            COUNT(CASE WHEN Claimable = 1 AND DueAt <= @now THEN 1 END) AS due,
            COUNT(LockedBy) AS running,
            COUNT(CASE WHEN LockedBy IS NOT NULL AND LockExpiresAt < @now THEN 1 END) AS expired,

@@ -1,11 +1,12 @@
 -- Purpose       Take expired claims away: the slot is claimed again, alone, or the job is dead.
 -- Precondition  Claimed, and HeartbeatAt plus the lock timeout copied at the claim is in the past.
--- Lock order    The expired rows; locked rows are skipped. The first UPDATE locks, and repeats the
---               condition of its SELECT: every renewal and every new claim moves LockExpiresAt
---               beyond @now. The statements after it see rows that no other session can change.
+-- Lock order    The expired rows; then ends of children, then marks, which are only inserted.
+--               Locked rows are skipped. The first UPDATE locks, and repeats the condition of its
+--               SELECT: every renewal and every new claim moves LockExpiresAt beyond @now. The
+--               statements after it see rows that no other session can change.
 -- Returns       One row per reclaimed claim: id, fence, task, slot_no, the owner that lost it, and
 --               whether the job is dead.
--- See           SQL.md: nullable now, skip locked, lock first, T-SQL batch.
+-- See           SQL.md: nullable now, skip locked, lock first, T-SQL batch, mark.
 --
 -- A locked row must not be skipped any more: another session may hold the row's key in another
 -- index while it waits for the row. So the last UPDATE finds the rows by RowNo, the clustered key,
@@ -25,7 +26,17 @@ DECLARE @expired TABLE (
     SlotNo      bigint           NOT NULL,
     JobName     nvarchar(256)    NOT NULL,
     Worker      nvarchar(256)    NOT NULL,
-    Dead        bit              NOT NULL
+    Error       nvarchar(100)    NOT NULL,
+    Dead        bit              NOT NULL,
+    ParentId    uniqueidentifier NULL,
+    ParentSlot  bigint           NULL,
+    ParentStep  nvarchar(420) COLLATE Latin1_General_100_BIN2 NULL,
+    ParentNth   int              NULL
+);
+DECLARE @ended TABLE (
+    JobId  uniqueidentifier NOT NULL,
+    SlotNo bigint           NOT NULL,
+    Name   nvarchar(420)    NOT NULL
 );
 
 BEGIN TRY
@@ -49,9 +60,14 @@ BEGIN TRY
           AND LockedBy IS NOT NULL AND LockExpiresAt < @now;
         SET @taken = @@ROWCOUNT;
 
-        INSERT INTO @expired (Id, RowNo, Fence, SlotNo, JobName, Worker, Dead)
+        INSERT INTO @expired (
+            Id, RowNo, Fence, SlotNo, JobName, Worker, Error, Dead,
+            ParentId, ParentSlot, ParentStep, ParentNth
+        )
         SELECT job.Id, job.RowNo, job.Fence, job.SlotNo, job.JobName, job.LockedBy,
-               CASE WHEN job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END
+               N'no heartbeat since ' + CONVERT(nvarchar(23), job.HeartbeatAt, 126) + N'Z',
+               CASE WHEN job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END,
+               job.ParentId, job.ParentSlot, job.ParentStep, job.ParentNth
         FROM @locked AS locked
         JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = locked.Id;
 
@@ -61,8 +77,7 @@ BEGIN TRY
             NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error
         )
         SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, job.LockedBy,
-               job.Attempt, job.NextRunTime, job.DueAt, job.LockedAt, @now, N'lost',
-               N'no heartbeat since ' + CONVERT(nvarchar(23), job.HeartbeatAt, 126) + N'Z'
+               job.Attempt, job.NextRunTime, job.DueAt, job.LockedAt, @now, N'lost', expired.Error
         FROM @expired AS expired
         JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = expired.Id
         WHERE NOT EXISTS (
@@ -71,8 +86,37 @@ BEGIN TRY
             WHERE run.JobId = job.Id AND run.Fence = job.Fence
         );
 
+        -- A dead child has ended for the step that waits for it; a later retry tells nobody.
+        IF EXISTS (SELECT 1 FROM @expired WHERE Dead = 1 AND ParentId IS NOT NULL)
+        BEGIN
+            INSERT INTO reltask.ChildEnds WITH (ROWLOCK) (
+                ParentId, SlotNo, Step, Nth, JobId, Outcome, Error, EndedAt
+            )
+            OUTPUT inserted.ParentId, inserted.SlotNo, inserted.Step
+            INTO @ended (JobId, SlotNo, Name)
+            SELECT expired.ParentId, expired.ParentSlot, expired.ParentStep, expired.ParentNth,
+                   expired.Id, N'failed', expired.Error, @now
+            FROM @expired AS expired
+            WHERE expired.Dead = 1 AND expired.ParentId IS NOT NULL
+              AND NOT EXISTS (
+                  SELECT 1
+                  FROM reltask.ChildEnds AS known WITH (INDEX (PK_ChildEnds))
+                  WHERE known.ParentId = expired.ParentId AND known.SlotNo = expired.ParentSlot
+                    AND known.Step = expired.ParentStep AND known.Nth = expired.ParentNth
+              )
+            OPTION (LOOP JOIN, FORCE ORDER);
+
+            INSERT INTO reltask.Marks WITH (ROWLOCK) (At, Kind, JobId, SlotNo, Name)
+            SELECT @now, N'child', JobId, SlotNo, Name
+            FROM @ended;
+        END;
+
         UPDATE job
-        SET DeadAt = CASE WHEN job.Attempt >= job.MaxAttempts THEN @now END,
+        SET DeadAt = CASE WHEN expired.Dead = 1 THEN @now END,
+            ParentId = CASE WHEN expired.Dead = 0 THEN job.ParentId END,
+            ParentSlot = CASE WHEN expired.Dead = 0 THEN job.ParentSlot END,
+            ParentStep = CASE WHEN expired.Dead = 0 THEN job.ParentStep END,
+            ParentNth = CASE WHEN expired.Dead = 0 THEN job.ParentNth END,
             Losses = job.Losses + 1,
             Isolated = CASE WHEN job.Losses > 0 THEN 1 ELSE 0 END,
             LockedBy = NULL,
@@ -80,8 +124,7 @@ BEGIN TRY
             HeartbeatAt = NULL,
             ClaimTimeoutMs = NULL,
             LockExpiresAt = NULL,
-            ClaimToken = NULL,
-            Progress = NULL
+            ClaimToken = NULL
         FROM @expired AS expired
         JOIN reltask.Jobs AS job WITH (INDEX (UQ_Jobs_RowNo), UPDLOCK, ROWLOCK)
             ON job.RowNo = expired.RowNo

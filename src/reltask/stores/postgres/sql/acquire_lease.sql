@@ -8,12 +8,12 @@
 --               first, because it would wait for a concurrent insert.
 -- Returns       One row: the term (null if refused), the database's time, when the lease expires,
 --               this candidate's rank, and the number of waiters.
--- See           SQL.md: nullable now, materialized CTE, skip locked.
+-- See           SQL.md: nullable now, materialized CTE, skip locked, exact types.
 
 with
 parameters as materialized (
     select coalesce(:now::timestamptz, statement_timestamp()) as now,
-           :ttl_ms::bigint * interval '1 millisecond' as ttl
+           :ttl_ms::bigint::float8 * interval '1 millisecond' as ttl
 ),
 
 free as materialized (
@@ -54,7 +54,7 @@ made as (
            :ttl_ms::bigint, parameters.now + parameters.ttl
     from parameters
     where not exists (select from reltask.leases where name = :lease::text)
-      and pg_try_advisory_xact_lock(hashtextextended('reltask.leases ' || :lease::text, 0))
+      and pg_try_advisory_xact_lock(hashtextextended('reltask.leases ' || :lease::text, 0::bigint))
     on conflict do nothing
     returning term, expires_at
 ),
@@ -82,7 +82,7 @@ waits_on as (
           select mine.holder
           from reltask.lease_waiters as mine
           where mine.name = :lease::text and mine.holder = :holder::text
-            and mine.waiting_until < parameters.now + :waits::interval / 2
+            and mine.waiting_until < parameters.now + :waits::interval / 2::float8
             and not exists (select from won)
           for update skip locked
       )

@@ -17,7 +17,7 @@ select run.task,
        count(*) as runs,
        count(*) filter (where worker.heartbeat_at > run.finished_at) as returned,
        max(run.finished_at) as last_at,
-       (array_agg(run.error order by run.finished_at desc, run.fence desc))[1] as reason
+       (pg_catalog.array_agg(run.error order by run.finished_at desc, run.fence desc))[1] as reason
 from reltask.runs as run
 left join reltask.workers as worker on worker.id = run.worker
 where run.outcome in ('lost', 'abandoned')

@@ -5,12 +5,12 @@
 -- Parameters    :task is null for all tasks; :kept_for is an interval, younger history is never
 --               pruned; :limit. The slice has the jobs whose ids are greater than :after, up to and
 --               including :upto (see audit_slice.sql): for all, write the ids of 0s and of fs.
--- See           SQL.md: nullable now.
+-- See           SQL.md: nullable now, exact types.
 --
 -- Ordered by fence, each ledger row of a job follows from the one before: its fence is one higher,
 -- and its slot is the same if the earlier run left it open, or the next one if the earlier run
 -- ended it. The same holds between the newest ledger row and the job's row. A job without a row has
--- ended: its only slot is done, or it was discarded.
+-- ended: its newest ledger row says so.
 --
 --     ledger    fence 1  slot 1  failed
 --               fence 2  slot 1  succeeded     ends slot 1
@@ -28,8 +28,8 @@ parameters as materialized (
 -- Consecutive ledger rows of a job.
 steps as (
     select job_id, task, key, fence, slot_no,
-           lag(fence) over by_fence + 1 as fence_due,
-           lag(
+           pg_catalog.lag(fence) over by_fence + 1 as fence_due,
+           pg_catalog.lag(
                case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
                     then slot_no + 1 else slot_no end
            ) over by_fence as slot_due
@@ -40,7 +40,7 @@ steps as (
 
 -- The newest ledger row of each job.
 newest as (
-    select distinct on (job_id) job_id, task, key, fence, slot_no, outcome,
+    select distinct on (job_id) job_id, task, key, fence, slot_no, ends_job,
            case when outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
                 then slot_no + 1 else slot_no end as slot_after
     from reltask.runs
@@ -57,9 +57,7 @@ links (job_id, task, key, fence_due, slot_due, fence, slot_no) as (
     select newest.job_id, newest.task, newest.key, newest.fence + 1, newest.slot_after,
            job.fence + case when job.locked_by is null then 1 else 0 end,
            case when job.id is not null then job.slot_no
-                when newest.slot_after = newest.slot_no then newest.slot_after + 1
-                when newest.slot_no > 1 and newest.outcome <> 'discarded'
-                then newest.slot_after + 1 end
+                when not newest.ends_job then newest.slot_after + 1 end
     from newest
     left join reltask.jobs as job on job.id = newest.job_id
     union all

@@ -12,7 +12,7 @@ by_job as (
     select job_id,
            min(task) as task,
            min(fence) as first_fence,
-           count(distinct slot_no) filter (where ends) as ended,
+           pg_catalog.count(distinct slot_no) filter (where ends) as ended,
            count(*) filter (where ends) as ends,
            count(*) filter (where outcome = 'succeeded') as succeeded,
            count(*) filter (where outcome = 'cancelled') as cancelled,
@@ -20,7 +20,9 @@ by_job as (
            count(*) filter (where outcome = 'discarded') as discarded,
            count(*) filter (where outcome = 'failed') as failed,
            count(*) filter (where outcome = 'lost') as lost,
-           count(*) filter (where outcome in ('snoozed', 'released', 'abandoned')) as given_back
+           count(*) filter (
+               where outcome in ('snoozed', 'suspended', 'released', 'abandoned')
+           ) as given_back
     from reltask.runs
     cross join lateral (
         select outcome in ('succeeded', 'cancelled', 'skipped', 'discarded') as ends
@@ -54,7 +56,7 @@ by_task as materialized (
 -- First attempts only: a retry waits on purpose.
 lateness as materialized (
     select task,
-           percentile_disc(array[0.5, 0.95, 1.0])
+           pg_catalog.percentile_disc(array[0.5, 0.95, 1.0]::double precision[])
                within group (order by extract(epoch from claimed_at - due_at)::double precision)
                as seconds
     from reltask.runs

@@ -4,7 +4,7 @@
 -- Returns       One row per kind, task and queue: the number of jobs, and the one that has waited
 --               longest.
 -- Parameters    :task is null for all tasks; :lock_timeout is an interval, for jobs that name none.
--- See           SQL.md: nullable now.
+-- See           SQL.md: nullable now, exact types.
 --
 --     unclaimed     due, and a worker that knows the task was idle in its queue: a violation
 --     backlog       due, and the workers that know the task were busy
@@ -61,7 +61,7 @@ serving as materialized (
 due as (
     select job.id, job.task, job.queue,
            greatest(job.due_at, job.created_at, run.finished_at) as since,
-           coalesce(job.lock_timeout_ms * interval '1 millisecond', :lock_timeout::interval)
+           coalesce(job.lock_timeout_ms::float8 * interval '1 millisecond', :lock_timeout::interval)
                as patience
     from reltask.jobs as job
     cross join parameters
@@ -88,12 +88,12 @@ waiting as (
     where job.locked_by is not null
       and job.lock_expires_at
           < parameters.now - coalesce(
-              job.claim_timeout_ms * interval '1 millisecond', :lock_timeout::interval
+              job.claim_timeout_ms::float8 * interval '1 millisecond', :lock_timeout::interval
           )
 )
 
 select kind, task, queue, count(*) as jobs,
-       (array_agg(id order by since, id))[1] as job_id,
+       (pg_catalog.array_agg(id order by since, id))[1] as job_id,
        min(since) as since
 from waiting
 where :task::text is null or task = :task::text

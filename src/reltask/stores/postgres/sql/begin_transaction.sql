@@ -5,7 +5,7 @@
 --
 -- The time tells one transaction from the next: see read_transaction.sql.
 
-select (extract(epoch from transaction_timestamp()) * 1000000)::bigint as began,
+select (extract(epoch from transaction_timestamp()) * 1000000::numeric)::bigint as began,
        set_config('statement_timeout', :timeout_ms::text, true),
        set_config('idle_in_transaction_session_timeout', :timeout_ms::text, true),
        set_config('lock_timeout', :timeout_ms::text, true);

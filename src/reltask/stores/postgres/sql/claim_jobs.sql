@@ -2,9 +2,10 @@
 -- Precondition  Due, unclaimed, not paused, not dead; the worker serves the queue and knows the
 --               task.
 -- Lock order    The claimed rows. Locked rows are skipped, so the statement never waits.
--- Returns       First the database's time, the next due time and the next lock expiry, even if
---               nothing was claimed; then one row per claim. There due_at is null if it equals
---               next_run_time, and slot_started_at is null if it is the time of the claim.
+-- Returns       First the database's time, the next due time, the next lock expiry and whether
+--               there are marks to fold, even if nothing was claimed; then one row per claim. There
+--               due_at is null if it equals next_run_time, slot_started_at if it is the time of the
+--               claim, and steps if there are none.
 -- See           SQL.md: nullable now, materialized CTE, skip locked, filtered index, generated
 --               column.
 --
@@ -23,14 +24,14 @@
 with recursive
 parameters as materialized (
     select coalesce(:now::timestamptz, statement_timestamp()) as now,
-           (select min(name) from unnest(:tasks::text[]) as names (name)) as first_task
+           (select min(name) from pg_catalog.unnest(:tasks::text[]) as names (name)) as first_task
 ),
 
 lanes as (
     select kind.isolated, wanted.queue, head.task, head.priority, head.due_at,
            head.task = any (:tasks::text[]) as known
     from parameters
-    cross join unnest(:queues::text[]) as wanted (queue)
+    cross join pg_catalog.unnest(:queues::text[]) as wanted (queue)
     join (values (false), (true)) as kind (isolated) on kind.isolated <= :isolated::boolean
     cross join lateral (
         select task, priority, due_at
@@ -48,7 +49,7 @@ lanes as (
         select case when lanes.known then lanes.task
                     else (
                         select min(name)
-                        from unnest(:tasks::text[]) as names (name)
+                        from pg_catalog.unnest(:tasks::text[]) as names (name)
                         where name > lanes.task
                     ) end as task,
                case when lanes.known then lanes.priority else -1 end as priority
@@ -104,11 +105,11 @@ claimed as (
                                 else coalesce(job.lock_timeout_ms, :lock_timeout_ms::bigint) end,
         lock_expires_at = parameters.now
             + case when job.lock_timeout_ms between 1 and 3155760000000 then job.lock_timeout_ms
-                   else :lock_timeout_ms::bigint end * interval '1 millisecond',
+                   else :lock_timeout_ms::bigint end::float8 * interval '1 millisecond',
         fence = job.fence + 1,
         attempt = job.attempt + 1,
         slot_started_at = coalesce(job.slot_started_at, parameters.now),
-        progress = null,
+        suspended = false,
         -- unchanged, see SQL.md: generated column
         not_before = job.not_before
     from parameters
@@ -116,7 +117,8 @@ claimed as (
       and job.locked_by is null
     returning job.id, job.fence, job.task, job.key, job.args, job.queue, job.priority, job.schedule,
               job.slot_no, job.next_run_time, job.due_at, job.slot_started_at, job.locked_at,
-              job.attempt, job.max_attempts, job.claim_timeout_ms, job.lock_expires_at, job.isolated
+              job.attempt, job.max_attempts, job.claim_timeout_ms, job.lock_expires_at,
+              job.isolated, job.steps, job.parent_id, job.progress
 ),
 
 alive as (
@@ -182,21 +184,24 @@ header as (
                    limit 1
                ),
                (select min(lock_expires_at) from claimed)
-           ) as next_expiry
+           ) as next_expiry,
+           exists (select from reltask.marks where at <= parameters.now) as marked
     from parameters
 )
 
 -- Values that all rows would repeat are sent once, in the first row.
-select now, next_due, next_expiry, null as id, null as fence, null as task, null as key,
+select now, next_due, next_expiry, marked, null as id, null as fence, null as task, null as key,
        null as args, null as queue, null as priority, null as schedule, null as slot_no,
        null as next_run_time, null as due_at, null as slot_started_at, null as attempt,
-       null as max_attempts, null as claim_timeout_ms, null as isolated
+       null as max_attempts, null as claim_timeout_ms, null as isolated, null as steps,
+       null as has_parent, null as progress
 from header
 union all
 (
-    select null, null, null, id, fence, task, key, args, queue, priority, schedule, slot_no,
-           next_run_time, nullif(due_at, next_run_time), nullif(slot_started_at, locked_at),
-           attempt, max_attempts, claim_timeout_ms, isolated
+    select null, null, null, null, id, fence, task, key, args, queue, priority, schedule,
+           slot_no, next_run_time, nullif(due_at, next_run_time),
+           nullif(slot_started_at, locked_at), attempt, max_attempts, claim_timeout_ms, isolated,
+           nullif(steps, 0), parent_id is not null, progress
     from claimed
     order by claimed.priority, claimed.due_at, claimed.id
 );

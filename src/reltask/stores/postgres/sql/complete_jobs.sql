@@ -19,14 +19,15 @@ parameters as materialized (
 
 held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
-           job.next_run_time, job.due_at, job.locked_at, given.outcome, given.result, given.error,
-           given.next_time, coalesce(given.skipped, 0) as skipped
+           job.next_run_time, job.due_at, job.locked_at, job.steps, job.parent_id,
+           job.parent_slot, job.parent_step, job.parent_nth, given.outcome, given.result,
+           given.error, given.next_time, given.args, coalesce(given.skipped, 0) as skipped
     from (
         select *
         from unnest(
             :ids::uuid[], :fences::bigint[], :outcomes::text[], :results::text[], :errors::text[],
-            :next_times::timestamptz[], :skipped_counts::integer[]
-        ) as one (id, fence, outcome, result, error, next_time, skipped)
+            :next_times::timestamptz[], :args::text[], :skipped_counts::integer[]
+        ) as one (id, fence, outcome, result, error, next_time, args, skipped)
         order by id
     ) as given
     cross join lateral (
@@ -40,21 +41,48 @@ held as materialized (
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
-        nominal_time, due_at, claimed_at, finished_at, outcome, error, result
+        nominal_time, due_at, claimed_at, finished_at, outcome, error, result, steps,
+        ends_job
     )
     select held.id, held.fence, held.slot_no, held.task, held.key, held.queue, :worker::text,
            held.attempt, held.next_run_time, held.due_at, held.locked_at, parameters.now,
-           coalesce(held.outcome, 'succeeded'), held.error, held.result::json
+           coalesce(held.outcome, 'succeeded'), held.error, held.result::json,
+           nullif(held.steps, 0), held.next_time is null
     from held
     cross join parameters
     union all
     select held.id, held.fence + passed.nth, held.slot_no + passed.nth, held.task, held.key,
            held.queue, null, 0, passed.nominal_time, passed.nominal_time, null, parameters.now,
-           'skipped', null, null
+           'skipped', null, null, null, false
     from unnest(
         :skipped_ids::uuid[], :skipped_nths::integer[], :skipped_times::timestamptz[]
     ) as passed (id, nth, nominal_time)
     join held on held.id = passed.id
+    cross join parameters
+),
+
+-- A child that has ended: its parent's step counts it once, by the primary key. The parent's row is
+-- not touched.
+ended as (
+    insert into reltask.child_ends (
+        parent_id, slot_no, step, nth, job_id, outcome, value, error, ended_at
+    )
+    select held.parent_id, held.parent_slot, held.parent_step, held.parent_nth, held.id,
+           case when held.outcome = 'skipped' then 'cancelled'
+                else coalesce(held.outcome, 'succeeded') end,
+           held.result::json, held.error, parameters.now
+    from held
+    cross join parameters
+    where held.next_time is null and held.parent_id is not null
+    order by held.parent_id, held.parent_slot, held.parent_step, held.parent_nth
+    on conflict do nothing
+    returning parent_id, slot_no, step
+),
+
+marked as (
+    insert into reltask.marks (at, kind, job_id, slot_no, name)
+    select parameters.now, 'child', ended.parent_id, ended.slot_no, ended.step
+    from ended
     cross join parameters
 ),
 
@@ -70,6 +98,9 @@ advanced as (
         -- strictly later than the last, whatever the clocks did
         next_run_time = greatest(held.next_time, held.next_run_time + interval '1 microsecond'),
         not_before = null,
+        args = coalesce(held.args::json, job.args),
+        steps = 0,
+        suspended = false,
         attempt = 0,
         slot_started_at = null,
         last_run_time = parameters.now,

@@ -4,12 +4,12 @@
 --               job is unclaimed, or claimed by this worker under :fence.
 -- Lock order    One row.
 -- Returns       One row with the id, if the job was updated.
--- See           SQL.md: nullable now, delay in seconds.
+-- See           SQL.md: nullable now, delay in seconds, exact types.
 --
--- A running slot is never moved: its worker computes the next time from the schedule that it
--- claimed, and other workers declare again when the slot has ended. The holder need not wait,
--- because it computes the next time from the new schedule. A slot whose time does not change keeps
--- its not_before, which a backoff, a snooze or an operator's run-now has set.
+-- A running slot is never moved, nor is a suspended one: its worker computes the next time from the
+-- schedule that it claimed, and other workers declare again when the slot has ended. The holder
+-- need not wait, because it computes the next time from the new schedule. A slot whose time does
+-- not change keeps its not_before, which a backoff, a snooze or an operator's run-now has set.
 
 update reltask.jobs as job
 set queue = :queue::text,
@@ -20,14 +20,16 @@ set queue = :queue::text,
     app_version = :app_version::text,
     max_attempts = :max_attempts::integer,
     lock_timeout_ms = :lock_timeout_ms::bigint,
-    next_run_time = case when job.locked_by is null then slot.next_time else job.next_run_time end,
-    not_before = case when job.locked_by is null and job.next_run_time <> slot.next_time
+    next_run_time = case when job.locked_by is null and not job.suspended then slot.next_time
+                         else job.next_run_time end,
+    not_before = case when job.locked_by is null and not job.suspended
+                           and job.next_run_time <> slot.next_time
                       then null else job.not_before end
 from (
     select coalesce(
         :run_at::timestamptz,
         coalesce(:now::timestamptz, statement_timestamp())
-            + coalesce(extract(epoch from :delay::interval), 0) * interval '1 second'
+            + coalesce(extract(epoch from :delay::interval), 0)::float8 * interval '1 second'
     ) as next_time
 ) as slot
 where job.task = :task::text and coalesce(job.key, '') = coalesce(:key::text, '')

@@ -1,4 +1,4 @@
--- Purpose       Insert jobs, and report which of their ids are in the database.
+-- Purpose       Insert one-offs, and report which of their ids are in the database.
 -- Precondition  Neither the table nor the ledger has the id, and no row has its (task, key). Other
 --               jobs of the batch are left out.
 -- Lock order    Inserted rows by (task, key), then by id, so that two batches cannot wait for each
@@ -6,7 +6,7 @@
 --               key) under different ids, as from workers that start together.
 -- Returns       One row per id in the database: inserted is true if this statement inserted it, and
 --               false if it was there before.
--- See           SQL.md: nullable now, materialized CTE, lost answer, delay in seconds.
+-- See           SQL.md: nullable now, materialized CTE, lost answer, delay in seconds, exact types.
 --
 -- Existing rows are excluded before the insert, although `on conflict` would refuse them too. The
 -- run of such a row may be ending: the conflict would go away while this statement waits for it,
@@ -25,12 +25,10 @@ given as materialized (
     select *
     from unnest(
         :ids::uuid[], :tasks::text[], :keys::text[], :queues::text[], :priorities::smallint[],
-        :args::text[], :schedules::text[], :declarations::text[], :app_versions::text[],
-        :max_attempts::integer[], :lock_timeouts_ms::bigint[], :run_ats::timestamptz[],
-        :delays::interval[]
+        :args::text[], :max_attempts::integer[], :lock_timeouts_ms::bigint[],
+        :run_ats::timestamptz[], :delays::interval[]
     ) as job (
-        id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-        lock_timeout_ms, run_at, delay
+        id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, run_at, delay
     )
 ),
 
@@ -42,15 +40,15 @@ known as materialized (
 
 inserted as (
     insert into reltask.jobs (
-        id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-        lock_timeout_ms, created_at, next_run_time
+        id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, created_at,
+        next_run_time
     )
     select given.id, given.task, given.key, given.queue, given.priority, given.args::json,
-           given.schedule, given.declaration, given.app_version, given.max_attempts,
-           given.lock_timeout_ms, parameters.now,
+           given.max_attempts, given.lock_timeout_ms, parameters.now,
            coalesce(
                given.run_at,
-               parameters.now + coalesce(extract(epoch from given.delay), 0) * interval '1 second'
+               parameters.now
+                   + coalesce(extract(epoch from given.delay), 0)::float8 * interval '1 second'
            )
     from given
     cross join parameters

@@ -3,15 +3,18 @@
 -- Precondition  None.
 -- Lock order    Locks nothing.
 -- Returns       One row.
--- See           SQL.md: nullable now.
+-- See           SQL.md: nullable now, exact types.
 
 with
 -- From the catalogue: a user without usage of the schema cannot even name a table in it.
 allowed as (
     select wanted.name, place.id,
            place.id is not null and has_schema_privilege(place.schema, 'usage') as visible
-    from unnest(
-        array['jobs', 'runs', 'workers', 'leases', 'lease_waiters', 'metrics']
+    from pg_catalog.unnest(
+        array[
+            'jobs', 'runs', 'workers', 'leases', 'lease_waiters', 'metrics', 'steps', 'signals',
+            'child_ends', 'marks'
+        ]
     ) as wanted (name)
     left join (
         select relation.relname, relation.oid as id, relation.relnamespace as schema
@@ -45,6 +48,11 @@ select coalesce(:now::timestamptz, clock_timestamp()) as now,
            from allowed
        ) as may_run,
        (
+           select bool_and(visible and has_column_privilege(id, 'paused_at', 'update'))
+           from allowed
+           where name = 'jobs'
+       ) as may_operate,
+       (
            select bool_and(visible and has_any_column_privilege(id, 'insert'))
            from allowed
            where name = 'jobs'
@@ -57,4 +65,14 @@ select coalesce(:now::timestamptz, clock_timestamp()) as now,
        (select coalesce(nullif(application_name, ''), usename) from others) as oldest_owner,
        current_setting('fsync') as fsync,
        current_setting('synchronous_commit') as synchronous_commit,
-       current_setting('transaction_isolation') as transaction_isolation;
+       current_setting('transaction_isolation') as transaction_isolation,
+       current_setting('search_path') as search_path,
+       (
+           select coalesce(string_agg(namespace.nspname::text, ', '::text), '')
+           from pg_namespace as namespace
+           where exists (
+               select
+               from aclexplode(namespace.nspacl) as granted
+               where granted.grantee = 0::oid and granted.privilege_type = 'CREATE'
+           )
+       ) as open_schemas;

@@ -15,7 +15,8 @@ parameters as materialized (
 
 held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
-           job.next_run_time, job.due_at, job.locked_at,
+           job.next_run_time, job.due_at, job.locked_at, job.parent_id, job.parent_slot,
+           job.parent_step, job.parent_nth,
            coalesce(given.final or job.attempt >= job.max_attempts, false) as dead,
            given.error, given.delay
     from (
@@ -46,10 +47,37 @@ ledger as (
     cross join parameters
 ),
 
+-- A dead child has ended for its parent. Its parent columns are cleared with it, so that it counts
+-- once, whatever is retried later.
+ended as (
+    insert into reltask.child_ends (
+        parent_id, slot_no, step, nth, job_id, outcome, error, ended_at
+    )
+    select held.parent_id, held.parent_slot, held.parent_step, held.parent_nth, held.id,
+           'failed', held.error, parameters.now
+    from held
+    cross join parameters
+    where held.dead and held.parent_id is not null
+    order by held.parent_id, held.parent_slot, held.parent_step, held.parent_nth
+    on conflict do nothing
+    returning parent_id, slot_no, step
+),
+
+marked as (
+    insert into reltask.marks (at, kind, job_id, slot_no, name)
+    select parameters.now, 'child', ended.parent_id, ended.slot_no, ended.step
+    from ended
+    cross join parameters
+),
+
 kept as (
     update reltask.jobs as job
-    set not_before = parameters.now + extract(epoch from held.delay) * interval '1 second',
+    set not_before = parameters.now + extract(epoch from held.delay)::float8 * interval '1 second',
         dead_at = case when held.dead then parameters.now end,
+        parent_id = case when held.dead then null else job.parent_id end,
+        parent_slot = case when held.dead then null else job.parent_slot end,
+        parent_step = case when held.dead then null else job.parent_step end,
+        parent_nth = case when held.dead then null else job.parent_nth end,
         losses = 0,
         isolated = false,
         locked_by = null,
@@ -57,8 +85,7 @@ kept as (
         heartbeat_at = null,
         claim_timeout_ms = null,
         lock_expires_at = null,
-        claim_token = null,
-        progress = null
+        claim_token = null
     from held
     cross join parameters
     where job.id = any (array[held.id])

@@ -5,11 +5,11 @@
 -- Lock order    One row, locked last in its transaction, so that heartbeats and reclaims are not
 --               held up. Waits for a locked row, then checks it again.
 -- Returns       One row with the id, if the claim still holds.
--- See           SQL.md: nullable now, fence.
+-- See           SQL.md: nullable now, fence, exact types.
 
 update reltask.jobs
 set heartbeat_at = coalesce(:now::timestamptz, statement_timestamp()),
     lock_expires_at = coalesce(:now::timestamptz, statement_timestamp())
-        + claim_timeout_ms * interval '1 millisecond'
+        + claim_timeout_ms::float8 * interval '1 millisecond'
 where id = :id::uuid and fence = :fence::bigint and locked_by = :worker::text
 returning id;

@@ -33,7 +33,7 @@ held as materialized (
 pending as materialized (
     select id
     from reltask.jobs
-    where cardinality(:pending::uuid[]) > 0
+    where pg_catalog.cardinality(:pending::uuid[]) > 0
       and locked_by = :worker::text and claim_token = any (:pending::uuid[])
     for update skip locked
 ),
@@ -41,7 +41,7 @@ pending as materialized (
 renewed as (
     update reltask.jobs as job
     set heartbeat_at = parameters.now,
-        lock_expires_at = parameters.now + job.claim_timeout_ms * interval '1 millisecond',
+        lock_expires_at = parameters.now + job.claim_timeout_ms::float8 * interval '1 millisecond',
         -- unchanged, see SQL.md: generated column
         not_before = job.not_before
     from parameters
@@ -69,5 +69,5 @@ union all
 -- Reads all claimed rows, but only if there is a claim whose answer was lost.
 select job.id, job.fence, true
 from reltask.jobs as job
-where cardinality(:tokens::uuid[]) > 0
+where pg_catalog.cardinality(:tokens::uuid[]) > 0
   and job.locked_by = :worker::text and job.claim_token = any (:tokens::uuid[]);

@@ -24,6 +24,6 @@ of_all as (
 )
 
 select job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-       finished_at, outcome, error, result
+       finished_at, outcome, error, result, steps
 from (table of_one union all table of_all) as run
 order by finished_at desc, fence desc, job_id;

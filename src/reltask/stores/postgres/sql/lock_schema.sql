@@ -6,4 +6,4 @@
 
 set local lock_timeout = '15s';
 
-select pg_advisory_xact_lock(hashtext('reltask.migrate'));
+select pg_advisory_xact_lock(hashtextextended('reltask.migrate', 0::bigint));

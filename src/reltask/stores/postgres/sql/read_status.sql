@@ -3,7 +3,7 @@
 -- Lock order    Locks nothing.
 -- Returns       One row. unknown is a JSON object: due jobs by task name, where no live worker
 --               knows the name.
--- See           SQL.md: nullable now, materialized CTE.
+-- See           SQL.md: nullable now, materialized CTE, exact types.
 
 with
 parameters as materialized (
@@ -34,7 +34,12 @@ unknown as (
 ),
 
 counts as (
-    select count(*) filter (where claimable and job.due_at > parameters.now) as ready,
+    select count(*) filter (
+               where claimable and job.due_at > parameters.now and not job.suspended
+           ) as ready,
+           count(*) filter (
+               where claimable and job.due_at > parameters.now and job.suspended
+           ) as suspended,
            count(*) filter (where claimable and job.due_at <= parameters.now) as due,
            count(*) filter (where job.locked_by is not null) as running,
            count(*) filter (
@@ -57,8 +62,8 @@ counts as (
 
 select parameters.now,
        (select count(*) from alive) as workers_alive,
-       counts.ready, counts.due, counts.running, counts.expired, counts.failing, counts.paused,
-       counts.dead, counts.next_due,
-       (select coalesce(json_object_agg(task, jobs), '{}') from unknown) as unknown
+       counts.ready, counts.suspended, counts.due, counts.running, counts.expired, counts.failing,
+       counts.paused, counts.dead, counts.next_due,
+       (select coalesce(pg_catalog.json_object_agg(task, jobs), '{}') from unknown) as unknown
 from parameters
 cross join counts;

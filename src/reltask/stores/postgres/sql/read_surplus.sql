@@ -7,6 +7,6 @@
 
 select run.finished_at
 from reltask.runs as run
-where (select pg_relation_size('reltask.runs')) / 100 >= :most::bigint
+where (select pg_relation_size('reltask.runs'::regclass)) / 100 >= :most::bigint
 order by run.finished_at desc
 limit 1 offset greatest(:most::bigint, 1) - 1;

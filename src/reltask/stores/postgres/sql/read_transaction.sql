@@ -5,4 +5,5 @@
 --               another transaction is open by then.
 -- Parameters    :began is what begin_transaction.sql returned.
 
-select (extract(epoch from transaction_timestamp()) * 1000000)::bigint = :began::bigint as same;
+select (extract(epoch from transaction_timestamp()) * 1000000::numeric)::bigint
+       = :began::bigint as same;

@@ -13,7 +13,11 @@ parameters as materialized (
 
 expired as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
-           job.next_run_time, job.due_at, job.locked_at, job.locked_by, job.heartbeat_at,
+           job.next_run_time, job.due_at, job.locked_at, job.locked_by, job.parent_id,
+           job.parent_slot, job.parent_step, job.parent_nth,
+           'no heartbeat since '
+               || to_char(job.heartbeat_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+               as error,
            coalesce(job.attempt >= job.max_attempts, false) as dead
     from reltask.jobs as job
     where job.locked_by is not null and job.lock_expires_at < (select now from parameters)
@@ -30,16 +34,42 @@ ledger as (
     )
     select expired.id, expired.fence, expired.slot_no, expired.task, expired.key, expired.queue,
            expired.locked_by, expired.attempt, expired.next_run_time, expired.due_at,
-           expired.locked_at, parameters.now, 'lost', 'no heartbeat since '
-               || to_char(expired.heartbeat_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+           expired.locked_at, parameters.now, 'lost', expired.error
     from expired
     cross join parameters
     on conflict do nothing
 ),
 
+-- A dead child has ended for its parent. Its parent columns are cleared with it, so that it counts
+-- once, whatever is retried later.
+ended as (
+    insert into reltask.child_ends (
+        parent_id, slot_no, step, nth, job_id, outcome, error, ended_at
+    )
+    select expired.parent_id, expired.parent_slot, expired.parent_step, expired.parent_nth,
+           expired.id, 'failed', expired.error, parameters.now
+    from expired
+    cross join parameters
+    where expired.dead and expired.parent_id is not null
+    order by expired.parent_id, expired.parent_slot, expired.parent_step, expired.parent_nth
+    on conflict do nothing
+    returning parent_id, slot_no, step
+),
+
+marked as (
+    insert into reltask.marks (at, kind, job_id, slot_no, name)
+    select parameters.now, 'child', ended.parent_id, ended.slot_no, ended.step
+    from ended
+    cross join parameters
+),
+
 freed as (
     update reltask.jobs as job
     set dead_at = case when expired.dead then parameters.now end,
+        parent_id = case when expired.dead then null else job.parent_id end,
+        parent_slot = case when expired.dead then null else job.parent_slot end,
+        parent_step = case when expired.dead then null else job.parent_step end,
+        parent_nth = case when expired.dead then null else job.parent_nth end,
         losses = job.losses + 1,
         isolated = job.losses > 0,
         locked_by = null,
@@ -47,8 +77,7 @@ freed as (
         heartbeat_at = null,
         claim_timeout_ms = null,
         lock_expires_at = null,
-        claim_token = null,
-        progress = null
+        claim_token = null
     from expired
     cross join parameters
     where job.id = any (array[expired.id])

@@ -2,15 +2,16 @@
 -- Precondition  None: an existing row of this id is updated.
 -- Lock order    One row.
 -- Returns       No rows.
--- See           SQL.md: nullable now.
+-- See           SQL.md: nullable now, exact types.
 
 insert into reltask.workers as worker (
     id, host, pid, version, app_version, queues, tasks, concurrency, started_at, heartbeat_at,
     alive_until
 )
 select :id::text, :host::text, :pid::integer, :version::text, :app_version::text,
-       to_json(:queues::text[]), to_json(:tasks::text[]), :concurrency::integer, parameters.now,
-       parameters.now, parameters.now + :alive_for::interval
+       pg_catalog.to_json(:queues::text[]), pg_catalog.to_json(:tasks::text[]),
+       :concurrency::integer, parameters.now, parameters.now,
+       parameters.now + :alive_for::interval
 from (select coalesce(:now::timestamptz, statement_timestamp()) as now) as parameters
 on conflict (id) do update
 set version = excluded.version,

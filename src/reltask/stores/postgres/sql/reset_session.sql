@@ -20,7 +20,7 @@ declare
     prepared name;
 begin
     for prepared in select name from pg_prepared_statements where from_sql loop
-        execute format('deallocate %I', prepared);
+        execute pg_catalog.format('deallocate %I', prepared);
     end loop;
 end
 $$;

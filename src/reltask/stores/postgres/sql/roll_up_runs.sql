@@ -2,7 +2,7 @@
 -- Precondition  If a term is given, the lease is still held under it.
 -- Lock order    The lease's row in share mode, then metrics by minute and task.
 -- Returns       One row: the number of minutes written.
--- See           SQL.md: nullable now, materialized CTE, leader check.
+-- See           SQL.md: nullable now, materialized CTE, leader check, exact types.
 --
 --     newest counted minute - 2     counted again, because a commit may have come late
 --     …
@@ -97,4 +97,4 @@ written as (
     returning metric.minute
 )
 
-select count(distinct minute) as minutes from written;
+select pg_catalog.count(distinct minute) as minutes from written;

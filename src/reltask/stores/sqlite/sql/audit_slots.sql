@@ -11,7 +11,7 @@
 -- Ordered by fence, each ledger row of a job follows from the one before: its fence is one higher,
 -- and its slot is the same if the earlier run left it open, or the next one if the earlier run
 -- ended it. The same holds between the newest ledger row and the job's row. A job without a row has
--- ended: its only slot is done, or it was discarded.
+-- ended: its newest ledger row says so.
 --
 --     ledger    fence 1  slot 1  failed
 --               fence 2  slot 1  succeeded     ends slot 1
@@ -35,7 +35,7 @@ steps as (
 
 -- The newest ledger row of each job.
 newest as (
-    select job_id, task, key, max(fence) as fence, slot_no, outcome,
+    select job_id, task, key, max(fence) as fence, slot_no, ends_job,
            slot_no + (outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')) as slot_after
     from reltask_runs
     where job_id > :after and job_id <= :upto
@@ -52,9 +52,7 @@ links (job_id, task, key, fence_due, slot_due, fence, slot_no) as (
     select newest.job_id, newest.task, newest.key, newest.fence + 1, newest.slot_after,
            jobs.fence + (jobs.locked_by is null),
            case when jobs.id is not null then jobs.slot_no
-                when newest.slot_after = newest.slot_no then newest.slot_after + 1
-                when newest.slot_no > 1 and newest.outcome <> 'discarded'
-                then newest.slot_after + 1 end
+                when not newest.ends_job then newest.slot_after + 1 end
     from newest
     left join reltask_jobs as jobs on jobs.id = newest.job_id
     union all

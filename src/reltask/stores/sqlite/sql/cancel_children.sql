@@ -2,7 +2,7 @@
 -- Precondition  Unclaimed, in both statements; the parent has no row, or is in a later slot.
 -- Lock order    SQLite's write lock, held for the whole transaction.
 -- Returns       Statement 2: one row per removed job.
--- See           SQL.md: one writer.
+-- See           SQL.md: one writer, filtered index.
 --
 -- No worker ran the job, so the ledger row takes the fence that the next claim would have taken.
 -- Nobody waits for the end of these children, so none is reported.
@@ -15,16 +15,16 @@ left_over as (
     where child.parent_id is not null
       and child.locked_by is null
       and (parent.id is null or parent.slot_no > child.parent_slot)
-    order by child.id
+    order by child.parent_id, child.rowid
     limit :limit
 )
 
 insert into reltask_runs (
     job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-    finished_at, outcome, error, steps
+    finished_at, outcome, error, steps, ends_job
 )
 select id, fence + 1, slot_no, task, key, queue, null, attempt, next_run_time, due_at, null, :now,
-       'cancelled', 'its parent has ended', nullif(steps, 0)
+       'cancelled', 'its parent has ended', nullif(steps, 0), 1
 from reltask_jobs
 where id in (select id from left_over);
 
@@ -36,7 +36,7 @@ left_over as (
     where child.parent_id is not null
       and child.locked_by is null
       and (parent.id is null or parent.slot_no > child.parent_slot)
-    order by child.id
+    order by child.parent_id, child.rowid
     limit :limit
 )
 

@@ -105,14 +105,13 @@ set locked_by = :worker,
     fence = fence + 1,
     attempt = attempt + 1,
     slot_started_at = coalesce(slot_started_at, :now),
-    suspended = 0,
-    progress = case when suspended then progress end
+    suspended = 0
 where id in (select value from json_each(:ids))
   and locked_by is null and paused_at is null and dead_at is null
   and due_at <= :now
 returning id, fence, task, key, args, queue, priority, schedule, slot_no, next_run_time, due_at,
           slot_started_at, locked_at, attempt, max_attempts, claim_timeout_ms, isolated,
-          steps, parent_id is not null as has_parent;
+          steps, parent_id is not null as has_parent, progress;
 
 -- The worker is alive.
 update reltask_workers

@@ -14,17 +14,18 @@ batch as (
            json_extract(value, '$.fence') as fence,
            json_extract(value, '$.outcome') as outcome,
            json_extract(value, '$.error') as error,
-           json_extract(value, '$.result') as result
+           json_extract(value, '$.result') as result,
+           json_extract(value, '$.next_run_time') as next_run_time
     from json_each(:completions)
 )
 
 insert into reltask_runs (
     job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-    finished_at, outcome, error, result, steps
+    finished_at, outcome, error, result, steps, ends_job
 )
 select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.locked_by,
        jobs.attempt, jobs.next_run_time, jobs.due_at, jobs.locked_at, :now, batch.outcome,
-       batch.error, batch.result, nullif(jobs.steps, 0)
+       batch.error, batch.result, nullif(jobs.steps, 0), batch.next_run_time is null
 from batch
 join reltask_jobs as jobs on jobs.id = batch.id
 where jobs.fence = batch.fence
@@ -58,7 +59,8 @@ with
 batch as (
     select json_extract(value, '$.id') as id, json_extract(value, '$.fence') as fence
     from json_each(:completions)
-    where json_extract(value, '$.next_run_time') is null
+    where json_extract(value, '$.has_parent')
+      and json_extract(value, '$.next_run_time') is null
 )
 
 insert into reltask_marks (at, kind, job_id, slot_no, name)
@@ -77,23 +79,21 @@ where jobs.fence = batch.fence
 
 with
 batch as (
-    select json_extract(value, '$.id') as id,
-           json_extract(value, '$.fence') as fence,
-           json_extract(value, '$.outcome') as outcome,
-           json_extract(value, '$.error') as error,
-           json_extract(value, '$.result') as result
+    select json_extract(value, '$.id') as id, json_extract(value, '$.fence') as fence
     from json_each(:completions)
-    where json_extract(value, '$.next_run_time') is null
+    where json_extract(value, '$.has_parent')
+      and json_extract(value, '$.next_run_time') is null
 )
 
 insert into reltask_child_ends (
     parent_id, slot_no, step, nth, job_id, outcome, value, error, ended_at
 )
-select jobs.parent_id, jobs.parent_slot, jobs.parent_step, jobs.parent_nth, jobs.id, batch.outcome,
-       batch.result, batch.error, :now
+select jobs.parent_id, jobs.parent_slot, jobs.parent_step, jobs.parent_nth, jobs.id, runs.outcome,
+       runs.result, runs.error, :now
 from batch
 join reltask_jobs as jobs on jobs.id = batch.id
 join reltask_jobs as parent on parent.id = jobs.parent_id and parent.slot_no = jobs.parent_slot
+join reltask_runs as runs on runs.job_id = jobs.id and runs.fence = jobs.fence
 where jobs.fence = batch.fence
   and +jobs.locked_by = :worker
 on conflict do nothing;

@@ -1,4 +1,4 @@
--- Purpose       Remove a job, with a ledger row that says so; a step that waits for it learns of it.
+-- Purpose       Remove a job, with a ledger row that says so, and tell a step that waits for it.
 -- Precondition  Unclaimed, in all statements.
 -- Lock order    SQLite's write lock, held for the whole transaction.
 -- Returns       One row with the id, if the job was removed.
@@ -8,10 +8,10 @@
 
 insert into reltask_runs (
     job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-    finished_at, outcome, steps
+    finished_at, outcome, steps, ends_job
 )
 select id, fence + 1, slot_no, task, key, queue, null, attempt, next_run_time, due_at, null, :now,
-       'discarded', nullif(steps, 0)
+       'discarded', nullif(steps, 0), 1
 from reltask_jobs
 where id = :job_id
   and locked_by is null;

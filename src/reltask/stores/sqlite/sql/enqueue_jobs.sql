@@ -20,10 +20,10 @@ batch as (
            json_extract(value, '$.lock_timeout_ms') as lock_timeout_ms,
            json_extract(value, '$.run_at') as run_at,
            json_extract(value, '$.delay') as delay,
-           json_extract(value, '$.parent_id') as parent_id,
-           json_extract(value, '$.parent_slot') as parent_slot,
-           json_extract(value, '$.parent_step') as parent_step,
-           json_extract(value, '$.parent_nth') as parent_nth
+           json_extract(value, '$.parent.job_id') as parent_id,
+           json_extract(value, '$.parent.slot_no') as parent_slot,
+           json_extract(value, '$.parent.step') as parent_step,
+           json_extract(value, '$.parent.nth') as parent_nth
     from json_each(:jobs)
 )
 

@@ -1,9 +1,9 @@
--- Purpose       Look at the jobs that marks name: count the mark, subtract children that have ended,
---               and make a suspended job due that waits for this.
+-- Purpose       Look at the jobs that marks name: count the mark, subtract children that have
+--               ended, and make a suspended job due that waits for this.
 -- Precondition  The job is still in the mark's slot. Otherwise the mark is only removed.
 -- Lock order    SQLite's write lock, held for the whole transaction.
 -- Returns       Statement 3: one row per mark that was removed.
--- See           SQL.md: one writer, mark.
+-- See           SQL.md: one writer, filtered index, mark.
 
 with
 taken as materialized (
@@ -45,14 +45,23 @@ marked as (
 ),
 
 answered as (
-    select distinct taken.job_id
+    select taken.job_id
     from taken
     join reltask_steps as steps
         on steps.job_id = taken.job_id
         and steps.slot_no = taken.slot_no
-        and steps.state = 'waiting'
-    where (taken.kind = 'signal' and steps.signal = taken.name)
-       or (taken.kind = 'child' and steps.name = taken.name and steps.pending <= 0)
+        and steps.signal = taken.name
+    where taken.kind = 'signal'
+      and steps.state = 'waiting' and steps.signal is not null
+    union
+    select taken.job_id
+    from taken
+    join reltask_steps as steps
+        on steps.job_id = taken.job_id
+        and steps.slot_no = taken.slot_no
+        and steps.name = taken.name
+    where taken.kind = 'child'
+      and steps.state = 'waiting' and steps.pending <= 0
 )
 
 update reltask_jobs

@@ -14,8 +14,8 @@ forgotten as materialized (
     join reltask_steps as other on other.job_id = jobs.id and other.slot_no = jobs.slot_no
     where jobs.id = :job_id
       and jobs.locked_by is null
-      and named.name = :name
-      and (other.name = :name or (:and_after and other.started_at > named.started_at))
+      and named.name = :step
+      and (other.name = :step or (:and_after and other.started_at > named.started_at))
 )
 
 update reltask_signals
@@ -33,8 +33,8 @@ forgotten as materialized (
     join reltask_steps as other on other.job_id = jobs.id and other.slot_no = jobs.slot_no
     where jobs.id = :job_id
       and jobs.locked_by is null
-      and named.name = :name
-      and (other.name = :name or (:and_after and other.started_at > named.started_at))
+      and named.name = :step
+      and (other.name = :step or (:and_after and other.started_at > named.started_at))
 )
 
 delete from reltask_child_ends
@@ -48,8 +48,8 @@ forgotten as materialized (
     join reltask_steps as other on other.job_id = jobs.id and other.slot_no = jobs.slot_no
     where jobs.id = :job_id
       and jobs.locked_by is null
-      and named.name = :name
-      and (other.name = :name or (:and_after and other.started_at > named.started_at))
+      and named.name = :step
+      and (other.name = :step or (:and_after and other.started_at > named.started_at))
 )
 
 update reltask_jobs
@@ -65,8 +65,8 @@ forgotten as materialized (
     join reltask_steps as other on other.job_id = jobs.id and other.slot_no = jobs.slot_no
     where jobs.id = :job_id
       and jobs.locked_by is null
-      and named.name = :name
-      and (other.name = :name or (:and_after and other.started_at > named.started_at))
+      and named.name = :step
+      and (other.name = :step or (:and_after and other.started_at > named.started_at))
 )
 
 delete from reltask_steps

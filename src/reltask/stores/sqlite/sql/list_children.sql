@@ -1,11 +1,12 @@
 -- Purpose       List the children of a job: those that have ended, and those that have not.
 -- Precondition  None.
 -- Lock order    Locks nothing.
--- Returns       One row per child of the newest slot that has any, by step and place.
+-- Returns       One row per child, by slot, step and place. If it has ended, task is null, and
+--               state is its outcome.
 
-with
-children (slot_no, step, nth, job_id, task, state) as (
-    select slot_no, step, nth, job_id, null, outcome
+select step, nth, job_id, task, state
+from (
+    select slot_no, step, nth, job_id, null as task, outcome as state
     from reltask_child_ends
     where parent_id = :job_id
     union all
@@ -17,8 +18,4 @@ children (slot_no, step, nth, job_id, task, state) as (
     from reltask_jobs
     where parent_id = :job_id
 )
-
-select step, nth, job_id, task, state
-from children
-where slot_no = (select max(slot_no) from children)
-order by step, nth;
+order by slot_no, step, nth;

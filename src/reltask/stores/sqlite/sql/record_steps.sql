@@ -1,8 +1,8 @@
 -- Purpose       Record steps of running jobs, and consume the signals that they name.
--- Precondition  Each job's row still has this id, owner and fence; of the others nothing is written.
+-- Precondition  Each job's row still has this id, owner and fence; for others nothing is written.
 --               A step that is done or failed already stays, so that a recording may be sent twice.
 -- Lock order    SQLite's write lock, held for the whole transaction.
--- Returns       Statement 4: one row per accepted recording: id, fence.
+-- Returns       Statement 4: one row per claim whose steps were accepted: id, fence.
 -- Parameters    :recordings has one object per recording; its progress says whether the slot's
 --               attempts are counted anew.
 -- See           SQL.md: one writer, fence, primary-key lookup, JSON batch.
@@ -120,7 +120,7 @@ set kind = excluded.kind,
                    else excluded.pending end
 where recorded.state = 'waiting';
 
-select jobs.id, jobs.fence
+select distinct jobs.id, jobs.fence
 from json_each(:recordings) as recording
 join reltask_jobs as jobs on jobs.id = json_extract(recording.value, '$.id')
 where jobs.fence = json_extract(recording.value, '$.fence')

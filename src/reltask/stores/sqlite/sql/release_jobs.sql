@@ -4,7 +4,7 @@
 --               written, and is missing from the result.
 -- Lock order    SQLite's write lock, held for the whole transaction.
 -- Returns       Statement 2: one row per accepted release: id, fence, and whether it is dead.
--- See           SQL.md: one writer, fence, primary-key lookup, JSON batch, mark.
+-- See           SQL.md: one writer, fence, primary-key lookup, JSON batch, filtered index, mark.
 
 with
 batch as (
@@ -47,30 +47,21 @@ set not_before = coalesce(:now + batch.delay, not_before),
     heartbeat_at = null,
     claim_timeout_ms = null,
     lock_expires_at = null,
-    claim_token = null,
-    progress = null
+    claim_token = null
 from batch
 where reltask_jobs.id = batch.id
   and reltask_jobs.fence = batch.fence
   and +reltask_jobs.locked_by = :worker
 returning id, fence, dead_at is not null as dead;
 
--- A child that is dead now leaves its end for the step that waits for it, and a mark, which comes
--- first because the end tells that there is one. Then it has no parent any more, so that it counts
--- once whatever is retried later: a dead job with a parent is one that died just now.
-with
-batch as (
-    select json_extract(value, '$.id') as id, json_extract(value, '$.fence') as fence
-    from json_each(:releases)
-)
-
+-- A dead job that has a parent died just now. It leaves its end for the step that waits for it, and
+-- a mark, which comes first because the end tells that there is one. Then it has no parent any
+-- more, so that it counts once whatever is retried later.
 insert into reltask_marks (at, kind, job_id, slot_no, name)
 select :now, 'child', jobs.parent_id, jobs.parent_slot, jobs.parent_step
-from batch
-join reltask_jobs as jobs on jobs.id = batch.id
+from reltask_jobs as jobs
 join reltask_jobs as parent on parent.id = jobs.parent_id and parent.slot_no = jobs.parent_slot
-where jobs.fence = batch.fence
-  and jobs.dead_at is not null
+where jobs.dead_at is not null and jobs.parent_id is not null
   and not exists (
       select 1
       from reltask_child_ends
@@ -78,38 +69,20 @@ where jobs.fence = batch.fence
         and step = jobs.parent_step and nth = jobs.parent_nth
   );
 
-with
-batch as (
-    select json_extract(value, '$.id') as id, json_extract(value, '$.fence') as fence
-    from json_each(:releases)
-)
-
 insert into reltask_child_ends (
     parent_id, slot_no, step, nth, job_id, outcome, error, ended_at
 )
 select jobs.parent_id, jobs.parent_slot, jobs.parent_step, jobs.parent_nth, jobs.id, 'failed',
        runs.error, :now
-from batch
-join reltask_jobs as jobs on jobs.id = batch.id
+from reltask_jobs as jobs
 join reltask_jobs as parent on parent.id = jobs.parent_id and parent.slot_no = jobs.parent_slot
 join reltask_runs as runs on runs.job_id = jobs.id and runs.fence = jobs.fence
-where jobs.fence = batch.fence
-  and jobs.dead_at is not null
+where jobs.dead_at is not null and jobs.parent_id is not null
 on conflict do nothing;
-
-with
-batch as (
-    select json_extract(value, '$.id') as id, json_extract(value, '$.fence') as fence
-    from json_each(:releases)
-)
 
 update reltask_jobs
 set parent_id = null,
     parent_slot = null,
     parent_step = null,
     parent_nth = null
-from batch
-where reltask_jobs.id = batch.id
-  and reltask_jobs.fence = batch.fence
-  and reltask_jobs.dead_at is not null
-  and +reltask_jobs.parent_id is not null;
+where dead_at is not null and parent_id is not null;
