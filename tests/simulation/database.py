@@ -32,6 +32,10 @@ begin immediate;
 delete from reltask_jobs;
 delete from reltask_runs;
 delete from reltask_workers;
+delete from reltask_steps;
+delete from reltask_signals;
+delete from reltask_child_ends;
+delete from reltask_marks;
 delete from effects;
 commit;
 """

@@ -104,6 +104,9 @@ class Inspector:
             "complete_jobs": self._settled,
             "fail_jobs": self._settled,
             "release_jobs": self._settled,
+            "suspend_jobs": self._settled,
+            "record_steps": self._recorded,
+            "record_in_transaction": self._recorded,
             "guard_job": self._settled,
         }.get(verb)
         before = self.rows()
@@ -113,7 +116,7 @@ class Inspector:
             self.counts[verb] += 1
             if check is not None:
                 check(verb, args, before, answer)
-            if _changed_nothing(verb, answer):
+            if changed_nothing(verb, answer):
                 self._rows = before
             else:
                 self._monotonic()
@@ -147,6 +150,10 @@ class Inspector:
         self.counts["settlements"] += len(answer)
         self._held(verb, args[0], [one if isinstance(one, Hold) else one.hold for one in answer], before)
 
+    def _recorded(self, verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
+        self.counts["recordings"] += len(answer)
+        self._held(verb, args[0], [one.hold for one in answer], before)
+
     def _held(self, verb: str, worker: str, holds: Iterable[Hold], before: dict[str, JobRow]) -> None:
         for hold in holds:
             row = before.get(str(hold.job_id))
@@ -168,13 +175,14 @@ class Inspector:
             self._seen[job_id] = (row.fence, row.slot_no)
 
 
-def _changed_nothing(verb: str, answer: Any) -> bool:
+def changed_nothing(verb: str, answer: Any) -> bool:
+    """Whether a statement has changed no row that an invariant looks at."""
     match verb:
         case "claim_jobs":
             return not answer.claims
         case "heartbeat_jobs":
             return not answer.renewed
-        case "reclaim_jobs":
+        case "reclaim_jobs" | "fold_marks" | "cancel_children":
             return not answer
         case "register_worker" | "stop_worker":
             return True

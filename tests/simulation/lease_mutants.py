@@ -12,7 +12,8 @@ from unittest import mock
 
 from reltask.leases.candidacy import Candidacy, LeaseAction, ResignLease, Tenure, TryLease
 from reltask.model.lease import LeaseAnswer
-from tests.simulation.mutants import Catch, Mutant, method, sql, table
+from tests.simulation.broken import Mutant, method, sql
+from tests.simulation.mutants import Catch, table
 from tests.simulation.run_leases import run_seeds
 
 CHUNK = 5

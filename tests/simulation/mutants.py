@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
@@ -21,53 +22,18 @@ import msgspec
 
 from reltask.errors import DatabaseError
 from reltask.model.job import NewJob, Outcome, Release
-from reltask.stores import statement
 from reltask.stores.sqlite.connections import Session
 from reltask.worker.heartbeat import Abandon, Heartbeats, Verify, Watch
 from reltask.worker.poller import Poller
 from reltask.worker.settle import Settler
 from reltask.worker.transaction import Transactions
 from reltask.worker.worker import Worker
+from tests.simulation.broken import Broken, Mutant, method, sql
 from tests.simulation.database import OPTIONS, Database
+from tests.simulation.durable import is_durable
+from tests.simulation.durable_mutants import DURABLE_MUTANTS
 from tests.simulation.run import run_each
 from tests.simulation.world import Node, World
-
-Broken = Callable[[], Any]
-"""Opens the block in which the worker is broken."""
-
-
-class Mutant(NamedTuple):
-    """One deliberate mistake."""
-
-    name: str
-    broken: Broken
-
-
-@contextmanager
-def sql(verb: str, *changes: tuple[str, str]) -> Iterator[None]:
-    """The verb's file with some text replaced. If the text is not there, the mutant is wrong."""
-    original = statement.read_sql
-
-    def read(store: str, asked: str) -> str:
-        text = original(store, asked)
-        if asked == verb:
-            for old, new in changes:
-                if old not in text:
-                    raise LookupError(f"{verb}.sql has no {old!r}")
-                text = text.replace(old, new)
-        return text
-
-    statement.load.cache_clear()
-    try:
-        with mock.patch.object(statement, "read_sql", read):
-            yield
-    finally:
-        statement.load.cache_clear()
-
-
-def method(owner: type, name: str, replacement: Any) -> Broken:
-    return lambda: mock.patch.object(owner, name, replacement)
-
 
 # Statements
 
@@ -206,7 +172,10 @@ async def held_is_refused(self: Settler[Any], settlements: Any, accepted: Any, *
 def commit_anyway() -> Iterator[None]:
     """On SQLite an open transaction blocks all other writers, so both checks of the fence must go."""
 
-    async def seal(self: Transactions, run: Any, inner: Any, completion: Any) -> None:
+    async def seal(self: Transactions, run: Any, inner: Any, completion: Any, recording: Any) -> None:
+        if recording is not None:
+            await inner.record_steps(self._worker, recording)
+            return
         self._beater.settling([run.hold])
         if completion is not None:
             await inner.complete_job(self._worker, completion)
@@ -275,6 +244,7 @@ MUTANTS = [
     Mutant("a subscriber blocks the heartbeats", method(World, "heard_soon", blocked_by_a_subscriber)),
     Mutant("starvation never counts as an attempt", method(Worker, "_abandon", starvation_never_counts)),
     Mutant("an ended body is not renewed past its timeout", method(Watch, "renewable", not_past_its_timeout)),
+    *DURABLE_MUTANTS,
 ]
 
 
@@ -289,7 +259,8 @@ class Catch(NamedTuple):
 def hunt(index: int, limit: int) -> Catch:
     """Run seeds against one mutant until one breaks an invariant."""
     mutant = MUTANTS[index]
-    with mutant.broken(), closing(run_each(range(limit))) as verdicts:
+    seeds = filter(is_durable, itertools.count()) if mutant in DURABLE_MUTANTS else itertools.count()
+    with mutant.broken(), closing(run_each(itertools.islice(seeds, limit))) as verdicts:
         for number, verdict in enumerate(verdicts, start=1):
             if verdict.broken is not None:
                 return Catch(mutant.name, verdict.broken, number)

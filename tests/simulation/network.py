@@ -14,14 +14,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 from reltask.errors import AmbiguousError, TransientError
 from reltask.model.clock import Clock
+from reltask.model.durable import Recording
+from reltask.model.job import NewJob
 from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.sqlite.transaction import transaction
 from reltask.stores.store import Wake
@@ -33,13 +36,22 @@ LATENCY = 0.004
 LATEST = 25.0
 """How many seconds late a request may arrive: longer than a lock timeout."""
 READS = frozenset(
-    {"read_declared", "read_keys", "read_holds", "read_outcomes", "read_status", "read_job", "list_jobs", "read_now"}
+    {
+        "read_declared",
+        "read_keys",
+        "read_holds",
+        "read_outcomes",
+        "read_status",
+        "read_job",
+        "read_steps",
+        "read_waits",
+        "list_jobs",
+        "read_now",
+    }
 )
-SKIPPING = frozenset({"heartbeat_jobs", "complete_jobs", "fail_jobs", "release_jobs"})
-
-
-SETTLEMENTS = frozenset({"complete_jobs", "fail_jobs", "release_jobs"})
-LOOKS = frozenset({"claim_jobs", "reclaim_jobs"})
+SETTLEMENTS = frozenset({"complete_jobs", "fail_jobs", "release_jobs", "suspend_jobs", "record_steps"})
+SKIPPING = SETTLEMENTS | {"heartbeat_jobs"}
+LOOKS = frozenset({"claim_jobs", "reclaim_jobs", "fold_marks"})
 LATEST_ANSWER = 30.0
 """Seconds: three lock timeouts."""
 
@@ -76,7 +88,7 @@ class Line:
         self.bites = 0
         self.open_transactions: list[Any] = []
         self.looks_under_way = 0
-        """Claims and reclaims that wait for their answer: until then the worker cannot look for work."""
+        """Claims, reclaims and folds that wait for their answer: until then the worker cannot look for work."""
 
     def strikes(self) -> Trouble:
         """The trouble that this call meets."""
@@ -183,11 +195,11 @@ class SimStore:
         async with transaction(self._database.check_out(), inline=True) as inner:
             self._line.open_transactions.append(inner)
             try:
-                yield SimTransaction(inner, self._inspect)
+                yield (block := SimTransaction(inner, self._inspect))
             finally:
                 self._line.open_transactions.remove(inner)
             lost = self._line.strikes() is Trouble.ANSWER_LOST
-            committed = self._inspect("commit", ())
+            committed = self._inspect("commit", (block.inserted, block.recorded))
         committed(None)
         await self._travel()
         if lost:
@@ -211,8 +223,8 @@ class SimStore:
             raise self._lost(verb)
         if trouble is Trouble.ROWS_HELD and options.get("wait"):
             await self._wait_for_row(verb)
-        elif trouble is Trouble.ROWS_HELD and verb in SKIPPING:
-            args = (args[0], [one for one in args[1] if self._line.rng.random() < 0.5])
+        elif trouble is Trouble.ROWS_HELD:
+            args, options = self._skip_held(verb, args, options)
         answer = await self._execute(verb, args, options)
         if trouble is Trouble.ANSWER_LOST:
             await self._clock.sleep(self._timeout)
@@ -220,6 +232,14 @@ class SimStore:
         if trouble is Trouble.ANSWER_LATE:
             await self._clock.sleep(self._line.rng.uniform(0, LATEST_ANSWER))
         return answer
+
+    def _skip_held(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """What a statement does that skips held rows."""
+        if verb in SKIPPING:
+            return (args[0], [one for one in args[1] if self._line.rng.random() < 0.5]), options
+        if verb == "fold_marks" and self._line.rng.random() < 0.5:
+            return (), {"limit": 0}
+        return args, options
 
     async def _wait_for_row(self, verb: str) -> None:
         """The other transaction ends at some time, or the server ends the wait."""
@@ -256,6 +276,8 @@ class SimTransaction:
 
     def __init__(self, inner: Any, inspect: Inspect) -> None:
         self._inner, self._inspect = inner, inspect
+        self.inserted: list[NewJob] = []
+        self.recorded: list[Recording] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -270,4 +292,16 @@ class SimTransaction:
         check = self._inspect("guard_job", (worker, [hold]))
         won: bool = await self._inner.guard_job(worker, hold)
         check([hold] if won else [])
+        return won
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        created: set[UUID] = await self._inner.enqueue_jobs(jobs)
+        self.inserted += [job for job in jobs if job.id in created]
+        return created
+
+    async def record_steps(self, worker: str, recording: Recording) -> bool:
+        check = self._inspect("record_in_transaction", (worker, [recording]))
+        won: bool = await self._inner.record_steps(worker, recording)
+        check([recording] if won else [])
+        self.recorded += [recording] if won else []
         return won

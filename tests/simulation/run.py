@@ -28,6 +28,8 @@ CHUNK = 25
 """Seeds given to a process at a time."""
 PROGRESS = 1000
 """Seeds between two progress lines."""
+COVERED = ("claims", "settlements", "reclaims", "recordings", "suspensions")
+"""What is counted per seed."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """From glibc's malloc.h."""
 
@@ -153,7 +155,7 @@ class Tally:
         return f"{self.seeds} seeds in {seconds:.0f} s ({pace}), {len(self.broken)} with a violation"
 
     def coverage(self) -> str:
-        counts = [f"{self.counts[name] / self.seeds:.1f} {name}" for name in ("claims", "settlements", "reclaims")]
+        counts = [f"{self.counts[name] / self.seeds:.1f} {name}" for name in COVERED]
         bites = f"{self.faults['bites'] / self.seeds:.1f} calls bitten by a fault"
         faults = [f"{name} {n / self.seeds:.2f}" for name, n in sorted(self.faults.items()) if name != "bites"]
         return f"per seed: {', '.join([*counts, bites])}\nfaults per seed: {', '.join(faults)}"

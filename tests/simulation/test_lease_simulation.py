@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.simulation.broken import Mutant
 from tests.simulation.lease_mutants import MUTANTS, hunt
-from tests.simulation.mutants import Mutant
 from tests.simulation.run_leases import report, run_seeds
 
 SEEDS = 200

@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.mutants import MUTANTS, hunt
 from tests.simulation.run import Tally, run_each, run_seeds
 
-SEEDS = 1000
+SEEDS = 800
 REPLAYED = 50
 
 pytestmark = pytest.mark.slow
@@ -30,6 +30,7 @@ def hold_all_promises(seeds: Iterable[int], record: Record) -> None:
     record("coverage", f"{pace}\n{tally.coverage()}")
     assert not tally.broken, tally.findings()
     assert tally.faults["bites"] > 10 * tally.seeds, "the faults did not bite: this simulation would prove nothing"
+    assert tally.counts["suspensions"] > tally.seeds / 4, "too few durable functions were suspended"
 
 
 @pytest.mark.timeout(600)
@@ -58,12 +59,19 @@ def test_a_seed_replays_exactly() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "name", ["reclaim without re-check", "suspect treated as lost", "lost answer taken for a lost lock"]
+    "name",
+    [
+        "reclaim without re-check",
+        "suspect treated as lost",
+        "lost answer taken for a lost lock",
+        "suspension ignores what was seen",
+        "no fence on records",
+    ],
 )
 def test_a_broken_worker_is_caught(name: str) -> None:
     """The simulation can fail.
 
-    These three mutants are quick; `make simulate-mutants` runs all of them.
+    These mutants are quick; `make simulate-mutants` runs all of them.
     """
     index = next(index for index, mutant in enumerate(MUTANTS) if mutant.name == name)
     assert hunt(index, 100).invariant is not None

@@ -25,6 +25,7 @@ from reltask.service import Host, Service
 from reltask.stores.sqlite.values import micros
 from reltask.worker.worker import Worker
 from tests.simulation.database import START, Database
+from tests.simulation.durable import Durables, SimEnqueuer
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Auditor, Body, Disturbance, Inspector, Reports, Violation
 from tests.simulation.loop import PROCESS, SimLoop
@@ -139,6 +140,7 @@ class World:
         self.errors = Errors(self)
         self.misfortunes = Faults(self)
         self._numbers = 0
+        self.durable = Durables(self)
 
     # Time
 
@@ -205,6 +207,7 @@ class World:
 
     async def history(self) -> None:
         await self.enqueue(self.rng.randint(6, 12))
+        await self.durable.begin()
         for _ in range(self.rng.randint(1, 4)):
             self.start_node()
         end = self.loop.time() + self.rng.uniform(20, 42)
@@ -258,6 +261,7 @@ class World:
             schedules=self.declarations(),
             beater_host=lambda service: SimHost(service, self.loop, node.beat),
             identity=node.name,
+            enqueuer=SimEnqueuer(node.rng),
         )
 
     def store(self, node: Node) -> SimStore:
@@ -278,6 +282,8 @@ class World:
         for task in self.app.registry:
             if task.name not in missing:
                 registry.add(task)
+        for task in self.durable.tasks(knows_all=knows_all):
+            registry.add(task)
         return registry
 
     def declarations(self) -> list[NewJob]:
@@ -302,8 +308,12 @@ class World:
             self.note(verb, PROCESS.get(), len(answer) if hasattr(answer, "__len__") else 0)
             if verb == "claim_jobs":
                 self.claimed.update({(claim.job_id, claim.fence): self.loop.time() for claim in answer.claims})
+            if verb == "commit" and args:
+                self.enqueued.update({job.id: job.task for job in args[0]})
             try:
                 check(answer)
+                if self.durable.is_on:
+                    self.durable.inspector(verb, args, answer)
             except Violation as violation:
                 self.remember(violation)
                 raise
@@ -404,8 +414,10 @@ class World:
     async def enqueue_one(self, task: str) -> None:
         """A client whose answer may be lost: it sends the same job, with the same id, until it gets one."""
         options = JobOptions(priority=self.rng.randrange(10), delay=timedelta(seconds=self.rng.choice([0, 0, 2, 20])))
-        call: Call[Any] = Call(self.app.registry.get(task), "{}", options)
-        job = call.job(UUID(int=self.rng.getrandbits(128), version=4))
+        await self.enqueue_call(Call(self.app.registry.get(task), "{}", options), self.rng)
+
+    async def enqueue_call(self, call: Call[Any], rng: random.Random) -> None:
+        job = call.job(UUID(int=rng.getrandbits(128), version=4))
         while True:
             try:
                 await self.client.enqueue_jobs([job])
@@ -413,7 +425,7 @@ class World:
                 job = self.again(job)
             else:
                 break
-        self.enqueued[job.id] = task
+        self.enqueued[job.id] = job.task
 
     @cached_property
     def client(self) -> SimStore:
@@ -435,6 +447,7 @@ class World:
             node.line.trouble = Trouble.NONE
             self.loop.resume(node.name)
             self.loop.resume(node.beat)
+        await self.durable.calm()
         await self.as_operator(self.resume_all)
         for node in self.living()[1:]:
             if node.worker.started:
@@ -449,6 +462,7 @@ class World:
             waiting = Counter({key: waiting[key] + 1 for key in claimable})
             if waiting and max(waiting.values()) > QUIET_LOOKS[self.signals.enabled]:
                 raise Violation("nothing waits that need not", f"{[claimable[key] for key in waiting]}")
+            await self.durable.help_on()
             await asyncio.sleep(QUIET_LOOK)
         for node in self.living():
             node.alive = False
@@ -465,7 +479,8 @@ class World:
         able = [node for node in self.living() if not self.loop.is_paused(node.name) and not node.line.looks_under_way]
         workers = [node.worker for node in able if node.worker.started]
         free = [worker for worker in workers if worker._places.free > 0 and not worker._poller._failures]
-        return {
+        marks = self.durable.inspector.marks(now) if free else {}
+        return marks | {
             (row.id, row.fence): f"{row.task} {row.id}"
             for row in self.inspector.rows().values()
             if row.locked_by is None and row.dead_at is None and row.paused_at is None and row.due_at < now

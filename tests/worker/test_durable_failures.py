@@ -159,6 +159,30 @@ def test_a_failure_that_a_sibling_outlives_is_not_recorded(
     harness.run(scenario())
 
 
+def test_a_sibling_that_goes_on_while_the_body_cleans_up_shows_nothing(harness: WorkerHarness) -> None:
+    """`gather` lets its other tasks go on: their next call is not the body's, however long the body takes to end."""
+    app = harness.app()
+
+    async def sibling(ctx: Context) -> None:
+        await ctx.step("first", asyncio.sleep, 0.1)
+        await ctx.step("second", asyncio.sleep, 0.1)
+
+    @app.task(backoff="1s")
+    async def order(ctx: Context) -> None:
+        try:
+            await asyncio.gather(ctx.step("charge", failing([], 1)), sibling(ctx))
+        finally:
+            await asyncio.sleep(1)
+
+    async def scenario() -> None:
+        job = await order.enqueue()
+        async with app.worker():
+            await app.log.wait(events.RunFailed)
+            assert list(await steps_of(app, job)) == ["first", "second"]
+
+    harness.run(scenario())
+
+
 @pytest.mark.parametrize("style", ["gather", "task group", "in a helper"])
 def test_a_failure_of_a_sibling_that_is_caught_is_recorded(harness: WorkerHarness, style: str) -> None:
     """The compensation begins in another task than the failure: both are recorded together all the same."""

@@ -123,6 +123,7 @@ class Durable:
     def leave(self, call: Call) -> None:
         """The call has ended, however."""
         self._under_way.discard(call.base)
+        self.journal.end()
         self.parking.end()
 
     def _refuse_when_over(self, name: object, kind: StepKind) -> None:

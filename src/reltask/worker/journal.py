@@ -11,7 +11,9 @@ worker has the claim: the body is stopped.
 A failure that the body may catch is kept aside. A later call shows that the body went on:
 
     begun by the task in which the failure was raised ─► caught: the failure is recorded with that call
-    by another task, in the same turn of the loop ─────► a sibling, as in `gather`: shows nothing
+    by another task, in the same turn of the loop, or
+    by one that was in a call of its own then ─────────► a sibling, as in `gather`: neither it nor its later calls show
+                                                         anything; the body's own task is none
     by another task, later ────────────────────────────► wait TURNS turns: if the body has not ended by then, caught
 
 If the body lets it through, nothing is recorded, and the next attempt runs the step again.
@@ -24,7 +26,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from reltask.errors import LockLost, UsageError
 from reltask.model.durable import Recording, StepRecord, StepState, StepView
@@ -47,6 +49,8 @@ class Failure(Struct, eq=False):
     record: StepRecord
     task: asyncio.Task[Any] | None
     """In which it was raised; None: in a thread."""
+    siblings: set[asyncio.Future[Any] | None] = field(default_factory=set)
+    """Tasks that were in calls of their own when it was raised, or began one in that turn: none has caught it."""
     age: int = 0
     """Turns of the loop since then, up to TURNS."""
     is_caught: bool = False
@@ -80,6 +84,8 @@ class Journal:
         self._is_sending = False
         self._is_planned = False
         self._failures: list[Failure] = []
+        self._calling: set[asyncio.Future[Any] | None] = set()
+        """Tasks that wait for a call."""
 
     @property
     def replaying(self) -> bool:
@@ -142,10 +148,18 @@ class Journal:
     def begin(self) -> None:
         """A call begins: it shows that the body has gone on after earlier failures."""
         task = self._task()
+        self._calling.add(task)
         for failure in self._failures:
             if failure.task is task:
-                failure.age = TURNS
-            failure.is_caught = failure.is_caught or failure.age > 0
+                failure.age, failure.is_caught = TURNS, True
+            elif failure.age == 0 and task is not self._run.ending:
+                failure.siblings.add(task)
+            elif task not in failure.siblings:
+                failure.is_caught = failure.is_caught or failure.age > 0
+
+    def end(self) -> None:
+        """The call of this task has ended."""
+        self._calling.discard(self._task())
 
     async def until_certain(self) -> None:
         """Wait until failures that were caught by another task, so it seems, would have ended the body."""
@@ -154,7 +168,8 @@ class Journal:
 
     def fail(self, record: StepRecord) -> None:
         """Keep a failure aside, until a later call shows that the body has caught it."""
-        failure = Failure(record, self._task())
+        siblings = self._calling - {self._task(), self._run.ending}
+        failure = Failure(record, self._task(), siblings)
         self._failures.append(failure)
         self._loop.call_soon(self._grow, failure)
 

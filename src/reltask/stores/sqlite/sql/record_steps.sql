@@ -57,7 +57,8 @@ fresh as (
         on known.job_id = jobs.id
         and known.slot_no = jobs.slot_no
         and known.name = json_extract(step.value, '$.name')
-    where known.name is null
+    where jobs.fence = json_extract(recording.value, '$.fence')
+      and known.name is null
     group by jobs.id
 )
 
