@@ -39,7 +39,7 @@ def create_app(url: str = "sqlite:///approvals.db", **options: Any) -> App:
         try:
             answer = await ctx.wait_for(decision, timeout="2d", name="lead decides")
         except WaitTimeout:
-            await ctx.step("ask manager", mail, "manager", f"nobody has decided on {expense}")
+            await ctx.step("ask manager", mail, "manager", f"no decision on {expense}")
             answer = await ctx.wait_for(decision, timeout="5d", name="manager decides")
         if not answer.ok:
             raise Cancel(f"refused by {answer.by}")

@@ -87,7 +87,7 @@ def test_an_order_waits_for_the_warehouse_and_ships_in_parallel(time: VirtualTim
 
 
 def test_an_approval_escalates_after_two_days(time: VirtualTime, tmp_path: Path) -> None:
-    """Nobody decides for two days: the manager is asked, once, and the manager's answer counts."""
+    """No answer for two days: the manager is asked, once, and the manager's answer counts."""
     played = Played("durable_approval", time, tmp_path)
     module = played.module
 

@@ -245,7 +245,7 @@ PASSWORD = "s3cret-of-the-database"
 
 
 class Impostor:
-    """Speaks TLS with a certificate of its own and asks for the password, as whoever answers for the server would."""
+    """Speaks TLS with a certificate of its own and asks for the password, as an impostor would."""
 
     def __init__(self, directory: Path) -> None:
         self.authority = directory / "authority.pem"
@@ -408,13 +408,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_source_archive_says_how_to_report_a_vulnerability() -> None:
-    """Whoever packages reltask finds SECURITY.md in it."""
+    """A packager of reltask finds SECURITY.md in it."""
     included = {file.relative_path for file in SdistBuilder(str(ROOT)).recurse_included_files()}
     assert {"SECURITY.md", "CHANGELOG.md"} <= included
 
 
 def test_images_and_tools_are_pinned() -> None:
-    """A tag can be moved, and the newest version of a tool is one that nobody has read yet."""
+    """A tag can be moved, and the newest version of a tool has not been reviewed yet."""
     workflows = "".join(file.read_text() for file in (ROOT / ".github").rglob("*.yml"))
     images = re.findall(r"mcr\.microsoft\.com/\S+", workflows)
     assert images

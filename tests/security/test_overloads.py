@@ -1,4 +1,4 @@
-"""Whoever may create in schema `public` must not run code as a worker. Until PostgreSQL 15 every user may."""
+"""A user who may create in schema `public` must not run code as a worker. Until PostgreSQL 15 every user may."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ async def test_a_signal_may_be_waited_for_again(harness: StoreHarness) -> None:
 
 
 async def test_children_of_an_ended_slot_are_no_violation(harness: StoreHarness) -> None:
-    """They are to be cancelled, and nobody counts them."""
+    """They are to be cancelled, and no step counts them."""
     claim = await harness.claimed(recurring())
     await harness.add(child(claim, 0))
     assert await harness.record(claim, step("labels", kind=StepKind.RUN, state=StepState.WAITING, pending=1))

@@ -98,7 +98,7 @@ def test_rolled_back_means_never_enqueued(database: UserDatabase) -> None:
 
 
 def test_committed_means_signalled(database: UserDatabase) -> None:
-    """A signal is sent with the user's row or not at all; nobody sees it before the commit."""
+    """A signal is sent with the user's row or not at all; no other session sees it before the commit."""
     kind, job = database.kind, database.task.enqueue_sync(1)
     store = database.app._make_store()
 

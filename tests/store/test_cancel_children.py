@@ -25,7 +25,7 @@ async def outcomes(harness: StoreHarness, job_id: UUID) -> list[Outcome]:
 
 
 async def test_children_of_an_ended_parent_are_cancelled(harness: StoreHarness) -> None:
-    """Without a run, with a ledger row that says so, and without anybody who is told."""
+    """Without a run, with a ledger row that says so, and without a report."""
     parent = await ended_parent(harness, 2)
     left = await harness.store.list_children(parent.job_id)
     assert await harness.store.cancel_children() == 2

@@ -311,7 +311,7 @@ async def test_a_discarded_child_has_ended(harness: StoreHarness) -> None:
 
 
 async def test_a_batch_of_deaths(harness: StoreHarness) -> None:
-    """Children and plain jobs, dead ones and others: each end that happened is told, no other."""
+    """Children and plain jobs, dead ones and others: each end that happened is reported, no other."""
     parent = await harness.parent(2, max_attempts=1)
     await harness.add(child(parent, 0, of="other"), new_job(task="label", max_attempts=1))
     claims = (await harness.claim(tasks=["label"], limit=9)).claims

@@ -160,7 +160,7 @@ class Poller:
                         await self._woken.wait()
 
     def ended(self, future: Any) -> None:
-        """The poller could not be started, was cancelled, or has a bug: nobody waits for ever."""
+        """The poller could not be started, was cancelled, or has a bug: no caller waits for ever."""
         if future.cancelled():
             error: BaseException = UsageError("The app was closed while the result was waited for.")
         else:

@@ -97,12 +97,12 @@ class Durable:
     # Every call
 
     def enter(self, name: str, kind: StepKind, hashed: str = "") -> Call:
-        """Begin a call: give it its recorded name, and refuse what cannot be told apart later."""
+        """Begin a call: give it its recorded name, and refuse what cannot be distinguished later."""
         self._refuse_when_over(name, kind)
         check_name(name)
         if name in self._under_way:
             raise UsageError(
-                f"Two calls named {name!r} are under way at once: their records could not be told apart.",
+                f"Two calls named {name!r} are under way at once: their records could not be distinguished.",
                 remedy='Name them by what they are about: ctx.step(f"label:{id}", …).',
             )
         self._counts[name] += 1

@@ -283,7 +283,7 @@ class Maintenance(Service):
         )
 
     async def _cancel_children(self, _turn: Turn) -> int:
-        """Needs no term: a job whose parent has ended is cancelled once, whoever does it."""
+        """Needs no term: a job whose parent has ended is cancelled once, by any worker."""
         return await self._store.cancel_children()
 
     async def _warn_of_unknown_tasks(self, _turn: Turn) -> int:

@@ -1,4 +1,4 @@
--- Purpose       End jobs whose parent's slot has ended: nobody waits for them any more.
+-- Purpose       End jobs whose parent's slot has ended: no step waits for them any more.
 -- Precondition  Unclaimed, with a parent whose slot has ended, according to the ledger.
 -- Lock order    The children by id; locked rows are skipped, so the batch never waits for one. No
 --               row of a parent is locked: no parent is locked before its children.
@@ -12,7 +12,7 @@
 -- job.
 --
 -- No worker ran the job, so the ledger row takes the fence that the next claim would have taken.
--- Nobody waits for the end, so none is reported.
+-- No step waits for the end, so none is reported.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

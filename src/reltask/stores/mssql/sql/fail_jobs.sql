@@ -94,7 +94,7 @@ BEGIN TRY
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
     JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;
 
-    -- A dead child has ended for the step that waits for it; a later retry tells nobody.
+    -- A dead child has ended for the step that waits for it; a later retry reports nothing.
     IF EXISTS (SELECT 1 FROM @held WHERE Dead = 1 AND ParentId IS NOT NULL)
     BEGIN
         INSERT INTO reltask.ChildEnds WITH (ROWLOCK) (

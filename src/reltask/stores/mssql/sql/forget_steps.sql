@@ -37,7 +37,7 @@ DECLARE @live TABLE (
 );
 
 BEGIN TRY
-    -- Under this fence nobody can add children, because that needs a claim.
+    -- Under this fence no worker can add children, because that needs a claim.
     SELECT @fence = Fence FROM reltask.Jobs WHERE Id = @job_id AND LockedBy IS NULL;
 
     INSERT INTO @live (Slot, Name)

@@ -86,7 +86,7 @@ BEGIN TRY
             WHERE run.JobId = job.Id AND run.Fence = job.Fence
         );
 
-        -- A dead child has ended for the step that waits for it; a later retry tells nobody.
+        -- A dead child has ended for the step that waits for it; a later retry reports nothing.
         IF EXISTS (SELECT 1 FROM @expired WHERE Dead = 1 AND ParentId IS NOT NULL)
         BEGIN
             INSERT INTO reltask.ChildEnds WITH (ROWLOCK) (

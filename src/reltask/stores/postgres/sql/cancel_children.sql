@@ -1,4 +1,4 @@
--- Purpose       End jobs whose parent's slot has ended: nobody waits for them any more.
+-- Purpose       End jobs whose parent's slot has ended: no step waits for them any more.
 -- Precondition  Unclaimed, with a parent that has no row, or is in a later slot.
 -- Lock order    The children. Locked rows are skipped, so the statement never waits. No row of a
 --               parent is locked: a parent locked before its children, and a child's end, which

@@ -5,7 +5,7 @@
 -- See           SQL.md: one writer, filtered index.
 --
 -- No worker ran the job, so the ledger row takes the fence that the next claim would have taken.
--- Nobody waits for the end of these children, so none is reported.
+-- No step waits for the end of these children, so none is reported.
 
 with
 left_over as (
