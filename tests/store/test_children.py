@@ -192,14 +192,16 @@ async def test_each_step_has_its_own_children(harness: StoreHarness) -> None:
 
 
 async def test_an_end_does_not_reach_a_step_that_is_done(harness: StoreHarness) -> None:
-    """The function gave up waiting: its record is final."""
+    """The function gave up waiting: its record is final, and what it waits for now is another thing."""
     parent = await harness.parent(1)
     await harness.store.run_job_now(parent.job_id)
     again = await harness.claim_one()
-    await harness.record(again, step("labels", kind=StepKind.RUN, state=StepState.FAILED, error="gave up"))
+    gave_up = step("labels", kind=StepKind.RUN, state=StepState.FAILED, error="gave up")
+    await harness.record(again, gave_up, waiting())
+    await harness.suspend(again)
     before = await harness.steps(parent.job_id)
     await harness.complete(await harness.claim_child())
-    await harness.store.fold_marks()
+    assert not await is_awake(harness, parent)
     assert await harness.steps(parent.job_id) == before
 
 
