@@ -1,5 +1,5 @@
--- Purpose       Find contradictions in what durable functions have recorded, and suspended jobs that
---               nothing will wake.
+-- Purpose       Find contradictions in what durable functions have recorded, and suspended jobs
+--               that nothing will wake.
 -- Precondition  None. Reads one snapshot if READ_COMMITTED_SNAPSHOT is on, as on Azure SQL. If it
 --               is off, a job that changes meanwhile may look broken: run the audit again.
 -- Lock order    Keeps no locks.
@@ -16,8 +16,8 @@
 --     never-wakes          suspended and not due, and each of its waiting steps has what it waits
 --                          for, or will never get it
 --
--- A body may cancel a wait, and its step waits for ever; so the job must have one step left that can
--- wake it, not all of them. A job with a mark is going to be looked at.
+-- A body may cancel a wait, and its step waits for ever; so the job must have one step left that
+-- can wake it, not all of them. A job with a mark is going to be looked at.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;

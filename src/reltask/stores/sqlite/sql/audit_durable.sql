@@ -1,5 +1,5 @@
--- Purpose       Find contradictions in what durable functions have recorded, and suspended jobs that
---               nothing will wake.
+-- Purpose       Find contradictions in what durable functions have recorded, and suspended jobs
+--               that nothing will wake.
 -- Precondition  None. Reads the steps, signals and children of a slice once, in one snapshot.
 -- Lock order    Locks nothing.
 -- Returns       One row per finding; none if the records are sound.
@@ -15,8 +15,8 @@
 --     never-wakes          suspended and not due, and each of its waiting steps has what it waits
 --                          for, or will never get it
 --
--- A body may cancel a wait, and its step waits for ever; so the job must have one step left that can
--- wake it, not all of them. A job with a mark is going to be looked at.
+-- A body may cancel a wait, and its step waits for ever; so the job must have one step left that
+-- can wake it, not all of them. A job with a mark is going to be looked at.
 
 with
 stray as (
