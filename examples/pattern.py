@@ -103,7 +103,7 @@ def complete(connection: sqlite3.Connection, held: sqlite3.Row) -> bool:
     end = {"id": held["id"], "fence": held["fence"], "outcome": "succeeded", "skipped": []}
     end["next_run_time"] = held["slot_started_at"] + INTERVAL
     with transaction(connection) as run:
-        answers = [run("complete_jobs", part, worker=WORKER, completions=json.dumps([end])) for part in range(4)]
+        answers = [run("complete_jobs", part, worker=WORKER, completions=json.dumps([end])) for part in range(6)]
     return bool(answers[0])
 
 

@@ -89,3 +89,14 @@ FROM reltask.Marks AS mark
 WHERE mark.At < DATEADD(MINUTE, -1, SYSUTCDATETIME())
 GROUP BY mark.JobId
 ORDER BY MIN(mark.At);
+
+-- 8. Signals that no step has consumed for more than a day: their name may be wrong, or the
+--    function does not come to its wait.
+SELECT signal.JobId AS job_id, job.JobName AS task, job.JobKey AS [key], signal.Name AS name,
+       COUNT(*) AS signals, MIN(signal.SentAt) AS oldest
+FROM reltask.Signals AS signal
+JOIN reltask.Jobs AS job ON job.Id = signal.JobId AND job.SlotNo = signal.SlotNo
+WHERE signal.ConsumedBy IS NULL
+  AND signal.SentAt < DATEADD(DAY, -1, SYSUTCDATETIME())
+GROUP BY signal.JobId, job.JobName, job.JobKey, signal.Name
+ORDER BY MIN(signal.SentAt);

@@ -89,3 +89,14 @@ from reltask.marks as mark
 where mark.at < statement_timestamp() - interval '1 minute'
 group by mark.job_id
 order by min(mark.at);
+
+-- 8. Signals that no step has consumed for more than a day: their name may be wrong, or the
+--    function does not come to its wait.
+select signal.job_id, job.task, job.key, signal.name, count(*) as signals,
+       min(signal.sent_at) as oldest
+from reltask.signals as signal
+join reltask.jobs as job on job.id = signal.job_id and job.slot_no = signal.slot_no
+where signal.consumed_by is null
+  and signal.sent_at < statement_timestamp() - interval '1 day'
+group by signal.job_id, job.task, job.key, signal.name
+order by min(signal.sent_at);

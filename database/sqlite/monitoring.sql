@@ -129,3 +129,20 @@ join clock
 where marks.at < clock.now - 60 * 1000000
 group by marks.job_id
 order by min(marks.at);
+
+-- 8. Signals that no step has consumed for more than a day: their name may be wrong, or the
+--    function does not come to its wait.
+with
+clock (now) as (
+    select cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
+)
+
+select signals.job_id, jobs.task, jobs.key, signals.name, count(*) as signals,
+       datetime(min(signals.sent_at) / 1e6, 'unixepoch') as oldest
+from reltask_signals as signals
+join clock
+join reltask_jobs as jobs on jobs.id = signals.job_id and jobs.slot_no = signals.slot_no
+where signals.consumed_by is null
+  and signals.sent_at < clock.now - 86400 * 1000000
+group by signals.job_id, jobs.task, jobs.key, signals.name
+order by min(signals.sent_at);

@@ -62,9 +62,7 @@ def test_durable_functions_are_audited(worked: Project) -> None:
     result = worked.run("audit", worked.app)
     assert result.code == 1
     assert "  violation[never-wakes] suspended in slot 2, and nothing is left that would wake it" in result.out
-    assert (
-        "  violation[step-stray] step 'charge' recorded after the end of slot 3, or slot 3 never existed" in result.out
-    )
+    assert "  violation[step-stray] step 'charge' recorded after the end of slot 3, or slot 3 never" in result.out
     found = worked.run("audit", worked.app, "--json").json["breaks"]
     assert [(one["kind"], one["name"]) for one in found] == [("never-wakes", None), ("step-stray", "charge")]
 

@@ -29,7 +29,7 @@ from tests.store.store_harness import (
 )
 from tests.store.test_leases import asked
 
-LEADERS, STUCK, ORPHANED, DEAD, TASKS, WAITING, UNFOLDED = range(7)
+LEADERS, STUCK, ORPHANED, DEAD, TASKS, WAITING, UNFOLDED, UNCONSUMED = range(8)
 """The queries, in their order."""
 
 
@@ -173,3 +173,14 @@ async def test_which_marks_nobody_folds(backend: Backend, at: At) -> None:
     assert (str(row["job_id"]).lower(), row["marks"]) == (str(jobs[0]), 1)
     assert await at(NOW).fold_marks() == 2
     assert await ask(backend, UNFOLDED) == []
+
+
+async def test_signals_that_nobody_consumes_are_listed(backend: Backend, at: At) -> None:
+    """Those older than a day whose slot goes on, by job and name; not those of a job that is gone."""
+    old = timedelta(days=1, minutes=1)
+    jobs = [await suspended(at(old)) for _ in range(3)]
+    for nth, (job_id, ago) in enumerate([(jobs[0], old), (jobs[0], old), (jobs[1], NOW), (jobs[2], old)]):
+        await at(ago).send_signals([NewSignal(id=str(nth), name="typo", value="1", job_id=job_id)])
+    assert await at(NOW).discard_job(jobs[2])
+    (row,) = await ask(backend, UNCONSUMED)
+    assert (str(row["job_id"]).lower(), row["name"], row["signals"]) == (str(jobs[0]), "typo", 2)
