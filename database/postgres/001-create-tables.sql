@@ -226,7 +226,7 @@ create table if not exists reltask.workers (
     )
 );
 
--- A job that has ended is not inserted again, whoever inserts it: the ledger knows its id. One look
+-- A job that has ended is not inserted again by any user: the ledger knows its id. One look
 -- per statement, and one seek per new row.
 create or replace function reltask.refuse_ended_jobs() returns trigger language plpgsql as $$
 begin
