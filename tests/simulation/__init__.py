@@ -12,8 +12,9 @@ sets of tasks.
     loop        an event loop that owns the time, and runs one step of one process at a time
     network     what can happen to a call between a worker and its database
     workload    task bodies: quick, long, failing, transactional, blocking, stubborn, poisonous
+    durable     random durable functions, and those who send them signals
     faults      what fails, and what operators do meanwhile
     world       processes over one SQLite file, from the first job to the last audit
-    invariants  what must hold, during the run and at the end
-    mutants     the same worker, deliberately broken: each must be caught
+    invariants  what must hold, during the run and at the end; `durable_invariants`: of durable functions
+    mutants     the same worker, deliberately broken: each must be caught; `durable_mutants`: their traps
 """

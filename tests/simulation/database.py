@@ -84,7 +84,7 @@ class Database:
         """Keep a connection for reuse, unless it was cut off or belongs to a history that has ended."""
         if session in self._in_use:
             self._in_use.remove(session)
-            if session.is_usable():
+            if session.roll_back():
                 self._free.append(session)
 
     def empty(self) -> None:
@@ -114,8 +114,10 @@ class PooledSession(Session):
     def close(self) -> None:
         self._database.check_in(self)
 
-    def is_usable(self) -> bool:
+    def roll_back(self) -> bool:
+        """End an open transaction, as closing the connection would; False: it is closed."""
         try:
-            return not self.connection().in_transaction
-        except sqlite3.ProgrammingError:  # the connection is closed
+            self.connection().rollback()
+        except sqlite3.ProgrammingError:
             return False
+        return True

@@ -184,7 +184,7 @@ class Function:
         return str((await self.ctx.start(op.name, call_of(op.child, 0))).id)
 
 
-def call_of(child: str, nth: int) -> Call:
+def call_of(child: str, nth: int) -> Call[Any]:
     """The nth child. A keyed one may exist already, and is refused then."""
     match child:
         case "durable":
@@ -261,7 +261,7 @@ class SimEnqueuer(Enqueuer):
     """Starts children with ids from the seed."""
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__(None, rng=rng, arguments_limit=lambda: 10_000, borrow=lambda _: None)  # type: ignore[arg-type, return-value]  # neither is used
+        super().__init__(APP._enqueuer.access, rng=rng)
 
     def new_ids(self, count: int) -> list[UUID]:
         return [UUID(int=self._rng.getrandbits(128), version=4) for _ in range(count)]

@@ -64,7 +64,7 @@ def fold_forgets_the_name() -> Any:
 def dead_child_keeps_its_parent() -> Iterator[None]:
     """The key of the ends refuses the second one by itself, so the mark must not ask for it, either."""
     again = ("where parent_id = jobs.parent_id and slot_no = jobs.parent_slot", "where false")
-    keeps = ("and +reltask_jobs.parent_id is not null", "and false")
+    keeps = ("where dead_at is not null and parent_id is not null;", "where false;")
     with sql("fail_jobs", keeps, again), sql("complete_jobs", again):
         yield
 

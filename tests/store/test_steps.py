@@ -157,6 +157,17 @@ async def test_a_batch_records_what_matches(harness: StoreHarness) -> None:
     assert set(await harness.steps(mine.job_id)) == {"a", "b"}
 
 
+async def test_steps_of_an_earlier_claim_in_the_batch_are_not_counted(harness: StoreHarness) -> None:
+    """A worker that has the job again may still send what its lost run wanted to record."""
+    lost = await harness.claimed()
+    await harness.fail(lost)
+    claim = await harness.claim_one()
+    batch = [Recording(hold=lost.hold, steps=(step("a"), step("b"))), Recording(hold=claim.hold, steps=(step("c"),))]
+    assert [one.hold for one in await harness.store.record_steps("alice", batch)] == [claim.hold]
+    assert list(await harness.steps(claim.job_id)) == ["c"]
+    assert (await harness.job(claim.job_id)).steps == 1
+
+
 async def test_a_recording_waits_for_its_row_if_asked(harness: StoreHarness) -> None:
     """The answer is the same, by the rule of the settlements."""
     claim = await harness.claimed()
