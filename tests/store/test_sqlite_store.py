@@ -143,7 +143,7 @@ def test_seed_reclamation_and_drop_scripts_run(path: str) -> None:
     """The database accepts the documented scripts, more than once."""
     scripts = Path(__file__).parents[2] / "database" / "sqlite"
     with closing(sqlite3.connect(path)) as connection:
-        for name in ["001-create-tables", "002-seed-sample-job", "003-reclamation-query"] * 2:
+        for name in ["001-create-tables", "002-seed-sample-job", "005-create-steps", "003-reclamation-query"] * 2:
             connection.executescript((scripts / f"{name}.sql").read_text())
         assert connection.execute("select count(*) from reltask_jobs").fetchone() == (1,)
         connection.executescript((scripts / "drop.sql").read_text())
