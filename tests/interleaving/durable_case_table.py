@@ -48,6 +48,7 @@ DURABLE_CASES: dict[str, tuple[Setup, Case]] = {
     "a transactional record waits": (SIGNALLED, cases.a_transactional_record_waits),
     "a transactional record meets a reclaim": (RUNNING, cases.a_transactional_record_meets_a_reclaim),
     "a forgotten step meets a run": (CALLED, cases.a_forgotten_step_meets_a_run),
+    "a forgotten step meets a suspension": (RUNNING, cases.a_forgotten_step_meets_a_suspension),
     "the last two children end at once": (FAMILY, cases.the_last_two_children_end_at_once),
     "the first child does not wake its parent": (FAMILY, cases.the_first_child_does_not_wake_its_parent),
     "a child counts once": (FAMILY, cases.a_child_counts_once),

@@ -242,6 +242,15 @@ async def a_forgotten_step_meets_a_run(driver: Driver) -> None:
     expect("it stays", (await steps(driver))["wait"]["state"], "done")
 
 
+async def a_forgotten_step_meets_a_suspension(driver: Driver) -> None:
+    """Steps are not forgotten if the job ran in the snapshot: its run may have recorded others since."""
+    async with stopped(forget(), driver.first) as answer:
+        await committed(record(), driver.second)
+        await committed(suspend(), driver.second)
+    expect("nothing is forgotten", await answer, 0)
+    expect("both stay", set(await steps(driver)), {"wait", "one"})
+
+
 # Children
 
 

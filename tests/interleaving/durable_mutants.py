@@ -166,6 +166,12 @@ RECORDS = [
         "a forgotten step meets a run",
         (" and fence = seen.fence", ""),
     ),
+    mutant(
+        "steps of a run that ends meanwhile are overlooked",
+        "forget_steps",
+        "a forgotten step meets a suspension",
+        (" and fence = seen.fence and locked_by is null", " and fence = seen.fence"),
+    ),
 ]
 
 CHILDREN = [

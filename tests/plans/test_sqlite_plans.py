@@ -79,10 +79,13 @@ def explain(connection: sqlite3.Connection, verb: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("verb", PROTOCOL)
 def test_protocol_never_scans_a_table(empty: sqlite3.Connection, verb: str) -> None:
-    """Each step through one of reltask's tables is a search."""
+    """Each step through one of reltask's tables is a search; but for marks, of which there are few.
+
+    They live for milliseconds, and an operator who forgets a step may read them all.
+    """
     steps = [step for plan in explain(empty, verb) for step in plan]
     scans = [step for step in steps if re.match(rf"SCAN {_TABLES}\b", step)]
-    assert scans == []
+    assert scans == (["SCAN reltask_marks"] if verb == "forget_steps" else [])
 
 
 def test_lanes_are_found_by_seeks_in_the_claim_index(empty: sqlite3.Connection) -> None:

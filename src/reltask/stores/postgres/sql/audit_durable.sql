@@ -24,42 +24,34 @@ parameters as materialized (
            coalesce(:now::timestamptz, statement_timestamp()) - :kept_for::interval as kept_since
 ),
 
-step as materialized (
-    select job_id, slot_no, name, kind, state, fence, recorded_at, wake_at, signal, pending
-    from reltask.steps
-    where job_id > :after::uuid and job_id <= :upto::uuid
-),
-
-mark as materialized (
-    select kind, job_id, slot_no, name
-    from reltask.marks
-    where job_id > :after::uuid and job_id <= :upto::uuid
-),
-
 stray as (
     select distinct step.job_id, step.slot_no, step.name
-    from step
+    from reltask.steps as step
     cross join parameters
     left join reltask.jobs as job on job.id = step.job_id
     left join reltask.runs as ended
         on ended.job_id = step.job_id and ended.slot_no = step.slot_no
         and ended.outcome in ('succeeded', 'cancelled', 'skipped', 'discarded')
-    where case when step.slot_no = job.slot_no then step.fence > job.fence
+    where step.job_id > :after::uuid and step.job_id <= :upto::uuid
+      and case when step.slot_no = job.slot_no then step.fence > job.fence
                when step.slot_no > job.slot_no then true
                when ended.fence is not null then step.fence > ended.fence
                else step.recorded_at > parameters.kept_since end
 ),
 
 miscounted as (
-    select job.id as job_id, job.slot_no
-    from reltask.jobs as job
-    left join (
-        select job_id, slot_no, count(*) as steps
-        from step
-        group by job_id, slot_no
-    ) as recorded on recorded.job_id = job.id and recorded.slot_no = job.slot_no
-    where job.id > :after::uuid and job.id <= :upto::uuid
-      and job.steps <> coalesce(recorded.steps, 0)
+    select part.job_id, part.slot_no
+    from (
+        select id as job_id, slot_no, 1 as current, steps as counted, 0 as recorded
+        from reltask.jobs
+        where id > :after::uuid and id <= :upto::uuid
+        union all
+        select job_id, slot_no, 0, 0, 1
+        from reltask.steps
+        where job_id > :after::uuid and job_id <= :upto::uuid
+    ) as part
+    group by part.job_id, part.slot_no
+    having max(part.current) = 1 and sum(part.counted) <> sum(part.recorded)
 ),
 
 -- Of slots that are current, or have an end in the ledger: others may be half pruned.
@@ -87,16 +79,18 @@ family as (
     select part.job_id, part.slot_no, part.name
     from (
         select job_id, slot_no, name, 1 as waits, pending, 0 as children, 0 as marks
-        from step
-        where kind = 'run' and state = 'waiting'
+        from reltask.steps
+        where job_id > :after::uuid and job_id <= :upto::uuid
+          and kind = 'run' and state = 'waiting'
         union all
         select parent_id, parent_slot, parent_step, 0, 0, 1, 0
         from reltask.jobs
         where parent_id > :after::uuid and parent_id <= :upto::uuid
         union all
         select job_id, slot_no, name, 0, 0, 0, 1
-        from mark
-        where kind = 'child'
+        from reltask.marks
+        where job_id > :after::uuid and job_id <= :upto::uuid
+          and kind = 'child'
     ) as part
     join reltask.jobs as job on job.id = part.job_id and job.slot_no = part.slot_no
     group by part.job_id, part.slot_no, part.name
@@ -108,9 +102,10 @@ family as (
 -- The steps that can still wake their job.
 hopeful as (
     select step.job_id, step.slot_no
-    from step
+    from reltask.steps as step
     cross join parameters
-    where step.state = 'waiting'
+    where step.job_id > :after::uuid and step.job_id <= :upto::uuid
+      and step.state = 'waiting'
       and (step.wake_at is null or step.wake_at > parameters.now)
       and not exists (
           select from reltask.signals as signal
@@ -133,7 +128,7 @@ asleep as (
     cross join parameters
     where job.id > :after::uuid and job.id <= :upto::uuid
       and job.suspended and job.due_at > parameters.now
-      and not exists (select from mark where mark.job_id = job.id)
+      and not exists (select from reltask.marks as mark where mark.job_id = job.id)
       and not exists (
           select from hopeful
           where hopeful.job_id = job.id and hopeful.slot_no = job.slot_no
@@ -150,7 +145,7 @@ findings as (
     select 'signal-lost', consumed.job_id, consumed.slot_no, consumed.name
     from consumed
     where not exists (
-        select from step
+        select from reltask.steps as step
         where step.job_id = consumed.job_id and step.slot_no = consumed.slot_no
           and step.name = consumed.consumed_by and step.signal = consumed.name
           and step.state = 'done'

@@ -28,7 +28,7 @@ unclaimed as materialized (
         where id = seen.id and fence = seen.fence and locked_by is null
         for update
     ) as job
-    where seen.id = :id::uuid and seen.locked_by is null
+    where seen.id = :id::uuid
 ),
 
 named as materialized (

@@ -10,7 +10,7 @@
 -- would then not be counted.
 
 with
-named as materialized (
+forgotten as materialized (
     select other.job_id, other.slot_no, other.name
     from reltask_jobs as jobs
     join reltask_steps as first on first.job_id = jobs.id and first.slot_no = jobs.slot_no
@@ -22,13 +22,13 @@ named as materialized (
 )
 
 delete from reltask_steps
-where (job_id, slot_no, name) in (select job_id, slot_no, name from named)
+where (job_id, slot_no, name) in (select job_id, slot_no, name from forgotten)
   and not exists (
       select 1
-      from named
+      from forgotten
       join reltask_jobs as child
-          on child.parent_id = named.job_id and child.parent_slot = named.slot_no
-          and child.parent_step = named.name
+          on child.parent_id = forgotten.job_id and child.parent_slot = forgotten.slot_no
+          and child.parent_step = forgotten.name
   )
 returning name;
 
@@ -72,14 +72,16 @@ where kind = 'child'
   );
 
 update reltask_jobs
-set steps = recorded.steps,
+set steps = (
+        select count(*)
+        from reltask_steps as step
+        where step.job_id = reltask_jobs.id and step.slot_no = reltask_jobs.slot_no
+    ),
     not_before = case when suspended then min(due_at, :now) else not_before end
-from (
-    select count(*) as steps
-    from reltask_steps
-    where job_id = :job_id
-      and slot_no = (select slot_no from reltask_jobs where id = :job_id)
-) as recorded
 where id = :job_id
   and locked_by is null
-  and reltask_jobs.steps <> recorded.steps;
+  and steps <> (
+      select count(*)
+      from reltask_steps as step
+      where step.job_id = reltask_jobs.id and step.slot_no = reltask_jobs.slot_no
+  );
