@@ -373,7 +373,9 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
         forgotten = await store.forget_steps(job_id, step, and_after=and_after)
         if forgotten:
             await self._access.sender.signal(store)
-        elif any(child.task is not None for child in await store.list_children(job_id)):
+        elif any(
+            child.task is not None and (and_after or child.step == step) for child in await store.list_children(job_id)
+        ):
             raise UsageError(
                 f"No step of job {job_id} was removed: some of its children have not ended, and are still counted.",
                 remedy=f"See: reltask jobs show {job_id}. Wait for them, or pause the job and discard them first.",
