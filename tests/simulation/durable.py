@@ -176,7 +176,7 @@ class Function:
 
     async def run(self, op: Op) -> list[object]:
         calls = [call_of(op.child, nth) for nth in range(op.times)]
-        results = await self.ctx.run_all(op.name, calls, return_exceptions=True)
+        results = await self.ctx.run_all(op.name, calls, return_exceptions=op.name.startswith("may"))
         self.watch.got_children(self.ctx, op.name, results, in_order=op.child == "part")
         return [str(result) for result in results]
 
