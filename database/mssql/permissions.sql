@@ -71,7 +71,7 @@ GRANT SELECT, INSERT, DELETE ON reltask.ChildEnds TO reltask_run;
 GRANT SELECT, INSERT, DELETE ON reltask.Marks TO reltask_run;
 
 -- Operators. Discarding a job moves its fence, adds a ledger row and reports its end to its parent;
--- forgetting a step removes its record.
+-- forgetting a step removes its record, the ends of its children and their marks.
 GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Jobs TO reltask_operate;
 GRANT SELECT, INSERT ON reltask.Runs TO reltask_operate;
 GRANT SELECT ON reltask.Workers TO reltask_operate;
@@ -81,7 +81,7 @@ GRANT SELECT ON reltask.Metrics TO reltask_operate;
 GRANT SELECT, DELETE ON reltask.Steps TO reltask_operate;
 GRANT SELECT, INSERT, UPDATE ON reltask.Signals TO reltask_operate;
 GRANT SELECT, INSERT, DELETE ON reltask.ChildEnds TO reltask_operate;
-GRANT SELECT, INSERT ON reltask.Marks TO reltask_operate;
+GRANT SELECT, INSERT, DELETE ON reltask.Marks TO reltask_operate;
 
 -- Enqueue only. It reads ids and names, to recognise a repeated insert, and the slot that a signal
 -- is for. It cannot change other jobs.

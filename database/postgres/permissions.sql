@@ -131,16 +131,19 @@ drop policy if exists marks_of_signals_are_left on reltask.marks;
 drop policy if exists marks_of_children_are_left on reltask.marks;
 drop policy if exists marks_are_locked on reltask.marks;
 drop policy if exists marks_are_folded on reltask.marks;
+drop policy if exists marks_of_children_are_forgotten on reltask.marks;
 create policy marks_are_seen on reltask.marks for select using (true);
 create policy marks_of_signals_are_left on reltask.marks for insert with check (kind = 'signal');
 create policy marks_of_children_are_left on reltask.marks for insert
     to reltask_run, reltask_operate with check (kind = 'child');
 create policy marks_are_locked on reltask.marks for update to reltask_run using (true);
 create policy marks_are_folded on reltask.marks for delete to reltask_run using (true);
+create policy marks_of_children_are_forgotten on reltask.marks for delete
+    to reltask_operate using (kind = 'child');
 
 -- Operators. The columns of a claim, and the number of the slot, are the workers' alone. Discarding
--- a job reports its end to its parent; forgetting a step removes its record, and lets its signal be
--- consumed again.
+-- a job reports its end to its parent; forgetting a step removes its record, the ends of its children
+-- and their marks, and lets its signal be consumed again.
 grant insert (
     id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
     lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth
@@ -155,7 +158,7 @@ grant update (holder, acquisition, expires_at) on reltask.leases to reltask_oper
 grant delete on reltask.steps to reltask_operate;
 grant insert, update (consumed_by) on reltask.signals to reltask_operate;
 grant insert, delete on reltask.child_ends to reltask_operate;
-grant insert on reltask.marks to reltask_operate;
+grant insert, delete on reltask.marks to reltask_operate;
 
 -- Enqueue only: insert the columns of a new one-off; read ids and names, to recognise a repeated
 -- insert and a key that is taken. The columns of a schedule, of a claim and of a parent cannot be

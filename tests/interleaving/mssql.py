@@ -8,7 +8,8 @@ row that the test has locked.
     read · read · needs the gate's row ─ waits ─ UPDATE · INSERT · answer          what it has read may be stale by then
 
 Babelfish ignores lock hints: a verb that should skip a locked row waits for it there, and must give
-the result of some serial order.
+the result of some serial order. After such a wait, an UPDATE with FROM and OUTPUT changes nothing
+there: it is given one with a subquery instead.
 """
 
 from __future__ import annotations
@@ -38,8 +39,12 @@ TABLES = {
     "effects": "dbo.Effects",
     "leases": "reltask.Leases",
     "metrics": "reltask.Metrics",
+    "steps": "reltask.Steps",
+    "signals": "reltask.Signals",
+    "child_ends": "reltask.ChildEnds",
+    "marks": "reltask.Marks",
 }
-COMPUTED = {"RowNo", "DueAt"}
+COMPUTED = {"RowNo", "DueAt", "Seq"}
 NAMES = {"JobName": "task", "JobKey": "key"}
 SET_UP = """
 CREATE TABLE dbo.Effects (JobId uniqueidentifier NOT NULL, Kind nvarchar(32) NOT NULL);
@@ -49,6 +54,11 @@ PAUSE = "UPDATE dbo.Gates SET Passed = Passed + 1 WHERE Id = {};\n"
 LOOK = {"claim_jobs": "    IF @room > 0 AND", "enqueue_jobs": "    SET XACT_ABORT OFF;"}
 """The first statement after the reads of a batch. Other batches read where they write."""
 FIRST = "BEGIN TRY\n"
+JOINED = re.compile(
+    r"UPDATE job\s+SET (\w+) = job\.(.+)\n\s+(OUTPUT .+)\n\s+FROM (@\w+) AS (\w+)\n\s+JOIN reltask\.Jobs AS job"
+    r"\s+WITH \(.+\)\n\s+ON (.+)\n(?:\s+WHERE ([^;]+?))?\s+OPTION \(LOOP JOIN, FORCE ORDER\);"
+)
+"""An UPDATE of jobs that Babelfish does not take."""
 HOLD = """
 UPDATE reltask.Jobs SET Progress = Progress WHERE Id IN (SELECT value FROM OPENJSON(?));
 UPDATE reltask.Workers SET Host = Host WHERE Id IN (SELECT value FROM OPENJSON(?));
@@ -68,13 +78,16 @@ def snake(column: str) -> str:
 class Statements:
     """The shipped batches, or those of a mutant."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, babelfish: bool) -> None:
+        self._babelfish = babelfish
         self._changes: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def get(self, verb: str, pause: int | None) -> Statement:
         text = read_sql("mssql", verb)
         for old, new in self._changes.get(verb, ()):
             text = _replaced(text, old, new)
+        if self._babelfish:
+            text = JOINED.sub(_without_join, text)
         if pause is not None:
             place = LOOK.get(verb, FIRST)
             text = _replaced(text, place, PAUSE.format(pause) + place if verb in LOOK else place + PAUSE.format(pause))
@@ -87,6 +100,13 @@ class Statements:
             yield
         finally:
             self._changes = {}
+
+
+def _without_join(update: re.Match[str]) -> str:
+    column, value, output, given, alias, *conditions = update.groups()
+    where = " AND ".join(filter(None, conditions)).replace("job.", "Jobs.")
+    found = f"EXISTS (SELECT 1 FROM {given} AS {alias} WHERE {where})"
+    return f"UPDATE reltask.Jobs SET {column} = {value} {output} WHERE {found};"
 
 
 def _replaced(text: str, old: str, new: str) -> str:
@@ -251,7 +271,8 @@ def _rows(connection: Any, table: str) -> list[Row]:
     cursor.close()
     for row in rows:
         row.pop("row_no", None)
-    return sorted(rows, key=lambda row: tuple(str(row[name]) for name in list(row)[:2]))
+        row.pop("seq", None)
+    return sorted(rows, key=lambda row: [str(value) for value in row.values()])
 
 
 @asynccontextmanager
@@ -262,7 +283,7 @@ async def mssql_driver(url: str) -> AsyncIterator[MssqlDriver]:
     monitor, *others = lines
     await _run(monitor, SET_UP)
     ((babelfish,),) = await _run(monitor, "SELECT CAST(SERVERPROPERTY('Babelfish') AS int)")
-    statements = Statements()
+    statements = Statements(babelfish=bool(babelfish))
     sessions = []
     for line, gate, name in zip(others[:3], others[3:], ["bob", "carol", "gate"], strict=True):
         ((spid,),) = await _run(line, "SELECT @@SPID")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -12,7 +12,18 @@ from msgspec.structs import replace
 
 from reltask.errors import PermanentError
 from reltask.model.audit import BEFORE_ALL
-from reltask.model.job import ClaimRequest, Completion, Failure, NewJob, Outcome, Release, WorkerRecord
+from reltask.model.durable import NewSignal, Recording, StepKind, StepRecord, StepState
+from reltask.model.job import (
+    ClaimRequest,
+    Completion,
+    Failure,
+    NewJob,
+    Outcome,
+    Parent,
+    Release,
+    Suspension,
+    WorkerRecord,
+)
 from reltask.model.lease import Grant, LeaseRequest, Term
 from reltask.stores.store import Store
 
@@ -83,6 +94,42 @@ async def run_in_transaction(store: Store) -> None:
         assert await transaction.read_keys([("t", "none")]) == {}
         assert await transaction.guard_job("w", claim.hold)
         assert await transaction.complete_job("w", Completion(hold=claim.hold))
+
+
+async def work_durably(store: Store) -> UUID:
+    """All verbs of durable functions. The job that is left is suspended, and the end of its child is not folded yet."""
+    parent = NewJob(id=uuid4(), task="t")
+    await store.enqueue_jobs([parent])
+    (claim,) = (await store.claim_jobs(request())).claims
+    part = Parent(job_id=parent.id, slot_no=claim.slot_no, step="labels", nth=0)
+    await store.enqueue_jobs([NewJob(id=uuid4(), task="t", parent=part)])
+    signal = NewSignal(id="1", name="go", value="1", job_id=parent.id)
+    assert await store.send_signals([signal]) == {"1": parent.id}
+    started_at = datetime.now(UTC)
+    steps = (
+        StepRecord(
+            name="go", kind=StepKind.WAIT, state=StepState.DONE, started_at=started_at, signal="go", signal_id="1"
+        ),
+        StepRecord(name="labels", kind=StepKind.RUN, state=StepState.WAITING, started_at=started_at, pending=1),
+    )
+    assert await store.record_steps("w", [Recording(hold=claim.hold, steps=steps)])
+    assert await store.fold_marks() == 1
+    waits = await store.read_waits(parent.id, claim.slot_no)
+    assert waits is not None
+    assert await store.suspend_jobs("w", [Suspension(hold=claim.hold, seen=waits.wake_seq, wake_at=None)])
+    (child,) = (await store.claim_jobs(request())).claims
+    assert await store.complete_jobs("w", [Completion(hold=child.hold, has_parent=True)])
+    assert await store.cancel_children() == 0
+    return parent.id
+
+
+async def forget(store: Store, durable: UUID) -> None:
+    """What an operator may do to the job that `work_durably` has left: both steps are forgotten, with all they left."""
+    assert [view.name for view in await store.read_steps(durable)] == ["go", "labels"]
+    assert await store.send_signals([NewSignal(id="2", name="go", value="1", job_id=durable)])
+    assert [await store.forget_steps(durable, name) for name in ("go", "labels")] == [1, 1]
+    assert [signal.consumed_by for signal in await store.list_signals(durable)] == [None, None]
+    assert await store.list_children(durable) == []
 
 
 async def enqueue_many(store: Store) -> None:

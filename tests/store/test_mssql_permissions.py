@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 
+from reltask.model.durable import NewSignal
 from reltask.model.job import NewJob
 from reltask.stores.migration import schema_scripts
 from tests.mssql_server import VARIABLE, open_connection, run
@@ -111,10 +112,20 @@ async def test_mssql_operators_role(url_mssql: Url) -> None:
         await role_work.operate(store, job)
 
 
+async def test_mssql_roles_of_durable_functions(url_mssql: Url) -> None:
+    """All verbs of durable functions work under reltask_run, and an operator makes their steps run again."""
+    async with role_work.opened(store_of(url_mssql("run"))) as store:
+        job = await role_work.work_durably(store)
+    async with role_work.opened(store_of(url_mssql("operate"))) as store:
+        await role_work.forget(store, job)
+
+
 async def test_mssql_enqueue_role(url_mssql: Url) -> None:
     """Enqueueing works under reltask_enqueue, alone and in bulk; nothing else does."""
     async with role_work.opened(store_of(url_mssql("enqueue"))) as store:
         await role_work.enqueue(store)
+        sent = NewSignal(id="1", name="go", value="1", task="t", key="once")
+        assert list(await store.send_signals([sent])) == ["1"]
 
 
 async def test_mssql_read_role(url_mssql: Url) -> None:

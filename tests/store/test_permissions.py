@@ -189,6 +189,23 @@ async def test_worker_role_does_everything_a_worker_does(url: Url) -> None:
         await role_work.work(store)
 
 
+async def test_worker_role_runs_durable_functions_and_an_operator_forgets_their_steps(
+    url: Url, postgres_url: str
+) -> None:
+    """All verbs of durable functions work under their roles, and an operator removes no mark but those of the steps."""
+    async with role_work.opened(PostgresStore(url("run"))) as store:
+        job = await role_work.work_durably(store)
+    async with role_work.opened(PostgresStore(url("operate"))) as store:
+        await role_work.forget(store, job)
+    owner, operator = await asyncpg.connect(postgres_url), await asyncpg.connect(url("operate"))
+    try:
+        assert await operator.execute("delete from reltask.marks") == "DELETE 0"
+        assert [row[0] for row in await owner.fetch("select kind from reltask.marks")] == ["signal"]
+    finally:
+        await owner.close()
+        await operator.close()
+
+
 async def test_worker_role_leads(url: Url) -> None:
     """All verbs of leases and maintenance work under reltask_run."""
     async with role_work.opened(PostgresStore(url("run"))) as store:
