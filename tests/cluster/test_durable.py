@@ -17,7 +17,7 @@ from reltask import App, JobEnded
 from reltask.model.job import Outcome
 from reltask.stores.postgres.schema import migrate_postgres
 from tests.cluster import table
-from tests.cluster.cluster import Cluster, eventually, figures, pause, running
+from tests.cluster.cluster import Cluster, eventually, figures, pause, running, slowness
 from tests.cluster.durable_workload import CALLS, EFFECTS_PER_FUNCTION, approve, make_app
 from tests.postgres_server import PostgresServer, run_in_thread
 
@@ -84,6 +84,10 @@ class Functions:
         assert len(calls) == 6 * len(self.ids)
         assert self.app.audit_sync().violations == 0
 
+    def close(self) -> None:
+        """Close the test's own connections."""
+        self.app.close()
+
 
 def interrupted(functions: Functions, blows: list[Callable[[], None]], rng: random.Random) -> None:
     """Do all of these while the functions run, then let them end."""
@@ -93,7 +97,12 @@ def interrupted(functions: Functions, blows: list[Callable[[], None]], rng: rand
             functions.send(rng)
         blow()
     functions.send_to_all()
-    eventually(lambda: not functions.left(), within=180, what="every function ends", seen=functions.left)
+    eventually(
+        lambda: not functions.left(),
+        within=180 * slowness(functions.cluster.url),
+        what="every function ends",
+        seen=functions.left,
+    )
 
 
 def kill_one(functions: Functions, rng: random.Random) -> None:
@@ -120,6 +129,7 @@ def test_functions_survive_kills_and_pauses(cluster: Cluster, tmp_path: Path) ->
     interrupted(functions, [kill, stop, kill, kill], rng)
     cluster.stop()
     functions.check()
+    functions.close()
 
 
 @pytest.fixture
@@ -146,3 +156,4 @@ def test_functions_survive_restarts_of_the_database(server: PostgresServer, tmp_
         interrupted(functions, [restart, lambda: kill_one(functions, rng), restart], rng)
         cluster.stop()
         functions.check()
+        functions.close()

@@ -44,6 +44,16 @@ from reltask.stores.sqlite.store import SqliteStore
 Greet = Task[[str], [str], Any, Any]
 
 
+_others: set[threading.Thread] = set()
+"""Threads that were there before the test: apps of other tests may still be open."""
+
+
+@pytest.fixture(autouse=True)
+def _remember_others() -> None:
+    _others.clear()
+    _others.update(threading.enumerate())
+
+
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[App]:
     """An app on a fresh file, closed afterwards."""
@@ -375,7 +385,8 @@ def _refuse_after_close(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _has_portal() -> bool:
-    return any(thread.name == "reltask-client" for thread in threading.enumerate())
+    """Whether an app of this test has a client's thread."""
+    return any(thread.name == "reltask-client" for thread in set(threading.enumerate()) - _others)
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
