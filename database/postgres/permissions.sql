@@ -142,8 +142,8 @@ create policy marks_of_children_are_forgotten on reltask.marks for delete
     to reltask_operate using (kind = 'child');
 
 -- Operators. The columns of a claim, and the number of the slot, are the workers' alone. Discarding
--- a job reports its end to its parent; forgetting a step removes its record, the ends of its children
--- and their marks, and lets its signal be consumed again.
+-- a job reports its end to its parent. Forgetting a step removes its record, the ends of its
+-- children and their marks, and lets its signal be consumed again.
 grant insert (
     id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
     lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth
