@@ -54,6 +54,7 @@ BEGIN
                            CONSTRAINT DF_Jobs_Queue DEFAULT N'default',
         Priority           smallint         NOT NULL CONSTRAINT DF_Jobs_Priority DEFAULT 5,
         Args               nvarchar(max)    NOT NULL CONSTRAINT DF_Jobs_Args DEFAULT N'{}',
+        Headers            nvarchar(max)    NULL,           -- travel beside Args; NULL: none
         MaxAttempts        int              NULL,
         CreatedAt          datetime2(6)     NOT NULL
                            CONSTRAINT DF_Jobs_CreatedAt DEFAULT SYSUTCDATETIME(),
@@ -114,6 +115,9 @@ BEGIN
         CONSTRAINT CK_Jobs_Priority CHECK (Priority BETWEEN 0 AND 9),
         -- The size is that of the largest setting of limits.arguments, two bytes per character.
         CONSTRAINT CK_Jobs_Args CHECK (ISJSON(Args) = 1 AND DATALENGTH(Args) <= 32000000),
+        CONSTRAINT CK_Jobs_Headers CHECK (
+            ISJSON(Headers) = 1 AND DATALENGTH(Headers) <= 32000000
+        ),
         CONSTRAINT CK_Jobs_MaxAttempts CHECK (MaxAttempts > 0),
         -- A value that a worker could not compute with would stop the claims beside its own. Times
         -- are from 1970 to 8999, durations at most a hundred years.
@@ -240,6 +244,9 @@ BEGIN
         Result      nvarchar(max)    NULL,
         Steps       int              NULL,                  -- that its slot had; null: none
         EndsJob     bit              NOT NULL CONSTRAINT DF_Runs_EndsJob DEFAULT 0,  -- row removed
+        Priority    smallint         NULL,                  -- of a job that ended, and what it was
+        Args        nvarchar(max)    NULL,                  -- given, so that it can be run again;
+        Headers     nvarchar(max)    NULL,                  -- NULL: it is not kept
 
         CONSTRAINT PK_Runs PRIMARY KEY NONCLUSTERED (JobId, Fence),
         CONSTRAINT CK_Runs_Outcome CHECK (Outcome IN (

@@ -24,6 +24,7 @@ create table if not exists reltask.jobs (
     queue            text        not null default 'default',
     priority         smallint    not null default 5,    -- 0 first, 9 last
     args             json        not null default '{}',
+    headers          json,                              -- travels beside args; null: none
     schedule         text,                              -- null: a one-off, deleted at its end
     declaration      text,                              -- hash of the declaration in code
     app_version      text,                              -- of the app that declared it
@@ -88,6 +89,9 @@ create table if not exists reltask.jobs (
             !~ '[\u0001-\u001f\u007f-\u009f]'
     ),
     constraint jobs_args_fit check (pg_catalog.pg_column_size(args) <= 16000004),
+    constraint jobs_headers_fit check (
+        json_typeof(headers) = 'object' and pg_catalog.pg_column_size(headers) <= 16000004
+    ),
     constraint jobs_progress_fits check (pg_catalog.pg_column_size(progress) <= 16000004),
     constraint jobs_priority_in_range check (priority between 0 and 9),
     constraint jobs_max_attempts_in_range check (max_attempts > 0),
@@ -165,6 +169,9 @@ create table if not exists reltask.runs (
     result       json,
     steps        integer,                               -- that its slot had recorded; null: none
     ends_job     boolean     not null default false,    -- the job's row was removed with it
+    priority     smallint,                              -- of a job that ended, and what it was
+    args         json,                                  -- given, so that it can be run again; null:
+    headers      json,                                  -- it is not kept
     primary key (job_id, fence),
 
     constraint runs_names_fit check (
@@ -178,6 +185,8 @@ create table if not exists reltask.runs (
     constraint runs_texts_fit check (
         pg_catalog.pg_column_size(error) <= 16000004
         and pg_catalog.pg_column_size(result) <= 16000004
+        and pg_catalog.pg_column_size(args) <= 16000004
+        and pg_catalog.pg_column_size(headers) <= 16000004
     ),
     -- The other times are copied from the job, whatever they are: its failure must be recorded.
     constraint runs_finished_at_in_range check (

@@ -99,6 +99,7 @@ create policy runs_are_added on reltask.runs for insert to reltask_run with chec
 create policy runs_of_discarded_jobs_are_added on reltask.runs for insert to reltask_operate
     with check (
         outcome = 'discarded' and worker is null and error is null and result is null
+        and args is null and headers is null
         and finished_at between statement_timestamp() - interval '1 minute'
         and statement_timestamp() + interval '1 minute'
     );
@@ -146,11 +147,12 @@ create policy marks_of_children_are_forgotten on reltask.marks for delete
 -- children and their marks, and lets its signal be consumed again.
 grant insert (
     id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-    lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth
+    lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth,
+    headers
 ) on reltask.jobs to reltask_operate;
 grant update (
     queue, priority, args, schedule, declaration, app_version, max_attempts, lock_timeout_ms,
-    next_run_time, not_before, attempt, paused_at, dead_at, losses, isolated, steps
+    next_run_time, not_before, attempt, paused_at, dead_at, losses, isolated, steps, headers
 ) on reltask.jobs to reltask_operate;
 grant delete on reltask.jobs to reltask_operate;
 grant insert on reltask.runs to reltask_operate;
@@ -166,7 +168,8 @@ grant insert, delete on reltask.marks to reltask_operate;
 -- done, or answers in the place of a child. Signals are inserted with their marks; their values
 -- cannot be read.
 grant insert (
-    id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, created_at, next_run_time
+    id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, created_at, next_run_time,
+    headers
 ) on reltask.jobs to reltask_enqueue;
 grant select (id, task, key, schedule, slot_no) on reltask.jobs to reltask_enqueue;
 grant select (job_id) on reltask.runs to reltask_enqueue;

@@ -26,6 +26,7 @@ create table if not exists reltask_jobs (
     queue            text    not null default 'default',
     priority         integer not null default 5,        -- 0 first, 9 last
     args             text    not null default '{}',
+    headers          text,                              -- travels beside args; null: none
     schedule         text,                              -- null: a one-off, deleted at its end
     declaration      text,                              -- hash of the declaration in code
     app_version      text,                              -- of the app that declared it
@@ -98,6 +99,9 @@ create table if not exists reltask_jobs (
     ),
     constraint jobs_args_are_json check (json_valid(args)),
     constraint jobs_args_fit check (length(cast(args as blob)) <= 16000000),
+    constraint jobs_headers_fit check (
+        json_type(headers) = 'object' and length(cast(headers as blob)) <= 16000000
+    ),
     constraint jobs_progress_fits check (length(cast(progress as blob)) <= 16000000),
     constraint jobs_priority_in_range check (
         typeof(priority) = 'integer' and priority between 0 and 9
@@ -206,6 +210,9 @@ create table if not exists reltask_runs (
     result       text,
     steps        integer,                               -- that its slot had recorded; null: none
     ends_job     integer not null default 0,            -- the job's row was removed with it
+    priority     integer,                               -- of a job that ended, and what it was
+    args         text,                                  -- given, so that it can be run again; null:
+    headers      text,                                  -- it is not kept
     primary key (job_id, fence),
 
     constraint runs_names_are_printable check (

@@ -167,6 +167,8 @@ class NewJob(Struct, frozen=True, kw_only=True, gc=False):
     app_version: str | None = None
     parent: Parent | None = None
     """The step that waits for this job's end; None: none does."""
+    headers: str | None = None
+    """JSON object: what travels with the job beside its arguments; None: nothing."""
 
 
 class Declared(Struct, frozen=True, kw_only=True):
@@ -229,6 +231,8 @@ class Claim(Struct, frozen=True, gc=False):
     """Whether a step of another job waits for its end."""
     progress: str | None = None
     """JSON: what an earlier run of this slot has published last."""
+    headers: str | None = None
+    """JSON object, as it was enqueued."""
 
     @property
     def hold(self) -> Hold:

@@ -155,6 +155,7 @@ def new_job(job: NewJob) -> Columns:
         "lock_timeout_ms": milliseconds(job.lock_timeout),
         "run_at": moment(job.run_at),
         "delay": length(job.delay),
+        "headers": job.headers,
     }
 
 

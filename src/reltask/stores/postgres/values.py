@@ -52,7 +52,10 @@ T = TypeVar("T")
 
 WORTH_COPYING = 100
 """From this number of jobs on, COPY with its transaction costs less than a statement."""
-COPIED = ["id", "task", "queue", "priority", "args", "max_attempts", "lock_timeout_ms", "created_at", "next_run_time"]
+COPIED = [
+    *("id", "task", "queue", "priority", "args", "max_attempts", "lock_timeout_ms", "created_at", "next_run_time"),
+    "headers",
+]
 """The columns of a row without key and schedule; the others have the table's defaults."""
 LARGEST_COPY = 1_000_000
 """The most bytes in one COPY, unless a single row is larger. The driver sends half a megabyte at a time, and before the
@@ -154,6 +157,7 @@ def new_jobs(given: Sequence[NewJob]) -> Columns:
         "lock_timeouts_ms": optional([milliseconds(job.lock_timeout) for job in given]),
         "run_ats": optional([job.run_at for job in given]),
         "delays": optional([job.delay for job in given]),
+        "headers": optional([job.headers for job in given]),
         **_parents([job.parent for job in given]),
     }
 
@@ -196,7 +200,7 @@ def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
     rows: list[Row] = []
     size = 0
     for job in jobs:
-        width = _ROW + _WIDEST * (len(job.args) + len(job.task) + len(job.queue))
+        width = _ROW + _WIDEST * (len(job.args) + len(job.task) + len(job.queue) + len(job.headers or ""))
         if rows and size + width > LARGEST_COPY:
             yield rows
             rows, size = [], 0
@@ -212,6 +216,7 @@ def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
                 milliseconds(job.lock_timeout),
                 now,
                 job.run_at or (now if job.delay is None else now + job.delay),
+                job.headers,
             )
         )
     yield rows
@@ -266,7 +271,7 @@ def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
 def claim(row: Row, now: datetime) -> Claim:
     """One claimed slot, after the four columns of the first row."""
     (_, _, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest) = row
-    started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent, progress = rest
+    started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent, progress, headers = rest
     return Claim(  # by position: keyword arguments would cost more than everything else here
         job_id,
         fence,
@@ -288,6 +293,7 @@ def claim(row: Row, now: datetime) -> Claim:
         steps or 0,
         has_parent,
         progress,
+        headers,
     )
 
 

@@ -122,6 +122,7 @@ def job_row(job: NewJob) -> dict[str, object]:
         "run_at": optional_micros(job.run_at),
         "delay": length(job.delay),
         "parent": job.parent,
+        "headers": job.headers,
     }
 
 
@@ -235,6 +236,7 @@ def claim(row: sqlite3.Row) -> Claim:
         steps=row["steps"],
         has_parent=bool(row["has_parent"]),
         progress=row["progress"],
+        headers=row["headers"],
     )
 
 

@@ -77,7 +77,8 @@ DECLARE @claimed TABLE (
     Isolated       bit              NOT NULL,
     Steps          int              NOT NULL,
     HasParent      bit              NOT NULL,
-    Progress       nvarchar(max)    NULL
+    Progress       nvarchar(max)    NULL,
+    Headers        nvarchar(max)    NULL
 );
 
 BEGIN TRY
@@ -226,7 +227,7 @@ BEGIN TRY
                END,
                job.SlotNo, job.NextRunTime, job.DueAt, job.SlotStartedAt, job.LockedAt,
                job.Attempt, job.MaxAttempts, job.ClaimTimeoutMs, job.Isolated, job.Steps,
-               CASE WHEN job.ParentId IS NULL THEN 0 ELSE 1 END, job.Progress
+               CASE WHEN job.ParentId IS NULL THEN 0 ELSE 1 END, job.Progress, job.Headers
         FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE job.Id IN (SELECT Id FROM @taken) AND job.LockedBy = @worker;
 
@@ -283,7 +284,7 @@ BEGIN TRY
            claimed.Attempt AS attempt, claimed.MaxAttempts AS max_attempts,
            claimed.ClaimTimeoutMs AS claim_timeout_ms, claimed.Isolated AS isolated,
            claimed.Steps AS steps, claimed.HasParent AS has_parent,
-           claimed.Progress AS progress
+           claimed.Progress AS progress, claimed.Headers AS headers
     FROM (
         SELECT @now AS now, @next_due AS next_due, @next_expiry AS next_expiry, @marked AS marked
     ) AS header

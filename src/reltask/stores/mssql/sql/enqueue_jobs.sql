@@ -34,6 +34,7 @@ DECLARE @given TABLE (
     ParentSlot    bigint        NULL,
     ParentStep    nvarchar(420) NULL,
     ParentNth     int           NULL,
+    Headers       nvarchar(max) NULL,
     NextRunTime   datetime2(6)  NOT NULL,
     Nth           int           NOT NULL
 );
@@ -44,7 +45,7 @@ BEGIN TRY
     INSERT INTO @given
     SELECT job.id, job.task, job.[key], job.queue, job.priority, job.args, job.schedule,
            job.declaration, job.app_version, job.max_attempts, job.lock_timeout_ms,
-           job.parent_id, job.parent_slot, job.parent_step, job.parent_nth,
+           job.parent_id, job.parent_slot, job.parent_step, job.parent_nth, job.headers,
            COALESCE(
                job.run_at,
                DATEADD(
@@ -76,6 +77,7 @@ BEGIN TRY
         parent_slot     bigint           '$.parent_slot',
         parent_step     nvarchar(420)    '$.parent_step',
         parent_nth      int              '$.parent_nth',
+        headers         nvarchar(max)    '$.headers',
         run_at          datetime2(6)     '$.run_at',
         delay           bigint           '$.delay'
     ) AS job;
@@ -97,6 +99,10 @@ BEGIN TRY
                 N'\t', NCHAR(9)), NCHAR(57344), N'\'),
             Args =
                 REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Args, N'\\', NCHAR(57344)),
+                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
+                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
+            Headers =
+                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Headers, N'\\', NCHAR(57344)),
                 N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
                 N'\t', NCHAR(9)), NCHAR(57344), N'\'),
             Schedule =
@@ -123,14 +129,14 @@ BEGIN TRY
             INSERT INTO reltask.Jobs (
                 Id, JobName, JobKey, Queue, Priority, Args, Recurring, Schedule, IntervalMinutes,
                 Declaration, AppVersion, MaxAttempts, LockTimeoutMs, LockTimeoutMinutes, CreatedAt,
-                NextRunTime, ParentId, ParentSlot, ParentStep, ParentNth
+                NextRunTime, ParentId, ParentSlot, ParentStep, ParentNth, Headers
             )
             OUTPUT inserted.Id INTO @inserted (Id)
             SELECT given.Id, given.JobName, given.JobKey, given.Queue, given.Priority, given.Args,
                    CASE WHEN given.Schedule IS NULL THEN 0 ELSE 1 END, given.Schedule, 0,
                    given.Declaration, given.AppVersion, given.MaxAttempts, given.LockTimeoutMs, 0,
                    @now, given.NextRunTime, given.ParentId, given.ParentSlot, given.ParentStep,
-                   given.ParentNth
+                   given.ParentNth, given.Headers
             FROM @given AS given
             WHERE given.Nth = 1
               AND NOT EXISTS (SELECT 1 FROM reltask.Jobs AS job WHERE job.Id = given.Id)

@@ -118,7 +118,7 @@ claimed as (
     returning job.id, job.fence, job.task, job.key, job.args, job.queue, job.priority, job.schedule,
               job.slot_no, job.next_run_time, job.due_at, job.slot_started_at, job.locked_at,
               job.attempt, job.max_attempts, job.claim_timeout_ms, job.lock_expires_at,
-              job.isolated, job.steps, job.parent_id, job.progress
+              job.isolated, job.steps, job.parent_id, job.progress, job.headers
 ),
 
 alive as (
@@ -194,14 +194,14 @@ select now, next_due, next_expiry, marked, null as id, null as fence, null as ta
        null as args, null as queue, null as priority, null as schedule, null as slot_no,
        null as next_run_time, null as due_at, null as slot_started_at, null as attempt,
        null as max_attempts, null as claim_timeout_ms, null as isolated, null as steps,
-       null as has_parent, null as progress
+       null as has_parent, null as progress, null as headers
 from header
 union all
 (
     select null, null, null, null, id, fence, task, key, args, queue, priority, schedule,
            slot_no, next_run_time, nullif(due_at, next_run_time),
            nullif(slot_started_at, locked_at), attempt, max_attempts, claim_timeout_ms, isolated,
-           nullif(steps, 0), parent_id is not null, progress
+           nullif(steps, 0), parent_id is not null, progress, headers
     from claimed
     order by claimed.priority, claimed.due_at, claimed.id
 );

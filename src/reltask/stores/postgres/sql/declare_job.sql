@@ -15,6 +15,7 @@ update reltask.jobs as job
 set queue = :queue::text,
     priority = :priority::smallint,
     args = :args::text::json,
+    headers = :headers::text::json,
     schedule = :schedule::text,
     declaration = :declaration::text,
     app_version = :app_version::text,

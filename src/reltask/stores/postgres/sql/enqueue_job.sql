@@ -5,7 +5,8 @@
 -- See           SQL.md: nullable now, lost answer, delay in seconds, exact types.
 
 insert into reltask.jobs (
-    id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, created_at, next_run_time
+    id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, created_at, next_run_time,
+    headers
 )
 select :id::uuid, :task::text, :key::text, :queue::text, :priority::smallint, :args::text::json,
        :max_attempts::integer, :lock_timeout_ms::bigint, parameters.now,
@@ -13,7 +14,8 @@ select :id::uuid, :task::text, :key::text, :queue::text, :priority::smallint, :a
            :run_at::timestamptz,
            parameters.now
                + coalesce(extract(epoch from :delay::interval), 0)::float8 * interval '1 second'
-       )
+       ),
+       :headers::text::json
 from (select coalesce(:now::timestamptz, statement_timestamp()) as now) as parameters
 where not exists (select from reltask.jobs where id = :id::uuid)
   and not exists (select from reltask.runs where job_id = :id::uuid)

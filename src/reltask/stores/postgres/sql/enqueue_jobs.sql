@@ -26,9 +26,10 @@ given as materialized (
     from unnest(
         :ids::uuid[], :tasks::text[], :keys::text[], :queues::text[], :priorities::smallint[],
         :args::text[], :max_attempts::integer[], :lock_timeouts_ms::bigint[],
-        :run_ats::timestamptz[], :delays::interval[]
+        :run_ats::timestamptz[], :delays::interval[], :headers::text[]
     ) as job (
-        id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, run_at, delay
+        id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, run_at, delay,
+        headers
     )
 ),
 
@@ -41,7 +42,7 @@ known as materialized (
 inserted as (
     insert into reltask.jobs (
         id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, created_at,
-        next_run_time
+        next_run_time, headers
     )
     select given.id, given.task, given.key, given.queue, given.priority, given.args::json,
            given.max_attempts, given.lock_timeout_ms, parameters.now,
@@ -49,7 +50,8 @@ inserted as (
                given.run_at,
                parameters.now
                    + coalesce(extract(epoch from given.delay), 0)::float8 * interval '1 second'
-           )
+           ),
+           given.headers::json
     from given
     cross join parameters
     where not exists (select from known where known.id = given.id)

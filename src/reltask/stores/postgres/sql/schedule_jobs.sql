@@ -24,10 +24,10 @@ given as materialized (
         :args::text[], :schedules::text[], :declarations::text[], :app_versions::text[],
         :max_attempts::integer[], :lock_timeouts_ms::bigint[], :run_ats::timestamptz[],
         :delays::interval[], :parent_ids::uuid[], :parent_slots::bigint[], :parent_steps::text[],
-        :parent_nths::integer[]
+        :parent_nths::integer[], :headers::text[]
     ) as job (
         id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-        lock_timeout_ms, run_at, delay, parent_id, parent_slot, parent_step, parent_nth
+        lock_timeout_ms, run_at, delay, parent_id, parent_slot, parent_step, parent_nth, headers
     )
 ),
 
@@ -40,7 +40,8 @@ known as materialized (
 inserted as (
     insert into reltask.jobs (
         id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-        lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth
+        lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth,
+        headers
     )
     select given.id, given.task, given.key, given.queue, given.priority, given.args::json,
            given.schedule, given.declaration, given.app_version, given.max_attempts,
@@ -50,7 +51,8 @@ inserted as (
                parameters.now
                    + coalesce(extract(epoch from given.delay), 0)::float8 * interval '1 second'
            ),
-           given.parent_id, given.parent_slot, given.parent_step, given.parent_nth
+           given.parent_id, given.parent_slot, given.parent_step, given.parent_nth,
+           given.headers::json
     from given
     cross join parameters
     where not exists (select from known where known.id = given.id)

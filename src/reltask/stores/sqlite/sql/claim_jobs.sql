@@ -111,7 +111,7 @@ where id in (select value from json_each(:ids))
   and due_at <= :now
 returning id, fence, task, key, args, queue, priority, schedule, slot_no, next_run_time, due_at,
           slot_started_at, locked_at, attempt, max_attempts, claim_timeout_ms, isolated,
-          steps, parent_id is not null as has_parent, progress;
+          steps, parent_id is not null as has_parent, progress, headers;
 
 -- The worker is alive.
 update reltask_workers

@@ -15,6 +15,7 @@ update reltask_jobs
 set queue = :queue,
     priority = :priority,
     args = :args,
+    headers = :headers,
     schedule = :schedule,
     declaration = :declaration,
     app_version = :app_version,
