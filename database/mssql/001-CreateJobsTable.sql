@@ -37,9 +37,13 @@ BEGIN
         SchemaVersion int          NOT NULL,
         OldestVersion int          NOT NULL,                -- older code must not start
         MigratedAt    datetime2(6) NOT NULL CONSTRAINT DF_Meta_MigratedAt DEFAULT SYSUTCDATETIME(),
+        Shard         smallint     NULL,                    -- NULL: a whole install
+        -- A shard that gets no new jobs.
+        Draining      bit          NOT NULL CONSTRAINT DF_Meta_Draining DEFAULT 0,
 
         CONSTRAINT PK_Meta PRIMARY KEY (OnlyRow),
-        CONSTRAINT CK_Meta_OnlyRow CHECK (OnlyRow = 1)
+        CONSTRAINT CK_Meta_OnlyRow CHECK (OnlyRow = 1),
+        CONSTRAINT CK_Meta_Shard CHECK (Shard BETWEEN 0 AND 4095)
     );
 END;
 
@@ -72,6 +76,17 @@ BEGIN
         Declaration        nvarchar(128)    NULL,           -- hash of the declaration in code
         AppVersion         nvarchar(128)    NULL,           -- of the app that declared it
 
+        -- Limits: see 006. LimitKey is where it waits for room, NULL without a limit; Limits has
+        -- all its keys (JSON), NULL: that one alone. LimitLane is for claims, which go from one
+        -- lane to the next; no name has a control character.
+        LimitKey           nvarchar(200) COLLATE Latin1_General_100_BIN2 NULL,
+        Limits             nvarchar(2000)   NULL,
+        LimitLane          AS CASE WHEN LimitKey IS NOT NULL THEN CAST(
+            CAST(Isolated AS nchar(1)) + CAST(Suspended AS nchar(1)) + Queue + NCHAR(1) + JobName
+                + NCHAR(1) + CAST(Priority AS nvarchar(6))
+            AS nvarchar(394)
+        ) END PERSISTED,
+
         -- The slot. Attempt counts its claims, less those given back. Losses: runs in
         -- a row that lost their lock. Isolated: two or more of them.
         SlotNo             bigint           NOT NULL CONSTRAINT DF_Jobs_SlotNo DEFAULT 1,
@@ -85,6 +100,7 @@ BEGIN
         DeadAt             datetime2(6)     NULL,
         Losses             int              NOT NULL CONSTRAINT DF_Jobs_Losses DEFAULT 0,
         Isolated           bit              NOT NULL CONSTRAINT DF_Jobs_Isolated DEFAULT 0,
+        CancelSlot         bigint           NULL,           -- = SlotNo: this slot is cancelled
 
         -- Durable functions: see 005. A child has the step of the job that waits for its end, and
         -- its place among the step's children.
@@ -112,11 +128,20 @@ BEGIN
 
         CONSTRAINT PK_Jobs PRIMARY KEY NONCLUSTERED (Id),
         CONSTRAINT UQ_Jobs_RowNo UNIQUE CLUSTERED (RowNo),
+        -- Names have no control characters: they are printed.
+        CONSTRAINT CK_Jobs_NamesArePrintable CHECK (
+            JobName + Queue + COALESCE(JobKey, N'')
+            NOT LIKE N'%[' + NCHAR(1) + N'-' + NCHAR(31)
+                + NCHAR(127) + N'-' + NCHAR(159) + N']%' COLLATE Latin1_General_100_BIN2
+        ),
         CONSTRAINT CK_Jobs_Priority CHECK (Priority BETWEEN 0 AND 9),
         -- The size is that of the largest setting of limits.arguments, two bytes per character.
         CONSTRAINT CK_Jobs_Args CHECK (ISJSON(Args) = 1 AND DATALENGTH(Args) <= 32000000),
         CONSTRAINT CK_Jobs_Headers CHECK (
             ISJSON(Headers) = 1 AND DATALENGTH(Headers) <= 32000000
+        ),
+        CONSTRAINT CK_Jobs_Limits CHECK (
+            LEN(LimitKey) > 0 AND (Limits IS NULL OR (LimitKey IS NOT NULL AND ISJSON(Limits) = 1))
         ),
         CONSTRAINT CK_Jobs_MaxAttempts CHECK (MaxAttempts > 0),
         -- A value that a worker could not compute with would stop the claims beside its own. Times
@@ -153,6 +178,7 @@ BEGIN
         CONSTRAINT CK_Jobs_Counts CHECK (
             SlotNo BETWEEN 0 AND 1000000000000000000 AND Fence BETWEEN 0 AND 1000000000000000000
             AND Attempt BETWEEN 0 AND 2000000000 AND Losses BETWEEN 0 AND 2000000000
+            AND CancelSlot BETWEEN 0 AND 1000000000000000000
         ),
         CONSTRAINT CK_Jobs_Schedule CHECK (
             (Recurring = 0 AND Schedule IS NULL)
@@ -183,45 +209,63 @@ BEGIN
         )
     );
 
+    -- A filter that says IS NULL, or IN, does not tell SQL Server what the column holds: if it is
+    -- neither key nor included, each row is looked up. So the columns of filters are included, and
+    -- what the statements compare beside them. Queries must repeat the conditions of a filter.
+
     -- Two schedules, or two one-offs with a key, of one task never share a key. There are two
     -- indexes, because a filter cannot contain OR.
     CREATE UNIQUE NONCLUSTERED INDEX UX_Jobs_NameAndKey ON reltask.Jobs (JobName, JobKey)
         WHERE JobKey IS NOT NULL;
     CREATE UNIQUE NONCLUSTERED INDEX UX_Jobs_Name ON reltask.Jobs (JobName)
+        INCLUDE (JobKey, Recurring)
         WHERE JobKey IS NULL AND Recurring = 1;
 
-    -- For claims: one lane per (Isolated, queue, task, priority), in order of due time. Queries
-    -- must repeat the conditions of the filter.
+    -- For claims: one lane per (Isolated, queue, task, priority), in order of due time. RowNo,
+    -- which leads to the row, is part of every index.
     CREATE NONCLUSTERED INDEX IX_Jobs_Polling
         ON reltask.Jobs (Isolated, Queue, JobName, Priority, DueAt)
-        WHERE LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL;
+        INCLUDE (LockedBy, PausedAt, DeadAt, LimitKey)
+        WHERE LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL AND LimitKey IS NULL;
+
+    -- For claims of jobs with a limit: the same lanes, for each key by itself; and the claimed
+    -- ones, to count them again.
+    CREATE NONCLUSTERED INDEX IX_Jobs_Limited ON reltask.Jobs (LimitKey, LimitLane, DueAt)
+        INCLUDE (LockedBy, PausedAt, DeadAt)
+        WHERE LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL AND LimitKey IS NOT NULL;
+    CREATE NONCLUSTERED INDEX IX_Jobs_Holding ON reltask.Jobs (LimitKey)
+        INCLUDE (LockedBy, Limits)
+        WHERE LockedBy IS NOT NULL AND LimitKey IS NOT NULL;
+
+    -- For lists of jobs with a limit, whatever their key: by queue and task, in order of due time.
+    CREATE NONCLUSTERED INDEX IX_Jobs_LimitedDue ON reltask.Jobs (Queue, JobName, DueAt)
+        INCLUDE (LockedBy, PausedAt, DeadAt, LimitKey)
+        WHERE LockedBy IS NULL AND PausedAt IS NULL AND DeadAt IS NULL AND LimitKey IS NOT NULL;
 
     -- The next lock expiry, and the jobs that one worker holds.
-    CREATE NONCLUSTERED INDEX IX_Jobs_Expiring ON reltask.Jobs (LockExpiresAt) INCLUDE (LockedAt)
+    CREATE NONCLUSTERED INDEX IX_Jobs_Expiring ON reltask.Jobs (LockExpiresAt) INCLUDE (LockedBy)
         WHERE LockedBy IS NOT NULL;
-    CREATE NONCLUSTERED INDEX IX_Jobs_Held ON reltask.Jobs (LockedBy) INCLUDE (Fence)
+    CREATE NONCLUSTERED INDEX IX_Jobs_Held ON reltask.Jobs (LockedBy)
+        INCLUDE (Id, Fence, ClaimToken)
         WHERE LockedBy IS NOT NULL;
 
     -- The children of a job.
     CREATE NONCLUSTERED INDEX IX_Jobs_Children ON reltask.Jobs (ParentId, ParentSlot)
+        INCLUDE (LockedBy, SlotNo, CancelSlot)
         WHERE ParentId IS NOT NULL;
 
     -- For lists of dead jobs.
     CREATE NONCLUSTERED INDEX IX_Jobs_Dead ON reltask.Jobs (DeadAt) WHERE DeadAt IS NOT NULL;
 
-    -- A batch must never lock the whole table. Babelfish has no lock escalation and no such option.
-    -- Names have no control characters: they are printed. Babelfish has no ranges in LIKE.
-    IF SERVERPROPERTY('Babelfish') IS NULL
-    BEGIN
-        EXEC (N'ALTER TABLE reltask.Jobs SET (LOCK_ESCALATION = DISABLE)');
-        EXEC (
-            N'ALTER TABLE reltask.Jobs ADD CONSTRAINT CK_Jobs_NamesArePrintable CHECK (
-                JobName + Queue + COALESCE(JobKey, N'''')
-                NOT LIKE N''%['' + NCHAR(1) + N''-'' + NCHAR(31)
-                    + NCHAR(127) + N''-'' + NCHAR(159) + N'']%'' COLLATE Latin1_General_100_BIN2
-            )'
-        );
-    END;
+    -- For lists of paused, suspended and recurring jobs. A job that is none of these pays nothing.
+    CREATE NONCLUSTERED INDEX IX_Jobs_Paused ON reltask.Jobs (PausedAt) WHERE PausedAt IS NOT NULL;
+    CREATE NONCLUSTERED INDEX IX_Jobs_Suspended ON reltask.Jobs (DueAt) INCLUDE (Suspended)
+        WHERE Suspended = 1;
+    CREATE NONCLUSTERED INDEX IX_Jobs_Recurring ON reltask.Jobs (JobName, Id) INCLUDE (Recurring)
+        WHERE Recurring = 1;
+
+    -- A batch must never lock the whole table.
+    ALTER TABLE reltask.Jobs SET (LOCK_ESCALATION = DISABLE);
 END;
 
 IF OBJECT_ID(N'reltask.Runs', N'U') IS NULL
@@ -263,8 +307,12 @@ BEGIN
     -- Rows are added at the end, pruned at the beginning and listed backwards: in order of time.
     CREATE CLUSTERED INDEX IX_Runs_Finished ON reltask.Runs (FinishedAt);
 
+    -- Narrow, to find the row from which on there are more than the number to keep.
+    CREATE NONCLUSTERED INDEX IX_Runs_Counted ON reltask.Runs (FinishedAt);
+
     -- Each slot ends exactly once.
     CREATE UNIQUE NONCLUSTERED INDEX UX_Runs_SlotEndsOnce ON reltask.Runs (JobId, SlotNo)
+        INCLUDE (Outcome)
         WHERE Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded');
 END;
 
@@ -282,19 +330,16 @@ BEGIN
         StartedAt   datetime2(6)     NOT NULL,
         HeartbeatAt datetime2(6)     NOT NULL,
         AliveUntil  datetime2(6)     NOT NULL,
+        Idle        bit              NOT NULL CONSTRAINT DF_Workers_Idle DEFAULT 0,
         StoppedAt   datetime2(6)     NULL,
 
         CONSTRAINT PK_Workers PRIMARY KEY (Id),
+        CONSTRAINT CK_Workers_NamesArePrintable CHECK (
+            Id + Host NOT LIKE N'%[' + NCHAR(1) + N'-' + NCHAR(31)
+                + NCHAR(127) + N'-' + NCHAR(159) + N']%' COLLATE Latin1_General_100_BIN2
+        ),
         CONSTRAINT CK_Workers_Lists CHECK (ISJSON(Queues) = 1 AND ISJSON(Tasks) = 1)
     );
-
-    IF SERVERPROPERTY('Babelfish') IS NULL
-        EXEC (
-            N'ALTER TABLE reltask.Workers ADD CONSTRAINT CK_Workers_NamesArePrintable CHECK (
-                Id + Host NOT LIKE N''%['' + NCHAR(1) + N''-'' + NCHAR(31)
-                    + NCHAR(127) + N''-'' + NCHAR(159) + N'']%'' COLLATE Latin1_General_100_BIN2
-            )'
-        );
 END;
 
 -- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.

@@ -47,9 +47,8 @@ BEGIN
         CONSTRAINT CK_Steps_State CHECK (State IN (N'waiting', N'done', N'failed'))
     );
 
-    -- A batch must never lock a whole table. Babelfish has no lock escalation and no such option.
-    IF SERVERPROPERTY('Babelfish') IS NULL
-        EXEC (N'ALTER TABLE reltask.Steps SET (LOCK_ESCALATION = DISABLE)');
+    -- A batch must never lock a whole table.
+    ALTER TABLE reltask.Steps SET (LOCK_ESCALATION = DISABLE);
 END;
 
 IF OBJECT_ID(N'reltask.Signals', N'U') IS NULL
@@ -72,8 +71,7 @@ BEGIN
     -- For pruning.
     CREATE NONCLUSTERED INDEX IX_Signals_Sent ON reltask.Signals (SentAt);
 
-    IF SERVERPROPERTY('Babelfish') IS NULL
-        EXEC (N'ALTER TABLE reltask.Signals SET (LOCK_ESCALATION = DISABLE)');
+    ALTER TABLE reltask.Signals SET (LOCK_ESCALATION = DISABLE);
 END;
 
 IF OBJECT_ID(N'reltask.ChildEnds', N'U') IS NULL
@@ -98,26 +96,44 @@ BEGIN
     -- For pruning.
     CREATE NONCLUSTERED INDEX IX_ChildEnds_Ended ON reltask.ChildEnds (EndedAt);
 
-    IF SERVERPROPERTY('Babelfish') IS NULL
-        EXEC (N'ALTER TABLE reltask.ChildEnds SET (LOCK_ESCALATION = DISABLE)');
+    ALTER TABLE reltask.ChildEnds SET (LOCK_ESCALATION = DISABLE);
 END;
 
 IF OBJECT_ID(N'reltask.Marks', N'U') IS NULL
 BEGIN
+    -- A mark about a limit has no job. Queue and Task are those of the jobs that it is about, and
+    -- Freed the places that became free: see 006. Name is that of the signal, the step, or the key.
     CREATE TABLE reltask.Marks (
+        Queue       nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL
+                    CONSTRAINT DF_Marks_Queue DEFAULT N'',
+        Task        nvarchar(256) COLLATE Latin1_General_100_BIN2 NOT NULL
+                    CONSTRAINT DF_Marks_Task DEFAULT N'',
         At          datetime2(6)     NOT NULL,
         Seq         bigint           NOT NULL IDENTITY(1, 1),
         Kind        nvarchar(16) COLLATE Latin1_General_100_BIN2 NOT NULL,
-        JobId       uniqueidentifier NOT NULL,
-        SlotNo      bigint           NOT NULL,
-        Name        nvarchar(420) COLLATE Latin1_General_100_BIN2 NOT NULL,  -- of signal or step
+        JobId       uniqueidentifier NULL,
+        SlotNo      bigint           NULL,
+        Name        nvarchar(420) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        Freed       int              NOT NULL CONSTRAINT DF_Marks_Freed DEFAULT 0,
 
-        CONSTRAINT PK_Marks PRIMARY KEY (At, Seq),
-        CONSTRAINT CK_Marks_Kind CHECK (Kind IN (N'signal', N'child'))
+        CONSTRAINT PK_Marks PRIMARY KEY (Queue, Task, At, Seq),
+        CONSTRAINT CK_Marks_Kind CHECK (Kind IN (N'signal', N'child', N'limit')),
+        CONSTRAINT CK_Marks_AreAboutOneThing CHECK (
+            (Kind = N'limit' AND JobId IS NULL AND SlotNo IS NULL AND LEN(Task) > 0)
+            OR (
+                Kind <> N'limit' AND JobId IS NOT NULL AND SlotNo IS NOT NULL
+                AND Queue = N'' AND Task = N'' AND Freed = 0
+            )
+        ),
+        CONSTRAINT CK_Marks_Freed CHECK (Freed BETWEEN -1000000 AND 1000000)
     );
 
-    IF SERVERPROPERTY('Babelfish') IS NULL
-        EXEC (N'ALTER TABLE reltask.Marks SET (LOCK_ESCALATION = DISABLE)');
+    -- Whether a key has a mark already.
+    CREATE NONCLUSTERED INDEX IX_Marks_Keys ON reltask.Marks (Name, Queue, Task)
+        INCLUDE (Kind, Freed)
+        WHERE Kind = N'limit';
+
+    ALTER TABLE reltask.Marks SET (LOCK_ESCALATION = DISABLE);
 END;
 
 -- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.

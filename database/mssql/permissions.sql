@@ -9,8 +9,9 @@
 --     reltask_migrate   owns the schema and may change it; for deployments
 --     reltask_run       workers: claim, settle, lead, read; cannot update the ledger or change the
 --                       tables
---     reltask_operate   people: read everything; schedule, replace, pause, resume, run now, retry
---                       and discard jobs; make steps run again; send signals; release leases
+--     reltask_operate   people: read everything; schedule, replace, pause, resume, run now,
+--                       retry, cancel and discard jobs; pause queues and tasks; make steps run
+--                       again; send signals; release leases
 --     reltask_enqueue   web applications: insert jobs, send signals; cannot read arguments or
 --                       values, or update, claim or delete anything
 --     reltask_read      dashboards and people: read everything, write nothing
@@ -38,21 +39,19 @@ IF DATABASE_PRINCIPAL_ID(N'reltask_read') IS NULL CREATE ROLE reltask_read;
 -- Workers may be running: they see either all of the old grants or all of the new ones.
 BEGIN TRANSACTION;
 
--- The owner comes first, because a change of owner drops grants. Babelfish has neither statement.
-IF SERVERPROPERTY('Babelfish') IS NULL
-BEGIN
-    IF NOT EXISTS (
-        SELECT 1
-        FROM sys.schemas
-        WHERE schema_id = SCHEMA_ID(N'reltask')
-          AND principal_id = DATABASE_PRINCIPAL_ID(N'reltask_migrate')
-    )
-        EXEC (N'ALTER AUTHORIZATION ON SCHEMA::reltask TO reltask_migrate');
-    EXEC (N'GRANT CREATE TABLE TO reltask_migrate');
-END;
+-- The owner comes first, because a change of owner drops grants.
+IF NOT EXISTS (
+    SELECT 1
+    FROM sys.schemas
+    WHERE schema_id = SCHEMA_ID(N'reltask')
+      AND principal_id = DATABASE_PRINCIPAL_ID(N'reltask_migrate')
+)
+    ALTER AUTHORIZATION ON SCHEMA::reltask TO reltask_migrate;
+GRANT CREATE TABLE TO reltask_migrate;
 
 GRANT SELECT ON reltask.Meta TO reltask_run;
 GRANT SELECT ON reltask.Meta TO reltask_operate;
+GRANT UPDATE (Draining) ON reltask.Meta TO reltask_operate;
 GRANT SELECT ON reltask.Meta TO reltask_enqueue;
 GRANT SELECT ON reltask.Meta TO reltask_read;
 
@@ -69,6 +68,10 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Steps TO reltask_run;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Signals TO reltask_run;
 GRANT SELECT, INSERT, DELETE ON reltask.ChildEnds TO reltask_run;
 GRANT SELECT, INSERT, DELETE ON reltask.Marks TO reltask_run;
+GRANT SELECT, INSERT, DELETE ON reltask.Pauses TO reltask_run;
+GRANT SELECT, INSERT, UPDATE ON reltask.Limits TO reltask_run;
+GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.LimitKeys TO reltask_run;
+GRANT SELECT, INSERT, UPDATE, DELETE ON reltask.Keys TO reltask_run;
 
 -- Operators. Discarding a job moves its fence, adds a ledger row and reports its end to its parent;
 -- forgetting a step removes its record, the ends of its children and their marks.
@@ -82,13 +85,23 @@ GRANT SELECT, DELETE ON reltask.Steps TO reltask_operate;
 GRANT SELECT, INSERT, UPDATE ON reltask.Signals TO reltask_operate;
 GRANT SELECT, INSERT, DELETE ON reltask.ChildEnds TO reltask_operate;
 GRANT SELECT, INSERT, DELETE ON reltask.Marks TO reltask_operate;
+GRANT SELECT, INSERT, DELETE ON reltask.Pauses TO reltask_operate;
+GRANT SELECT, INSERT, UPDATE ON reltask.Keys TO reltask_operate;
+GRANT SELECT, INSERT ON reltask.Actions TO reltask_operate;
+GRANT SELECT, INSERT, UPDATE ON reltask.Limits TO reltask_operate;
+GRANT SELECT ON reltask.LimitKeys TO reltask_operate;
+GRANT UPDATE ON reltask.Actions (Outcome, Changed) TO reltask_operate;
 
 -- Enqueue only. It reads ids and names, to recognise a repeated insert, and the slot that a signal
 -- is for. It cannot change other jobs.
 GRANT INSERT ON reltask.Jobs TO reltask_enqueue;
 GRANT INSERT ON reltask.Signals TO reltask_enqueue;
 GRANT INSERT ON reltask.Marks TO reltask_enqueue;
-GRANT SELECT ON reltask.Jobs (Id, JobName, JobKey, Recurring, SlotNo) TO reltask_enqueue;
+DENY INSERT ON reltask.Marks (Freed) TO reltask_enqueue;
+GRANT SELECT, INSERT, UPDATE ON reltask.Keys TO reltask_enqueue;
+GRANT SELECT ON reltask.Jobs (
+    Id, JobName, JobKey, Recurring, SlotNo, DeadAt, SlotStartedAt
+) TO reltask_enqueue;
 GRANT SELECT ON reltask.Signals (JobId, SlotNo, Name, Id) TO reltask_enqueue;
 GRANT SELECT ON reltask.Runs (JobId) TO reltask_enqueue;
 
@@ -103,5 +116,10 @@ GRANT SELECT ON reltask.Steps TO reltask_read;
 GRANT SELECT ON reltask.Signals TO reltask_read;
 GRANT SELECT ON reltask.ChildEnds TO reltask_read;
 GRANT SELECT ON reltask.Marks TO reltask_read;
+GRANT SELECT ON reltask.Pauses TO reltask_read;
+GRANT SELECT ON reltask.Actions TO reltask_read;
+GRANT SELECT ON reltask.Limits TO reltask_read;
+GRANT SELECT ON reltask.LimitKeys TO reltask_read;
+GRANT SELECT ON reltask.Keys TO reltask_read;
 
 COMMIT TRANSACTION;

@@ -8,8 +8,8 @@
 -- signals     what was sent to jobs; consumed ones stay until the slot ends, so that none counts
 --             twice
 -- child_ends  how the children of a step ended
--- marks       jobs that have to be looked at, because a signal came or a child ended; workers fold
---             them
+-- marks       what has to be looked at: a job, because a signal came or a child ended; or the key
+--             of a limit (006). Workers fold them
 --
 -- The bounds are those of the jobs: what a worker could not read or compute with is refused.
 
@@ -105,15 +105,25 @@ create table if not exists reltask.child_ends (
 create index if not exists child_ends_ended on reltask.child_ends (ended_at);
 
 create table if not exists reltask.marks (
+    queue       text        not null default '',        -- of the jobs that it is about, if it is
+    task        text        not null default '',        -- about a limit: see 006
     at          timestamptz not null,
     seq         bigint      generated always as identity,
-    kind        text        not null check (kind in ('signal', 'child')),
-    job_id      uuid        not null,
-    slot_no     bigint      not null,
-    name        text        not null,                   -- of the signal, or of the step
-    primary key (at, seq),
+    kind        text        not null check (kind in ('signal', 'child', 'limit')),
+    job_id      uuid,
+    slot_no     bigint,
+    name        text        not null,                   -- of the signal, the step, or the key
+    freed       integer     not null default 0,         -- places of the key that became free
+    primary key (queue, task, at, seq),
 
     constraint marks_name_fits check (octet_length(name) between 1 and 2000),
+    constraint marks_are_about_one_thing check (
+        kind = 'limit' and job_id is null and slot_no is null
+        and octet_length(queue) <= 2000 and octet_length(task) between 1 and 2000
+        or kind <> 'limit' and job_id is not null and slot_no is not null
+        and queue = '' and task = '' and freed = 0
+    ),
+    constraint marks_freed_in_range check (freed between -1000000 and 1000000),
     constraint marks_at_in_range check (
         at >= timestamptz '1970-01-01 00:00:00+00'
         and at < timestamptz '9000-01-01 00:00:00+00'
@@ -124,6 +134,10 @@ create table if not exists reltask.marks (
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- Whether a key has a mark already.
+create index if not exists marks_of_keys on reltask.marks (name, queue, task)
+    where kind = 'limit';
 
 -- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.
 insert into reltask.meta as meta (schema_version, oldest_version) values (5, 5)

@@ -16,7 +16,9 @@ create table if not exists reltask_meta (
     oldest_version integer not null,                    -- code of an older version must not start
     migrated_at    integer not null default (
         cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
-    )
+    ),
+    shard          integer check (shard between 0 and 4095),        -- null: a whole install
+    draining       integer not null default 0 check (draining in (0, 1))  -- gets no new jobs
 );
 
 create table if not exists reltask_jobs (
@@ -36,6 +38,10 @@ create table if not exists reltask_jobs (
         cast(round((julianday('now') - 2440587.5) * 86400000) as integer) * 1000
     ),
 
+    -- Limits: see 006.
+    limit_key        text,                              -- where it waits for room; null: no limit
+    limits           text,                              -- all its keys, JSON; null: that one alone
+
     -- The slot.
     slot_no          integer not null default 1,
     next_run_time    integer not null,                  -- nominal; changes when the slot ends
@@ -49,6 +55,7 @@ create table if not exists reltask_jobs (
     dead_at          integer,
     losses           integer not null default 0,        -- runs in a row that lost their lock
     isolated         integer not null default 0,        -- two or more in a row
+    cancel_slot      integer,                           -- equal to slot_no: this slot is cancelled
 
     -- Durable functions: see 005.
     suspended        integer not null default 0,        -- waits; cleared by the claim
@@ -84,6 +91,16 @@ create table if not exists reltask_jobs (
     -- Names have no control characters: they are printed. The size of args is that of the largest
     -- setting of limits.arguments. Times are whole numbers, from 1970 to 8999; a lock may end a
     -- hundred years later.
+    constraint jobs_limits_fit check (
+        length(limit_key) between 1 and 200
+        and (
+            limits is null or coalesce(
+                limit_key is not null and json_type(limits) = 'array'
+                and json_array_length(limits) between 2 and 8 and length(limits) <= 8000,
+                0
+            )
+        )
+    ),
     constraint jobs_id_is_a_uuid check (
         id glob '????????-????-????-????-????????????'
         and length(replace(id, '-', '')) = 32 and replace(id, '-', '') not glob '*[^0-9a-f]*'
@@ -162,6 +179,8 @@ create table if not exists reltask_jobs (
         and typeof(attempt) = 'integer' and attempt between 0 and 2000000000
         and typeof(losses) = 'integer' and losses between 0 and 2000000000
         and isolated in (0, 1) and suspended in (0, 1)
+        and typeof(cancel_slot) in ('integer', 'null')
+        and cancel_slot between 0 and 1000000000000000000
     )
 );
 
@@ -172,7 +191,21 @@ create unique index if not exists reltask_jobs_name on reltask_jobs (task, coale
 -- For claims: one lane per (isolated, queue, task, priority), in order of due time.
 create index if not exists reltask_jobs_claimable
     on reltask_jobs (isolated, queue, task, priority, due_at)
-    where locked_by is null and paused_at is null and dead_at is null;
+    where locked_by is null and paused_at is null and dead_at is null and limit_key is null;
+
+-- For claims of jobs with a limit: the same lanes, for each key by itself. A function that resumes
+-- needs no token, so it has lanes of its own.
+create index if not exists reltask_jobs_limited
+    on reltask_jobs (limit_key, isolated, suspended, queue, task, priority, due_at)
+    where locked_by is null and paused_at is null and dead_at is null and limit_key is not null;
+
+-- For lists of jobs with a limit, whatever their key: by queue and task, in order of due time.
+create index if not exists reltask_jobs_limited_due on reltask_jobs (queue, task, due_at)
+    where locked_by is null and paused_at is null and dead_at is null and limit_key is not null;
+
+-- The claimed jobs with a limit, to count them again.
+create index if not exists reltask_jobs_holding on reltask_jobs (limit_key)
+    where locked_by is not null and limit_key is not null;
 
 -- The next lock expiry, and the jobs that one worker holds.
 create index if not exists reltask_jobs_expiring on reltask_jobs (lock_expires_at)
@@ -188,6 +221,13 @@ create index if not exists reltask_jobs_dead_children on reltask_jobs (parent_id
 
 -- For lists of dead jobs.
 create index if not exists reltask_jobs_dead on reltask_jobs (dead_at) where dead_at is not null;
+
+-- For lists of paused, suspended and recurring jobs. A job that is none of these pays nothing.
+create index if not exists reltask_jobs_paused on reltask_jobs (paused_at)
+    where paused_at is not null;
+create index if not exists reltask_jobs_suspended on reltask_jobs (due_at) where suspended;
+create index if not exists reltask_jobs_recurring on reltask_jobs (task, id)
+    where schedule is not null;
 
 create table if not exists reltask_runs (
     job_id       text    not null,
@@ -239,6 +279,7 @@ create table if not exists reltask_workers (
     started_at   integer not null,
     heartbeat_at integer not null,
     alive_until  integer not null,
+    idle         integer not null default 0,            -- looked in vain, and has not filled since
     stopped_at   integer,
 
     constraint workers_names_are_printable check (

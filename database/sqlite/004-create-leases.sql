@@ -63,6 +63,7 @@ create table reltask_workers_with_dead_at (
     started_at   integer not null,
     heartbeat_at integer not null,
     alive_until  integer not null,
+    idle         integer not null default 0,            -- looked in vain, and has not filled since
     stopped_at   integer,
     dead_at      integer,
 
@@ -77,10 +78,10 @@ create table reltask_workers_with_dead_at (
 
 insert into reltask_workers_with_dead_at (
     id, host, pid, version, app_version, queues, tasks, concurrency, started_at, heartbeat_at,
-    alive_until, stopped_at
+    alive_until, idle, stopped_at
 )
 select id, host, pid, version, app_version, queues, tasks, concurrency, started_at, heartbeat_at,
-       alive_until, stopped_at
+       alive_until, idle, stopped_at
 from reltask_workers;
 
 drop table reltask_workers;

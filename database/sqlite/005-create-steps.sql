@@ -75,19 +75,34 @@ create table if not exists reltask_child_ends (
 ) without rowid;
 
 create table if not exists reltask_marks (
+    queue       text    not null default '',            -- of the jobs that it is about, if it is
+    task        text    not null default '',            -- about a limit: see 006
     at          integer not null,
     seq         integer primary key,
-    kind        text    not null check (kind in ('signal', 'child')),
-    job_id      text    not null,
-    slot_no     integer not null,
-    name        text    not null,                       -- of the signal, or of the step
+    kind        text    not null check (kind in ('signal', 'child', 'limit')),
+    job_id      text,
+    slot_no     integer,
+    name        text    not null,                       -- of the signal, the step, or the key
+    freed       integer not null default 0,             -- places of the key that became free
 
     constraint marks_at_in_range check (
         typeof(at) = 'integer' and at between 0 and 221845391999999999
+    ),
+    constraint marks_are_about_one_thing check (
+        kind = 'limit' and job_id is null and slot_no is null and length(task) > 0
+        or kind <> 'limit' and job_id is not null and slot_no is not null
+        and queue = '' and task = '' and freed = 0
+    ),
+    constraint marks_freed_in_range check (
+        typeof(freed) = 'integer' and freed between -1000000 and 1000000
     )
 );
 
-create index if not exists reltask_marks_in_order on reltask_marks (at, seq);
+create index if not exists reltask_marks_in_order on reltask_marks (queue, task, at, seq);
+
+-- Whether a key has a mark already.
+create index if not exists reltask_marks_of_keys on reltask_marks (name, queue, task)
+    where kind = 'limit';
 
 -- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.
 insert into reltask_meta (only_row, schema_version, oldest_version) values (1, 5, 5)

@@ -1,6 +1,11 @@
 -- Remove reltask from this file, with all jobs, their steps and signals, the ledger, workers,
--- leases and metrics. Other tables are not touched. Stop the workers first.
+-- leases, pauses and metrics. Other tables are not touched. Stop the workers first.
 
+drop table if exists reltask_limit_keys;
+drop table if exists reltask_limits;
+drop table if exists reltask_keys;
+drop table if exists reltask_actions;
+drop table if exists reltask_pauses;
 drop table if exists reltask_marks;
 drop table if exists reltask_child_ends;
 drop table if exists reltask_signals;
