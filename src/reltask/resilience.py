@@ -81,8 +81,10 @@ class Breaker:
         """Open lasts until a caller asks after the reset time: without callers there is nothing to try."""
         self._limit = failures
         self._reset = reset
-        self._phase = 0
-        self._failures = 0
+        self.phase = Permit(0)
+        """The permit of all who send now, while it is closed."""
+        self.failures = 0
+        """In a row, in this phase."""
         self._opened_at = 0.0
         self._probing = False
 
@@ -97,34 +99,34 @@ class Breaker:
         if self.state == "open" or self._probing:
             return None
         self._probing = self.state == "half-open"
-        return Permit(self._phase)
+        return self.phase
 
     def answered(self, permit: Permit) -> None:
         """The database answered, if only to refuse: it is there."""
-        if permit != self._phase:
+        if permit != self.phase:
             return
-        self._failures = 0
+        self.failures = 0
         if self.state == "half-open":
             self._enter("closed")
 
     def failed(self, permit: Permit, now: float) -> None:
         """No answer came, or the database said that it cannot."""
-        if permit != self._phase:
+        if permit != self.phase:
             return
-        self._failures += 1
-        if self.state == "half-open" or self._failures >= self._limit:
+        self.failures += 1
+        if self.state == "half-open" or self.failures >= self._limit:
             self._opened_at = now
             self._enter("open")
 
     def abandoned(self, permit: Permit) -> None:
         """The sender gave up before it knew: nothing was learnt, and the next caller may probe."""
-        if permit == self._phase:
+        if permit == self.phase:
             self._probing = False
 
     def _enter(self, state: CircuitState) -> None:
         self.state = state
-        self._phase += 1
-        self._failures = 0
+        self.phase = Permit(self.phase + 1)
+        self.failures = 0
         self._probing = False
 
 
@@ -185,60 +187,62 @@ class Policy:
         From then on the AmbiguousError is what is raised, whatever the next error is: that one is about the last try,
         not about the earlier ones.
         """
-        failures = 0
+        failures, breaker = 0, self._breaker
         lost: AmbiguousError | None = None
         while True:
+            permit: Permit | None = None
             try:
-                return await self._send(verb, operation)
-            except ReltaskError as error:
-                if not retry:
+                permit = breaker.phase if breaker.state == "closed" else self._admitted(verb)
+                if self._reported != breaker.state:
+                    self._report_state()
+                result = await operation()
+            except BaseException as error:
+                if permit is not None:
+                    self._failed(permit, error)
+                if not retry or not isinstance(error, ReltaskError):
                     raise
                 failures += 1
-                if isinstance(error, AmbiguousError):
-                    lost = error
-                delay = self._delay(error, failures, resend_ambiguous=resend_ambiguous)
-                if delay is None and lost is not None and lost is not error:
-                    raise lost from error
+                lost = error if isinstance(error, AmbiguousError) else lost
+                delay = self._delay(verb, error, failures, resend_ambiguous=resend_ambiguous)
                 if delay is None:
-                    raise
-                if self._on_retry is not None:
-                    self._on_retry(verb, error, delay)
+                    if lost is None or lost is error:
+                        raise
+                    raise lost from error
+            else:
+                if breaker.failures or breaker.state != "closed":  # else it learns nothing from an answer
+                    breaker.answered(permit)
+                    self._report_state()
+                _log.debug("%s answered; its SQL: reltask sql %s", verb, verb)
+                return result
             await self._clock.sleep(delay)
 
-    def _delay(self, error: ReltaskError, failures: int, *, resend_ambiguous: bool) -> float | None:
-        """How long to wait before the next try; None: there is none."""
+    def _delay(self, verb: str, error: ReltaskError, failures: int, *, resend_ambiguous: bool) -> float | None:
+        """How long to wait before the next try, which is reported; None: there is none."""
         again = (TransientError, AmbiguousError) if resend_ambiguous else TransientError
         if not isinstance(error, again):
             return None
         if isinstance(error, CircuitOpen) or self._breaker.state == "open":
             return None  # waiting here would end in a refusal: the caller knows better what to do meanwhile
-        return self._retries.delay(failures)
+        delay = self._retries.delay(failures)
+        if delay is not None and self._on_retry is not None:
+            self._on_retry(verb, error, delay)
+        return delay
 
-    async def _send(self, verb: str, operation: Callable[[], Awaitable[T]]) -> T:
-        """Send once, if the breaker permits, and report the result to it."""
+    def _admitted(self, verb: str) -> Permit:
         permit = self._breaker.admit(self._clock.monotonic())
         if permit is None:
             raise self._refusal(verb)
-        try:
-            if self._reported != self._breaker.state:
-                self._report_state()
-            result = await operation()
-        except (TransientError, AmbiguousError):
+        return permit
+
+    def _failed(self, permit: Permit, error: BaseException) -> None:
+        """Say what the error means for the breaker."""
+        if isinstance(error, TransientError | AmbiguousError):
             self._breaker.failed(permit, self._clock.monotonic())
-            raise
-        except ReltaskError:
+        elif isinstance(error, ReltaskError):
             self._breaker.answered(permit)  # a conflict or a refusal is an answer: the database is there
-            raise
-        except BaseException:
-            self._breaker.abandoned(permit)  # cancelled, or a bug of ours: says nothing about the database
-            raise
         else:
-            self._breaker.answered(permit)
-            _log.debug("%s answered; its SQL: reltask sql %s", verb, verb)
-            return result
-        finally:
-            if self._reported != self._breaker.state:
-                self._report_state()
+            self._breaker.abandoned(permit)  # cancelled, or a bug of ours: says nothing about the database
+        self._report_state()
 
     def _refusal(self, verb: str) -> CircuitOpen:
         wait = self._breaker.wait(self._clock.monotonic())
@@ -247,6 +251,8 @@ class Policy:
 
     def _report_state(self) -> None:
         """Report a change of state, once."""
+        if self._reported == self._breaker.state:
+            return
         self._reported = self._breaker.state
         if self._on_change is not None:
             self._on_change(self._reported)

@@ -28,11 +28,12 @@ def make_store(
     rng: random.Random,
     now: Now | None = None,
     inline: bool = False,
+    watch: bool = True,
     on_circuit: Callable[[str], None] | None = None,
     on_retry: Callable[[str, ReltaskError, float], None] | None = None,
     credential: Any = None,
 ) -> Store:
-    """An unopened store for this URL. `inline`: it may block its caller's thread."""
+    """An unopened store. `inline`: it may block its caller's thread. `watch`: it notices writes of others."""
     scheme = _scheme(url)
     if credential is not None and scheme == "sqlite":
         raise ConfigurationError(
@@ -50,7 +51,7 @@ def make_store(
         on_retry=on_retry,
     )
     if scheme == "sqlite":
-        return _sqlite(url, settings, policy, now, inline=inline, clock=clock)
+        return _sqlite(url, settings, policy, now, inline=inline, watch=watch, clock=clock)
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, settings, policy, now, credential)
     if scheme == "mssql":
@@ -88,13 +89,13 @@ def _scheme(url: str) -> str:
 
 
 def _sqlite(
-    url: str, settings: DatabaseSettings, policy: Policy, now: Now | None, *, inline: bool, clock: Clock
+    url: str, settings: DatabaseSettings, policy: Policy, now: Now | None, *, inline: bool, watch: bool, clock: Clock
 ) -> Store:
     from reltask.stores.sqlite.connections import SqliteOptions  # noqa: PLC0415
     from reltask.stores.sqlite.store import SqliteStore  # noqa: PLC0415 - one driver per process
 
     options = SqliteOptions(command_timeout=settings.command_timeout)
-    if inline:
+    if not watch:
         options = msgspec.structs.replace(options, watch=None)
     return SqliteStore(url, options=options, policy=policy, now=now, inline=inline, clock=clock)
 
@@ -107,7 +108,8 @@ def _postgres(url: str, settings: DatabaseSettings, policy: Policy, now: Now | N
 
     target = read_url(url, entra=credential is not None)
     tokens = postgres_tokens(credential) if target.entra else None
-    return PostgresStore(url, options=PostgresOptions(**_lengths(settings), tokens=tokens), policy=policy, now=now)
+    options = PostgresOptions(**_lengths(settings), tokens=tokens, signals_url=settings.signals_url)
+    return PostgresStore(url, options=options, policy=policy, now=now)
 
 
 def _mssql(url: str, settings: DatabaseSettings, policy: Policy, now: Now | None, credential: Any) -> Store:

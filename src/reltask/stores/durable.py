@@ -76,10 +76,6 @@ class DurableStore(Protocol):
         """
         ...
 
-    async def cancel_children(self, *, limit: int = BATCH) -> int:
-        """End unclaimed jobs whose parent's slot has ended as `cancelled`, and return their number. Never waits."""
-        ...
-
     async def forget_steps(self, job_id: UUID, name: str, *, and_after: bool = False) -> int:
         """Remove a step's record of the current slot of an unclaimed job, so that it runs again; return how many.
 

@@ -76,6 +76,8 @@ def default_credential(client_id: str | None = None) -> Credential:
             "Logging in with Microsoft Entra ID needs the azure-identity package.",
             remedy='Run: pip install "reltask[azure]"',
         ) from absent
+    # Its log lists every kind of login that failed, before our error; where nothing is configured, it would be printed.
+    logging.getLogger("azure.identity").addHandler(logging.NullHandler())
     if client_id is None:
         return DefaultAzureCredential()
     return DefaultAzureCredential(managed_identity_client_id=client_id)

@@ -5,15 +5,16 @@
     003-reclamation-query.sql   no migration: shows a DBA what a reclaim does
     004-create-leases.sql       a migration; the number is the version, so versions 2 and 3 do not exist
     005-create-steps.sql        a migration
+    006-create-control.sql      a migration
 
 `NNN-create-…` and `NNN-alter-…` are migrations; in `database/mssql`, by the custom there, `NNN-Create….sql` and
 `NNN-Alter….sql`. Each can be run again. Its last statement writes two numbers into the `meta` table, so that a DBA who
 runs the files by hand gets the same database: its own, and the oldest version whose code may still run on the result.
 
-    code of version 5      schema 5, oldest 5      starts
-                           schema 6, oldest 5      starts: 006 only adds; old and new workers run side by side
-                           schema 7, oldest 7      refused: 007 changes what version 5 relies on
-    code of version 6      schema 5                refused: reltask migrate has to run first
+    code of version 6      schema 6, oldest 6      starts
+                           schema 7, oldest 6      starts: 007 only adds; old and new workers run side by side
+                           schema 8, oldest 8      refused: 008 changes what version 6 relies on
+    code of version 7      schema 6                refused: reltask migrate has to run first
 
 Each runs in one transaction, under a lock, after the version is read again: if two processes migrate, the second finds
 nothing to do. A schema newer than this version of reltask is never changed.
@@ -31,6 +32,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from reltask.errors import SchemaError
+from reltask.model.schema_name import SCHEMA
+from reltask.stores.statement import in_schema
 
 Dialect = Literal["postgres", "sqlite", "mssql"]
 
@@ -67,17 +70,17 @@ def _folder(dialect: Dialect) -> Traversable:
 
 
 @cache
-def schema_scripts(dialect: Dialect) -> list[tuple[str, str]]:
-    """Every script of a dialect with its text: numbered ones in order, then the others by name."""
+def schema_scripts(dialect: Dialect, schema: str = SCHEMA) -> list[tuple[str, str]]:
+    """Every script of a dialect with its text for this schema: numbered ones in order, then the others by name."""
     found = [entry for entry in _folder(dialect).iterdir() if entry.name.endswith(".sql")]
     found.sort(key=lambda entry: (not entry.name[0].isdigit(), entry.name))
-    return [(entry.name, entry.read_text(encoding="utf-8")) for entry in found]
+    return [(entry.name, in_schema(entry.read_text(encoding="utf-8"), schema)) for entry in found]
 
 
 @cache
-def migrations(dialect: Dialect) -> list[Migration]:
-    """The scripts that make the schema, in order."""
-    matches = [(_MIGRATION.fullmatch(name), name, sql) for name, sql in schema_scripts(dialect)]
+def migrations(dialect: Dialect, schema: str = SCHEMA) -> list[Migration]:
+    """The scripts that make the tables, in order."""
+    matches = [(_MIGRATION.fullmatch(name), name, sql) for name, sql in schema_scripts(dialect, schema)]
     return [Migration(int(match[1]), name, sql) for match, name, sql in matches if match]
 
 
@@ -102,8 +105,8 @@ def check_version(dialect: Dialect, found: Schema) -> None:
         )
 
 
-def pending(dialect: Dialect, found: Schema) -> list[Migration]:
+def pending(dialect: Dialect, found: Schema, schema: str = SCHEMA) -> list[Migration]:
     """The migrations that a database still needs: none if it is newer, and refused if this reltask cannot use it."""
     if found.version > schema_version(dialect):
         check_version(dialect, found)
-    return [migration for migration in migrations(dialect) if migration.version > found.version]
+    return [migration for migration in migrations(dialect, schema) if migration.version > found.version]

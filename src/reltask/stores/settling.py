@@ -16,16 +16,16 @@ async def row_by_row(batch: Sequence[T], settle: Callable[[Sequence[T]], Awaitab
     try:
         return await settle(batch) if batch else []
     except ConflictError:
-        return await _one_by_one(batch, settle) if len(batch) > 1 else []
+        return await one_by_one(batch, settle)
 
 
-async def _one_by_one(batch: Sequence[T], settle: Callable[[Sequence[T]], Awaitable[list[A]]]) -> list[A]:
+async def one_by_one(batch: Sequence[T], settle: Callable[[Sequence[T]], Awaitable[list[A]]]) -> list[A]:
     """Settle each row in a transaction of its own; a row that is refused even so is not in the answer.
 
     Once one row is written, a later error becomes an AmbiguousError: by itself it would say that none is.
     """
     settled: list[A] = []
-    for one in batch:
+    for one in batch if len(batch) > 1 else ():  # a row that was alone is refused already
         try:
             settled += await settle([one])
         except ConflictError:

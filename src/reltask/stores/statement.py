@@ -8,6 +8,13 @@ name, a comment, a dollar-quoted body.
     select :now::timestamptz, ':not' -- :nor this        select $1::timestamptz, ':not' -- :nor this
            ▲                                       ──►          ▲
            parameter                                            names = ("now",)
+
+The files name the schema `reltask`, so that a DBA can run them as they are. `in_schema` writes another name in its
+place, and nothing else does: a word `reltask`, or one that begins with `reltask_`, in code and in strings.
+
+    reltask.jobs   reltask_run   'reltask'   'reltask.migrate'       'reltask:maintenance'   -- reltask on PostgreSQL
+    ▼              ▼             ▼           ▼                       a lease's name and prose stay as they are
+    billing.jobs   billing_run   'billing'   'billing.migrate'
 """
 
 from __future__ import annotations
@@ -17,6 +24,8 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
+
+from reltask.model.schema_name import SCHEMA, check_schema
 
 Style = Literal["named", "numbered", "pyformat", "qmark", "format"]
 BY_POSITION = frozenset({"numbered", "qmark", "format"})
@@ -35,6 +44,11 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+_OURS = re.compile(r"\breltask(?=_\w|\b(?!:))")
+_OURS_IN_COMMENT = re.compile(r"\breltask(?=_\w|\.\w+(?![\w:]))")
+"""In a comment only what is certainly a name: `reltask.jobs`, `reltask_run`."""
 
 
 class Statement(NamedTuple):
@@ -97,18 +111,33 @@ def _placeholder(name: str, number: int, style: Style) -> str:
     return placeholders[style]
 
 
-def read_sql(store: str, verb: str) -> str:
-    """The text of `stores/<store>/sql/<verb>.sql`."""
-    return (files("reltask.stores") / store / "sql" / f"{verb}.sql").read_text(encoding="utf-8")
+def in_schema(sql: str, schema: str) -> str:
+    """The text of one of reltask's files for another schema than `reltask`."""
+    if schema == SCHEMA:
+        return sql
+    return "".join(_renamed(kind, text, check_schema(schema)) for kind, text in tokens(sql))
+
+
+def _renamed(kind: str, text: str, schema: str) -> str:
+    if kind == "dollar":  # the body of a function
+        tag = text[: text.index("$", 1) + 1]
+        return f"{tag}{in_schema(text[len(tag) : -len(tag)], schema)}{tag}"
+    return (_OURS_IN_COMMENT if kind == "comment" else _OURS).sub(schema, text)
+
+
+def read_sql(store: str, verb: str, schema: str = SCHEMA) -> str:
+    """The text of `stores/<store>/sql/<verb>.sql`, for this schema."""
+    sql = (files("reltask.stores") / store / "sql" / f"{verb}.sql").read_text(encoding="utf-8")
+    return in_schema(sql, schema)
 
 
 @cache
-def load(store: str, verb: str, style: Style) -> tuple[Statement, ...]:
-    """The statements of a verb's file, compiled once per process."""
-    return tuple(compile_statement(statement, style) for statement in split(read_sql(store, verb)))
+def load(store: str, verb: str, style: Style, schema: str = SCHEMA) -> tuple[Statement, ...]:
+    """The statements of a verb's file, compiled once per process and schema."""
+    return tuple(compile_statement(statement, style) for statement in split(read_sql(store, verb, schema)))
 
 
 @cache
-def load_batch(store: str, verb: str, style: Style) -> Statement:
+def load_batch(store: str, verb: str, style: Style, schema: str = SCHEMA) -> Statement:
     """A verb's whole file as one text, for a server that takes several statements at once."""
-    return compile_statement(read_sql(store, verb), style)
+    return compile_statement(read_sql(store, verb, schema), style)

@@ -11,14 +11,12 @@ heartbeat thread, without pool, circuit breaker or retry.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from reltask.errors import UsageError
-from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
-from reltask.model.doctor import Facts
+from reltask.errors import PermanentError, UsageError
 from reltask.model.job import (
     BeatAnswer,
     ClaimAnswer,
@@ -29,6 +27,7 @@ from reltask.model.job import (
     Hold,
     NewJob,
     Outcome,
+    Overdue,
     Reclaimed,
     Release,
     Settled,
@@ -36,15 +35,17 @@ from reltask.model.job import (
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
+from reltask.model.shards import ShardMark, check_number
 from reltask.model.views import JobEnd, JobView, LeaseView, MetricView, RunView, StatusView, WorkerView
+from reltask.stores.audit import AuditStore
+from reltask.stores.cancel import CancelStore
+from reltask.stores.control import ControlStore
 from reltask.stores.durable import DurableStore, DurableTransaction
+from reltask.stores.keys import UniqueStore, UniqueTransaction
+from reltask.stores.limits import LimitStore
+from reltask.stores.screens import ScreenStore
+from reltask.stores.waking import WakingStore
 
-Wake = Callable[[datetime | None], None]
-"""Called with the time at which something becomes due; None: look now."""
-LeaseWake = Callable[[str | None], None]
-"""Called with the name of a lease that was given back; None: look at all of them."""
-Lost = Callable[[str], None]
-"""Called with the reason when signals may not have arrived, and the store listens again."""
 BATCH = 1_000
 """The most rows that a verb takes at once; callers split. Only `enqueue_jobs` may take more: `bulk`."""
 
@@ -58,7 +59,18 @@ def ended_inside() -> UsageError:
     )
 
 
-class Transaction(DurableTransaction, Protocol):
+async def open_as_shard(store: Store, number: int) -> None:
+    """Open the store of a shard. An install without a number gets this one, if the login may write it."""
+    await store.open()
+    mark = await store.read_shard()
+    if mark.number is None:
+        with suppress(PermanentError):
+            await store.mark_shard(number)
+            mark = await store.read_shard()
+    check_number(mark, number)
+
+
+class Transaction(DurableTransaction, UniqueTransaction, Protocol):
     """A task's own writes, committed together with its completion or not at all.
 
     If a statement of the user's ends the transaction, `ended_inside` is raised: at once where that can
@@ -179,8 +191,20 @@ class Maintainable(Protocol):
         ...
 
 
-class Store(LeaseStore, Maintainable, DurableStore, Protocol):
-    """A database that holds jobs, runs, steps, signals, workers, leases and metrics."""
+class Store(
+    LeaseStore,
+    Maintainable,
+    DurableStore,
+    LimitStore,
+    ControlStore,
+    ScreenStore,
+    CancelStore,
+    UniqueStore,
+    WakingStore,
+    AuditStore,
+    Protocol,
+):
+    """A database that holds jobs, runs, steps, signals, limits, workers, leases, pauses and metrics."""
 
     bulk: int
     """The most jobs that one call of `enqueue_jobs` takes."""
@@ -237,7 +261,10 @@ class Store(LeaseStore, Maintainable, DurableStore, Protocol):
     # The protocol
 
     async def claim_jobs(self, request: ClaimRequest) -> ClaimAnswer:
-        """Take up to `limit` due jobs that are unclaimed, not paused, not dead, and known to this worker."""
+        """Take up to `limit` due jobs that are unclaimed, not paused, not dead, and known to this worker.
+
+        Up to `oldest` of them are those that have waited longest, whatever their priority.
+        """
         ...
 
     async def heartbeat_jobs(
@@ -276,6 +303,10 @@ class Store(LeaseStore, Maintainable, DurableStore, Protocol):
         """Release these claims where owner and fence still match: lock cleared, slot kept, attempt returned."""
         ...
 
+    async def read_overdue(self, *, since: timedelta) -> Overdue:
+        """What has been due for this long and is unclaimed, by lane; and whether a lock has ended."""
+        ...
+
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
         """Take expired claims away from their owners: ledger row "lost", lock cleared, dead at the last attempt."""
         ...
@@ -309,43 +340,21 @@ class Store(LeaseStore, Maintainable, DurableStore, Protocol):
         """Mark a worker as stopped."""
         ...
 
-    # Waking
+    # Operators. With `fence` they change nothing unless that is still the job's: a page may be old.
 
-    async def signal(self, due_at: datetime | None = None) -> None:
-        """After the commit: notify sleeping workers that a job is due, now or at `due_at`.
-
-        Does nothing where the database has no signals. A lost signal costs time, not a job. So a
-        signal that cannot be sent is no error: the write before it is committed, and a caller that
-        saw an error would write again.
-        """
-        ...
-
-    def listen(
-        self, wake: Wake, lease: LeaseWake | None = None, lost: Lost | None = None
-    ) -> AbstractAsyncContextManager[bool]:
-        """Call `wake` at each signal while the block is open; yields False where the database has no signals.
-
-        `lease` is called at each signal about a lease, over the same connection. When that connection
-        is lost, silently or not, the store notices within seconds, calls `lost`, listens again, and
-        calls `wake`.
-        """
-        ...
-
-    # Operators
-
-    async def pause_job(self, job_id: UUID) -> bool:
+    async def pause_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
         """Keep a job from being claimed; a run in progress continues."""
         ...
 
-    async def resume_job(self, job_id: UUID) -> bool:
+    async def resume_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
         """Let a paused job be claimed again."""
         ...
 
-    async def run_job_now(self, job_id: UUID) -> bool:
+    async def run_job_now(self, job_id: UUID, *, fence: int | None = None) -> bool:
         """Make an unclaimed job due at once; its nominal time stays."""
         ...
 
-    async def retry_job(self, job_id: UUID) -> bool:
+    async def retry_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
         """Give a dead job a new set of attempts, due at once."""
         ...
 
@@ -355,6 +364,20 @@ class Store(LeaseStore, Maintainable, DurableStore, Protocol):
 
     async def release_lease(self, term: Term) -> bool:
         """Take a lease away from its holder if its term is still this one."""
+        ...
+
+    # Shards
+
+    async def read_shard(self) -> ShardMark:
+        """Which shard of a system this install is, and whether it is being drained."""
+        ...
+
+    async def mark_shard(self, number: int) -> bool:
+        """Number this install as a shard, unless it has another number."""
+        ...
+
+    async def drain_shard(self, *, draining: bool) -> None:
+        """Let this shard get no new jobs, or let it get some again."""
         ...
 
     # Reading
@@ -393,56 +416,4 @@ class Store(LeaseStore, Maintainable, DurableStore, Protocol):
 
     async def list_metrics(self, *, since: timedelta, task: str | None = None) -> list[MetricView]:
         """Metrics of the time `since`, newest first."""
-        ...
-
-    # Auditing
-
-    async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
-        """Count slots and runs by task, and measure how late slots were first claimed."""
-        ...
-
-    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
-        """The last job of a slice of about `rows` ledger rows that begins after this job; None: all the rest is one."""
-        ...
-
-    async def audit_slots(
-        self,
-        *,
-        task: str | None = None,
-        kept_for: timedelta,
-        after: UUID = BEFORE_ALL,
-        upto: UUID = LAST_OF_ALL,
-        limit: int = BATCH,
-    ) -> list[Break]:
-        """Find contradictions between ledger and rows; history younger than `kept_for` must be complete.
-
-        Only of the jobs whose ids are greater than `after`, up to and including `upto`.
-        """
-        ...
-
-    async def audit_durable(
-        self,
-        *,
-        task: str | None = None,
-        kept_for: timedelta,
-        after: UUID = BEFORE_ALL,
-        upto: UUID = LAST_OF_ALL,
-        limit: int = BATCH,
-    ) -> list[Break]:
-        """Find contradictions in steps, signals and children, and suspended jobs that nothing will wake.
-
-        Parameters as of `audit_slots`.
-        """
-        ...
-
-    async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
-        """Find jobs that wait longer than their lock timeout, or than `lock_timeout` if they have none."""
-        ...
-
-    async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[LossCount]:
-        """Count the runs that lost their lock by task, outcome and worker, latest first."""
-        ...
-
-    async def examine(self) -> Facts:
-        """The facts that `reltask doctor` checks. Needs no open store, and no tables."""
         ...

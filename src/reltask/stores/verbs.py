@@ -9,7 +9,8 @@ ONCE        Certainly not applied: the policy sends it again. Answer lost: Ambig
                                                        worker/settle.py: the same fence again, then rows and ledger
                 declare_job                            worker/declare.py: reads the row at its next attempt
                 resign_lease                           leases/leader.py: again for 2 s; it ends anyway
-                pause_job … forget_steps, release_lease the person who asked looks at the row
+                pause_job … end_pause, forget_steps, release_lease
+                                                       the person who asked looks at the row
 AT_ONCE     As ONCE, and not retried either: a claim is trusted from before it was sent, so it must not wait (a
             lost claim is found by its token: worker/beater.py), and a signal is not worth waiting for.
 """
@@ -38,8 +39,14 @@ VERBS: dict[str, Verb] = {
     "read_keys": READ,
     "read_declared": READ,
     "declare_job": ONCE,
+    # unique tasks
+    "enqueue_unique": ONCE,
+    "read_unique": READ,
+    "replace_job": REPEATABLE,
+    "prune_keys": REPEATABLE,
     # the protocol
     "claim_jobs": AT_ONCE,
+    "claim_limited": AT_ONCE,
     "heartbeat_jobs": REPEATABLE,
     "read_holds": READ,
     "complete_jobs": ONCE,
@@ -47,6 +54,7 @@ VERBS: dict[str, Verb] = {
     "fail_jobs": ONCE,
     "release_jobs": ONCE,
     "reclaim_jobs": REPEATABLE,
+    "read_overdue": READ,
     "read_outcomes": READ,
     "record_progress": REPEATABLE,
     # durable functions
@@ -56,15 +64,28 @@ VERBS: dict[str, Verb] = {
     "read_waits": READ,
     "send_signals": REPEATABLE,
     "fold_marks": REPEATABLE,
-    "cancel_children": REPEATABLE,
     "forget_steps": ONCE,
     "list_signals": READ,
     "list_children": READ,
+    # limits
+    "read_limits": READ,
+    "write_limit": ONCE,
+    "list_limits": READ,
+    "list_limit_keys": READ,
+    "recount_limits": REPEATABLE,
+    "audit_limits": READ,
+    # cancelling: sent again after a lost answer, it finds the job gone, and the ledger says how it ended
+    "cancel_job": REPEATABLE,
+    "cancel_children": REPEATABLE,
+    "read_cancelled": READ,
+    "signal_cancel": AT_ONCE,
     # workers and signals
     "register_worker": REPEATABLE,
     "stop_worker": REPEATABLE,
     "signal": AT_ONCE,
     "signal_lease": AT_ONCE,
+    "signal_awaited": AT_ONCE,
+    "signal_ended": AT_ONCE,
     # leases
     "acquire_lease": REPEATABLE,
     "heartbeat_lease": REPEATABLE,
@@ -74,6 +95,7 @@ VERBS: dict[str, Verb] = {
     # maintenance
     "mark_dead_workers": REPEATABLE,
     "prune_runs": REPEATABLE,
+    "renew_partitions": REPEATABLE,
     "prune_records": REPEATABLE,
     "roll_up_runs": REPEATABLE,
     "read_surplus": READ,
@@ -84,6 +106,13 @@ VERBS: dict[str, Verb] = {
     "run_job_now": REPEATABLE,
     "retry_job": ONCE,
     "discard_job": ONCE,
+    "add_pause": ONCE,
+    "end_pause": ONCE,
+    "list_pauses": READ,
+    # shards
+    "read_shard": READ,
+    "mark_shard": REPEATABLE,
+    "drain_shard": REPEATABLE,
     # reading
     "open": REPEATABLE,
     "read_schema": READ,
@@ -94,6 +123,18 @@ VERBS: dict[str, Verb] = {
     "list_runs": READ,
     "read_results": READ,
     "list_workers": READ,
+    # the dashboard
+    "read_overview": READ,
+    "page_jobs": READ,
+    "find_jobs": READ,
+    "list_schedules": READ,
+    "list_dead_errors": READ,
+    "sample_runs": READ,
+    "read_payload": READ,
+    "read_job_limits": READ,
+    "record_action": REPEATABLE,
+    "end_action": REPEATABLE,
+    "list_actions": READ,
     # auditing
     "audit_tasks": READ,
     "audit_slice": READ,

@@ -13,8 +13,8 @@ BEGIN_SQLITE = "begin immediate"
 """As all of reltask's write transactions begin: it waits for other writers now, instead of failing later."""
 
 _CONNECTION_ENDS = ("08", "57P01", "57P02")
-_MISSING = ("no such table: reltask_", "Invalid object name 'reltask.", 'relation "reltask.')
-"""The messages of SQLite, SQL Server and Babelfish for a missing table."""
+_MISSING = ("no such table: {}_", "Invalid object name '{}.")
+"""The messages of SQLite and SQL Server for a missing table of a schema. PostgreSQL has a SQLSTATE for it."""
 
 
 class Answer(NamedTuple):
@@ -81,10 +81,10 @@ def is_ambiguous(error: BaseException) -> bool:
     return True
 
 
-def is_missing_table(error: BaseException) -> bool:
+def is_missing_table(error: BaseException, schema: str) -> bool:
     """Whether the error says that reltask's tables do not exist."""
     states = {getattr(one, "sqlstate", None) or getattr(one, "pgcode", None) for one in _layers(error)}
-    return bool(states & {"42P01", "3F000"}) or any(words in str(error) for words in _MISSING)
+    return bool(states & {"42P01", "3F000"}) or any(words.format(schema) in str(error) for words in _MISSING)
 
 
 def _layers(error: BaseException) -> list[BaseException]:

@@ -24,8 +24,9 @@ class BorrowedConnection(ABC):
     if_open = "Pass a connection without an open transaction: the block begins and commits its own."
     """The remedy if a transaction is already open."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, schema: str) -> None:
         self._link = link
+        self._schema = schema
 
     @property
     def connection(self) -> Any:
@@ -82,9 +83,9 @@ class BorrowedConnection(ABC):
         try:
             return await self._send(statement, values)
         except Exception as error:
-            if is_missing_table(error):
+            if is_missing_table(error, self._schema):
                 raise SchemaError(
-                    "The database of connection= has no reltask tables.",
+                    f"The database of connection= has no reltask tables in the schema {self._schema}.",
                     remedy="Pass a connection to the app's own database; if it is that one, run: reltask migrate",
                 ) from error
             raise

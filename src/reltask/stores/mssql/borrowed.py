@@ -29,8 +29,8 @@ would block heartbeats, and with snapshot isolation the first heartbeat would ma
 class BorrowedMssql(Verbs, BorrowedConnection):
     """reltask's verbs on it."""
 
-    def __init__(self, link: Link, now: Callable[[], datetime] | None) -> None:
-        super().__init__(link)
+    def __init__(self, link: Link, now: Callable[[], datetime] | None, schema: str) -> None:
+        super().__init__(link, schema)
         self._now = now
 
     async def _begun(self, timeout: timedelta) -> None:  # noqa: ARG002 - how long to wait is the connection's own setting
@@ -51,7 +51,7 @@ class BorrowedMssql(Verbs, BorrowedConnection):
     async def verb(self, name: str, **columns: object) -> list[Row]:
         given = {**columns, "now": None if self._now is None else moment(self._now())}
         nothing = frozenset(column for column, value in given.items() if value is None)
-        rows = (await self._own(_batch(name, self._link.style, nothing), given)).dicts()
+        rows = (await self._own(_batch(name, self._link.style, self._schema, nothing), given)).dicts()
         if rows and "error_number" in rows[0]:
             # The transaction is still open, so nothing has been applied.
             raise answered(rows[0]["error_number"], rows[0]["error_message"] or "", verb=name, writes=False)
@@ -59,13 +59,13 @@ class BorrowedMssql(Verbs, BorrowedConnection):
 
 
 @cache
-def _batch(verb: str, style: Style, nothing: frozenset[str]) -> Statement:
+def _batch(verb: str, style: Style, schema: str, nothing: frozenset[str]) -> Statement:
     """A verb's batch with NULL written in place of the parameters in `nothing`.
 
     For a parameter that is None, the driver asks the server for its type. The server may not know it, and on some
     servers that error rolls back the open transaction: the user's own writes would be lost silently.
     """
-    sql = read_sql("mssql", verb)
+    sql = read_sql("mssql", verb, schema)
     for name in nothing:
         sql = re.sub(rf":{name}\b", "NULL", sql)
     return compile_statement(sql, style)

@@ -9,7 +9,7 @@ timeout:
           └─ timeout, or cancelled: the call returns, and the thread works on
 
     take ──► idle[-1] ──► call ──► idle.append            the last one given back is the next one taken
-                 │          ├─ failed: closed
+                 │          ├─ failed: closed             one that has idled for 5 minutes is closed
                  │          └─ overdue: late, until its thread has finished; if that went well: idle
                  └─ none: connect (at most `pool_size`, and none while `LATE` are late)
 
@@ -38,7 +38,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from queue import SimpleQueue
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from msgspec import Struct
 from mssql_python.constants import ConstantsDDBC as Odbc
@@ -47,8 +47,8 @@ from mssql_python.pooling import PoolingManager
 from reltask.errors import ReltaskError, TransientError
 from reltask.stores.entra import Tokens
 from reltask.stores.mssql.driver import mssql_python
-from reltask.stores.mssql.error_numbers import LOST
-from reltask.stores.mssql.errors import answered, quotable, statement_failed, unread
+from reltask.stores.mssql.error_numbers import LOST, STALE
+from reltask.stores.mssql.errors import answered, quotable, statement_failed
 from reltask.stores.mssql.url import Target, connect
 from reltask.stores.mssql.values import Row, aware
 from reltask.stores.statement import Statement
@@ -63,6 +63,9 @@ LATE = 2
 """While this many connections are overdue, no more are made."""
 CLOSE_TIMEOUT = 5.0
 """Seconds to wait until a connection is closed."""
+IDLE = 300.0
+"""Seconds after which an idle connection is closed. Azure's gateway drops them after 30 minutes without a word, and the
+first write would be ambiguous."""
 OVERTIME = 2.0
 """Seconds that the event loop waits longer than the driver, whose timeout is in whole seconds."""
 
@@ -84,14 +87,6 @@ class AnsweredError(Exception):
         super().__init__(number, text)
         self.number = number
         self.text = text
-
-
-class UnreadError(Exception):
-    """The driver's error while it read the answer of a batch that had been executed."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(type(error).__name__)
-        self.error = error
 
 
 class ThreadedConnection:
@@ -165,9 +160,11 @@ class Connections:
 
     def __init__(self, target: Target, tokens: Tokens | None, options: MssqlOptions) -> None:
         self._target = target
+        self.schema = target.schema
         self._tokens = tokens
         self._options = options
-        self._idle: list[ThreadedConnection] = []
+        self._idle: list[tuple[ThreadedConnection, float]] = []
+        """With the time since when; the last one given back is the next one taken."""
         self._late: set[ThreadedConnection] = set()
         self._room = asyncio.Semaphore(options.pool_size)
         self._open_for_use = True
@@ -185,7 +182,7 @@ class Connections:
         have begun a transaction that would never end.
         """
         async with self._room:
-            connection = self._idle.pop() if self._idle else await self._connect()
+            connection = self._idle.pop()[0] if self._still_fresh() else await self._connect()
             try:
                 yield connection
             except (TimeoutError, asyncio.CancelledError):
@@ -195,6 +192,13 @@ class Connections:
                 self._give_back(connection, usable=_is_orderly(error))
                 raise
             self._give_back(connection, usable=True)
+
+    def _still_fresh(self) -> bool:
+        """Whether there is an idle connection, after those were closed that have idled for too long."""
+        long_ago = asyncio.get_running_loop().time() - IDLE
+        while self._idle and self._idle[0][1] < long_ago:
+            self._idle.pop(0)[0].end()
+        return bool(self._idle)
 
     async def _connect(self) -> ThreadedConnection:
         if len(self._late) >= LATE:
@@ -234,7 +238,7 @@ class Connections:
 
     def _give_back(self, connection: ThreadedConnection, *, usable: bool) -> None:
         if usable and self._open_for_use:
-            self._idle.append(connection)
+            self._idle.append((connection, asyncio.get_running_loop().time()))
         else:
             connection.end()
 
@@ -261,9 +265,25 @@ class Connections:
         """
         self._open_for_use = False
         idle, self._idle = self._idle, []
-        for connection in idle:
+        for connection, _ in idle:
             connection.end()
-        await asyncio.gather(*(asyncio.to_thread(connection.ended, CLOSE_TIMEOUT) for connection in idle))
+        await asyncio.gather(*(asyncio.to_thread(connection.ended, CLOSE_TIMEOUT) for connection, _ in idle))
+
+
+_prepared: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""The cursors of a connection, by the statements that they have prepared."""
+
+
+def reset(connection: Any) -> None:
+    """Give the session its first settings back, with its next request: what a task has set must not meet the next.
+
+    `SET`, `USE`, isolation levels and temporary tables are forgotten, as ADO.NET's pool does it. The server also
+    forgets prepared statements.
+    """
+    for cursor in _prepared.pop(connection, {}).values():
+        _let_go(cursor)
+    # its own set_attr refuses this attribute, which its own pool uses
+    connection._conn.set_attr(Odbc.SQL_ATTR_RESET_CONNECTION.value, Odbc.SQL_RESET_CONNECTION_YES.value)  # noqa: SLF001
 
 
 def limit_locks(connection: Any, seconds: float) -> None:
@@ -286,28 +306,39 @@ def execute(connection: Any, sql: str) -> None:
 def fetch(connection: Any, statement: Statement, columns: dict[str, object]) -> list[Row]:
     """Run one of reltask's own batches: its rows, or the error that it caught."""
     arguments = statement.arguments(columns)
-    cursor = connection.cursor()
-    try:
-        if arguments:
-            cursor.setinputsizes([_type(value) for value in arguments])
-            cursor.execute(statement.text, arguments)
-        else:
+    if not arguments:
+        cursor = connection.cursor()
+        try:
             cursor.execute(statement.text)
-        return _last_rows(cursor)
-    finally:
+            return _last_rows(cursor)
+        finally:
+            _let_go(cursor)
+    # The cursor keeps the prepared statement. Another one for each call would cost a request to drop the last one, and
+    # send the text again.
+    prepared = _prepared.setdefault(connection, {})
+    cursor = prepared.pop(statement.text, None) or connection.cursor()
+    try:
+        cursor.setinputsizes([_type(value) for value in arguments])
+        cursor.execute(statement.text, arguments)
+        rows = _last_rows(cursor)
+    except BaseException:
         _let_go(cursor)
+        raise
+    prepared[statement.text] = cursor
+    return rows
 
 
 def _last_rows(cursor: Any) -> list[Row]:
-    """The rows of the last result set, or the error that the batch caught. The batch has been executed by now."""
-    try:
-        answers = list(results(cursor))
-    except Exception as error:  # noqa: BLE001 - the driver may raise anything while it makes Python values
-        raise UnreadError(error) from None
-    for rows in answers:
-        if rows and "error_number" in rows[0]:
-            raise AnsweredError(rows[0]["error_number"], rows[0]["error_message"] or "")
-    return [{name: aware(value) for name, value in row.items()} for row in answers[-1]] if answers else []
+    """The rows of the last result set, or the error that the batch caught.
+
+    That error is raised at once. More may follow it, and would hide it: 266, because CATCH has rolled back a
+    transaction that was begun before the batch.
+    """
+    last: list[Row] = []
+    for last in results(cursor):
+        if last and "error_number" in last[0]:
+            raise AnsweredError(last[0]["error_number"], last[0]["error_message"] or "")
+    return [{name: aware(value) for name, value in row.items()} for row in last]
 
 
 def results(cursor: Any) -> Iterator[list[Row]]:
@@ -326,14 +357,12 @@ def failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
         return error
     if isinstance(error, AnsweredError):
         return answered(error.number, error.text, verb=verb, writes=writes)
-    if isinstance(error, UnreadError):
-        return unread(error.error, verb=verb, writes=writes)
     return statement_failed(error, verb=verb, writes=writes)
 
 
 def cause(error: BaseException) -> BaseException | None:
     """The cause to chain to a raised error, without the statement's arguments, which must not be logged."""
-    return None if isinstance(error, AnsweredError | UnreadError) else quotable(error)
+    return None if isinstance(error, AnsweredError) else quotable(error)
 
 
 def _type(value: object) -> tuple[int, int, int]:
@@ -352,7 +381,7 @@ def _type(value: object) -> tuple[int, int, int]:
 
 def _is_orderly(error: BaseException | None) -> bool:
     """Whether a connection can be used again after this error."""
-    return error is None or (isinstance(error, AnsweredError) and error.number not in LOST)
+    return error is None or (isinstance(error, AnsweredError) and error.number not in LOST | STALE)
 
 
 def _only_connect(_connection: Any) -> None:

@@ -59,9 +59,6 @@ class DurableVerbs(ABC):
     async def fold_marks(self, *, limit: int = BATCH) -> int:
         return number(await self._ask("fold_marks", limit=limit))
 
-    async def cancel_children(self, *, limit: int = BATCH) -> int:
-        return number(await self._ask("cancel_children", limit=limit))
-
     # Operators
 
     async def forget_steps(self, job_id: UUID, name: str, *, and_after: bool = False) -> int:

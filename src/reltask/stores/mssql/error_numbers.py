@@ -1,15 +1,16 @@
 """SQL Server's error numbers, and what each of them means to reltask.
 
     LOST        the connection ends: a write in progress may or may not have been committed
+    STALE       the database behind the connection is not the one to use, or not any more: connect again
     TRANSIENT   refused or rolled back; the same statement may succeed later
     REFUSED     no login, no permission or no space: every statement fails until an administrator fixes it
     CONFLICT    a constraint
     MISSING     no such table or column
     REMEDIES    what a user can do about it; most of these are permanent
 
-A number in none of these sets is permanent. The Python driver hides the numbers of errors during the connect; `PHRASES`
-finds them by the server's messages. Babelfish has one number for most errors, with PostgreSQL's messages: they are
-mapped to the number that SQL Server would have returned.
+A number in none of these sets is permanent, if the server has caught the error and rolled back; otherwise the outcome
+of a write is unknown. The Python driver hides the numbers of errors during the connect; `PHRASES`
+finds them by the server's messages.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ LOST = frozenset(
         64,  # the connection was lost while logging in
         121,  # semaphore timeout
         233,  # no process at the other end
+        596,  # the session is being killed
         997,  # overlapped input/output
         10053,  # aborted by this host
         10054,  # reset by the other
@@ -30,6 +32,11 @@ LOST = frozenset(
         40143,
         40166,
         40540,
+        40549,  # the session was ended: its transaction ran too long
+        40550,  # … had too many locks
+        40551,  # … took too much of tempdb
+        40552,  # … of the log
+        40553,  # … of memory
     }
 )
 
@@ -105,6 +112,9 @@ _LOCKS = frozenset(
         3960,  # snapshot update conflict
         3966,
         3980,
+        3902,  # COMMIT without a transaction: the server has ended it
+        3930,  # the transaction can only be rolled back
+        3998,  # … and has been, at the end of the batch
         41301,
         41302,
         41305,
@@ -125,6 +135,9 @@ _LOCKS = frozenset(
 
 _READ_ONLY = frozenset({976, 978, 983, 3906, 3908})
 """A secondary, or a primary that has become one: the new primary will answer."""
+
+STALE = _READ_ONLY | {615, 921, 926, 927, 941, 952, 982, 988, 4060, 4221, 40613, 42108, 42109}
+"""After a failover the old primary may answer for as long as the connection lives."""
 
 TRANSIENT = _AZURE | _LIMITS | _LOCKS | _READ_ONLY
 REFUSED = frozenset(
@@ -169,7 +182,7 @@ REMEDIES = {
     1105: _ROOM,
     3906: _PRIMARY,
     3908: _PRIMARY,
-    4060: f"Check the name of the database in the URL, and that this login has a user there. {_USER}",
+    4060: "Create the database, or correct its name in the URL; and check that this login has a user there.",
     9002: "Back up the transaction log, or let it grow. Nothing is lost; work continues when there is space.",
     10928: "The tier's limit is reached: lower database.pool_size, run fewer workers, or use a larger tier.",
     10929: "The tier's limit is reached: lower database.pool_size, run fewer workers, or use a larger tier.",
@@ -199,11 +212,21 @@ PHRASES: tuple[tuple[str, int], ...] = (
     (r"deny public network access", 47073),
     (r"server name cannot be determined", 40531),
     (r"cannot open server .* requested by the login", 40532),
-    (r"cannot open database .* requested by the login|^(\[.*\])?database .* does not exist", 4060),
+    (r"cannot open database .* requested by the login", 4060),
     (r"database .* is not currently available", 40613),
     (r"service has encountered an error processing your request", 40197),
+    (r"session is in the kill state|connection may have been terminated by the server", 596),
+    (r"session is terminated because you have a long-running transaction", 40549),
+    (r"session has been terminated because you have acquired too many locks", 40550),
+    (r"session has been terminated because of excessive tempdb usage", 40551),
+    (r"session has been terminated because of excessive transaction log space usage", 40552),
+    (r"session has been terminated because of excessive memory usage", 40553),
+    (r"commit transaction request has no corresponding begin transaction", 3902),
+    (r"current transaction cannot be committed and cannot support operations", 3930),
+    (r"uncommittable transaction is detected", 3998),
     (r"service is currently busy", 40501),
     (r"limit for the database is \d+ and has been reached", 10928),
+    (r"limit for the elastic pool is \d+ and has been reached", 10936),
     (r"minimum guarantee is \d+, maximum limit is", 10929),
     (r"not enough resources to process", 49918),
     (r"too many (create or update )?operations in progress", 49919),
@@ -213,19 +236,19 @@ PHRASES: tuple[tuple[str, int], ...] = (
     (r"the account is disabled", 18470),
     (r"the password of the account has expired", 18487),
     (r"the password of the account must be changed", 18488),
-    (r"login failed for user|token is expired|authentication failed for user", 18456),
+    (r"login failed for user|token is expired", 18456),
     (r"is not able to access the database .* under the current security context", 916),
-    (r"database .* is read-only|read-only transaction", 3906),
+    (r"database .* is read-only", 3906),
     (r"accessible for connections when the application intent is set to read only", 978),
     (r"participating in an availability group and is currently not accessible", 976),
-    (r"permission was denied on the object|permission denied for", 229),
-    (r"invalid object name|relation .* does not exist", 208),
-    (r"invalid column name|column .* does not exist", 207),
+    (r"permission was denied on the object", 229),
+    (r"invalid object name", 208),
+    (r"invalid column name", 207),
     (r"violation of (primary key|unique key)|duplicate key|duplicate row", 2627),
-    (r"conflicted with the .* constraint|violates (check|foreign key|not-null) constraint", 547),
-    (r"deadlock(ed on| detected)", 1205),
-    (r"lock request time ?out|due to lock timeout", 1222),
-    (r"snapshot isolation transaction aborted|could not serialize access", 3960),
+    (r"conflicted with the .* constraint", 547),
+    (r"deadlocked on", 1205),
+    (r"lock request time ?out", 1222),
+    (r"snapshot isolation transaction aborted", 3960),
     (r"transaction log for database .* is full", 9002),
     (r"could not allocate (space for object|a new page)", 1105),
     (r"database .* has reached its size quota", 40544),
@@ -236,6 +259,3 @@ PHRASES: tuple[tuple[str, int], ...] = (
     (r"error code 0x274c|timeout error \[258\]|login timeout expired", 10060),
 )
 """Patterns of the server's messages, in lower case, and their numbers."""
-
-BABELFISH = 33557097
-"""The number of a PostgreSQL error for which Babelfish has none."""

@@ -3,7 +3,7 @@
                       before sending            while a statement was running
     refused, timeout  TransientError            read: TransientError     write: AmbiguousError
     an error answer   by its number             by its number; one that ends the connection: like a lost answer
-    of the driver     PermanentError            after the statement was executed: like a lost answer
+    anything else     PermanentError            read: PermanentError     write: AmbiguousError
 
 mssql-python reports neither the number nor the SQLSTATE of an error. So statements catch their own errors on the server
 and return ERROR_NUMBER() with ERROR_MESSAGE(): `answered`. An error that cannot be caught there, because the connection
@@ -31,7 +31,6 @@ from reltask.errors import (
 )
 from reltask.stores.mssql.driver import LIBRARIES
 from reltask.stores.mssql.error_numbers import (
-    BABELFISH,
     CONFLICT,
     LOST,
     MISSING,
@@ -63,7 +62,9 @@ _STATES = {
 }
 """The SQLSTATE behind mssql-python's own messages, for those that matter here."""
 
-_LOST_STATES = frozenset({"08007", "08S01", "40003", "HY008", "HYT00", "HYT01"})
+_LATE_STATES = frozenset({"HY008", "HYT00", "HYT01"})
+_LATE_NUMBERS = frozenset({-2, 121, 10060})
+_LOST_STATES = frozenset({"08007", "08S01", "40003"}) | _LATE_STATES
 _UNLOADED = r"lib(?:ltdl|krb5|gssapi_krb5)|Failed to load the driver"
 _NUMBER = re.compile(r"\((-?\d+)\) \(SQL\w+\)")
 """The end of a pyodbc message: the native number and the function that failed."""
@@ -80,12 +81,10 @@ class _Said(NamedTuple):
 
 def answered(number: int, text: str, *, verb: str, writes: bool) -> ReltaskError:
     """An error that the server has answered with its number."""
-    if number == BABELFISH:
-        number = _number_in(text) or number
     if number in MISSING:
         return missing_schema()
     if number in LOST:
-        return _lost(verb, writes=writes)
+        return _lost(verb, writes=writes, late=number in _LATE_NUMBERS)
     message = f"SQL Server says: {_clean(text)} ({number})." if _quotable(number) else _refusal(number)
     return _kind(number)(message, remedy=REMEDIES.get(number, ""))
 
@@ -122,24 +121,26 @@ def connection_failed(error: BaseException) -> ReltaskError:
 def statement_failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
     """A statement that was sent, and whose error could not be caught on the server."""
     said = _read(error)
-    number = said.number if said.number is not None else _number_in(said.text)
-    if number is not None and number != 0:
-        return answered(number, said.text, verb=verb, writes=writes)
+    number = said.number or _number_in(said.text)
+    if number is not None:
+        known = answered(number, said.text, verb=verb, writes=writes)
+        return _unrecognized(known, writes=writes)
     if said.state in _LOST_STATES or isinstance(error, OSError):
-        return _lost(verb, writes=writes)
+        late = said.state in _LATE_STATES or isinstance(error, TimeoutError)
+        return _lost(verb, writes=writes, late=late)
     if said.state == "08003":
         return TransientError(f"{verb}: the connection was closed before the statement was sent.")
     if said.state.startswith("42S"):
         return missing_schema()
-    return _by_state(said.state)(
+    known = _by_state(said.state)(
         f"{verb}: {type(error).__name__} from the driver; its text may quote arguments and is withheld."
     )
+    return _unrecognized(known, writes=writes)
 
 
-def unread(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
-    """A statement that was executed, and whose answer could not be read: a write may have been applied."""
-    known = statement_failed(error, verb=verb, writes=writes)
-    return AmbiguousError(str(known)) if writes and type(known) is PermanentError else known
+def _unrecognized(error: ReltaskError, *, writes: bool) -> ReltaskError:
+    """What is not known to mean "not applied" is ambiguous: a killed session, for example, has many messages."""
+    return AmbiguousError(str(error)) if writes and type(error) is PermanentError else error
 
 
 def missing_schema() -> SchemaError:
@@ -186,12 +187,11 @@ def _number_in(text: str) -> int | None:
     return next((number for phrase, number in PHRASES if re.search(phrase, folded)), None)
 
 
-def _lost(verb: str, *, writes: bool) -> ReltaskError:
+def _lost(verb: str, *, writes: bool, late: bool) -> ReltaskError:
+    what = "the database did not answer in time" if late else "the connection was lost before the answer"
     if writes:
-        return AmbiguousError(
-            f"{verb}: the connection was lost before the answer; it may or may not have been applied."
-        )
-    return TransientError(f"{verb}: the connection was lost before the answer.")
+        return AmbiguousError(f"{verb}: {what}; it may or may not have been applied.")
+    return TransientError(f"{verb}: {what}.")
 
 
 def _kind(number: int) -> type[ReltaskError]:
@@ -224,6 +224,8 @@ def _clean(text: str) -> str:
 
 
 def _unreached(said: _Said, number: int | None) -> str:
-    if number in {-2, 10060} or said.state in {"HYT00", "HYT01"}:
+    if number in _LATE_NUMBERS or said.state in _LATE_STATES:
         return "no answer in time"
+    if re.search("error code 0x2749|10057", said.text, re.IGNORECASE):
+        return "no SQL Server answers on this port"
     return _clean(said.text) or "the connection was refused"

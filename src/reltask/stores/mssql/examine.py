@@ -13,24 +13,25 @@ from reltask.stores.mssql.values import Row
 Ask = Callable[[str], Awaitable[list[Row]]]
 
 _AZURE = {5: "Azure SQL Database", 8: "Azure SQL Managed Instance"}
-"""By SERVERPROPERTY('EngineEdition'); all others are SQL Server."""
+"""By SERVERPROPERTY('EngineEdition'); all others say themselves what they are."""
 _SETTINGS = ("read_committed_snapshot", "optimized_locking", "lock_escalation", "service_objective")
 _USAGE = ("worker_percent", "session_percent", "cpu_percent")
 
 
-async def examine(ask: Ask) -> Facts:
+async def examine(ask: Ask, schema: str) -> Facts:
     """Facts from a server that may have no tables yet."""
     (row,) = await ask("examine")
     seconds = row["oldest_transaction"]
-    schema = await _schema(ask)
+    found = await _schema(ask)
     return Facts(
+        schema=schema,
         database="mssql",
-        server=f"{_AZURE.get(row['engine_edition'], 'SQL Server')} {row['version']}",
+        server=f"{_AZURE[edition]} {row['version']}" if (edition := row["engine_edition"]) in _AZURE else row["words"],
         user=row["username"],
         now=row["now"],
         writable=row["updateability"] != "READ_ONLY",
-        schema_version=schema.version,
-        oldest_version=schema.oldest,
+        schema_version=found.version,
+        oldest_version=found.oldest,
         spoken_version=schema_version("mssql"),
         may=frozenset(what for what in ("run", "operate", "enqueue", "read") if row[f"may_{what}"]),
         connections=row["connections"],

@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
+from reltask.model.shards import ShardMark
 from reltask.model.views import LeaseView, MetricView
 from reltask.stores.mssql import values
 from reltask.stores.mssql.advisory import advisory_lock
@@ -53,6 +54,18 @@ class MaintenanceVerbs(ABC):
 
     async def list_leases(self) -> list[LeaseView]:
         return [values.lease_view(row) for row in await self._ask("list_leases")]
+
+    # Shards
+
+    async def read_shard(self) -> ShardMark:
+        (row,) = await self._ask("read_shard")
+        return ShardMark(row["shard"], bool(row["draining"]))
+
+    async def mark_shard(self, number: int) -> bool:
+        return bool(await self._ask("mark_shard", shard=number))
+
+    async def drain_shard(self, *, draining: bool) -> None:
+        await self._ask("drain_shard", draining=draining)
 
     # Maintenance
 

@@ -46,8 +46,8 @@ def check(row: Row) -> None:
 async def pending_mssql(url: str, credential: Credential | None = None) -> list[str]:
     """The names of the migrations that this database still needs."""
 
-    async def look(line: ThreadedConnection) -> list[str]:
-        return [migration.name for migration in pending("mssql", await _schema(line))]
+    async def look(line: ThreadedConnection, schema: str) -> list[str]:
+        return [migration.name for migration in pending("mssql", await _found(line, schema), schema)]
 
     return await _connected(url, credential, look)
 
@@ -55,41 +55,43 @@ async def pending_mssql(url: str, credential: Credential | None = None) -> list[
 async def migrate_mssql(url: str, credential: Credential | None = None) -> list[str]:
     """Run the pending migrations, each in a transaction of its own, and return their names."""
 
-    async def migrate(line: ThreadedConnection) -> list[str]:
-        return [migration.name for migration in migrations("mssql") if await _apply(line, migration)]
+    async def migrate(line: ThreadedConnection, schema: str) -> list[str]:
+        return [migration.name for migration in migrations("mssql", schema) if await _apply(line, migration, schema)]
 
     return await _connected(url, credential, migrate)
 
 
-async def _connected(url: str, credential: Credential | None, work: Callable[[ThreadedConnection], Awaitable[T]]) -> T:
+async def _connected(
+    url: str, credential: Credential | None, work: Callable[[ThreadedConnection, str], Awaitable[T]]
+) -> T:
     target = read_url(url)
     tokens = Tokens(credential, client_id=target.client_id)
     connections = Connections(target, tokens, MssqlOptions(command_timeout=_PATIENCE, pool_size=1))
     try:
         async with connections.take() as line:
-            return await work(line)
+            return await work(line, target.schema)
     finally:
         await connections.close()
 
 
-async def _apply(line: ThreadedConnection, migration: Migration) -> bool:
+async def _apply(line: ThreadedConnection, migration: Migration, schema: str) -> bool:
     for _ in range(_TRIES - 1):
         try:
-            return await _try(line, migration)
+            return await _try(line, migration, schema)
         except TransientError:
             await send(line, "rollback_transaction", _PATIENCE, writes=False)
-    return await _try(line, migration)
+    return await _try(line, migration, schema)
 
 
-async def _try(line: ThreadedConnection, migration: Migration) -> bool:
+async def _try(line: ThreadedConnection, migration: Migration, schema: str) -> bool:
     """Run one migration, unless another process has run it before we got the lock.
 
     The script's own transaction is nested in ours.
     """
     await send(line, "begin_transaction", _PATIENCE, writes=False)
     try:
-        await _lock(line)
-        missing = migration in pending("mssql", await _schema(line))
+        await _lock(line, schema)
+        missing = migration in pending("mssql", await _found(line, schema), schema)
         if missing:
             await _run(line, migration)
     except BaseException:
@@ -99,8 +101,8 @@ async def _try(line: ThreadedConnection, migration: Migration) -> bool:
     return missing
 
 
-async def _lock(line: ThreadedConnection) -> None:
-    (lock,) = await _ask(line, "lock_schema")
+async def _lock(line: ThreadedConnection, schema: str) -> None:
+    (lock,) = await _ask(line, "lock_schema", schema)
     if lock["granted"] < 0:
         raise TransientError("another migration is running.", remedy="Wait until it has ended, then run it again.")
 
@@ -113,15 +115,15 @@ async def _run(line: ThreadedConnection, migration: Migration) -> None:
         raise failed(error, verb="migrate", writes=False) from cause(error)
 
 
-async def _schema(line: ThreadedConnection) -> Schema:
-    if not (await _ask(line, "find_schema"))[0]["found"]:
+async def _found(line: ThreadedConnection, schema: str) -> Schema:
+    if not (await _ask(line, "find_schema", schema))[0]["found"]:
         return NO_TABLES
-    return Schema.read((await _ask(line, "read_schema"))[0])
+    return Schema.read((await _ask(line, "read_schema", schema))[0])
 
 
-async def _ask(line: ThreadedConnection, verb: str) -> list[Row]:
+async def _ask(line: ThreadedConnection, verb: str, schema: str) -> list[Row]:
     def ask(connection: Any) -> list[Row]:
-        return fetch(connection, load_batch("mssql", verb, "qmark"), {})
+        return fetch(connection, load_batch("mssql", verb, "qmark", schema), {})
 
     try:
         return await line.call(ask, _PATIENCE)

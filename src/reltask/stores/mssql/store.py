@@ -35,6 +35,7 @@ from reltask.model.job import (
     Hold,
     NewJob,
     Outcome,
+    Overdue,
     Reclaimed,
     Release,
     Settled,
@@ -47,24 +48,30 @@ from reltask.stores.borrowed import recognise
 from reltask.stores.entra import Credential, Tokens
 from reltask.stores.mssql import values
 from reltask.stores.mssql.borrowed import BorrowedMssql
+from reltask.stores.mssql.cancel import CancelVerbs
 from reltask.stores.mssql.connections import Connections, MssqlOptions, cause, failed, fetch
+from reltask.stores.mssql.control import ControlVerbs
 from reltask.stores.mssql.durable import DurableVerbs, S
 from reltask.stores.mssql.examine import examine
+from reltask.stores.mssql.keys import UniqueVerbs
+from reltask.stores.mssql.limits import LimitVerbs
 from reltask.stores.mssql.maintenance import MaintenanceVerbs
 from reltask.stores.mssql.schema import check
+from reltask.stores.mssql.screens import ScreenVerbs
 from reltask.stores.mssql.transaction import MssqlTransaction, transaction
 from reltask.stores.mssql.url import read_url
 from reltask.stores.mssql.values import Row
 from reltask.stores.settling import row_by_row
 from reltask.stores.statement import load_batch
-from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
+from reltask.stores.store import BATCH
 from reltask.stores.verbs import VERBS
+from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, Wake
 
 T = TypeVar("T")
 
 
-class MssqlStore(MaintenanceVerbs, DurableVerbs):
-    """Jobs, runs, steps, signals, workers, leases and metrics in the schema `reltask` of one SQL Server database."""
+class MssqlStore(MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, CancelVerbs, UniqueVerbs, ScreenVerbs):
+    """Jobs, runs, steps, signals, limits, workers, leases, pauses and metrics in a schema of SQL Server."""
 
     bulk = BATCH
 
@@ -174,6 +181,9 @@ class MssqlStore(MaintenanceVerbs, DurableVerbs):
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
         return [values.reclaimed(row) for row in await self._ask("reclaim_jobs", limit=limit)]
 
+    async def read_overdue(self, *, since: timedelta) -> Overdue:
+        return values.overdue((await self._ask("read_overdue", since=values.length(since)))[0])
+
     async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
         rows = await self._ask("read_outcomes", holds=values.holds(holds))
         return {values.held(row): Outcome(row["outcome"]) for row in rows}
@@ -186,7 +196,7 @@ class MssqlStore(MaintenanceVerbs, DurableVerbs):
         return transaction(self._tasks_connections, timeout=timeout, now=self._now)
 
     def borrow(self, connection: object) -> BorrowedMssql:
-        return BorrowedMssql(recognise(connection, "mssql"), self._now)
+        return BorrowedMssql(recognise(connection, "mssql"), self._now, self._target.schema)
 
     # Workers
 
@@ -198,8 +208,17 @@ class MssqlStore(MaintenanceVerbs, DurableVerbs):
 
     # Waking
 
-    async def signal(self, due_at: datetime | None = None) -> None:
+    async def signal(self, due_at: datetime | None = None, *, wanted: int | None = None) -> None:
         """Nothing to send: SQL Server has no signals."""
+
+    async def signal_cancel(self, job_ids: Sequence[UUID]) -> None:
+        """Nothing to send: holders learn it from their next heartbeat."""
+
+    async def signal_awaited(self, job_ids: Sequence[UUID]) -> None:
+        """Nothing to send."""
+
+    async def signal_ended(self, job_ids: Sequence[UUID]) -> None:
+        """Nothing to send."""
 
     async def signal_lease(self, name: str) -> None:
         """Nothing to send: candidates for a lease try at intervals."""
@@ -209,22 +228,26 @@ class MssqlStore(MaintenanceVerbs, DurableVerbs):
         wake: Wake,  # noqa: ARG002 - there are no signals
         lease: LeaseWake | None = None,  # noqa: ARG002
         lost: Lost | None = None,  # noqa: ARG002
+        *,
+        cancelled: Cancelled | None = None,  # noqa: ARG002
+        awaited: Ids | None = None,  # noqa: ARG002
+        ended: Ids | None = None,  # noqa: ARG002
     ) -> AbstractAsyncContextManager[bool]:
         return _silence()
 
     # Operators
 
-    async def pause_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("pause_job", id=str(job_id)))
+    async def pause_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return bool(await self._ask("pause_job", id=str(job_id), fence=fence))
 
-    async def resume_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("resume_job", id=str(job_id)))
+    async def resume_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return bool(await self._ask("resume_job", id=str(job_id), fence=fence))
 
-    async def run_job_now(self, job_id: UUID) -> bool:
-        return bool(await self._ask("run_job_now", id=str(job_id)))
+    async def run_job_now(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return bool(await self._ask("run_job_now", id=str(job_id), fence=fence))
 
-    async def retry_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("retry_job", id=str(job_id)))
+    async def retry_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return bool(await self._ask("retry_job", id=str(job_id), fence=fence))
 
     async def discard_job(self, job_id: UUID) -> bool:
         return bool(await self._ask("discard_job", id=str(job_id)))
@@ -306,7 +329,7 @@ class MssqlStore(MaintenanceVerbs, DurableVerbs):
         return [values.loss(row) for row in await self._ask("audit_losses", task=task, limit=limit)]
 
     async def examine(self) -> Facts:
-        return await examine(self._ask)
+        return await examine(self._ask, self._target.schema)
 
     # Sending
 
@@ -347,7 +370,7 @@ class MssqlStore(MaintenanceVerbs, DurableVerbs):
 
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> list[Row]:
         """Send once. A failure to connect means that nothing was applied."""
-        statement = load_batch("mssql", verb, "qmark")
+        statement = load_batch("mssql", verb, "qmark", self._target.schema)
         given = {**columns, "now": values.moment(self._now()) if self._now else None}
         loop = asyncio.get_running_loop()
         started = loop.time()

@@ -28,6 +28,7 @@ from reltask.errors import ReltaskError, TransientError
 from reltask.model.durable import NewSignal, Recording
 from reltask.model.job import Completion, Hold, NewJob
 from reltask.model.lease import Term
+from reltask.model.schema_name import SCHEMA
 from reltask.stores.mssql import durable_values, values
 from reltask.stores.mssql.connections import (
     LOCK_SHARE,
@@ -39,9 +40,11 @@ from reltask.stores.mssql.connections import (
     failed,
     fetch,
     limit_locks,
+    reset,
     results,
 )
 from reltask.stores.mssql.driver import mssql_python
+from reltask.stores.mssql.keys import replacement, unique_jobs
 from reltask.stores.mssql.values import Row
 from reltask.stores.statement import Statement, compile_statement, load_batch
 from reltask.stores.store import ended_inside
@@ -63,6 +66,17 @@ class Verbs(ABC):
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         rows = await self.verb("enqueue_jobs", jobs=values.new_jobs(jobs))
         return {row["id"] for row in rows if row["inserted"]}
+
+    async def enqueue_unique(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        rows = await self.verb("enqueue_unique", jobs=unique_jobs(jobs))
+        return {row["id"] for row in rows if row["inserted"]}
+
+    async def read_unique(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        return values.keys(await self.verb("read_unique", names=values.names(names)))
+
+    async def replace_job(self, job: NewJob) -> UUID | None:
+        rows = await self.verb("replace_job", **replacement(job))
+        return rows[0]["id"] if rows else None
 
     async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
         return values.keys(await self.verb("read_keys", names=values.names(names)))
@@ -98,9 +112,15 @@ class MssqlTransaction(Verbs):
     """What happens between BEGIN and COMMIT."""
 
     def __init__(
-        self, threaded: ThreadedConnection, connection: Any, patience: float, now: Callable[[], datetime] | None
+        self,
+        threaded: ThreadedConnection,
+        connection: Any,
+        patience: float,
+        now: Callable[[], datetime] | None,
+        schema: str,
     ) -> None:
         self.connection = connection
+        self._schema = schema
         self._threaded = threaded
         self._patience = patience
         self._now = now
@@ -124,7 +144,7 @@ class MssqlTransaction(Verbs):
 
     async def verb(self, name: str, **columns: object) -> list[Row]:
         self._refuse_ended()
-        statement = load_batch("mssql", name, "qmark")
+        statement = load_batch("mssql", name, "qmark", self._schema)
         given = {**columns, "now": values.moment(self._now()) if self._now else None}
         try:
             return await self._threaded.call(lambda connection: fetch(connection, statement, given), self._patience)
@@ -189,7 +209,7 @@ async def transaction(
     seconds = timeout.total_seconds()
     async with connections.take(in_transaction=True) as threaded:
         connection = await _begin(threaded, seconds)
-        inner = MssqlTransaction(threaded, connection, seconds + OVERTIME, now)
+        inner = MssqlTransaction(threaded, connection, seconds + OVERTIME, now, connections.schema)
         try:
             yield inner
         except BaseException:
@@ -199,8 +219,8 @@ async def transaction(
 
 
 async def send(threaded: ThreadedConnection, verb: str, patience: float, *, writes: bool) -> None:
-    """Run a file that is one batch without parameters."""
-    batch = load_batch("mssql", verb, "qmark")
+    """Run a file that is one batch without parameters and names no table."""
+    batch = load_batch("mssql", verb, "qmark", SCHEMA)
     try:
         await threaded.call(lambda connection: fetch(connection, batch, {}), patience)
     except Exception as error:  # noqa: BLE001 - whatever the driver raises becomes one of reltask's errors, here
@@ -208,12 +228,10 @@ async def send(threaded: ThreadedConnection, verb: str, patience: float, *, writ
 
 
 async def _begin(threaded: ThreadedConnection, seconds: float) -> Any:
-    """Begin with this transaction's own timeouts.
-
-    They stay set until the next transaction sets its own.
-    """
+    """Begin in a session without settings of an earlier task, with this transaction's own timeouts."""
 
     def begin(connection: Any) -> Any:
+        reset(connection)
         connection.timeout = max(1, round(seconds))
         limit_locks(connection, seconds * LOCK_SHARE)
         execute(connection, load_batch("mssql", "begin_transaction", "qmark").text)

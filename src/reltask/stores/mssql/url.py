@@ -3,6 +3,7 @@ r"""Makes a driver's connection from a SQL Server URL.
     mssql://server.database.windows.net/TaskExecutionDb           Microsoft Entra ID: a token, no password anywhere
     mssql://user:password@server:1433/db?encrypt=yes              a SQL login, for servers that have nothing else
     mssql://server/db?trusted_connection=yes                      a Windows domain
+    mssql://server/db?schema=billing                              tables in another schema than reltask
             └ host  └ db  └ options, by the names that ADO.NET and ODBC give them
 
 Rules that no option can change: a token is never sent unencrypted, nor to another machine whose certificate is not
@@ -23,6 +24,7 @@ from msgspec import Struct
 
 from reltask.errors import SettingsError
 from reltask.model.connection_url import check_text, fold
+from reltask.model.schema_name import SCHEMA, split_schema
 from reltask.stores.entra import Tokens
 from reltask.stores.mssql.driver import mssql_python
 from reltask.stores.mssql.errors import connection_failed, quotable
@@ -70,6 +72,8 @@ class Target(Struct, frozen=True, kw_only=True):
     connect_timeout: float | None = None
     hosts: tuple[str, ...] = ()
     """The server's name, and the name that its certificate must have, if the URL names one."""
+    schema: str = SCHEMA
+    """The schema of reltask's tables."""
 
     def __repr__(self) -> str:
         return f"Target(login={self.login!r})"
@@ -77,6 +81,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 def read_url(url: str) -> Target:
     """Read a `mssql://` URL, or say what is wrong with it without quoting it."""
+    url, schema = split_schema(url)
     try:
         check_text(url)
         parts = urlsplit(url)
@@ -95,6 +100,7 @@ def read_url(url: str) -> Target:
         client_id=client_id,
         connect_timeout=_seconds(options.get("connecttimeout")),
         hosts=tuple(filter(None, [parts.hostname, options.get("hostnameincertificate")])),
+        schema=schema,
     )
 
 
@@ -141,6 +147,10 @@ def _options(parts: SplitResult) -> dict[str, str]:
 
 def _server(parts: SplitResult, options: dict[str, str]) -> dict[str, str]:
     database = unquote(parts.path.removeprefix("/"))
+    if parts.hostname and not database:
+        raise SettingsError(
+            "the database URL names no database.", remedy="Write its name at the end: mssql://server/database."
+        )
     if not parts.hostname or not database or "/" in database or ";" in parts.netloc:
         raise ValueError
     instance = options.get("instance", "")

@@ -52,9 +52,11 @@ from reltask.model.job import (
     Completion,
     Declared,
     Failure,
+    Fleet,
     Hold,
     NewJob,
     Outcome,
+    Overdue,
     Reclaimed,
     Release,
     Settled,
@@ -156,6 +158,8 @@ def new_job(job: NewJob) -> Columns:
         "run_at": moment(job.run_at),
         "delay": length(job.delay),
         "headers": job.headers,
+        "limit_key": job.limits[0] if job.limits else None,
+        "limits": batch(job.limits) if len(job.limits) > 1 else None,
     }
 
 
@@ -196,6 +200,8 @@ def request(asked: ClaimRequest) -> Columns:
         "lock_timeout_ms": milliseconds(asked.lock_timeout),
         "isolated": int(asked.isolated),
         "alive_for": length(asked.alive_for),
+        "oldest": asked.oldest,
+        "counts": int(asked.counts),
     }
 
 
@@ -224,6 +230,7 @@ def _completion(given: Completion) -> Columns:
         "args": given.args,
         "skipped": [written(nominal) for nominal in given.skipped],
         "skipped_count": len(given.skipped),
+        "keeps": int(given.keeps_args),
     }
 
 
@@ -233,6 +240,7 @@ def _failure(given: Failure) -> Columns:
         "error": text(given.error),
         "delay": length(given.delay),
         "final": int(given.final),
+        "patient": int(given.patient),
     }
 
 
@@ -289,7 +297,14 @@ def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
         next_due=first["next_due"],
         next_expiry=first["next_expiry"],
         marked=first["marked"],
+        limited_at=first["limited_at"],
+        fleet=None if first["fleet_size"] is None else Fleet(first["fleet_rank"], first["fleet_size"]),
     )
+
+
+def overdue(row: Row) -> Overdue:
+    """What should have been taken."""
+    return Overdue(**row)
 
 
 def claim(row: Row) -> Claim:
@@ -308,6 +323,7 @@ def beat_answer(rows: Sequence[Row]) -> BeatAnswer:
     return BeatAnswer(
         renewed=frozenset(held(row) for row in rows if not row["stray"]),
         strays=[held(row) for row in rows if row["stray"]],
+        cancelled=frozenset(held(row) for row in rows if row["cancelled"]),
     )
 
 

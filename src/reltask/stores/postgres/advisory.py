@@ -28,20 +28,21 @@ async def advisory_lock(
     url: str, options: PostgresOptions, name: str
 ) -> AsyncIterator[Callable[[], Awaitable[bool]] | None]:
     """Try to get the lock. Yields a function that checks whether it is still held; None: another process holds it."""
-    if read_url(url).pgbouncer:
+    target = read_url(url)
+    if target.pgbouncer:
         raise UsageError(
             "advisory locks do not work behind PgBouncer, which assigns a connection to each statement anew.",
             remedy='Set maintenance.coordination to "lease", or connect to PostgreSQL directly.',
         )
     connection = await connect(url, options, settings=_KEEPALIVE)
     try:
-        yield await _try(connection, name)
+        yield await _try(connection, name, target.schema)
     finally:
         await _close(connection)
 
 
-async def _try(connection: asyncpg.Connection, name: str) -> Callable[[], Awaitable[bool]] | None:
-    attempt, question = load("postgres", "advisory_lock", "numbered")
+async def _try(connection: asyncpg.Connection, name: str, schema: str) -> Callable[[], Awaitable[bool]] | None:
+    attempt, question = load("postgres", "advisory_lock", "numbered", schema)
 
     async def is_alive() -> bool:
         try:

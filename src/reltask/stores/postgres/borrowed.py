@@ -19,8 +19,8 @@ _READ_COMMITTED = "set transaction isolation level read committed"
 class BorrowedPostgres(Verbs, BorrowedConnection):
     """reltask's verbs on it."""
 
-    def __init__(self, link: Link, now: Callable[[], datetime] | None) -> None:
-        super().__init__(link)
+    def __init__(self, link: Link, now: Callable[[], datetime] | None, schema: str) -> None:
+        super().__init__(link, schema)
         self._now = now
 
     async def _begun(self, timeout: timedelta) -> None:
@@ -41,5 +41,5 @@ class BorrowedPostgres(Verbs, BorrowedConnection):
         await super().refuse_ended()
 
     async def verb(self, name: str, **columns: object) -> list[Any]:
-        (statement,) = load("postgres", name, self._link.style)
+        (statement,) = load("postgres", name, self._link.style, self._schema)
         return (await self._own(statement, {**columns, "now": self._now() if self._now else None})).rows

@@ -27,7 +27,8 @@ timeout the statement has ended. The search path is `pg_catalog` alone: no other
 operator can take the place of one of the server's. The connections of tasks keep the user's path,
 where the statements' exact types protect them (SQL.md: exact types). PgBouncer in transaction mode
 supports none of this: `?pgbouncer=true` in the URL omits it, and also prepared statements and
-LISTEN.
+LISTEN. With `signals_url` a store listens over one connection of its own, past the pooler; it still
+sends signals through it.
 
 Times are decoded here, because a time that Python cannot represent must not make an answer
 unreadable: the driver would raise after the claim was committed, and reads `infinity` as a time
@@ -49,13 +50,14 @@ from msgspec import Struct
 
 from reltask.errors import SettingsError, TransientError
 from reltask.model.job import LATEST, UNREADABLE
+from reltask.model.schema_name import split_schema
 from reltask.stores.entra import Tokens, postgres_tokens
 from reltask.stores.postgres.driver import asyncpg, know_arrays
 from reltask.stores.postgres.errors import connection_failed
 from reltask.stores.postgres.listening import Listener, Listening, watch_socket
 from reltask.stores.postgres.url import read_url
 from reltask.stores.statement import load_batch
-from reltask.stores.store import LeaseWake, Lost, Wake
+from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, News, Wake
 
 SERVER_SHARE = 0.8
 """The server's timeout as a share of the client's."""
@@ -79,6 +81,8 @@ class PostgresOptions(Struct, frozen=True, kw_only=True):
     """For connecting and the statement together; None: each has its own."""
     pool_size: int = 4
     application_name: str = "reltask"
+    signals_url: str | None = None
+    """A direct URL of the same database, to listen behind a pooler; None: over the store's own connections."""
     tokens: Tokens | None = None
     """The source of tokens that are used as passwords; None: as the URL says, which may also ask for tokens."""
 
@@ -159,15 +163,19 @@ def _from_wire(stored: tuple[int]) -> datetime:
 class Connections:
     """The connections of one store."""
 
-    def __init__(self, url: str, options: PostgresOptions, *, plain: bool = False) -> None:
-        """`plain` connections are for the user's own statements: without the planner settings."""
+    def __init__(self, url: str, options: PostgresOptions, *, plain: bool = False, schema: str | None = None) -> None:
+        """`plain` connections are for the user's own statements: without the planner settings.
+
+        `schema` names the channels; None: the URL does.
+        """
         self._url = url
+        self.schema = schema or split_schema(url)[1]
         self._options = options
         self._plain = plain
         self._idle: list[asyncpg.Connection] = []
         self._closed = False
         self._room = asyncio.Semaphore(options.pool_size)
-        self._listening = Listening()
+        self._listening = Listening(self.schema)
 
     @property
     def command_timeout(self) -> float:
@@ -178,14 +186,14 @@ class Connections:
     async def take(self) -> AsyncIterator[asyncpg.Connection]:
         """A connection for one statement. After an error it is closed only if it may be broken."""
         async with self._room:
-            connection = None
+            connection, listening = None, self._listening
             while self._idle and (connection is None or connection.is_closed()):
                 connection = self._idle.pop()
             if connection is None or connection.is_closed():
                 connection = await connect(self._url, self._options, plain=self._plain)
             try:
-                if self._listening.listeners and self._listening.is_missing:
-                    await self._listening.begin(connection)
+                if listening.listeners and (listening.connection is None or listening.connection.is_closed()):
+                    await listening.begin(connection)
                 yield connection
             except asyncpg.PostgresError as error:
                 await self._after_error(connection, error)
@@ -193,7 +201,10 @@ class Connections:
             except BaseException:
                 connection.terminate()
                 raise
-            await self._give_back(connection)
+            if self._closed or self._plain or connection is listening.connection:
+                await self._give_back(connection)
+            else:
+                self._idle.append(connection)
 
     async def _give_back(self, connection: asyncpg.Connection) -> None:
         """Keep it for the next statement; once the store is closed, close it."""
@@ -216,12 +227,21 @@ class Connections:
             connection.terminate()
 
     @asynccontextmanager
-    async def listening(self, wake: Wake, lease: LeaseWake | None, lost: Lost | None) -> AsyncIterator[bool]:
-        """Call `wake` and `lease` at each notification; yields False where there are none."""
+    async def listening(
+        self,
+        wake: Wake,
+        lease: LeaseWake | None,
+        lost: Lost | None,
+        *,
+        cancelled: Cancelled | None = None,
+        awaited: Ids | None = None,
+        ended: Ids | None = None,
+    ) -> AsyncIterator[bool]:
+        """Call these at each notification; yields False where there are none."""
         if read_url(self._url).pgbouncer:
             yield False
             return
-        listener = Listener(wake, lease, lost)
+        listener = Listener(wake, lease, lost, cancelled, awaited, ended)
         self._listening.listeners.append(listener)
         keeping: asyncio.Task[None] | None = None
         try:
@@ -306,35 +326,35 @@ async def _close(connection: asyncpg.Connection) -> None:
 class Signals:
     """A throttle for `send`. Waiting signals are sent as one, with the earliest time."""
 
-    def __init__(self, send: Callable[[datetime | None], Awaitable[None]]) -> None:
+    def __init__(self, send: Callable[[News], Awaitable[None]]) -> None:
         self._send = send
         self._free_at = 0.0
         self._planned: asyncio.Task[None] | None = None
-        self._due_at: datetime | None = None
+        self._news: News = None
         self._under_way: set[asyncio.Task[None]] = set()
         """Planned, or being sent. Both still need a connection."""
 
-    async def signal(self, due_at: datetime | None) -> None:
+    async def signal(self, news: News) -> None:
         """Send now, or merge this signal with the planned one."""
         if self._planned is not None and not self._planned.done():  # done: it was cancelled
-            self._due_at = None if due_at is None or self._due_at is None else min(due_at, self._due_at)
+            self._news = _merged(news, self._news)
             return
         loop = asyncio.get_running_loop()
         wait = self._free_at - loop.time()
         if wait > 0:
-            self._due_at = due_at
+            self._news = news
             self._planned = loop.create_task(self._send_later(wait))
             self._under_way.add(self._planned)
             self._planned.add_done_callback(self._under_way.discard)
             return
         self._free_at = loop.time() + GAP
-        await self._send(due_at)
+        await self._send(news)
 
     async def _send_later(self, wait: float) -> None:
         await asyncio.sleep(wait)
         self._planned = None  # later signals plan another one: this one may be sent before their commit
         self._free_at = asyncio.get_running_loop().time() + GAP
-        await self._send(self._due_at)
+        await self._send(self._news)
 
     async def close(self) -> None:
         """Wait for signals that are planned or being sent.
@@ -343,3 +363,12 @@ class Signals:
         """
         if self._under_way:
             await asyncio.wait(self._under_way)
+
+
+def _merged(one: News, other: News) -> News:
+    """Now comes before later; the usual number of answers before another one."""
+    if isinstance(one, datetime) and isinstance(other, datetime):
+        return min(one, other)
+    if isinstance(one, datetime) or isinstance(other, datetime):
+        return other if isinstance(one, datetime) else one
+    return None if one is None or other is None else max(one, other)

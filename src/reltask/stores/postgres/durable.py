@@ -73,9 +73,6 @@ class DurableVerbs(ABC):
     async def fold_marks(self, *, limit: int = BATCH) -> int:
         return _number(await self._ask("fold_marks", limit=limit))
 
-    async def cancel_children(self, *, limit: int = BATCH) -> int:
-        return _number(await self._ask("cancel_children", limit=limit))
-
     async def forget_steps(self, job_id: UUID, name: str, *, and_after: bool = False) -> int:
         return _number(await self._ask("forget_steps", id=job_id, name=name, and_after=and_after))
 

@@ -70,6 +70,9 @@ _TOKEN_REMEDIES = _REMEDIES | {"28P01": _NO_ROLE, "28000": _NO_ROLE}
 _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's codes for a valid certificate of another host or address."""
 
+_ENDS_SESSION = frozenset({"FATAL", "PANIC"})
+"""Severities after which the session is gone, whatever the SQLSTATE: a write may or may not have been applied."""
+
 _MISSING = frozenset({"42P01", "42703", "3F000"})
 """A table, a column or the schema is missing."""
 
@@ -169,6 +172,8 @@ def _answered(error: asyncpg.PostgresError, *, writes: bool, remedies: Mapping[s
         return EndedBefore(text)
     if isinstance(error, asyncpg.InvalidCachedStatementError):
         return TransientError(text)  # outdated by a migration: it is prepared again on the next connection
+    if getattr(error, "severity_en", None) in _ENDS_SESSION and writes:
+        return AmbiguousError(text)
     return _kind(state, writes=writes)(text, remedy=remedies.get(state, ""))
 
 

@@ -13,19 +13,20 @@ SETTINGS = ("fsync", "synchronous_commit", "transaction_isolation", "search_path
 Ask = Callable[[str], Awaitable[list[Any]]]
 
 
-async def examine(ask: Ask) -> Facts:
+async def examine(ask: Ask, schema: str) -> Facts:
     """Facts from a server that may have no tables yet."""
     (row,) = await ask("examine")
-    schema = await _schema(ask)
+    found = await _schema(ask)
     return Facts(
+        schema=schema,
         database="postgres",
         server=f"PostgreSQL {row['version']}",
         user=row["username"],
         now=row["now"],
         primary=not row["in_recovery"],
         writable=not row["read_only"],
-        schema_version=schema.version,
-        oldest_version=schema.oldest,
+        schema_version=found.version,
+        oldest_version=found.oldest,
         spoken_version=schema_version("postgres"),
         may=frozenset(what for what in ("run", "operate", "enqueue", "read") if row[f"may_{what}"]),
         connections=row["connections"],

@@ -15,6 +15,9 @@ works, and its delivery proves it to all others. Any other notification, and any
 statement on that connection, proves the same. The idle cost does not grow with the number of
 workers: one statement per 5 s in all. It needs neither a leader nor maintenance.
 
+The channels bear the name of the schema: `reltask` for jobs, `reltask_leases` for leases. So two
+installs in one database do not wake each other's workers.
+
 The operating system watches the sockets as well (`watch_socket`): a peer that acknowledges nothing
 for 30 s counts as gone.
 """
@@ -28,14 +31,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+from uuid import UUID
 
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
 from reltask.stores.statement import load
-from reltask.stores.store import LeaseWake, Lost, Wake
+from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, News, Wake
 
-CHANNEL = "reltask"
-LEASES_CHANNEL = "reltask_leases"
 ALIVE = "alive"
 """The payload that wakes no worker."""
 EVERY = 5.0
@@ -85,12 +87,16 @@ class Listener(NamedTuple):
     wake: Wake
     lease: LeaseWake | None
     lost: Lost | None
+    cancelled: Cancelled | None
+    awaited: Ids | None = None
+    ended: Ids | None = None
 
 
 class Listening:
     """The listeners of one store, and the connection that hears for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
         self.listeners: list[Listener] = []
         self.connection: asyncpg.Connection | None = None
         self._silence = Silence(0.0, random.uniform)
@@ -107,8 +113,11 @@ class Listening:
         self.connection, self._reason = connection, CLOSED
         self._lost.clear()
         try:
-            await connection.add_listener(CHANNEL, self._notified)
-            await connection.add_listener(LEASES_CHANNEL, self._lease_notified)
+            await connection.add_listener(self._schema, self._notified)
+            await connection.add_listener(f"{self._schema}_leases", self._lease_notified)
+            await connection.add_listener(f"{self._schema}_cancel", self._cancel_notified)
+            await connection.add_listener(f"{self._schema}_awaited", self._awaited_notified)
+            await connection.add_listener(f"{self._schema}_ended", self._ended_notified)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
             connection.terminate()
             raise connection_failed(error) from error
@@ -134,7 +143,7 @@ class Listening:
 
     async def send_alive(self, connection: asyncpg.Connection) -> bool:
         """Send a sign of life over the listening connection; False if it is not answered."""
-        (statement,) = load("postgres", "signal", "numbered")
+        (statement,) = load("postgres", "signal", "numbered", self._schema)
         try:
             await connection.fetch(statement.text, ALIVE, timeout=ANSWER_WITHIN)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
@@ -159,6 +168,21 @@ class Listening:
         self._silence.heard(_now(), yields=False)
         self._wake_lease(payload)
 
+    def _cancel_notified(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
+        self._silence.heard(_now(), yields=False)
+        self._report_cancelled(to_ids(payload))
+
+    def _awaited_notified(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
+        self._silence.heard(_now(), yields=False)
+        job_ids = to_ids(payload)
+        for listener in self.listeners:
+            if listener.awaited is not None:
+                listener.awaited(job_ids)
+
+    def _ended_notified(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
+        self._silence.heard(_now(), yields=False)
+        self._report_ended(to_ids(payload))
+
     def _closed(self, connection: asyncpg.Connection) -> None:
         """The listening connection was lost: signals may have been missed."""
         if connection is not self.connection:
@@ -173,6 +197,18 @@ class Listening:
         for listener in self.listeners:
             listener.wake(None)
         self._wake_lease(None)
+        self._report_cancelled([])
+        self._report_ended([])
+
+    def _report_ended(self, job_ids: list[UUID]) -> None:
+        for listener in self.listeners:
+            if listener.ended is not None:
+                listener.ended(job_ids)
+
+    def _report_cancelled(self, job_ids: list[UUID]) -> None:
+        for listener in self.listeners:
+            if listener.cancelled is not None:
+                listener.cancelled(job_ids)
 
     def _wake_lease(self, name: str | None) -> None:
         for listener in self.listeners:
@@ -196,14 +232,26 @@ def watch_socket(connection: asyncpg.Connection) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def to_payload(due_at: datetime | None) -> str:
-    """The payload for a time: microseconds since 1970, or empty for now."""
-    return "" if due_at is None else str((due_at - _EPOCH) // timedelta(microseconds=1))
+def to_payload(news: News) -> str:
+    """A time as microseconds since 1970; `*8` asks for eight answers now; empty: now."""
+    if isinstance(news, datetime):
+        return str((news - _EPOCH) // timedelta(microseconds=1))
+    return "" if news is None else f"*{news}"
 
 
-def from_payload(payload: str) -> datetime | None:
-    """The time that a signal names. A payload that cannot be read means now: an extra look is harmless."""
+def from_payload(payload: str) -> News:
+    """What a signal says. A payload that cannot be read means now: an extra look is harmless."""
     try:
+        if payload.startswith("*"):
+            return max(0, int(payload[1:]))
         return _EPOCH + timedelta(microseconds=int(payload))
     except (ValueError, OverflowError):
         return None
+
+
+def to_ids(payload: str) -> list[UUID]:
+    """The jobs that a signal names. A payload that cannot be read names none: all are looked at."""
+    try:
+        return [UUID(text) for text in payload.split()]
+    except ValueError:
+        return []

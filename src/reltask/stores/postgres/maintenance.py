@@ -21,12 +21,16 @@ from typing import Any
 
 from reltask.errors import ReltaskError
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
+from reltask.model.shards import ShardMark
 from reltask.model.views import LeaseView, MetricView
 from reltask.stores.postgres import values
 from reltask.stores.postgres.advisory import advisory_lock
 from reltask.stores.postgres.connections import PostgresOptions
 from reltask.stores.prune_cutoff import PruneCutoff
 from reltask.stores.store import BATCH
+
+PARTITIONS_EVERY = 60.0
+"""Seconds between two looks at the ledger's partitions, at least."""
 
 
 class MaintenanceVerbs(ABC):
@@ -40,6 +44,7 @@ class MaintenanceVerbs(ABC):
 
     def __init__(self) -> None:
         self._surplus: PruneCutoff[datetime] = PruneCutoff(lambda: asyncio.get_running_loop().time())
+        self._partitions_at = 0.0
 
     # Leases
 
@@ -65,6 +70,18 @@ class MaintenanceVerbs(ABC):
     async def list_leases(self) -> list[LeaseView]:
         return [values.lease_view(row) for row in await self._ask("list_leases")]
 
+    # Shards
+
+    async def read_shard(self) -> ShardMark:
+        (row,) = await self._ask("read_shard")
+        return ShardMark(row["shard"], bool(row["draining"]))
+
+    async def mark_shard(self, number: int) -> bool:
+        return bool(await self._ask("mark_shard", shard=number))
+
+    async def drain_shard(self, *, draining: bool) -> None:
+        await self._ask("drain_shard", draining=draining)
+
     # Maintenance
 
     async def mark_dead_workers(self, *, leader: Term | None) -> list[str]:
@@ -73,8 +90,18 @@ class MaintenanceVerbs(ABC):
 
     async def prune_runs(self, *, older_than: timedelta, most: int, leader: Term | None, limit: int = BATCH) -> int:
         surplus_before = await self._surplus.before(most, lambda: self._read_surplus(most))
-        lengths = {"older_than": older_than, "surplus_before": surplus_before, "limit": limit}
-        return _number(await self._ask("prune_runs", **values.leader(leader), **lengths))
+        cutoff = {**values.leader(leader), "older_than": older_than, "surplus_before": surplus_before}
+        dropped = await self._renew_partitions(cutoff)
+        return dropped + _number(await self._ask("prune_runs", **cutoff, limit=limit))
+
+    async def _renew_partitions(self, cutoff: dict[str, Any]) -> int:
+        """The rows that went with whole partitions: none where the ledger is not divided."""
+        now = asyncio.get_running_loop().time()
+        if now < self._partitions_at:
+            return 0
+        self._partitions_at = now + PARTITIONS_EVERY
+        rows = await self._ask("renew_partitions", **cutoff)
+        return (rows[0][0] or 0) if rows else 0
 
     async def _read_surplus(self, most: int) -> datetime | None:
         rows = await self._ask("read_surplus", most=most)

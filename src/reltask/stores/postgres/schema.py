@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from reltask.errors import PermanentError
+from reltask.model.schema_name import split_schema
 from reltask.stores.entra import Credential, postgres_tokens
 from reltask.stores.migration import NO_TABLES, Migration, Schema, check_version, migrations, pending
 from reltask.stores.postgres.connections import PostgresOptions, connect
@@ -36,21 +37,34 @@ def check(row: asyncpg.Record) -> None:
 async def pending_postgres(url: str, credential: Credential | None = None) -> list[str]:
     """The names of the migrations that this database still needs."""
     connection = await _connect(url, credential)
+    _, schema = split_schema(url)
     try:
-        return [migration.name for migration in pending("postgres", await _schema(connection))]
+        return [migration.name for migration in pending("postgres", await _found(connection, schema), schema)]
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise statement_failed(error, verb="migrate --check", writes=False) from error
     finally:
         await connection.close()
 
 
-async def migrate_postgres(url: str, credential: Credential | None = None) -> list[str]:
-    """Run the pending migrations, each in a transaction of its own, and return their names."""
+async def migrate_postgres(
+    url: str, credential: Credential | None = None, *, partition_days: int | None = None
+) -> list[str]:
+    """Run the pending migrations, each in a transaction of its own, and return their names; divide the ledger."""
     connection = await _connect(url, credential)
+    _, schema = split_schema(url)
     try:
-        return [migration.name for migration in migrations("postgres") if await _apply(connection, migration)]
+        done = [
+            migration.name
+            for migration in migrations("postgres", schema)
+            if await _apply(connection, migration, schema)
+        ]
+        if partition_days is not None:
+            (statement,) = load("postgres", "partition_ledger", "numbered", schema)
+            await connection.execute(statement.text, partition_days)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise statement_failed(error, verb="migrate", writes=True) from error
+    else:
+        return done
     finally:
         await connection.close()
 
@@ -60,26 +74,26 @@ async def _connect(url: str, credential: Credential | None) -> asyncpg.Connectio
     return await connect(url, PostgresOptions(command_timeout=_PATIENCE, tokens=tokens))
 
 
-async def _apply(connection: asyncpg.Connection, migration: Migration) -> bool:
+async def _apply(connection: asyncpg.Connection, migration: Migration, schema: str) -> bool:
     for _ in range(_TRIES - 1):
         with suppress(asyncpg.DeadlockDetectedError):
-            return await _try(connection, migration)
-    return await _try(connection, migration)
+            return await _try(connection, migration, schema)
+    return await _try(connection, migration, schema)
 
 
-async def _try(connection: asyncpg.Connection, migration: Migration) -> bool:
+async def _try(connection: asyncpg.Connection, migration: Migration, schema: str) -> bool:
     """Run one migration, unless another process has run it before we got the lock."""
     async with connection.transaction():
-        for statement in load("postgres", "lock_schema", "numbered"):
+        for statement in load("postgres", "lock_schema", "numbered", schema):
             await connection.execute(statement.text)
-        if migration not in pending("postgres", await _schema(connection)):
+        if migration not in pending("postgres", await _found(connection, schema), schema):
             return False
         await connection.execute(migration.sql)
         return True
 
 
-async def _schema(connection: asyncpg.Connection) -> Schema:
-    (statement,) = load("postgres", "read_schema", "numbered")
+async def _found(connection: asyncpg.Connection, schema: str) -> Schema:
+    (statement,) = load("postgres", "read_schema", "numbered", schema)
     try:
         async with connection.transaction():
             row = await connection.fetchrow(statement.text)

@@ -30,29 +30,37 @@ from reltask.model.job import (
     Hold,
     NewJob,
     Outcome,
+    Overdue,
     Reclaimed,
     Release,
     Settled,
     State,
     WorkerRecord,
 )
+from reltask.model.schema_name import split_schema
 from reltask.model.views import JobEnd, JobView, RunView, StatusView, WorkerView
 from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
 from reltask.stores.postgres.borrowed import BorrowedPostgres
+from reltask.stores.postgres.cancel import CancelVerbs
 from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions, Signals
+from reltask.stores.postgres.control import ControlVerbs
 from reltask.stores.postgres.durable import DurableVerbs, Held
 from reltask.stores.postgres.errors import EndedBefore, RowLocked, quotable, statement_failed
 from reltask.stores.postgres.examine import examine
+from reltask.stores.postgres.keys import UniqueVerbs
+from reltask.stores.postgres.limits import LimitVerbs
 from reltask.stores.postgres.listening import to_payload
 from reltask.stores.postgres.maintenance import MaintenanceVerbs
 from reltask.stores.postgres.schema import check
+from reltask.stores.postgres.screens import ScreenVerbs
 from reltask.stores.postgres.transaction import PostgresTransaction, transaction
-from reltask.stores.settling import row_by_row
+from reltask.stores.settling import one_by_one, row_by_row
 from reltask.stores.statement import load
-from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
+from reltask.stores.store import BATCH
 from reltask.stores.verbs import VERBS
+from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, News, Wake
 
 S = TypeVar("S", bound=Held)
 T = TypeVar("T")
@@ -63,8 +71,8 @@ SKIP_FOR = 5.0
 """Seconds in which one-offs skip locked rows at once, after that wait was in vain."""
 
 
-class PostgresStore(MaintenanceVerbs, DurableVerbs):
-    """Jobs, runs, steps, signals, workers, leases and metrics in the schema `reltask` of one PostgreSQL database."""
+class PostgresStore(MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, CancelVerbs, UniqueVerbs, ScreenVerbs):
+    """Jobs, runs, steps, signals, limits, workers, leases, pauses and metrics in a schema of PostgreSQL."""
 
     bulk = 2_500
 
@@ -83,8 +91,13 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
         self._longest = timedelta(seconds=self._options.command_timeout * SERVER_SHARE)
         self._policy = policy or AskOnce()
         self._now = now
+        self._schema = split_schema(url)[1]
         self._connections = Connections(url, self._options)
         self._tasks_connections = Connections(url, self._options, plain=True)
+        self._listening = self._connections
+        if self._options.signals_url is not None:
+            direct = msgspec.structs.replace(self._options, pool_size=1)
+            self._listening = Connections(self._options.signals_url, direct, schema=self._schema)
         self._signals = Signals(self._send_signal)
         self._skip_until = 0.0
 
@@ -95,6 +108,7 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
         async with AsyncExitStack() as closing:  # closes all of them, even after a cancellation
             closing.push_async_callback(self._tasks_connections.close)
             closing.push_async_callback(self._connections.close)
+            closing.push_async_callback(self._listening.close)
             await self._signals.close()
 
     def dedicated(self, *, timeout: timedelta, inline: bool = True) -> PostgresStore:  # noqa: ARG002 - it never blocks
@@ -184,8 +198,9 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
         columns |= {"tokens": list(tokens), "pending": list(pending)}
         rows = await self._ask("heartbeat_jobs", **columns)
         return BeatAnswer(
-            renewed=frozenset(Hold(job_id, fence) for job_id, fence, stray in rows if not stray),
-            strays=[Hold(job_id, fence) for job_id, fence, stray in rows if stray],
+            renewed=frozenset(Hold(job_id, fence) for job_id, fence, stray, _ in rows if not stray),
+            strays=[Hold(job_id, fence) for job_id, fence, stray, _ in rows if stray],
+            cancelled=frozenset(Hold(job_id, fence) for job_id, fence, _, cancelled in rows if cancelled),
         )
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
@@ -195,9 +210,12 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
     async def complete_jobs(
         self, worker: str, completions: Sequence[Completion], *, wait: bool = False
     ) -> list[Settled]:
-        if wait or any(c.has_parent or c.next_run_time is not None for c in completions):
+        if wait or [c for c in completions if c.has_parent or c.next_run_time is not None]:
             return await self._settle("complete_jobs", worker, completions, values.completions, wait=wait)
-        return await row_by_row(completions, lambda some: self._complete_one_offs(worker, some))
+        try:
+            return await self._complete_one_offs(worker, completions) if completions else []
+        except ConflictError:
+            return await one_by_one(completions, lambda some: self._complete_one_offs(worker, some))
 
     async def _complete_one_offs(self, worker: str, completions: Sequence[Completion]) -> list[Settled]:
         """Send the cheaper statement, which cannot skip locked rows; if it meets one, the statement that can.
@@ -227,6 +245,9 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
         return [values.reclaimed(row) for row in await self._ask("reclaim_jobs", limit=limit)]
 
+    async def read_overdue(self, *, since: timedelta) -> Overdue:
+        return values.overdue((await self._ask("read_overdue", since=since))[0])
+
     async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
         rows = await self._ask("read_outcomes", **values.holds(holds))
         return {Hold(job_id, fence): Outcome(outcome) for job_id, fence, outcome in rows}
@@ -239,7 +260,7 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
         return transaction(self._tasks_connections, timeout=timeout, now=self._now)
 
     def borrow(self, connection: object) -> BorrowedPostgres:
-        return BorrowedPostgres(recognise(connection, "postgres"), self._now)
+        return BorrowedPostgres(recognise(connection, "postgres"), self._now, self._schema)
 
     # Workers
 
@@ -251,30 +272,37 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
 
     # Waking
 
-    async def signal(self, due_at: datetime | None = None) -> None:
-        await self._signals.signal(due_at)
+    async def signal(self, due_at: datetime | None = None, *, wanted: int | None = None) -> None:
+        await self._signals.signal(wanted if due_at is None else due_at)
 
-    async def _send_signal(self, due_at: datetime | None) -> None:
-        await self._ask_quietly("signal", payload=to_payload(due_at))
+    async def _send_signal(self, news: News) -> None:
+        await self._ask_quietly("signal", payload=to_payload(news))
 
     def listen(
-        self, wake: Wake, lease: LeaseWake | None = None, lost: Lost | None = None
+        self,
+        wake: Wake,
+        lease: LeaseWake | None = None,
+        lost: Lost | None = None,
+        *,
+        cancelled: Cancelled | None = None,
+        awaited: Ids | None = None,
+        ended: Ids | None = None,
     ) -> AbstractAsyncContextManager[bool]:
-        return self._connections.listening(wake, lease, lost)
+        return self._listening.listening(wake, lease, lost, cancelled=cancelled, awaited=awaited, ended=ended)
 
     # Operators
 
-    async def pause_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("pause_job", id=job_id))
+    async def pause_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return bool(await self._ask("pause_job", id=job_id, fence=fence))
 
-    async def resume_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("resume_job", id=job_id))
+    async def resume_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return bool(await self._ask("resume_job", id=job_id, fence=fence))
 
-    async def run_job_now(self, job_id: UUID) -> bool:
-        return bool(await self._ask("run_job_now", id=job_id))
+    async def run_job_now(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return bool(await self._ask("run_job_now", id=job_id, fence=fence))
 
-    async def retry_job(self, job_id: UUID) -> bool:
-        return bool(await self._ask("retry_job", id=job_id))
+    async def retry_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return bool(await self._ask("retry_job", id=job_id, fence=fence))
 
     async def discard_job(self, job_id: UUID) -> bool:
         return bool(await self._ask("discard_job", id=job_id))
@@ -355,7 +383,7 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
         return [values.loss(row) for row in await self._ask("audit_losses", task=task, limit=limit)]
 
     async def examine(self) -> Facts:
-        return await examine(self._ask)
+        return await examine(self._ask, self._schema)
 
     # Sending
 
@@ -395,7 +423,7 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs):
 
     async def _send(self, verb: str, columns: values.Columns, *, writes: bool) -> Rows:
         """Send once. A failure to connect means that nothing was applied."""
-        (statement,) = load("postgres", verb, "numbered")
+        (statement,) = load("postgres", verb, "numbered", self._schema)
         given = {**columns, "now": self._now() if self._now else None}
         arguments = [given[name] for name in statement.names]
         loop = asyncio.get_running_loop()

@@ -29,6 +29,7 @@ from reltask.stores.postgres.connections import Connections
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.durable import receivers, recorded, sent
 from reltask.stores.postgres.errors import quotable, statement_failed
+from reltask.stores.postgres.keys import replacement, unique_jobs
 from reltask.stores.statement import compile_statement, load
 from reltask.stores.store import ended_inside
 
@@ -63,6 +64,17 @@ class Verbs(ABC):
         verb, columns = values.enqueueing(jobs)
         rows = await self.verb(verb, **columns)
         return {values.as_uuid(job_id) for job_id, inserted in rows if inserted}
+
+    async def enqueue_unique(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        rows = await self.verb("enqueue_unique", **unique_jobs(jobs))
+        return {values.as_uuid(job_id) for job_id, inserted in rows if inserted}
+
+    async def read_unique(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        return values.keys(await self.verb("read_unique", **values.names(names)))
+
+    async def replace_job(self, job: NewJob) -> UUID | None:
+        rows = await self.verb("replace_job", **replacement(job))
+        return values.as_uuid(rows[0][0]) if rows else None
 
     async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
         return values.keys(await self.verb("read_keys", **values.names(names)))
@@ -106,10 +118,12 @@ class PostgresTransaction(Verbs):
         *,
         timeout: timedelta,
         command_timeout: float,
+        schema: str,
     ) -> None:
         """`timeout` limits the user's statements, `command_timeout` reltask's own."""
         self.connection = connection
         self._now = now
+        self._schema = schema
         self._patience = timeout.total_seconds() + OVERTIME
         self._command_timeout = command_timeout
 
@@ -138,7 +152,7 @@ class PostgresTransaction(Verbs):
 
     async def verb(self, name: str, **columns: object) -> list[Any]:
         self._refuse_closed()
-        (statement,) = load("postgres", name, "numbered")
+        (statement,) = load("postgres", name, "numbered", self._schema)
         arguments = statement.arguments({**columns, "now": self._now() if self._now else None})
         try:
             rows: list[Any] = await self.connection.fetch(statement.text, *arguments, timeout=self._command_timeout)
@@ -156,7 +170,7 @@ class PostgresTransaction(Verbs):
         try:
             for rows in slices:
                 await self.connection.copy_records_to_table(
-                    "jobs", schema_name="reltask", columns=values.COPIED, records=rows
+                    "jobs", schema_name=self._schema, columns=values.COPIED, records=rows
                 )
         except Exception as error:  # noqa: BLE001 - as above
             raise statement_failed(error, verb="copy_jobs", writes=False) from quotable(error)
@@ -171,7 +185,7 @@ async def transaction(
     async with connections.take() as connection:
         outer = connection.transaction(isolation="read_committed")
         await _end_or_begin(outer.start, "begin", limit)
-        inner = PostgresTransaction(connection, now, timeout=timeout, command_timeout=limit)
+        inner = PostgresTransaction(connection, now, timeout=timeout, command_timeout=limit, schema=connections.schema)
         try:
             await inner.begun(timeout)
             yield inner

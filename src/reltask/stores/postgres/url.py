@@ -1,6 +1,6 @@
 """Reads a PostgreSQL URL: removes reltask's own options, and determines how much TLS is required.
 
-    postgresql://user@host:5432/database?sslmode=verify-full&pgbouncer=true&auth=entra
+    postgresql://user@host:5432/database?sslmode=verify-full&pgbouncer=true&auth=entra&schema=billing
                                          └ the driver's      └ reltask's own
 
                     a password                             a token: auth=entra, or App(url, credential=…)
@@ -30,9 +30,11 @@ from ipaddress import ip_address
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reltask.errors import SettingsError
 from reltask.model.connection_url import YES, check_text
+from reltask.model.schema_name import SCHEMA, split_schema
 from reltask.stores.postgres.certificates import (
     MODES,
     has_usual_authorities,
@@ -67,6 +69,8 @@ class Target(Struct, frozen=True):
     """The driver's own options."""
     hosts: tuple[str, ...] = ()
     """The names of the servers."""
+    schema: str = SCHEMA
+    """The schema of reltask's tables."""
 
     def mistake(self, error: BaseException) -> SettingsError | None:
         """The TLS option that caused this error of the driver; None if none did or reltask set up TLS."""
@@ -94,6 +98,7 @@ class Target(Struct, frozen=True):
 
 def read_url(url: str, *, entra: bool = False) -> Target:
     """Read a `postgresql://` URL, or say what is wrong with it without quoting it. `entra`: log in with tokens."""
+    url, schema = split_schema(url)
     try:
         check_text(url)
         parts = urlsplit(url)
@@ -107,7 +112,7 @@ def read_url(url: str, *, entra: bool = False) -> Target:
     pgbouncer = query.pop("pgbouncer", "false").lower() in YES
     entra = _asks_for_token(query.pop("auth", None)) or entra
     read = _for_token if entra else _for_password
-    return read(parts, query, hosts, pgbouncer=pgbouncer)
+    return replace(read(parts, query, hosts, pgbouncer=pgbouncer), schema=schema)
 
 
 def _for_password(parts: SplitResult, query: dict[str, str], hosts: list[str], *, pgbouncer: bool) -> Target:

@@ -23,9 +23,11 @@ from reltask.model.job import (
     Completion,
     Declared,
     Failure,
+    Fleet,
     Hold,
     NewJob,
     Outcome,
+    Overdue,
     Parent,
     Reclaimed,
     Release,
@@ -54,7 +56,7 @@ WORTH_COPYING = 100
 """From this number of jobs on, COPY with its transaction costs less than a statement."""
 COPIED = [
     *("id", "task", "queue", "priority", "args", "max_attempts", "lock_timeout_ms", "created_at", "next_run_time"),
-    "headers",
+    *("headers", "limit_key", "limits"),
 ]
 """The columns of a row without key and schedule; the others have the table's defaults."""
 LARGEST_COPY = 1_000_000
@@ -100,6 +102,8 @@ def request(asked: ClaimRequest) -> Columns:
         "lock_timeout_ms": milliseconds(asked.lock_timeout),
         "isolated": asked.isolated,
         "alive_for": asked.alive_for,
+        "oldest": asked.oldest,
+        "counts": asked.counts,
     }
 
 
@@ -113,6 +117,7 @@ def completions(given: Sequence[Completion]) -> Columns:
         "errors": [storable(error) for error in optional([completion.error for completion in given])],
         "next_times": optional([completion.next_run_time for completion in given]),
         "args": optional([completion.args for completion in given]),
+        "drops": optional([None if completion.keeps_args else True for completion in given]),
         "skipped_counts": optional([len(completion.skipped) or None for completion in given]),
         "skipped_ids": [job_id for job_id, _, _ in passed],
         "skipped_nths": [nth for _, nth, _ in passed],
@@ -127,6 +132,7 @@ def failures(given: Sequence[Failure]) -> Columns:
         "errors": [storable(failure.error) for failure in given],
         "delays": [failure.delay for failure in given],
         "finals": optional([failure.final or None for failure in given]),
+        "patients": optional([failure.patient or None for failure in given]),
     }
 
 
@@ -158,6 +164,8 @@ def new_jobs(given: Sequence[NewJob]) -> Columns:
         "run_ats": optional([job.run_at for job in given]),
         "delays": optional([job.delay for job in given]),
         "headers": optional([job.headers for job in given]),
+        "limit_keys": optional([job.limits[0] if job.limits else None for job in given]),
+        "limits": optional([_all_keys(job) for job in given]),
         **_parents([job.parent for job in given]),
     }
 
@@ -180,9 +188,10 @@ def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
     """
     if not all(is_plain(job) for job in jobs):
         return "schedule_jobs", new_jobs(jobs)
-    if len(jobs) == 1:
-        return "enqueue_job", new_job(jobs[0])
-    return "enqueue_jobs", new_jobs(jobs)
+    if len(jobs) > 1 or jobs[0].limits:
+        return "enqueue_jobs", new_jobs(jobs)
+    timeout = None if jobs[0].lock_timeout is None else milliseconds(jobs[0].lock_timeout)
+    return "enqueue_job", {**msgspec.structs.asdict(jobs[0]), "lock_timeout_ms": timeout}
 
 
 def can_be_copied(jobs: Sequence[NewJob]) -> bool:
@@ -217,6 +226,8 @@ def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
                 now,
                 job.run_at or (now if job.delay is None else now + job.delay),
                 job.headers,
+                job.limits[0] if job.limits else None,
+                list(job.limits) if len(job.limits) > 1 else None,
             )
         )
     yield rows
@@ -224,7 +235,13 @@ def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
 
 def new_job(job: NewJob) -> Columns:
     """A single job, for a statement that takes plain parameters."""
-    return {**msgspec.structs.asdict(job), "lock_timeout_ms": milliseconds(job.lock_timeout)}
+    limits = {"limit_key": job.limits[0] if job.limits else None, "limits": _all_keys(job)}
+    return {**msgspec.structs.asdict(job), "lock_timeout_ms": milliseconds(job.lock_timeout), **limits}
+
+
+def _all_keys(job: NewJob) -> str | None:
+    """JSON of the keys of a job that has several."""
+    return msgspec.json.encode(job.limits).decode() if len(job.limits) > 1 else None
 
 
 def worker_record(record: WorkerRecord) -> Columns:
@@ -258,20 +275,28 @@ def lease_request(asked: LeaseRequest) -> Columns:
 
 def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
     """The first row has the times of the whole claim; each further row is a claimed slot."""
-    now, next_due, next_expiry, marked, *_ = rows[0]
+    now, next_due, next_expiry, marked, limited_at, rank, size, *_ = rows[0]
     return ClaimAnswer(
         claims=[claim(row, now) for row in rows[1:]],
         now=now,
         next_due=next_due,
         next_expiry=next_expiry,
         marked=marked,
+        limited_at=limited_at,
+        fleet=None if size is None else Fleet(rank, size),
     )
 
 
+def overdue(row: Row) -> Overdue:
+    """What should have been taken."""
+    lanes, oldest, newest, marked, expired = row
+    return Overdue(lanes=lanes, oldest=oldest, newest=newest, marked=marked, expired=expired)
+
+
 def claim(row: Row, now: datetime) -> Claim:
-    """One claimed slot, after the four columns of the first row."""
-    (_, _, _, _, job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest) = row
-    started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent, progress, headers = rest
+    """One claimed slot, after the seven columns of the first row."""
+    job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest = row[7:]
+    started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent, progress, headers, cancelled = rest
     return Claim(  # by position: keyword arguments would cost more than everything else here
         job_id,
         fence,
@@ -294,6 +319,7 @@ def claim(row: Row, now: datetime) -> Claim:
         has_parent,
         progress,
         headers,
+        cancelled or False,
     )
 
 

@@ -23,8 +23,8 @@ class BorrowedSqlite(Verbs, BorrowedConnection):
         f"{BorrowedConnection.if_open} With autocommit=False sqlite3 always has one open: remove that, or use True."
     )
 
-    def __init__(self, link: Link, now: Callable[[], datetime] | None) -> None:
-        super().__init__(link)
+    def __init__(self, link: Link, now: Callable[[], datetime] | None, schema: str) -> None:
+        super().__init__(link, schema)
         self._given_now = now
 
     async def _begun(self, timeout: timedelta) -> None:
@@ -57,10 +57,11 @@ class BorrowedSqlite(Verbs, BorrowedConnection):
 
     async def verb(self, name: str, **parameters: object) -> list[Any]:
         values = {"now": await self._micros(), **parameters}
-        return [(await self._own(statement, values)).rows for statement in load("sqlite", name, self._link.style)]
+        statements = load("sqlite", name, self._link.style, self._schema)
+        return [(await self._own(statement, values)).rows for statement in statements]
 
     async def _micros(self) -> int:
-        (statement,) = load("sqlite", "read_now", self._link.style)
+        (statement,) = load("sqlite", "read_now", self._link.style, self._schema)
         given = None if self._given_now is None else self._given_now()
         ((now,),) = (await self._own(statement, {"now": optional_micros(given)})).rows
         return int(now)

@@ -34,6 +34,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from reltask.errors import SettingsError
+from reltask.model.schema_name import SCHEMA, split_schema
 from reltask.stores.sqlite.errors import classify, is_busy, unbindable
 from reltask.stores.sqlite.values import micros
 from reltask.stores.statement import Statement, load
@@ -70,8 +71,9 @@ class SqliteOptions(Struct, frozen=True, kw_only=True):
 class FileTransaction:
     """A transaction as a verb uses it: statements, and one time for all of them."""
 
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, now: int, schema: str) -> None:
         self._connection = connection
+        self._schema = schema
         self.now = now
 
     @property
@@ -84,16 +86,23 @@ class FileTransaction:
         """One statement with `:now` and these values."""
         return self._connection.execute(statement.text, {"now": self.now, **values}).fetchall()
 
-    def verb(self, name: str, **values: object) -> list[list[sqlite3.Row]]:
+    def verb(self, name: str, /, **values: object) -> list[list[sqlite3.Row]]:
         """Run all statements of a verb's file in order; the rows of each."""
-        return [self.run(statement, **values) for statement in load("sqlite", name, "named")]
+        return [self.run(statement, **values) for statement in self.statements(name)]
+
+    def statements(self, name: str) -> tuple[Statement, ...]:
+        """The statements of a verb's file."""
+        return load("sqlite", name, "named", self._schema)
 
 
 class Session:
     """The connection: opened at first use, in the thread and process that use it."""
 
-    def __init__(self, path: str, options: SqliteOptions, now: Callable[[], datetime] | None) -> None:
+    def __init__(
+        self, path: str, options: SqliteOptions, now: Callable[[], datetime] | None, schema: str = SCHEMA
+    ) -> None:
         self.path = path
+        self.schema = schema
         self._options = options
         self._now = now
         self._connection: sqlite3.Connection | None = None
@@ -140,7 +149,7 @@ class Session:
             connection = self.connection()
             try:
                 connection.execute(begin)
-                answer = work(FileTransaction(connection, self.read_now(connection)))
+                answer = work(FileTransaction(connection, self.read_now(connection), self.schema))
                 committing = begin == _BEGIN_WRITE
                 connection.execute("commit")
                 return answer
@@ -159,7 +168,7 @@ class Session:
         """The time, by the host's clock or by the test's."""
         if self._now is not None:
             return micros(self._now())
-        (statement,) = load("sqlite", "read_now", "named")
+        (statement,) = load("sqlite", "read_now", "named", self.schema)
         row = connection.execute(statement.text, {"now": None}).fetchone()
         return int(row["now"])
 
@@ -208,6 +217,7 @@ def database_path(url: str) -> str:
     """The file that a URL or a plain path names."""
     if not url.startswith("sqlite:"):
         return _absolute(url)
+    url, _ = split_schema(url)
     if not url.startswith("sqlite:///") or url == "sqlite:///":
         raise SettingsError(
             f"{url!r} names no file.", remedy="Write sqlite:///relative.db, or sqlite:////absolute/path.db."
@@ -223,6 +233,11 @@ def database_path(url: str) -> str:
     except ValueError:
         raise SettingsError(f"{url!r} names no file: no name has such characters.", remedy="Correct the URL.") from None
     return _absolute(unquote(path))
+
+
+def database_schema(url: str) -> str:
+    """The prefix of the tables' names that a URL names, or the default."""
+    return split_schema(url)[1] if url.startswith("sqlite:") else SCHEMA
 
 
 def _absolute(path: str) -> str:

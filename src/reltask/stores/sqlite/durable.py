@@ -78,9 +78,6 @@ class DurableVerbs(ABC):
     async def fold_marks(self, *, limit: int = BATCH) -> int:
         return len((await self._write("fold_marks", limit=limit))[-1])
 
-    async def cancel_children(self, *, limit: int = BATCH) -> int:
-        return len((await self._write("cancel_children", limit=limit))[-1])
-
     # Operators
 
     async def forget_steps(self, job_id: UUID, name: str, *, and_after: bool = False) -> int:

@@ -6,7 +6,7 @@
     CONSTRAINT            a constraint refused the write               ConflictError
     CANTOPEN, READONLY,   permissions of the file or directory         AccessRefused
     PERM, AUTH
-    NOTADB, CORRUPT, …    waiting would not help                       PermanentError
+    NOTADB, CORRUPT, …    waiting would not help                       PermanentError; at COMMIT Ambiguous
     OverflowError         a number that SQLite cannot hold             PermanentError
 
 Nothing else can be ambiguous: there is no network between a statement and its answer, and whatever a verb raises before
@@ -61,6 +61,8 @@ def classify(error: sqlite3.Error, path: str, *, committing: bool = False) -> Da
         return ConflictError(message)
     if name in _REFUSED:
         return AccessRefused(message, remedy=_REFUSED[name])
+    if committing:
+        return AmbiguousError(message, remedy=_PERMANENT.get(name, ""))
     return PermanentError(message, remedy=_PERMANENT.get(name, ""))
 
 

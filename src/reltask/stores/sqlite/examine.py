@@ -17,20 +17,20 @@ from reltask.stores.statement import load
 def examine(session: Session) -> Facts:
     """Facts about a file that may have no tables yet."""
     connection = session.connection()
-    (version,), (journal,) = (
-        connection.execute(statement.text).fetchone() for statement in load("sqlite", "examine", "named")
-    )
+    statements = load("sqlite", "examine", "named", session.schema)
+    (version,), (journal,) = (connection.execute(statement.text).fetchone() for statement in statements)
     place = Path(session.path)
     writable = os.access(place, os.W_OK) and os.access(place.parent, os.W_OK)
-    schema = read_schema(connection)
+    found = read_schema(session)
     return Facts(
+        schema=session.schema,
         database="sqlite",
         server=f"SQLite {version}",
         user=None,
         now=moment(session.read_now(connection)),
         writable=writable,
-        schema_version=schema.version,
-        oldest_version=schema.oldest,
+        schema_version=found.version,
+        oldest_version=found.oldest,
         spoken_version=schema_version("sqlite"),
         may=frozenset({"run", "operate", "enqueue", "read"} if writable else {"read"}),
         settings={"journal_mode": journal, "filesystem": _filesystem(place)},

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from reltask.errors import UsageError
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
+from reltask.model.shards import ShardMark
 from reltask.model.views import LeaseView, MetricView
 from reltask.stores.prune_cutoff import PruneCutoff
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.connections import FileTransaction, Session
-from reltask.stores.statement import load
 from reltask.stores.store import BATCH
 
 T = TypeVar("T")
@@ -65,6 +65,18 @@ class MaintenanceVerbs(ABC):
     async def list_leases(self) -> list[LeaseView]:
         (rows,) = await self._read("list_leases")
         return [values.lease_view(row) for row in rows]
+
+    # Shards
+
+    async def read_shard(self) -> ShardMark:
+        ((row,),) = await self._read("read_shard")
+        return ShardMark(row["shard"], bool(row["draining"]))
+
+    async def mark_shard(self, number: int) -> bool:
+        return await self._wins("mark_shard", shard=number)
+
+    async def drain_shard(self, *, draining: bool) -> None:
+        await self._write("drain_shard", draining=draining)
 
     # Maintenance
 
@@ -141,4 +153,4 @@ def _take_or_wait(transaction: FileTransaction, asked: dict[str, object]) -> Lea
 
 
 def _run(transaction: FileTransaction, which: int, asked: dict[str, object]) -> Rows:
-    return transaction.run(load("sqlite", "acquire_lease", "named")[which], **asked)
+    return transaction.run(transaction.statements("acquire_lease")[which], **asked)

@@ -16,7 +16,6 @@ from uuid import UUID
 from reltask.model.job import Reclaimed
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.connections import FileTransaction, Session
-from reltask.stores.statement import load
 
 
 class _Stale(NamedTuple):
@@ -45,12 +44,12 @@ class Reclaimer:
 
 
 def _read_stale(transaction: FileTransaction, limit: int) -> list[_Stale]:
-    rows = transaction.run(load("sqlite", "reclaim_jobs", "named")[0], limit=limit)
+    rows = transaction.run(transaction.statements("reclaim_jobs")[0], limit=limit)
     return [_Stale(row["id"], row["fence"], row["heartbeat_at"]) for row in rows]
 
 
 def _take(transaction: FileTransaction, stale: list[_Stale]) -> list[Reclaimed]:
-    _, *writes = load("sqlite", "reclaim_jobs", "named")
+    _, *writes = transaction.statements("reclaim_jobs")
     lost, freed, *_ = [transaction.run(statement, stale=values.batch(stale)) for statement in writes]
     dead = {row["id"] for row in freed if row["dead"]}
     return [

@@ -17,17 +17,18 @@ from reltask.stores.statement import load, split
 def ensure_schema(session: Session) -> list[str]:
     """Run the pending migrations and return their names; a file that this version cannot use is refused."""
     try:
-        return session.patiently(lambda: _migrate(session.connection()))
+        return session.patiently(lambda: _migrate(session))
     except sqlite3.Error as error:
         raise classify(error, session.path) from error
 
 
-def _migrate(connection: sqlite3.Connection) -> list[str]:
-    if not _pending(connection):
+def _migrate(session: Session) -> list[str]:
+    if not _pending(session):
         return []
+    connection = session.connection()
     try:
         connection.execute("begin immediate")
-        done = [_run(connection, migration) for migration in _pending(connection)]
+        done = [_run(connection, migration) for migration in _pending(session)]
         connection.execute("commit")
         return done
     finally:
@@ -37,18 +38,18 @@ def _migrate(connection: sqlite3.Connection) -> list[str]:
 
 def pending_names(session: Session) -> list[str]:
     """The names of the migrations that this file still needs; nothing is changed."""
-    return [migration.name for migration in _pending(session.connection())]
+    return [migration.name for migration in _pending(session)]
 
 
-def _pending(connection: sqlite3.Connection) -> list[Migration]:
-    return pending("sqlite", read_schema(connection))
+def _pending(session: Session) -> list[Migration]:
+    return pending("sqlite", read_schema(session), session.schema)
 
 
-def read_schema(connection: sqlite3.Connection) -> Schema:
+def read_schema(session: Session) -> Schema:
     """What the file says about its tables."""
-    (statement,) = load("sqlite", "read_schema", "named")
+    (statement,) = load("sqlite", "read_schema", "named", session.schema)
     try:
-        row = connection.execute(statement.text).fetchone()
+        row = session.connection().execute(statement.text).fetchone()
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             return NO_TABLES
@@ -57,6 +58,10 @@ def read_schema(connection: sqlite3.Connection) -> Schema:
 
 
 def _run(connection: sqlite3.Connection, migration: Migration) -> str:
-    for statement in split(migration.sql):
-        connection.execute(statement)
+    statement = ""
+    for part in split(migration.sql):
+        statement += f"\n{part};" if statement else f"{part};"
+        if sqlite3.complete_statement(statement):  # a trigger's body has semicolons
+            connection.execute(statement)
+            statement = ""
     return migration.name

@@ -37,6 +37,7 @@ from reltask.model.job import (
     Hold,
     NewJob,
     Outcome,
+    Overdue,
     Reclaimed,
     Release,
     Settled,
@@ -50,18 +51,31 @@ from reltask.stores.prune_cutoff import PruneCutoff
 from reltask.stores.settling import row_by_row
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
+from reltask.stores.sqlite.cancel import CancelVerbs
 from reltask.stores.sqlite.claim import claim_jobs
-from reltask.stores.sqlite.connections import MEMORY, FileTransaction, Session, SqliteOptions, database_path
+from reltask.stores.sqlite.connections import (
+    MEMORY,
+    FileTransaction,
+    Session,
+    SqliteOptions,
+    database_path,
+    database_schema,
+)
+from reltask.stores.sqlite.control import ControlVerbs
 from reltask.stores.sqlite.durable import DurableVerbs
 from reltask.stores.sqlite.examine import examine
+from reltask.stores.sqlite.keys import UniqueVerbs
+from reltask.stores.sqlite.limits import LimitVerbs
 from reltask.stores.sqlite.maintenance import MaintenanceVerbs
 from reltask.stores.sqlite.reclaim import Reclaimer
 from reltask.stores.sqlite.schema import ensure_schema
+from reltask.stores.sqlite.screens import ScreenVerbs
 from reltask.stores.sqlite.transaction import SqliteTransaction, transaction
 from reltask.stores.sqlite.watch import watching
 from reltask.stores.statement import load
-from reltask.stores.store import BATCH, LeaseWake, Lost, Wake
+from reltask.stores.store import BATCH
 from reltask.stores.verbs import VERBS
+from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, Wake
 
 T = TypeVar("T")
 Rows = list[Any]
@@ -69,8 +83,8 @@ THREAD_SHARE = 0.8
 """The thread's share of a caller's timeout."""
 
 
-class SqliteStore(DurableVerbs, MaintenanceVerbs):
-    """Jobs, runs, steps, signals, workers, leases and metrics in one SQLite file."""
+class SqliteStore(DurableVerbs, LimitVerbs, MaintenanceVerbs, ControlVerbs, CancelVerbs, UniqueVerbs, ScreenVerbs):
+    """Jobs, runs, steps, signals, limits, workers, leases, pauses and metrics in one SQLite file."""
 
     bulk = BATCH
 
@@ -83,8 +97,11 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
         now: Callable[[], datetime] | None = None,
         inline: bool = False,
         clock: Clock | None = None,
+        schema: str | None = None,
     ) -> None:
+        """`schema` is the prefix of the tables' names; None: as the URL says."""
         self.path = database_path(path_or_url)
+        self._schema = schema or database_schema(path_or_url)
         if self.path == MEMORY and not inline:
             raise UsageError(
                 "A database in memory lives in one connection, so only an inline store can use it.",
@@ -95,7 +112,7 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
         self._now = now
         self._inline = inline
         self._clock = clock or SystemClock()
-        self._session = Session(self.path, self._options, now)
+        self._session = Session(self.path, self._options, now, self._schema)
         self._reclaimer = Reclaimer(self._options.confirm_stale, self._clock.monotonic)
         self._surplus = PruneCutoff(self._clock.monotonic)
         self._thread: ThreadPoolExecutor | None = None
@@ -114,7 +131,9 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
     def dedicated(self, *, timeout: timedelta, inline: bool = True) -> SqliteStore:
         # A caller that does not block may stop waiting at its timeout: by then the thread has ended its try.
         options = msgspec.structs.replace(self._options, command_timeout=timeout if inline else timeout * THREAD_SHARE)
-        other = SqliteStore(self.path, options=options, now=self._now, inline=inline, clock=self._clock)
+        other = SqliteStore(
+            self.path, options=options, now=self._now, inline=inline, clock=self._clock, schema=self._schema
+        )
         if self.path == MEMORY:
             other._session = self._session  # a database in memory lives in one connection
         return other
@@ -167,7 +186,9 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
             alive_for=values.length(alive_for),
         )
         return BeatAnswer(
-            renewed=frozenset(map(values.hold, [*renewed, *early])), strays=list(map(values.hold, strays))
+            renewed=frozenset(map(values.hold, [*renewed, *early])),
+            strays=list(map(values.hold, strays)),
+            cancelled=frozenset(values.hold(row) for row in [*renewed, *early] if row["cancelled"]),
         )
 
     async def read_holds(self, worker: str, holds: Sequence[Hold]) -> set[Hold]:
@@ -208,6 +229,10 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
     async def reclaim_jobs(self, *, limit: int = BATCH) -> list[Reclaimed]:
         return await self._call("reclaim_jobs", lambda: self._reclaimer.reclaim_jobs(self._session, limit))
 
+    async def read_overdue(self, *, since: timedelta) -> Overdue:
+        (rows,) = await self._read("read_overdue", since=values.length(since))
+        return values.overdue(rows[0])
+
     async def read_outcomes(self, holds: Sequence[Hold]) -> dict[Hold, Outcome]:
         (rows,) = await self._read("read_outcomes", holds=values.holds(holds))
         return {values.hold(row): Outcome(row["outcome"]) for row in rows}
@@ -219,10 +244,10 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
 
     def transaction(self, *, timeout: timedelta) -> AbstractAsyncContextManager[SqliteTransaction]:
         options = msgspec.structs.replace(self._options, command_timeout=timeout)
-        return transaction(Session(self.path, options, self._now), inline=self._inline)
+        return transaction(Session(self.path, options, self._now, self._schema), inline=self._inline)
 
     def borrow(self, connection: object) -> BorrowedSqlite:
-        return BorrowedSqlite(recognise(connection, "sqlite"), self._now)
+        return BorrowedSqlite(recognise(connection, "sqlite"), self._now, self._schema)
 
     # Workers
 
@@ -234,8 +259,17 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
 
     # Waking
 
-    async def signal(self, due_at: datetime | None = None) -> None:
+    async def signal(self, due_at: datetime | None = None, *, wanted: int | None = None) -> None:
         """Nothing to send: listeners watch the file itself."""
+
+    async def signal_cancel(self, job_ids: Sequence[UUID]) -> None:
+        """Nothing to send: holders watch the file itself."""
+
+    async def signal_awaited(self, job_ids: Sequence[UUID]) -> None:
+        """Nothing to send."""
+
+    async def signal_ended(self, job_ids: Sequence[UUID]) -> None:
+        """Nothing to send."""
 
     async def signal_lease(self, name: str) -> None:
         """Nothing to send: candidates watch the file itself."""
@@ -245,31 +279,39 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
         wake: Wake,
         lease: LeaseWake | None = None,
         lost: Lost | None = None,  # noqa: ARG002 - a file is not lost
+        *,
+        cancelled: Cancelled | None = None,
+        awaited: Ids | None = None,  # noqa: ARG002 - no signal says it
+        ended: Ids | None = None,
     ) -> AbstractAsyncContextManager[bool]:
         if self._options.watch is None or self.path == MEMORY:
-            return _silence()
+            return _unwatched()
 
         def changed() -> None:
             wake(None)
             if lease is not None:
                 lease(None)
+            if cancelled is not None:
+                cancelled([])
+            if ended is not None:
+                ended([])
 
         interval = self._options.watch.total_seconds()
         return watching(self.path, changed, interval=interval, sleep=self._clock.sleep)
 
     # Operators
 
-    async def pause_job(self, job_id: UUID) -> bool:
-        return await self._wins("pause_job", job_id=str(job_id))
+    async def pause_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return await self._wins("pause_job", job_id=str(job_id), fence=fence)
 
-    async def resume_job(self, job_id: UUID) -> bool:
-        return await self._wins("resume_job", job_id=str(job_id))
+    async def resume_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return await self._wins("resume_job", job_id=str(job_id), fence=fence)
 
-    async def run_job_now(self, job_id: UUID) -> bool:
-        return await self._wins("run_job_now", job_id=str(job_id))
+    async def run_job_now(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return await self._wins("run_job_now", job_id=str(job_id), fence=fence)
 
-    async def retry_job(self, job_id: UUID) -> bool:
-        return await self._wins("retry_job", job_id=str(job_id))
+    async def retry_job(self, job_id: UUID, *, fence: int | None = None) -> bool:
+        return await self._wins("retry_job", job_id=str(job_id), fence=fence)
 
     async def discard_job(self, job_id: UUID) -> bool:
         return await self._wins("discard_job", job_id=str(job_id))
@@ -297,7 +339,7 @@ class SqliteStore(DurableVerbs, MaintenanceVerbs):
     async def list_runs(
         self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
     ) -> list[RunView]:
-        of_one, of_all = load("sqlite", "list_runs", "named")
+        of_one, of_all = load("sqlite", "list_runs", "named", self._schema)
         statement, wanted = (of_all, None) if job_id is None else (of_one, str(job_id))
 
         def work(transaction: FileTransaction) -> Rows:
@@ -398,5 +440,6 @@ async def _here(work: Callable[[], T]) -> T:
 
 
 @asynccontextmanager
-async def _silence() -> AsyncIterator[bool]:
-    yield False
+async def _unwatched() -> AsyncIterator[bool]:
+    """No other process writes, or none is to be noticed before the poll."""
+    yield True

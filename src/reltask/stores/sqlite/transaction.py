@@ -26,6 +26,7 @@ from reltask.model.lease import Term
 from reltask.stores.sqlite import durable_values, values
 from reltask.stores.sqlite.connections import FileTransaction, Session
 from reltask.stores.sqlite.errors import classify
+from reltask.stores.sqlite.keys import replacement, unique_jobs
 from reltask.stores.store import ended_inside
 
 T = TypeVar("T")
@@ -42,6 +43,18 @@ class Verbs(ABC):
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         (rows,) = await self.verb("enqueue_jobs", jobs=values.batch(map(values.job_row, jobs)))
         return {UUID(row[0]) for row in rows}
+
+    async def enqueue_unique(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        _, rows = await self.verb("enqueue_unique", jobs=unique_jobs(jobs))
+        return {UUID(row[0]) for row in rows}
+
+    async def read_unique(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        (rows,) = await self.verb("read_unique", names=values.batch(names))
+        return values.keys(rows)
+
+    async def replace_job(self, job: NewJob) -> UUID | None:
+        (rows,) = await self.verb("replace_job", **replacement(job))
+        return UUID(rows[0][0]) if rows else None
 
     async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
         (rows,) = await self.verb("read_keys", names=values.batch(names))
@@ -83,7 +96,7 @@ class Opened:
         """Run one of reltask's own files, with the current time."""
         self.refuse_ended()
         try:
-            return FileTransaction(self.connection, self.read_now()).verb(name, **parameters)
+            return FileTransaction(self.connection, self.read_now(), self._session.schema).verb(name, **parameters)
         except sqlite3.Error as error:
             raise classify(error, self._session.path) from error
 

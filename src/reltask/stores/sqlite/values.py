@@ -26,6 +26,7 @@ from reltask.model.job import (
     Hold,
     NewJob,
     Outcome,
+    Overdue,
     Release,
     Settled,
     State,
@@ -123,6 +124,8 @@ def job_row(job: NewJob) -> dict[str, object]:
         "delay": length(job.delay),
         "parent": job.parent,
         "headers": job.headers,
+        "limit_key": job.limits[0] if job.limits else None,
+        "limits": batch(job.limits) if len(job.limits) > 1 else None,
     }
 
 
@@ -138,6 +141,7 @@ def completion_row(completion: Completion) -> dict[str, object]:
         "skipped": [micros(nominal) for nominal in completion.skipped],
         "args": completion.args,
         "has_parent": completion.has_parent,
+        "keeps": completion.keeps_args,
     }
 
 
@@ -149,6 +153,7 @@ def failure_row(failure: Failure) -> dict[str, object]:
         "error": text(failure.error),
         "delay": length(failure.delay),
         "final": failure.final,
+        "patient": failure.patient,
     }
 
 
@@ -213,6 +218,17 @@ def settled(row: sqlite3.Row) -> Settled:
     return Settled(hold(row), dead=bool(row["dead"]))
 
 
+def overdue(row: sqlite3.Row) -> Overdue:
+    """What should have been taken."""
+    return Overdue(
+        lanes=row["lanes"],
+        oldest=optional_moment(row["oldest"]),
+        newest=optional_moment(row["newest"]),
+        marked=bool(row["marked"]),
+        expired=bool(row["expired"]),
+    )
+
+
 def claim(row: sqlite3.Row) -> Claim:
     """A row that claim_jobs.sql took."""
     return Claim(
@@ -237,6 +253,7 @@ def claim(row: sqlite3.Row) -> Claim:
         has_parent=bool(row["has_parent"]),
         progress=row["progress"],
         headers=row["headers"],
+        cancelled=bool(row["cancelled"]),
     )
 
 

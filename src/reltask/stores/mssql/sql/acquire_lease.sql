@@ -15,6 +15,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @lease nvarchar(128) = :lease,
@@ -41,7 +42,7 @@ DECLARE @won TABLE (Term bigint NOT NULL, ExpiresAt datetime2(6) NOT NULL);
 BEGIN TRY
     IF NOT EXISTS (
         SELECT 1
-        FROM reltask.Leases
+        FROM reltask.Leases WITH (INDEX (PK_Leases), FORCESEEK)
         WHERE Name = @lease AND Holder IS NOT NULL AND ExpiresAt > @now
           AND Acquisition <> @acquisition
     )
@@ -56,28 +57,37 @@ BEGIN TRY
 
         IF @locked >= 0
         BEGIN
-            UPDATE reltask.Leases WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-            SET Term = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now
-                            THEN Term ELSE Term + 1 END,
-                AcquiredAt = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now
-                                  THEN AcquiredAt ELSE @now END,
-                Metadata = CASE WHEN Acquisition = @acquisition AND ExpiresAt > @now
-                                THEN Metadata ELSE N'{}' END,
+            UPDATE lease
+            SET Term = CASE WHEN lease.Acquisition = @acquisition AND lease.ExpiresAt > @now
+                            THEN lease.Term ELSE lease.Term + 1 END,
+                AcquiredAt = CASE WHEN lease.Acquisition = @acquisition AND lease.ExpiresAt > @now
+                                  THEN lease.AcquiredAt ELSE @now END,
+                Metadata = CASE WHEN lease.Acquisition = @acquisition AND lease.ExpiresAt > @now
+                                THEN lease.Metadata ELSE N'{}' END,
                 Holder = @holder,
                 Acquisition = @acquisition,
                 HeartbeatAt = @now,
                 TtlMs = @ttl_ms,
                 ExpiresAt = @expires_at
             OUTPUT inserted.Term, inserted.ExpiresAt INTO @won (Term, ExpiresAt)
-            WHERE Name = @lease
-              AND (Holder IS NULL OR ExpiresAt <= @now OR Acquisition = @acquisition);
+            FROM reltask.Leases AS lease
+                WITH (INDEX (PK_Leases), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+            WHERE lease.Name = @lease
+              AND (
+                  lease.Holder IS NULL OR lease.ExpiresAt <= @now
+                  OR lease.Acquisition = @acquisition
+              );
 
-            INSERT INTO reltask.Leases (
+            INSERT INTO reltask.Leases WITH (ROWLOCK) (
                 Name, Holder, Acquisition, Term, AcquiredAt, HeartbeatAt, TtlMs, ExpiresAt
             )
             OUTPUT inserted.Term, inserted.ExpiresAt INTO @won (Term, ExpiresAt)
             SELECT @lease, @holder, @acquisition, 1, @now, @now, @ttl_ms, @expires_at
-            WHERE NOT EXISTS (SELECT 1 FROM reltask.Leases WHERE Name = @lease);
+            WHERE NOT EXISTS (
+                SELECT 1
+                FROM reltask.Leases WITH (INDEX (PK_Leases), FORCESEEK)
+                WHERE Name = @lease
+            );
 
             -- The holder does not wait any more, and expired waits are removed.
             IF EXISTS (SELECT 1 FROM @won)
@@ -99,7 +109,7 @@ BEGIN TRY
         SET WaitingUntil = @waits_until
         WHERE Name = @lease AND Holder = @holder;
 
-        INSERT INTO reltask.LeaseWaiters (Name, Holder, WaitingUntil)
+        INSERT INTO reltask.LeaseWaiters WITH (ROWLOCK) (Name, Holder, WaitingUntil)
         SELECT @lease, @holder, @waits_until
         WHERE NOT EXISTS (
             SELECT 1
@@ -119,7 +129,7 @@ BEGIN TRY
         WHERE Name = @lease AND Holder <> @holder AND WaitingUntil > @now
     ) AS others
     LEFT JOIN @won AS won ON 1 = 1
-    LEFT JOIN reltask.Leases AS seen ON seen.Name = @lease;
+    LEFT JOIN reltask.Leases AS seen WITH (INDEX (PK_Leases), FORCESEEK) ON seen.Name = @lease;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

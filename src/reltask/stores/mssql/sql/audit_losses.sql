@@ -14,6 +14,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @task nvarchar(256) = :task,
         @limit int = :limit;

@@ -8,6 +8,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @after uniqueidentifier = :after,
         @rows bigint = :rows;

@@ -13,12 +13,15 @@
 --     unreclaimed   lock expired, and a live worker has not reclaimed the job: a violation
 --     expired       lock expired, and there was no live worker to reclaim the job
 --
+-- Jobs of paused queues and tasks are meant to wait.
+--
 -- A worker was idle in a queue if it has run for a lock timeout, has a free place, holds no job of
 -- the queue, and has ended no run of it within the lock timeout. A job waits from the latest of its
 -- due time, its insertion, and the end of its last run.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @task nvarchar(256) = :task,
@@ -36,8 +39,8 @@ BEGIN TRY
                CASE WHEN worker.StartedAt <= @settled_before THEN 1 ELSE 0 END AS Settled,
                CASE WHEN (
                         SELECT COUNT(*)
-                        FROM reltask.Jobs AS job
-                        WHERE job.LockedBy = worker.Id
+                        FROM reltask.Jobs AS job WITH (INDEX (IX_Jobs_Held), FORCESEEK)
+                        WHERE job.LockedBy = worker.Id AND job.LockedBy IS NOT NULL
                     ) < worker.Concurrency
                     THEN 1 ELSE 0 END AS HasRoom
         FROM reltask.Workers AS worker
@@ -95,6 +98,12 @@ BEGIN TRY
         LEFT JOIN reltask.Runs AS run ON run.JobId = job.Id AND run.Fence = job.Fence
         WHERE job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
           AND job.DueAt < @now
+          AND NOT EXISTS (
+              SELECT 1 FROM reltask.Pauses WHERE Kind = N'queue' AND Name = job.Queue
+          )
+          AND NOT EXISTS (
+              SELECT 1 FROM reltask.Pauses WHERE Kind = N'task' AND Name = job.JobName
+          )
     ),
 
     waiting AS (

@@ -18,6 +18,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
@@ -34,6 +35,7 @@ DECLARE @given TABLE (
     Args         nvarchar(max)    NULL,
     Skipped      nvarchar(max)    NULL,
     SkippedCount int              NOT NULL,
+    Keeps        bit              NOT NULL,
     PRIMARY KEY (Id, Fence)
 );
 DECLARE @held TABLE (
@@ -52,10 +54,10 @@ DECLARE @ended TABLE (
 
 BEGIN TRY
     INSERT INTO @given (
-        Id, Fence, Outcome, Result, Error, NextRunTime, Args, Skipped, SkippedCount
+        Id, Fence, Outcome, Result, Error, NextRunTime, Args, Skipped, SkippedCount, Keeps
     )
     SELECT one.id, one.fence, one.outcome, one.result, one.error, one.next_run_time, one.args,
-           one.skipped, one.skipped_count
+           one.skipped, one.skipped_count, one.keeps
     FROM OPENJSON(@completions) WITH (
         id            uniqueidentifier '$.id',
         fence         bigint           '$.fence',
@@ -65,24 +67,9 @@ BEGIN TRY
         next_run_time datetime2(6)     '$.next_run_time',
         args          nvarchar(max)    '$.args',
         skipped       nvarchar(max)    '$.skipped' AS JSON,
-        skipped_count int              '$.skipped_count'
+        skipped_count int              '$.skipped_count',
+        keeps         bit              '$.keeps'
     ) AS one;
-
-    -- Babelfish does not decode the escapes of JSON strings.
-    IF SERVERPROPERTY('Babelfish') IS NOT NULL
-        UPDATE @given
-        SET Result =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Result, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Error =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Args =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Args, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
     BEGIN TRANSACTION;
 
@@ -99,27 +86,34 @@ BEGIN TRY
     INSERT INTO @held (Id, Fence, ParentId, ParentSlot, ParentStep, ParentNth)
     SELECT job.Id, job.Fence, job.ParentId, job.ParentSlot, job.ParentStep, job.ParentNth
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
-    WHERE job.LockedBy = @worker;
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     -- A row that was locked before and is free now is not ours to write.
     IF @@ROWCOUNT <> @locked
         THROW 51222, N'a row was out of reach; everything is rolled back', 1;
 
-    INSERT INTO reltask.Runs (
+    INSERT INTO reltask.Runs WITH (ROWLOCK) (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
-        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error, Result, Steps, EndsJob
+        NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error, Result, Steps, EndsJob,
+        Priority, Args, Headers
     )
     SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, @worker, job.Attempt,
            job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error, given.Result,
            NULLIF(job.Steps, 0),
-           CASE WHEN given.NextRunTime IS NULL THEN 1 ELSE 0 END
+           CASE WHEN given.NextRunTime IS NULL THEN 1 ELSE 0 END,
+           CASE WHEN given.NextRunTime IS NULL THEN job.Priority END,
+           CASE WHEN given.NextRunTime IS NULL AND given.Keeps = 1 THEN job.Args END,
+           CASE WHEN given.NextRunTime IS NULL AND given.Keeps = 1 THEN job.Headers END
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        ON job.Id = held.Id
+    OPTION (LOOP JOIN, FORCE ORDER);
 
-    INSERT INTO reltask.Runs (
+    INSERT INTO reltask.Runs WITH (ROWLOCK) (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
         NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome
     )
@@ -128,11 +122,13 @@ BEGIN TRY
     FROM @held AS held
     JOIN @given AS given
         ON given.Id = held.Id AND given.Fence = held.Fence AND given.SkippedCount > 0
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        ON job.Id = held.Id
     CROSS APPLY (
         SELECT CAST([key] AS int) AS Nth,
                CAST(value AS datetime2(6)) AS NominalTime FROM OPENJSON(given.Skipped)
-    ) AS passed;
+    ) AS passed
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     IF EXISTS (SELECT 1 FROM @held WHERE ParentId IS NOT NULL)
     BEGIN
@@ -179,6 +175,9 @@ BEGIN TRY
         Args = COALESCE(given.Args, job.Args),
         Steps = 0,
         Suspended = 0,
+        -- A cancelled one-off that goes on with Again is still cancelled, a recurring job not.
+        CancelSlot = CASE WHEN job.Recurring = 0 AND job.CancelSlot = job.SlotNo
+                          THEN job.SlotNo + 1 + given.SkippedCount END,
         Attempt = 0,
         SlotStartedAt = NULL,
         LastRunTime = @now,

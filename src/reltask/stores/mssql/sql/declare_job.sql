@@ -13,6 +13,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @task nvarchar(256) = :task,
@@ -21,6 +22,8 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @priority smallint = :priority,
         @args nvarchar(max) = :args,
         @headers nvarchar(max) = :headers,
+        @limit_key nvarchar(200) = :limit_key,
+        @limits nvarchar(2000) = :limits,
         @schedule nvarchar(max) = :schedule,
         @declaration nvarchar(128) = :declaration,
         @app_version nvarchar(128) = :app_version,
@@ -40,16 +43,17 @@ DECLARE @next datetime2(6) = COALESCE(
         DATEADD(MINUTE, COALESCE(@delay, 0) / 60000000, @now)
     )
 );
+DECLARE @written TABLE (Id uniqueidentifier NOT NULL);
 
 BEGIN TRY
     -- Looked up first: one condition for jobs with and without a key would read all jobs.
     IF @key IS NULL
         SELECT @id = Id
-        FROM reltask.Jobs
+        FROM reltask.Jobs WITH (INDEX (UX_Jobs_Name), FORCESEEK)
         WHERE JobName = @task AND JobKey IS NULL AND Recurring = 1;
     ELSE
         SELECT @id = Id
-        FROM reltask.Jobs
+        FROM reltask.Jobs WITH (INDEX (UX_Jobs_NameAndKey), FORCESEEK)
         WHERE JobName = @task AND JobKey = @key AND JobKey IS NOT NULL;
 
     UPDATE job
@@ -57,6 +61,8 @@ BEGIN TRY
         Priority = @priority,
         Args = @args,
         Headers = @headers,
+        LimitKey = @limit_key,
+        Limits = @limits,
         Schedule = @schedule,
         IntervalMs = NULL,
         IntervalMinutes = 0,
@@ -70,13 +76,15 @@ BEGIN TRY
         NotBefore = CASE WHEN job.LockedBy IS NULL AND job.Suspended = 0
                            AND job.NextRunTime <> @next
                          THEN NULL ELSE job.NotBefore END
-    OUTPUT inserted.Id AS id
+    OUTPUT inserted.Id INTO @written (Id)
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
     WHERE job.Id = @id
       AND job.Recurring = 1
       AND (job.LockedBy IS NULL OR (job.LockedBy = @worker AND job.Fence = @fence))
       AND (job.Declaration = @seen OR (job.Declaration IS NULL AND @seen IS NULL))
       AND job.NextRunTime = @seen_time;
+
+    SELECT Id AS id FROM @written;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -12,6 +12,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @id uniqueidentifier = :id;
@@ -33,7 +34,7 @@ BEGIN TRY
     SET @found = @@ROWCOUNT;
     IF @found > 0
     BEGIN
-        INSERT INTO reltask.Runs (
+        INSERT INTO reltask.Runs WITH (ROWLOCK) (
             JobId, Fence, SlotNo, JobName, JobKey, Queue, Attempt, NominalTime, DueAt, FinishedAt,
             Outcome, Steps, EndsJob
         )

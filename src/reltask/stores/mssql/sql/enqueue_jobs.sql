@@ -6,13 +6,18 @@
 --               that row.
 -- Returns       One row per id in the database: inserted is true if this statement inserted it, and
 --               false if it was there before.
--- See           SQL.md: nullable now, lost answer, T-SQL batch, duration in minutes, JSON batch.
+-- See           SQL.md: nullable now, lost answer, filtered index, T-SQL batch, duration in
+--               minutes, JSON batch.
+--
+-- Every read is a seek by the whole key: a scan would wait for the uncommitted rows of other
+-- producers, and two of them would deadlock.
 --
 -- One statement inserts, so the batch is inserted whole or not at all. XACT_ABORT is off around it,
 -- because a refused insert must not end the caller's own transaction.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @jobs nvarchar(max) = :jobs;
@@ -35,6 +40,8 @@ DECLARE @given TABLE (
     ParentStep    nvarchar(420) NULL,
     ParentNth     int           NULL,
     Headers       nvarchar(max) NULL,
+    LimitKey      nvarchar(200) NULL,
+    Limits        nvarchar(2000) NULL,
     NextRunTime   datetime2(6)  NOT NULL,
     Nth           int           NOT NULL
 );
@@ -46,6 +53,7 @@ BEGIN TRY
     SELECT job.id, job.task, job.[key], job.queue, job.priority, job.args, job.schedule,
            job.declaration, job.app_version, job.max_attempts, job.lock_timeout_ms,
            job.parent_id, job.parent_slot, job.parent_step, job.parent_nth, job.headers,
+           job.limit_key, job.limits,
            COALESCE(
                job.run_at,
                DATEADD(
@@ -78,78 +86,49 @@ BEGIN TRY
         parent_step     nvarchar(420)    '$.parent_step',
         parent_nth      int              '$.parent_nth',
         headers         nvarchar(max)    '$.headers',
+        limit_key       nvarchar(200)    '$.limit_key',
+        limits          nvarchar(2000)   '$.limits',
         run_at          datetime2(6)     '$.run_at',
         delay           bigint           '$.delay'
     ) AS job;
-
-    -- Babelfish does not decode the escapes of JSON strings.
-    IF SERVERPROPERTY('Babelfish') IS NOT NULL
-        UPDATE @given
-        SET JobName =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            JobKey =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Queue =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Queue, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Args =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Args, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Headers =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Headers, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Schedule =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Schedule, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Declaration =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Declaration, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            AppVersion =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(AppVersion, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            ParentStep =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(ParentStep, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
     SET XACT_ABORT OFF;
     WHILE @done = 0
     BEGIN
         BEGIN TRY
-            INSERT INTO reltask.Jobs (
+            INSERT INTO reltask.Jobs WITH (ROWLOCK) (
                 Id, JobName, JobKey, Queue, Priority, Args, Recurring, Schedule, IntervalMinutes,
                 Declaration, AppVersion, MaxAttempts, LockTimeoutMs, LockTimeoutMinutes, CreatedAt,
-                NextRunTime, ParentId, ParentSlot, ParentStep, ParentNth, Headers
+                NextRunTime, ParentId, ParentSlot, ParentStep, ParentNth, Headers,
+                LimitKey, Limits
             )
             OUTPUT inserted.Id INTO @inserted (Id)
             SELECT given.Id, given.JobName, given.JobKey, given.Queue, given.Priority, given.Args,
                    CASE WHEN given.Schedule IS NULL THEN 0 ELSE 1 END, given.Schedule, 0,
                    given.Declaration, given.AppVersion, given.MaxAttempts, given.LockTimeoutMs, 0,
                    @now, given.NextRunTime, given.ParentId, given.ParentSlot, given.ParentStep,
-                   given.ParentNth, given.Headers
+                   given.ParentNth, given.Headers, given.LimitKey, given.Limits
             FROM @given AS given
             WHERE given.Nth = 1
-              AND NOT EXISTS (SELECT 1 FROM reltask.Jobs AS job WHERE job.Id = given.Id)
-              AND NOT EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = given.Id)
               AND NOT EXISTS (
                   SELECT 1
-                  FROM reltask.Jobs AS job
+                  FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), FORCESEEK)
+                  WHERE job.Id = given.Id
+              )
+              AND NOT EXISTS (
+                  SELECT 1
+                  FROM reltask.Runs AS run WITH (INDEX (PK_Runs), FORCESEEK)
+                  WHERE run.JobId = given.Id
+              )
+              AND NOT EXISTS (
+                  SELECT 1
+                  FROM reltask.Jobs AS job WITH (INDEX (UX_Jobs_NameAndKey), FORCESEEK)
                   WHERE job.JobName = given.JobName AND job.JobKey = given.JobKey
                     AND job.JobKey IS NOT NULL
               )
               AND NOT EXISTS (
                   SELECT 1
-                  FROM reltask.Jobs AS job
+                  FROM reltask.Jobs AS job WITH (INDEX (UX_Jobs_Name), FORCESEEK)
                   WHERE job.JobName = given.JobName AND job.JobKey IS NULL AND job.Recurring = 1
                     AND given.JobKey IS NULL AND given.Schedule IS NOT NULL
               )
@@ -171,8 +150,16 @@ BEGIN TRY
                AS bit
            ) AS inserted
     FROM @given AS given
-    WHERE EXISTS (SELECT 1 FROM reltask.Jobs AS job WHERE job.Id = given.Id)
-       OR EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = given.Id);
+    WHERE EXISTS (
+        SELECT 1
+        FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), FORCESEEK)
+        WHERE job.Id = given.Id
+    )
+       OR EXISTS (
+           SELECT 1
+           FROM reltask.Runs AS run WITH (INDEX (PK_Runs), FORCESEEK)
+           WHERE run.JobId = given.Id
+       );
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -6,8 +6,7 @@
 -- See           SQL.md: nullable now, T-SQL batch.
 --
 -- Each view of the server's state is read in a batch of its own: TRY can catch the error of a
--- missing or forbidden view only there. Babelfish lacks some of them, and there the error cannot be
--- caught at all.
+-- missing or forbidden view only there.
 
 SET NOCOUNT ON;
 
@@ -40,7 +39,6 @@ BEGIN CATCH
     SET @optimized = NULL;
 END CATCH;
 
-IF SERVERPROPERTY('Babelfish') IS NULL
 BEGIN TRY
     EXEC sp_executesql
         N'SELECT @what = lock_escalation_desc FROM sys.tables WHERE object_id = OBJECT_ID(N''reltask.Jobs'', N''U'')',
@@ -59,7 +57,6 @@ BEGIN CATCH
     SET @sessions = NULL;
 END CATCH;
 
-IF SERVERPROPERTY('Babelfish') IS NULL
 BEGIN TRY
     EXEC sp_executesql
         N'SELECT TOP (1) @seconds = DATEDIFF(SECOND, active.transaction_begin_time, GETDATE()),
@@ -78,7 +75,6 @@ BEGIN CATCH
 END CATCH;
 
 -- Azure SQL Database only: use of the tier's limits in percent, during the last hour.
-IF SERVERPROPERTY('Babelfish') IS NULL
 BEGIN TRY
     EXEC sp_executesql
         N'SELECT @workers = MAX(max_worker_percent), @sessions = MAX(max_session_percent), @cpu = MAX(avg_cpu_percent)
@@ -94,6 +90,7 @@ BEGIN TRY
     SELECT @now AS now,
            CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(128)) AS version,
            CAST(SERVERPROPERTY('EngineEdition') AS int) AS engine_edition,
+           LEFT(@@VERSION, CHARINDEX(NCHAR(10), @@VERSION + NCHAR(10)) - 1) AS words,
            USER_NAME() AS username,
            CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(128)) AS updateability,
            HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'UPDATE')
@@ -103,7 +100,9 @@ BEGIN TRY
                & HAS_PERMS_BY_NAME(N'reltask.Steps', N'OBJECT', N'UPDATE')
                & HAS_PERMS_BY_NAME(N'reltask.Signals', N'OBJECT', N'UPDATE')
                & HAS_PERMS_BY_NAME(N'reltask.ChildEnds', N'OBJECT', N'INSERT')
-               & HAS_PERMS_BY_NAME(N'reltask.Marks', N'OBJECT', N'DELETE') AS may_run,
+               & HAS_PERMS_BY_NAME(N'reltask.Marks', N'OBJECT', N'DELETE')
+               & HAS_PERMS_BY_NAME(N'reltask.Pauses', N'OBJECT', N'SELECT')
+               & HAS_PERMS_BY_NAME(N'reltask.Keys', N'OBJECT', N'DELETE') AS may_run,
            HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'UPDATE') AS may_operate,
            HAS_PERMS_BY_NAME(N'reltask.Jobs', N'OBJECT', N'INSERT')
                & HAS_PERMS_BY_NAME(N'reltask.Signals', N'OBJECT', N'INSERT')
@@ -113,7 +112,8 @@ BEGIN TRY
                & HAS_PERMS_BY_NAME(N'reltask.Steps', N'OBJECT', N'SELECT')
                & HAS_PERMS_BY_NAME(N'reltask.Signals', N'OBJECT', N'SELECT')
                & HAS_PERMS_BY_NAME(N'reltask.ChildEnds', N'OBJECT', N'SELECT')
-               & HAS_PERMS_BY_NAME(N'reltask.Marks', N'OBJECT', N'SELECT') AS may_read,
+               & HAS_PERMS_BY_NAME(N'reltask.Marks', N'OBJECT', N'SELECT')
+               & HAS_PERMS_BY_NAME(N'reltask.Pauses', N'OBJECT', N'SELECT') AS may_read,
            @sessions AS connections,
            NULLIF(@@MAX_CONNECTIONS, 0) AS connection_limit,
            @seconds AS oldest_transaction,

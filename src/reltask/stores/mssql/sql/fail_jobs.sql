@@ -1,15 +1,19 @@
--- Purpose       Record failed runs: the slot is retried after its delay, or the job is dead.
+-- Purpose       Record failed runs: the slot is retried after its delay, or the job is dead. A
+--               cancelled job is due at once and not dead, so that the next claim ends it.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    Rows by id; then ends of children, then marks, which are only inserted. The first
 --               UPDATE skips locked rows, so a settlement does not wait for them. A row missing
 --               from the result is therefore suspect, not lost; read_holds.sql decides.
 -- Returns       One row per accepted failure: id, fence, and whether the job is now dead.
+-- Parameters    With patient set, a cancelled job waits for its delay as well: it was this run that
+--               should have ended it.
 -- See           SQL.md: nullable now, fence, lock order by id, skip locked, lock first, T-SQL
 --               batch, duration in minutes, JSON batch, mark.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
@@ -21,12 +25,14 @@ DECLARE @given TABLE (
     Error    nvarchar(max)    NULL,
     RetryAt  datetime2(6)     NOT NULL,
     Final    bit              NOT NULL,
+    Patient  bit              NOT NULL,
     PRIMARY KEY (Id, Fence)
 );
 DECLARE @held TABLE (
     Id         uniqueidentifier NOT NULL PRIMARY KEY,
     Fence      bigint           NOT NULL,
     Dead       bit              NOT NULL,
+    Cancelled  bit              NOT NULL,
     ParentId   uniqueidentifier NULL,
     ParentSlot bigint           NULL,
     ParentStep nvarchar(420) COLLATE Latin1_General_100_BIN2 NULL,
@@ -39,25 +45,18 @@ DECLARE @ended TABLE (
 );
 
 BEGIN TRY
-    INSERT INTO @given (Id, Fence, Error, RetryAt, Final)
+    INSERT INTO @given (Id, Fence, Error, RetryAt, Final, Patient)
     SELECT one.id, one.fence, one.error,
            DATEADD(MICROSECOND, one.delay % 60000000, DATEADD(MINUTE, one.delay / 60000000, @now)),
-           one.final
+           one.final, one.patient
     FROM OPENJSON(@failures) WITH (
-        id    uniqueidentifier '$.id',
-        fence bigint           '$.fence',
-        error nvarchar(max)    '$.error',
-        delay bigint           '$.delay',
-        final bit              '$.final'
+        id      uniqueidentifier '$.id',
+        fence   bigint           '$.fence',
+        error   nvarchar(max)    '$.error',
+        delay   bigint           '$.delay',
+        final   bit              '$.final',
+        patient bit              '$.patient'
     ) AS one;
-
-    -- Babelfish does not decode the escapes of JSON strings.
-    IF SERVERPROPERTY('Babelfish') IS NOT NULL
-        UPDATE @given
-        SET Error =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\');
 
     BEGIN TRANSACTION;
 
@@ -71,20 +70,24 @@ BEGIN TRY
     OPTION (LOOP JOIN, FORCE ORDER);
     SET @locked = @@ROWCOUNT;
 
-    INSERT INTO @held (Id, Fence, Dead, ParentId, ParentSlot, ParentStep, ParentNth)
+    INSERT INTO @held (Id, Fence, Dead, Cancelled, ParentId, ParentSlot, ParentStep, ParentNth)
     SELECT job.Id, job.Fence,
-           CASE WHEN given.Final = 1 OR job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END,
+           CASE WHEN job.CancelSlot = job.SlotNo AND given.Patient = 0 THEN 0
+                WHEN given.Final = 1 OR job.Attempt >= job.MaxAttempts THEN 1
+                ELSE 0 END,
+           CASE WHEN job.CancelSlot = job.SlotNo AND given.Patient = 0 THEN 1 ELSE 0 END,
            job.ParentId, job.ParentSlot, job.ParentStep, job.ParentNth
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
-    WHERE job.LockedBy = @worker;
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     -- A row that was locked before and is free now is not ours to write.
     IF @@ROWCOUNT <> @locked
         THROW 51222, N'a row was out of reach; everything is rolled back', 1;
 
-    INSERT INTO reltask.Runs (
+    INSERT INTO reltask.Runs WITH (ROWLOCK) (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
         NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error
     )
@@ -92,7 +95,9 @@ BEGIN TRY
            job.NextRunTime, job.DueAt, job.LockedAt, @now, N'failed', given.Error
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        ON job.Id = held.Id
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     -- A dead child has ended for the step that waits for it; a later retry reports nothing.
     IF EXISTS (SELECT 1 FROM @held WHERE Dead = 1 AND ParentId IS NOT NULL)
@@ -120,7 +125,7 @@ BEGIN TRY
     END;
 
     UPDATE job
-    SET NotBefore = given.RetryAt,
+    SET NotBefore = CASE WHEN held.Cancelled = 1 THEN @now ELSE given.RetryAt END,
         DeadAt = CASE WHEN held.Dead = 1 THEN @now END,
         ParentId = CASE WHEN held.Dead = 0 THEN job.ParentId END,
         ParentSlot = CASE WHEN held.Dead = 0 THEN job.ParentSlot END,

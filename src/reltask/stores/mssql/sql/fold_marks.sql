@@ -20,6 +20,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @limit int = :limit;
@@ -51,8 +52,8 @@ DECLARE @woken TABLE (Id uniqueidentifier NOT NULL PRIMARY KEY);
 BEGIN TRY
     INSERT INTO @seen (At, Seq, JobId, SlotNo)
     SELECT TOP (@limit) At, Seq, JobId, SlotNo
-    FROM reltask.Marks WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE At <= @now
+    FROM reltask.Marks WITH (INDEX (PK_Marks), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE Queue = N'' AND Task = N'' AND At <= @now
     ORDER BY At, Seq;
 
     IF EXISTS (SELECT 1 FROM @seen)
@@ -76,7 +77,7 @@ BEGIN TRY
         JOIN @locked AS locked ON locked.Id = seen.JobId AND locked.SlotNo = seen.SlotNo
         JOIN reltask.Marks AS mark
             WITH (INDEX (PK_Marks), READPAST, ROWLOCK, READCOMMITTEDLOCK)
-            ON mark.At = seen.At AND mark.Seq = seen.Seq
+            ON mark.Queue = N'' AND mark.Task = N'' AND mark.At = seen.At AND mark.Seq = seen.Seq
         OPTION (LOOP JOIN, FORCE ORDER);
 
         -- The slot of a locked job is in its row; of others, only the ledger says that one ended.
@@ -89,7 +90,11 @@ BEGIN TRY
                locked.Id IS NULL
                AND EXISTS (
                    SELECT 1
-                   FROM reltask.Runs AS run WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                   FROM reltask.Runs AS run
+                       WITH (
+                           INDEX (UX_Runs_SlotEndsOnce), FORCESEEK, READPAST, ROWLOCK,
+                           READCOMMITTEDLOCK
+                       )
                    WHERE run.JobId = seen.JobId AND run.SlotNo = seen.SlotNo
                      AND run.Outcome IN (N'succeeded', N'cancelled', N'skipped', N'discarded')
                )
@@ -144,7 +149,8 @@ BEGIN TRY
         DELETE mark
         FROM @folded AS folded
         JOIN reltask.Marks AS mark WITH (INDEX (PK_Marks), UPDLOCK, ROWLOCK)
-            ON mark.At = folded.At AND mark.Seq = folded.Seq
+            ON mark.Queue = N'' AND mark.Task = N'' AND mark.At = folded.At
+            AND mark.Seq = folded.Seq
         OPTION (LOOP JOIN, FORCE ORDER);
         SET @removed = @@ROWCOUNT;
 
@@ -155,7 +161,7 @@ BEGIN TRY
         FROM @late AS late
         JOIN reltask.Marks AS mark
             WITH (INDEX (PK_Marks), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-            ON mark.At = late.At AND mark.Seq = late.Seq
+            ON mark.Queue = N'' AND mark.Task = N'' AND mark.At = late.At AND mark.Seq = late.Seq
         OPTION (LOOP JOIN, FORCE ORDER);
         SET @removed = @removed + @@ROWCOUNT;
 

@@ -18,6 +18,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @job_id uniqueidentifier = :job_id,
@@ -38,11 +39,13 @@ DECLARE @live TABLE (
 
 BEGIN TRY
     -- Under this fence no worker can add children, because that needs a claim.
-    SELECT @fence = Fence FROM reltask.Jobs WHERE Id = @job_id AND LockedBy IS NULL;
+    SELECT @fence = Fence
+    FROM reltask.Jobs WITH (INDEX (PK_Jobs), FORCESEEK)
+    WHERE Id = @job_id AND LockedBy IS NULL;
 
     INSERT INTO @live (Slot, Name)
     SELECT ParentSlot, ParentStep
-    FROM reltask.Jobs
+    FROM reltask.Jobs WITH (INDEX (IX_Jobs_Children), FORCESEEK)
     WHERE ParentId IS NOT NULL AND ParentId = @job_id;
 
     BEGIN TRANSACTION;
@@ -90,9 +93,11 @@ BEGIN TRY
         UPDATE signal
         SET ConsumedBy = NULL
         FROM @forgotten AS forgotten
-        JOIN reltask.Signals AS signal WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+        JOIN reltask.Signals AS signal
+            WITH (INDEX (PK_Signals), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
             ON signal.JobId = @job_id AND signal.SlotNo = @slot_no
-            AND signal.ConsumedBy = forgotten.Name;
+            AND signal.ConsumedBy = forgotten.Name
+        OPTION (LOOP JOIN, FORCE ORDER);
 
         DELETE known
         FROM @forgotten AS forgotten

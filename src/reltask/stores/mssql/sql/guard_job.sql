@@ -9,11 +9,13 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
         @id uniqueidentifier = :id,
         @fence bigint = :fence;
+DECLARE @written TABLE (Id uniqueidentifier NOT NULL);
 
 BEGIN TRY
     UPDATE job
@@ -22,9 +24,11 @@ BEGIN TRY
             MILLISECOND, job.ClaimTimeoutMs % 60000,
             DATEADD(MINUTE, job.ClaimTimeoutMs / 60000, @now)
         )
-    OUTPUT inserted.Id AS id
+    OUTPUT inserted.Id INTO @written (Id)
     FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
     WHERE job.Id = @id AND job.Fence = @fence AND job.LockedBy = @worker;
+
+    SELECT Id AS id FROM @written;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -20,6 +20,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @lease nvarchar(128) = :lease,
         @term bigint = :term;
@@ -28,7 +29,9 @@ DECLARE @guard nvarchar(255) = N'reltask.lease ' + @lease,
         @seen bigint;
 
 BEGIN TRY
-    SELECT @seen = Term FROM reltask.Leases WHERE Name = @lease;
+    SELECT @seen = Term
+    FROM reltask.Leases WITH (INDEX (PK_Leases), FORCESEEK)
+    WHERE Name = @lease;
 
     EXEC @locked = sp_getapplock
         @Resource = @guard,
@@ -41,7 +44,7 @@ BEGIN TRY
                N'A takeover of the lease has not ended in time.' AS error_message;
     ELSE
         SELECT Name AS name
-        FROM reltask.Leases WITH (READCOMMITTEDLOCK)
+        FROM reltask.Leases WITH (INDEX (PK_Leases), FORCESEEK, READCOMMITTEDLOCK)
         WHERE Name = @lease AND Term = @term AND Holder IS NOT NULL;
 END TRY
 BEGIN CATCH

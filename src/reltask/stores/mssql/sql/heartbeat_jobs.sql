@@ -1,15 +1,18 @@
 -- Purpose       Renew a worker's claims and its own row, and find claims whose answers were lost.
 -- Precondition  The job's row still has this id, owner and fence; or this owner and one of the
 --               tokens in :pending, whose claims wait for their answer.
--- Lock order    Rows by id; locked rows are skipped, so a heartbeat never waits. A row missing from
---               the result is therefore suspect, not lost; read_holds.sql decides.
--- Returns       One row per renewed claim; and, with stray set, one per claim of this worker that
---               has one of :tokens, which means that its answer was lost.
--- See           SQL.md: nullable now, fence, skip locked, T-SQL batch, duration in minutes, JSON
---               batch.
+-- Lock order    PK_Jobs by id, then the rows; locked ones are skipped, so a heartbeat never waits.
+--               A row missing from the result is therefore suspect, not lost; read_holds.sql
+--               decides.
+-- Returns       One row per renewed claim, cancelled is 1 if its slot is; and, with stray set, one
+--               per claim of this worker that has one of :tokens, which means that its answer was
+--               lost.
+-- See           SQL.md: nullable now, fence, skip locked, filtered index, index first, T-SQL batch,
+--               duration in minutes, JSON batch, primary-key lookup.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
@@ -18,7 +21,12 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @pending nvarchar(max) = :pending,
         @alive_for bigint = :alive_for;
 DECLARE @given TABLE (Id uniqueidentifier NOT NULL, Fence bigint NOT NULL, PRIMARY KEY (Id, Fence));
-DECLARE @renewed TABLE (Id uniqueidentifier NOT NULL, Fence bigint NOT NULL);
+DECLARE @renewed TABLE (
+    Id         uniqueidentifier NOT NULL,
+    Fence      bigint           NOT NULL,
+    SlotNo     bigint           NOT NULL,
+    CancelSlot bigint           NULL
+);
 
 BEGIN TRY
     INSERT INTO @given (Id, Fence)
@@ -27,8 +35,9 @@ BEGIN TRY
 
     INSERT INTO @given (Id, Fence)
     SELECT job.Id, job.Fence
-    FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE job.LockedBy = @worker
+    FROM reltask.Jobs AS job
+        WITH (INDEX (IX_Jobs_Held), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE job.LockedBy = @worker AND job.LockedBy IS NOT NULL
       AND job.ClaimToken IN (
           SELECT CAST(unanswered.value AS uniqueidentifier)
           FROM OPENJSON(@pending) AS unanswered
@@ -41,19 +50,20 @@ BEGIN TRY
 
     BEGIN TRANSACTION;
 
-    UPDATE reltask.Jobs WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    UPDATE job
     SET HeartbeatAt = @now,
         LockExpiresAt = DATEADD(
-            MILLISECOND, ClaimTimeoutMs % 60000,
-            DATEADD(MINUTE, ClaimTimeoutMs / 60000, @now)
+            MILLISECOND, job.ClaimTimeoutMs % 60000,
+            DATEADD(MINUTE, job.ClaimTimeoutMs / 60000, @now)
         )
-    OUTPUT inserted.Id, inserted.Fence INTO @renewed (Id, Fence)
-    WHERE LockedBy = @worker
-      AND EXISTS (
-          SELECT 1
-          FROM @given AS given
-          WHERE given.Id = Jobs.Id AND given.Fence = Jobs.Fence
-      );
+    OUTPUT inserted.Id, inserted.Fence, inserted.SlotNo, inserted.CancelSlot
+    INTO @renewed (Id, Fence, SlotNo, CancelSlot)
+    FROM @given AS given
+    JOIN reltask.Jobs AS job
+        WITH (INDEX (PK_Jobs), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+        ON job.Id = given.Id AND job.Fence = given.Fence
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     UPDATE reltask.Workers WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
     SET HeartbeatAt = @now,
@@ -66,12 +76,14 @@ BEGIN TRY
 
     COMMIT TRANSACTION;
 
-    SELECT renewed.Id AS id, renewed.Fence AS fence, CAST(0 AS bit) AS stray
+    SELECT renewed.Id AS id, renewed.Fence AS fence, CAST(0 AS bit) AS stray,
+           CAST(CASE WHEN renewed.CancelSlot = renewed.SlotNo THEN 1 ELSE 0 END AS bit) AS cancelled
     FROM @renewed AS renewed
     UNION ALL
-    SELECT job.Id, job.Fence, CAST(1 AS bit)
-    FROM reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-    WHERE job.LockedBy = @worker
+    SELECT job.Id, job.Fence, CAST(1 AS bit), CAST(0 AS bit)
+    FROM reltask.Jobs AS job
+        WITH (INDEX (IX_Jobs_Held), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    WHERE job.LockedBy = @worker AND job.LockedBy IS NOT NULL
       AND job.ClaimToken IN (
           SELECT CAST(unanswered.value AS uniqueidentifier)
           FROM OPENJSON(@tokens) AS unanswered

@@ -8,6 +8,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @lease nvarchar(128) = :lease,
@@ -16,11 +17,16 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @metadata nvarchar(max) = :metadata;
 
 BEGIN TRY
-    UPDATE reltask.Leases
+    UPDATE lease
     SET HeartbeatAt = @now,
-        ExpiresAt = DATEADD(MILLISECOND, TtlMs % 60000, DATEADD(MINUTE, TtlMs / 60000, @now)),
-        Metadata = COALESCE(@metadata, Metadata)
-    WHERE Name = @lease AND Term = @term AND Acquisition = @acquisition AND ExpiresAt > @now;
+        ExpiresAt = DATEADD(
+            MILLISECOND, lease.TtlMs % 60000,
+            DATEADD(MINUTE, lease.TtlMs / 60000, @now)
+        ),
+        Metadata = COALESCE(@metadata, lease.Metadata)
+    FROM reltask.Leases AS lease WITH (INDEX (PK_Leases), UPDLOCK, ROWLOCK)
+    WHERE lease.Name = @lease AND lease.Term = @term AND lease.Acquisition = @acquisition
+      AND lease.ExpiresAt > @now;
 
     SELECT @lease AS name WHERE @@ROWCOUNT > 0;
 END TRY

@@ -8,6 +8,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @job_id uniqueidentifier = :job_id;
 
@@ -24,7 +25,7 @@ BEGIN TRY
                     WHEN PausedAt IS NOT NULL THEN N'paused'
                     WHEN Suspended = 1 THEN N'suspended'
                     ELSE N'ready' END
-        FROM reltask.Jobs
+        FROM reltask.Jobs WITH (INDEX (IX_Jobs_Children), FORCESEEK)
         WHERE ParentId = @job_id AND ParentId IS NOT NULL
     ) AS child
     ORDER BY child.SlotNo, child.Step, child.Nth;

@@ -6,6 +6,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @state nvarchar(16) = :state,
         @task nvarchar(256) = :task,

@@ -7,6 +7,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME());
 
@@ -14,7 +15,11 @@ BEGIN TRY
     SELECT worker.Id AS id, worker.Host AS host, worker.Pid AS pid, worker.Version AS version,
            worker.AppVersion AS app_version, worker.Queues AS queues, worker.Tasks AS tasks,
            worker.Concurrency AS concurrency,
-           (SELECT COUNT(*) FROM reltask.Jobs AS job WHERE job.LockedBy = worker.Id) AS running,
+           (
+               SELECT COUNT(*)
+               FROM reltask.Jobs AS job WITH (INDEX (IX_Jobs_Held), FORCESEEK)
+               WHERE job.LockedBy = worker.Id AND job.LockedBy IS NOT NULL
+           ) AS running,
            worker.StartedAt AS started_at, worker.HeartbeatAt AS heartbeat_at, known.state
     FROM reltask.Workers AS worker
     CROSS APPLY (

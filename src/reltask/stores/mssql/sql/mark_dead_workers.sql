@@ -8,6 +8,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @lease nvarchar(128) = :lease,
@@ -28,7 +29,7 @@ BEGIN TRY
             @LockTimeout = 5000;
         IF NOT EXISTS (
             SELECT 1
-            FROM reltask.Leases WITH (READCOMMITTEDLOCK)
+            FROM reltask.Leases WITH (INDEX (PK_Leases), FORCESEEK, READCOMMITTEDLOCK)
             WHERE Name = @lease AND Term = @term AND Holder IS NOT NULL
         )
             SET @leads = -1;

@@ -17,6 +17,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @lease nvarchar(128) = :lease,
@@ -57,7 +58,7 @@ BEGIN TRY
             @LockTimeout = 5000;
         IF NOT EXISTS (
             SELECT 1
-            FROM reltask.Leases WITH (READCOMMITTEDLOCK)
+            FROM reltask.Leases WITH (INDEX (PK_Leases), FORCESEEK, READCOMMITTEDLOCK)
             WHERE Name = @lease AND Term = @term AND Holder IS NOT NULL
         )
             SET @leads = -1;
@@ -90,18 +91,18 @@ BEGIN TRY
             UNION
             SELECT JobId, SlotNo
             FROM reltask.Marks WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
-            WHERE At < DATEADD(HOUR, -1, @now)
+            WHERE Queue = N'' AND Task = N'' AND At < DATEADD(HOUR, -1, @now)
         ) AS slot
         WHERE NOT EXISTS (
             SELECT 1
-            FROM reltask.Jobs AS job WITH (NOLOCK)
+            FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), FORCESEEK, NOLOCK)
             WHERE job.Id = slot.JobId AND job.SlotNo <= slot.SlotNo
         );
 
         DELETE FROM @late
         WHERE EXISTS (
             SELECT 1
-            FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs))
+            FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), FORCESEEK)
             WHERE job.Id = JobId AND job.SlotNo <= Slot
         );
 
@@ -110,7 +111,7 @@ BEGIN TRY
             DELETE signal
             FROM @late AS late
             JOIN reltask.Signals AS signal
-                WITH (INDEX (UQ_Signals_Seq), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                WITH (INDEX (PK_Signals), READPAST, ROWLOCK, READCOMMITTEDLOCK)
                 ON signal.JobId = late.JobId AND signal.SlotNo = late.Slot
             OPTION (LOOP JOIN, FORCE ORDER);
             SET @removed = @removed + @@ROWCOUNT;
@@ -127,7 +128,7 @@ BEGIN TRY
             FROM @late AS late
             JOIN reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
                 ON mark.JobId = late.JobId AND mark.SlotNo = late.Slot
-            WHERE mark.At < DATEADD(HOUR, -1, @now);
+            WHERE mark.Queue = N'' AND mark.Task = N'' AND mark.At < DATEADD(HOUR, -1, @now);
             SET @removed = @removed + @@ROWCOUNT;
         END;
     END;

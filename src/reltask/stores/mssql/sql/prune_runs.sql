@@ -18,6 +18,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @lease nvarchar(128) = :lease,
@@ -58,7 +59,7 @@ BEGIN TRY
             @LockTimeout = 5000;
         IF NOT EXISTS (
             SELECT 1
-            FROM reltask.Leases WITH (READCOMMITTEDLOCK)
+            FROM reltask.Leases WITH (INDEX (PK_Leases), FORCESEEK, READCOMMITTEDLOCK)
             WHERE Name = @lease AND Term = @term AND Holder IS NOT NULL
         )
             SET @leads = -1;
@@ -78,7 +79,11 @@ BEGIN TRY
                    ) - COALESCE(oldest.Steps, 0) AS StepsBefore
             FROM (
                 SELECT TOP (@limit) JobId, Fence, SlotNo, Steps, Outcome, FinishedAt
-                FROM reltask.Runs WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+                FROM reltask.Runs
+                    WITH (
+                        INDEX (IX_Runs_Finished), FORCESEEK, READPAST, UPDLOCK, ROWLOCK,
+                        READCOMMITTEDLOCK
+                    )
                 WHERE FinishedAt < @before
                 ORDER BY FinishedAt
             ) AS oldest
@@ -107,17 +112,16 @@ BEGIN TRY
         DELETE signal
         FROM @old AS old
         JOIN reltask.Signals AS signal
-            WITH (INDEX (UQ_Signals_Seq), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+            WITH (INDEX (PK_Signals), READPAST, ROWLOCK, READCOMMITTEDLOCK)
             ON signal.JobId = old.JobId AND signal.SlotNo = old.SlotNo
         WHERE old.Ends = 1
         OPTION (LOOP JOIN, FORCE ORDER);
 
-        DELETE FROM reltask.Runs
-        WHERE EXISTS (
-            SELECT 1
-            FROM @old AS old
-            WHERE old.JobId = Runs.JobId AND old.Fence = Runs.Fence
-        );
+        DELETE run
+        FROM @old AS old
+        JOIN reltask.Runs AS run WITH (INDEX (PK_Runs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+            ON run.JobId = old.JobId AND run.Fence = old.Fence
+        OPTION (LOOP JOIN, FORCE ORDER);
         SET @removed = @@ROWCOUNT;
     END;
 

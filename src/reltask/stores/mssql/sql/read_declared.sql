@@ -10,6 +10,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @names nvarchar(max) = :names;
@@ -23,29 +24,17 @@ BEGIN TRY
     SELECT name.task, name.[key]
     FROM OPENJSON(@names) WITH (task nvarchar(256) '$.task', [key] nvarchar(256) '$.key') AS name;
 
-    -- Babelfish does not decode the escapes of JSON strings.
-    IF SERVERPROPERTY('Babelfish') IS NOT NULL
-        UPDATE @given
-        SET JobName =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            JobKey =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\');
-
     -- One half per filtered index; one condition for both would read all jobs.
     WITH
     named AS (
         SELECT job.Id
         FROM @given AS given
-        JOIN reltask.Jobs AS job
+        JOIN reltask.Jobs AS job WITH (INDEX (UX_Jobs_NameAndKey), FORCESEEK)
             ON job.JobName = given.JobName AND job.JobKey = given.JobKey AND job.JobKey IS NOT NULL
         UNION ALL
         SELECT job.Id
         FROM @given AS given
-        JOIN reltask.Jobs AS job
+        JOIN reltask.Jobs AS job WITH (INDEX (UX_Jobs_Name), FORCESEEK)
             ON job.JobName = given.JobName AND job.JobKey IS NULL AND job.Recurring = 1
         WHERE given.JobKey IS NULL
     )
@@ -63,7 +52,7 @@ BEGIN TRY
            job.NextRunTime AS next_run_time,
            @now AS now
     FROM named
-    JOIN reltask.Jobs AS job ON job.Id = named.Id;
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), FORCESEEK) ON job.Id = named.Id;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -9,13 +9,18 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @ids nvarchar(max) = :ids;
 
 BEGIN TRY
     SELECT given.Id AS id
     FROM (SELECT CAST(value AS uniqueidentifier) AS Id FROM OPENJSON(@ids)) AS given
-    WHERE EXISTS (SELECT 1 FROM reltask.Runs AS run WHERE run.JobId = given.Id);
+    WHERE EXISTS (
+        SELECT 1
+        FROM reltask.Runs AS run WITH (INDEX (PK_Runs), FORCESEEK)
+        WHERE run.JobId = given.Id
+    );
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

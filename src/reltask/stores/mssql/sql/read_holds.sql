@@ -7,6 +7,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @worker nvarchar(256) = :worker,
         @holds nvarchar(max) = :holds;
@@ -14,7 +15,8 @@ DECLARE @worker nvarchar(256) = :worker,
 BEGIN TRY
     SELECT job.Id AS id, job.Fence AS fence
     FROM OPENJSON(@holds) WITH (id uniqueidentifier '$.id', fence bigint '$.fence') AS hold
-    JOIN reltask.Jobs AS job ON job.Id = hold.id AND job.Fence = hold.fence
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), FORCESEEK)
+        ON job.Id = hold.id AND job.Fence = hold.fence
     WHERE job.LockedBy = @worker;
 END TRY
 BEGIN CATCH

@@ -6,6 +6,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @id uniqueidentifier = :id;
 
@@ -25,7 +26,7 @@ BEGIN TRY
            HeartbeatAt AS heartbeat_at, LockExpiresAt AS lock_expires_at,
            Progress AS progress, Isolated AS isolated, CreatedAt AS created_at,
            Steps AS steps, ParentId AS parent_id
-    FROM reltask.Jobs
+    FROM reltask.Jobs WITH (INDEX (PK_Jobs), FORCESEEK)
     WHERE Id = @id;
 END TRY
 BEGIN CATCH

@@ -6,6 +6,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @names nvarchar(max) = :names;
 DECLARE @given TABLE (
@@ -18,21 +19,10 @@ BEGIN TRY
     SELECT name.task, name.[key]
     FROM OPENJSON(@names) WITH (task nvarchar(256) '$.task', [key] nvarchar(256) '$.key') AS name;
 
-    -- Babelfish does not decode the escapes of JSON strings.
-    IF SERVERPROPERTY('Babelfish') IS NOT NULL
-        UPDATE @given
-        SET JobName =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            JobKey =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\');
-
     SELECT job.JobName AS task, job.JobKey AS [key], job.Id AS id
     FROM @given AS given
-    JOIN reltask.Jobs AS job ON job.JobName = given.JobName AND job.JobKey = given.JobKey
+    JOIN reltask.Jobs AS job WITH (INDEX (UX_Jobs_NameAndKey), FORCESEEK)
+        ON job.JobName = given.JobName AND job.JobKey = given.JobKey
     WHERE job.JobKey IS NOT NULL;
 END TRY
 BEGIN CATCH

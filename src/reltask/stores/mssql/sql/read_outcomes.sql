@@ -7,13 +7,15 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @holds nvarchar(max) = :holds;
 
 BEGIN TRY
     SELECT run.JobId AS id, run.Fence AS fence, run.Outcome AS outcome
     FROM OPENJSON(@holds) WITH (id uniqueidentifier '$.id', fence bigint '$.fence') AS hold
-    JOIN reltask.Runs AS run ON run.JobId = hold.id AND run.Fence = hold.fence;
+    JOIN reltask.Runs AS run WITH (INDEX (PK_Runs), FORCESEEK)
+        ON run.JobId = hold.id AND run.Fence = hold.fence;
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;

@@ -10,6 +10,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @ids nvarchar(max) = :ids;
 DECLARE @ended TABLE (
@@ -24,7 +25,7 @@ BEGIN TRY
            COALESCE(job.Recurring, 0),
            CASE WHEN job.DeadAt IS NULL THEN 0 ELSE 1 END
     FROM OPENJSON(@ids) WITH (id uniqueidentifier '$.id') AS given
-    LEFT JOIN reltask.Jobs AS job ON job.Id = given.id
+    LEFT JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), FORCESEEK) ON job.Id = given.id
     WHERE job.Id IS NULL OR job.DeadAt IS NOT NULL OR job.Recurring = 1;
 
     SELECT ended.JobId AS job_id, ended.Recurring AS recurring, ended.Dead AS dead,
@@ -32,7 +33,7 @@ BEGIN TRY
     FROM @ended AS ended
     OUTER APPLY (
         SELECT TOP (1) run.Outcome, run.Result, run.Error
-        FROM reltask.Runs AS run
+        FROM reltask.Runs AS run WITH (INDEX (PK_Runs), FORCESEEK)
         WHERE run.JobId = ended.JobId
         ORDER BY run.Fence DESC
     ) AS lastRun;

@@ -4,14 +4,15 @@
 -- Lock order    Locks nothing.
 -- Returns       One row.
 --
--- The compatibility level is null if it is unknown, and on Babelfish, which reports 120 for every
--- database.
+-- The compatibility level is null if it is unknown.
 
 SELECT SchemaVersion AS schema_version,
        OldestVersion AS oldest_version,
        CASE WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(16)) = N'READ_ONLY'
             THEN 1 ELSE 0 END AS read_only,
-       CASE WHEN SERVERPROPERTY('Babelfish') IS NULL
-            THEN (SELECT CAST(compatibility_level AS int) FROM sys.databases WHERE name = DB_NAME())
-       END AS compatibility_level
+       (
+           SELECT CAST(compatibility_level AS int)
+           FROM sys.databases
+           WHERE name = DB_NAME()
+       ) AS compatibility_level
 FROM reltask.Meta;

@@ -8,6 +8,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @job_id uniqueidentifier = :job_id,
         @slot_no bigint = :slot_no;

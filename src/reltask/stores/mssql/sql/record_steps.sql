@@ -21,6 +21,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
@@ -94,30 +95,6 @@ BEGIN TRY
         pending     int              '$.pending'
     ) AS one;
 
-    -- Babelfish does not decode the escapes of JSON strings.
-    IF SERVERPROPERTY('Babelfish') IS NOT NULL
-        UPDATE @record
-        SET Name =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Name, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Value =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Value, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Error =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Signal =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Signal, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            SignalId =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(SignalId, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\');
-
     BEGIN TRANSACTION;
 
     UPDATE job
@@ -133,9 +110,10 @@ BEGIN TRY
     INSERT INTO @held (Id, Fence, SlotNo)
     SELECT job.Id, job.Fence, job.SlotNo
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
-    WHERE job.LockedBy = @worker;
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     -- A row that was locked before and is free now is not ours to write.
     IF @@ROWCOUNT <> @locked

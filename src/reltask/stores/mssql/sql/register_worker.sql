@@ -6,6 +6,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @id nvarchar(256) = :id,
@@ -28,7 +29,7 @@ BEGIN TRY
     -- XACT_ABORT is off here: a refused INSERT must not end the caller's own transaction.
     SET XACT_ABORT OFF;
     BEGIN TRY
-        INSERT INTO reltask.Workers (
+        INSERT INTO reltask.Workers WITH (ROWLOCK) (
             Id, Host, Pid, Version, AppVersion, Queues, Tasks, Concurrency, StartedAt, HeartbeatAt,
             AliveUntil
         )
@@ -52,6 +53,7 @@ BEGIN TRY
         Concurrency = @concurrency,
         HeartbeatAt = @now,
         AliveUntil = @alive_until,
+        Idle = 0,
         StoppedAt = NULL,
         DeadAt = NULL
     WHERE Id = @id;

@@ -1,5 +1,6 @@
 -- Purpose       Release claims unfinished: the slot stays, and the attempt is given back. If it is
---               counted, it is not, and the job is dead at its last attempt.
+--               counted, it is not, and the job is dead at its last attempt. A cancelled job is
+--               due at once, so that the next claim ends it.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    Rows by id; then ends of children, then marks, which are only inserted. The first
@@ -11,6 +12,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
@@ -29,6 +31,7 @@ DECLARE @held TABLE (
     Id         uniqueidentifier NOT NULL PRIMARY KEY,
     Fence      bigint           NOT NULL,
     Dead       bit              NOT NULL,
+    Cancelled  bit              NOT NULL,
     ParentId   uniqueidentifier NULL,
     ParentSlot bigint           NULL,
     ParentStep nvarchar(420) COLLATE Latin1_General_100_BIN2 NULL,
@@ -54,14 +57,6 @@ BEGIN TRY
         counted bit              '$.counted'
     ) AS one;
 
-    -- Babelfish does not decode the escapes of JSON strings.
-    IF SERVERPROPERTY('Babelfish') IS NOT NULL
-        UPDATE @given
-        SET Error =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Error, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\');
-
     BEGIN TRANSACTION;
 
     UPDATE job
@@ -74,20 +69,24 @@ BEGIN TRY
     OPTION (LOOP JOIN, FORCE ORDER);
     SET @locked = @@ROWCOUNT;
 
-    INSERT INTO @held (Id, Fence, Dead, ParentId, ParentSlot, ParentStep, ParentNth)
+    INSERT INTO @held (Id, Fence, Dead, Cancelled, ParentId, ParentSlot, ParentStep, ParentNth)
     SELECT job.Id, job.Fence,
-           CASE WHEN given.Counted = 1 AND job.Attempt >= job.MaxAttempts THEN 1 ELSE 0 END,
+           CASE WHEN job.CancelSlot = job.SlotNo THEN 0
+                WHEN given.Counted = 1 AND job.Attempt >= job.MaxAttempts THEN 1
+                ELSE 0 END,
+           CASE WHEN job.CancelSlot = job.SlotNo THEN 1 ELSE 0 END,
            job.ParentId, job.ParentSlot, job.ParentStep, job.ParentNth
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
-    WHERE job.LockedBy = @worker;
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     -- A row that was locked before and is free now is not ours to write.
     IF @@ROWCOUNT <> @locked
         THROW 51222, N'a row was out of reach; everything is rolled back', 1;
 
-    INSERT INTO reltask.Runs (
+    INSERT INTO reltask.Runs WITH (ROWLOCK) (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
         NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome, Error
     )
@@ -95,7 +94,9 @@ BEGIN TRY
            job.NextRunTime, job.DueAt, job.LockedAt, @now, given.Outcome, given.Error
     FROM @held AS held
     JOIN @given AS given ON given.Id = held.Id AND given.Fence = held.Fence
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        ON job.Id = held.Id
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     -- A dead child has ended for the step that waits for it; a later retry reports nothing.
     IF EXISTS (SELECT 1 FROM @held WHERE Dead = 1 AND ParentId IS NOT NULL)
@@ -123,7 +124,9 @@ BEGIN TRY
     END;
 
     UPDATE job
-    SET NotBefore = COALESCE(given.RetryAt, job.NotBefore),
+    SET NotBefore = CASE WHEN held.Cancelled = 0 THEN COALESCE(given.RetryAt, job.NotBefore)
+                         WHEN job.DueAt < @now THEN job.DueAt
+                         ELSE @now END,
         Attempt = CASE WHEN given.Counted = 1 THEN job.Attempt
                        WHEN job.Attempt > 0 THEN job.Attempt - 1
                        ELSE 0 END,

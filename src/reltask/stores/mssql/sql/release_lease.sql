@@ -7,17 +7,19 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @lease nvarchar(128) = :lease,
         @term bigint = :term;
 
 BEGIN TRY
-    UPDATE reltask.Leases
+    UPDATE lease
     SET Holder = NULL,
         Acquisition = NULL,
-        ExpiresAt = CASE WHEN ExpiresAt < @now THEN ExpiresAt ELSE @now END
-    WHERE Name = @lease AND Term = @term AND Holder IS NOT NULL;
+        ExpiresAt = CASE WHEN lease.ExpiresAt < @now THEN lease.ExpiresAt ELSE @now END
+    FROM reltask.Leases AS lease WITH (INDEX (PK_Leases), UPDLOCK, ROWLOCK)
+    WHERE lease.Name = @lease AND lease.Term = @term AND lease.Holder IS NOT NULL;
 
     SELECT @lease AS name WHERE @@ROWCOUNT > 0;
 END TRY

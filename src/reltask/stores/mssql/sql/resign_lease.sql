@@ -6,6 +6,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @lease nvarchar(128) = :lease,
@@ -13,11 +14,12 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @acquisition uniqueidentifier = :acquisition;
 
 BEGIN TRY
-    UPDATE reltask.Leases
+    UPDATE lease
     SET Holder = NULL,
         Acquisition = NULL,
-        ExpiresAt = CASE WHEN ExpiresAt < @now THEN ExpiresAt ELSE @now END
-    WHERE Name = @lease AND Term = @term AND Acquisition = @acquisition;
+        ExpiresAt = CASE WHEN lease.ExpiresAt < @now THEN lease.ExpiresAt ELSE @now END
+    FROM reltask.Leases AS lease WITH (INDEX (PK_Leases), UPDLOCK, ROWLOCK)
+    WHERE lease.Name = @lease AND lease.Term = @term AND lease.Acquisition = @acquisition;
 
     SELECT @lease AS name WHERE @@ROWCOUNT > 0;
 END TRY

@@ -15,6 +15,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @lease nvarchar(128) = :lease,
@@ -51,7 +52,7 @@ BEGIN TRY
             @LockTimeout = 5000;
         IF NOT EXISTS (
             SELECT 1
-            FROM reltask.Leases WITH (READCOMMITTEDLOCK)
+            FROM reltask.Leases WITH (INDEX (PK_Leases), FORCESEEK, READCOMMITTEDLOCK)
             WHERE Name = @lease AND Term = @term AND Holder IS NOT NULL
         )
             SET @leads = -1;
@@ -70,7 +71,7 @@ BEGIN TRY
         IF DATEADD(MINUTE, -2, @newest) > @since SET @since = DATEADD(MINUTE, -2, @newest);
 
         SELECT @uncounted = MIN(FinishedAt)
-        FROM reltask.Runs
+        FROM reltask.Runs WITH (INDEX (IX_Runs_Finished), FORCESEEK)
         WHERE FinishedAt >= @since
           AND (@newest IS NULL OR FinishedAt >= DATEADD(MINUTE, 1, @newest))
           AND Outcome IN (N'succeeded', N'failed', N'lost', N'abandoned') AND ClaimedAt IS NOT NULL;
@@ -100,7 +101,7 @@ BEGIN TRY
                        CASE WHEN ClaimedAt > DueAt
                             THEN DATEDIFF_BIG(MICROSECOND, DueAt, ClaimedAt) / 1e6
                             ELSE 0 END AS Late
-                FROM reltask.Runs
+                FROM reltask.Runs WITH (INDEX (IX_Runs_Finished), FORCESEEK)
                 WHERE FinishedAt >= @since AND FinishedAt < @until
                   AND Outcome IN (N'succeeded', N'failed', N'lost', N'abandoned')
                   AND ClaimedAt IS NOT NULL
@@ -121,7 +122,7 @@ BEGIN TRY
             WHERE counted.Minute = Metrics.Minute AND counted.JobName = Metrics.JobName
         );
 
-        INSERT INTO reltask.Metrics (
+        INSERT INTO reltask.Metrics WITH (ROWLOCK) (
             Minute, JobName, Succeeded, Failed, Seconds, SecondsMost, Late, LateMost
         )
         SELECT Minute, JobName, Succeeded, Failed, Seconds, SecondsMost, Late, LateMost

@@ -19,6 +19,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @signals nvarchar(max) = :signals;
@@ -57,30 +58,6 @@ BEGIN TRY
         [key]  nvarchar(256)    '$.key'
     ) AS one;
 
-    -- Babelfish does not decode the escapes of JSON strings.
-    IF SERVERPROPERTY('Babelfish') IS NOT NULL
-        UPDATE @given
-        SET SignalId =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(SignalId, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Name =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Name, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            Value =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(Value, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            JobName =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobName, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\'),
-            JobKey =
-                REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(REPLACE(JobKey, N'\\', NCHAR(57344)),
-                N'\"', N'"'), N'\n', NCHAR(10)), N'\r', NCHAR(13)),
-                N'\t', NCHAR(9)), NCHAR(57344), N'\');
-
     -- One SELECT for each of the three unique indexes of jobs.
     INSERT INTO @found (Nth, JobId, SlotNo)
     SELECT given.Nth, job.Id, job.SlotNo
@@ -91,7 +68,7 @@ BEGIN TRY
     INSERT INTO @found (Nth, JobId, SlotNo)
     SELECT given.Nth, job.Id, job.SlotNo
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (READCOMMITTED)
+    JOIN reltask.Jobs AS job WITH (INDEX (UX_Jobs_NameAndKey), FORCESEEK, READCOMMITTED)
         ON job.JobName = given.JobName AND job.JobKey = given.JobKey
     WHERE given.JobId IS NULL AND job.JobKey IS NOT NULL
     OPTION (LOOP JOIN, FORCE ORDER);
@@ -99,7 +76,8 @@ BEGIN TRY
     INSERT INTO @found (Nth, JobId, SlotNo)
     SELECT given.Nth, job.Id, job.SlotNo
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (READCOMMITTED) ON job.JobName = given.JobName
+    JOIN reltask.Jobs AS job WITH (INDEX (UX_Jobs_Name), FORCESEEK, READCOMMITTED)
+        ON job.JobName = given.JobName
     WHERE given.JobId IS NULL AND given.JobKey IS NULL
       AND job.JobKey IS NULL AND job.Recurring = 1
     OPTION (LOOP JOIN, FORCE ORDER);

@@ -18,6 +18,7 @@
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
 DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @worker nvarchar(256) = :worker,
@@ -58,26 +59,30 @@ BEGIN TRY
     INSERT INTO @held (Id, Fence)
     SELECT job.Id, job.Fence
     FROM @given AS given
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
         ON job.Id = given.Id AND job.Fence = given.Fence
-    WHERE job.LockedBy = @worker;
+    WHERE job.LockedBy = @worker
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     -- A row that was locked before and is free now is not ours to write.
     IF @@ROWCOUNT <> @locked
         THROW 51222, N'a row was out of reach; everything is rolled back', 1;
 
-    INSERT INTO reltask.Runs (
+    INSERT INTO reltask.Runs WITH (ROWLOCK) (
         JobId, Fence, SlotNo, JobName, JobKey, Queue, Worker, Attempt,
         NominalTime, DueAt, ClaimedAt, FinishedAt, Outcome
     )
     SELECT job.Id, job.Fence, job.SlotNo, job.JobName, job.JobKey, job.Queue, @worker, job.Attempt,
            job.NextRunTime, job.DueAt, job.LockedAt, @now, N'suspended'
     FROM @held AS held
-    JOIN reltask.Jobs AS job WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK) ON job.Id = held.Id;
+    JOIN reltask.Jobs AS job WITH (INDEX (PK_Jobs), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        ON job.Id = held.Id
+    OPTION (LOOP JOIN, FORCE ORDER);
 
     UPDATE job
     SET Suspended = 1,
-        NotBefore = CASE WHEN job.WakeSeq = given.Seen THEN given.WakeAt ELSE @now END,
+        NotBefore = CASE WHEN job.WakeSeq <> given.Seen OR job.CancelSlot = job.SlotNo THEN @now
+                         ELSE given.WakeAt END,
         Attempt = CASE WHEN job.Attempt > 0 THEN job.Attempt - 1 ELSE 0 END,
         Losses = 0,
         Isolated = 0,

@@ -12,6 +12,8 @@
 --     unreclaimed   lock expired, and a live worker has not reclaimed the job: a violation
 --     expired       lock expired, and there was no live worker to reclaim the job
 --
+-- Jobs of paused queues and tasks are meant to wait.
+--
 -- A worker was idle in a queue if it has run for a lock timeout, has a free place, holds no job of
 -- the queue, and has ended no run of it within the lock timeout. A job waits from the latest of its
 -- due time, its insertion, and the end of its last run.
@@ -68,6 +70,8 @@ due as (
     left join reltask.runs as run on run.job_id = job.id and run.fence = job.fence
     where job.locked_by is null and job.paused_at is null and job.dead_at is null
       and job.due_at < parameters.now
+      and not exists (select from reltask.pauses where kind = 'queue' and name = job.queue)
+      and not exists (select from reltask.pauses where kind = 'task' and name = job.task)
 ),
 
 waiting as (

@@ -1,13 +1,15 @@
 -- Purpose       Claim up to :limit due jobs for :worker, and say when to ask again.
 -- Precondition  Due, unclaimed, not paused, not dead; the worker serves the queue and knows the
---               task.
+--               task, and neither is paused.
 -- Lock order    The claimed rows. Locked rows are skipped, so the statement never waits.
--- Returns       First the database's time, the next due time, the next lock expiry and whether
---               there are marks to fold, even if nothing was claimed; then one row per claim. There
---               due_at is null if it equals next_run_time, slot_started_at if it is the time of the
---               claim, and steps if there are none.
+-- Returns       First the database's time, the next due time, the next lock expiry, whether there
+--               are marks to fold, the first mark of a limit that this worker may take, and with
+--               :counts, if nothing was claimed, this worker's rank among the idle ones and their
+--               number; then one row per claim. There due_at is null if it equals next_run_time,
+--               slot_started_at if it is the time of the claim, steps if there are none, and
+--               cancelled unless the slot may be.
 -- See           SQL.md: nullable now, materialized CTE, skip locked, filtered index, generated
---               column.
+--               column, paused lanes.
 --
 -- A lane is one (isolated, queue, task, priority); the index jobs_claimable keeps each lane in
 -- order of due time. The recursion goes from one lane to the next with one index seek each, so the
@@ -17,6 +19,9 @@
 -- A job whose last two runs were lost is isolated. With :isolated at most one of them is claimed,
 -- in its order of priority and due time among the others; without it, none.
 --
+-- Lanes are emptied in order of priority. So that low priorities do not starve, the first :oldest
+-- places go to the lane whose head has waited longest, unless that is the first lane anyway.
+--
 -- A lock timeout that no constraint has refused must not make the statement fail. Outside of 1 ms
 -- to 100 years it is claimed with the worker's own, and is answered as 1 ms more than 100 years:
 -- the worker fails such a job.
@@ -24,33 +29,42 @@
 with recursive
 parameters as materialized (
     select coalesce(:now::timestamptz, statement_timestamp()) as now,
-           (select min(name) from pg_catalog.unnest(:tasks::text[]) as names (name)) as first_task
+           array(select name from reltask.pauses where kind = 'queue') as paused_queues,
+           array(select name from reltask.pauses where kind = 'task') as paused_tasks
 ),
 
 lanes as (
     select kind.isolated, wanted.queue, head.task, head.priority, head.due_at,
-           head.task = any (:tasks::text[]) as known
+           head.task = any (:tasks::text[]) and head.task <> all (parameters.paused_tasks) as known
     from parameters
-    cross join pg_catalog.unnest(:queues::text[]) as wanted (queue)
+    cross join lateral (
+        select min(name) as name
+        from pg_catalog.unnest(:tasks::text[]) as names (name)
+        where name <> all (parameters.paused_tasks)
+    ) as first_task
+    join pg_catalog.unnest(:queues::text[]) as wanted (queue)
+        on wanted.queue <> all (parameters.paused_queues)
     join (values (false), (true)) as kind (isolated) on kind.isolated <= :isolated::boolean
     cross join lateral (
         select task, priority, due_at
         from reltask.jobs
-        where isolated = kind.isolated and queue = wanted.queue and task >= parameters.first_task
+        where isolated = kind.isolated and queue = wanted.queue and task >= first_task.name
           and locked_by is null and paused_at is null and dead_at is null
+          and limit_key is null
         order by isolated, queue, task, priority, due_at
         limit 1
     ) as head
     union all
     select lanes.isolated, lanes.queue, head.task, head.priority, head.due_at,
-           head.task = any (:tasks::text[])
+           head.task = any (:tasks::text[]) and head.task <> all (parameters.paused_tasks)
     from lanes
+    cross join parameters
     cross join lateral (
         select case when lanes.known then lanes.task
                     else (
                         select min(name)
                         from pg_catalog.unnest(:tasks::text[]) as names (name)
-                        where name > lanes.task
+                        where name > lanes.task and name <> all (parameters.paused_tasks)
                     ) end as task,
                case when lanes.known then lanes.priority else -1 end as priority
     ) as last
@@ -60,25 +74,27 @@ lanes as (
         where isolated = lanes.isolated and queue = lanes.queue
           and (task, priority) > (last.task, last.priority)
           and locked_by is null and paused_at is null and dead_at is null
+          and limit_key is null
         order by isolated, queue, task, priority, due_at
         limit 1
     ) as head
 ),
 
--- The inner and the outer limit together lock no more rows than are claimed.
-due as materialized (
-    select head.id
-    from (
-        select lanes.*,
-               row_number() over (
-                   partition by lanes.isolated
-                   order by lanes.priority, lanes.due_at
-               ) as nth
-        from lanes
-        cross join parameters
-        where lanes.known and lanes.due_at <= parameters.now
-        order by lanes.priority, lanes.due_at
-    ) as lane
+due_lanes as materialized (
+    select lanes.*,
+           row_number() over (
+               partition by lanes.isolated
+               order by lanes.priority, lanes.due_at
+           ) as nth,
+           row_number() over (order by lanes.priority, lanes.due_at) as turn
+    from lanes
+    cross join parameters
+    where lanes.known and lanes.due_at <= parameters.now
+),
+
+oldest as materialized (
+    select head.id, lane.isolated
+    from (select * from due_lanes order by due_at, turn limit 1) as lane
     cross join lateral (
         select job.id
         from reltask.jobs as job
@@ -86,12 +102,35 @@ due as materialized (
           and job.queue = lane.queue and job.task = lane.task and job.priority = lane.priority
           and job.due_at <= (select now from parameters)
           and job.locked_by is null and job.paused_at is null and job.dead_at is null
+          and job.limit_key is null
+        order by job.isolated, job.queue, job.task, job.priority, job.due_at
+        limit case when lane.isolated then 1 else :oldest::integer end
+        for update of job skip locked
+    ) as head
+    where :oldest::integer > 0 and lane.turn > 1
+    limit :limit::integer
+),
+
+-- The inner and the outer limit together lock no more rows than are claimed.
+due as materialized (
+    select head.id
+    from (select * from due_lanes order by turn) as lane
+    cross join lateral (
+        select job.id
+        from reltask.jobs as job
+        where job.isolated = lane.isolated
+          and job.queue = lane.queue and job.task = lane.task and job.priority = lane.priority
+          and job.due_at <= (select now from parameters)
+          and job.locked_by is null and job.paused_at is null and job.dead_at is null
+          and job.limit_key is null
+          and job.id <> all (array(select id from oldest))
         order by job.isolated, job.queue, job.task, job.priority, job.due_at
         limit case when lane.isolated then 1 else :limit::integer end
         for update of job skip locked
     ) as head
-    where not lane.isolated or lane.nth = 1
-    limit :limit::integer
+    where not lane.isolated
+       or lane.nth = 1 and not exists (select from oldest where oldest.isolated)
+    limit :limit::integer - (select count(*) from oldest)
 ),
 
 claimed as (
@@ -113,18 +152,20 @@ claimed as (
         -- unchanged, see SQL.md: generated column
         not_before = job.not_before
     from parameters
-    where job.id = any (array(select id from due))
+    where job.id = any (array(select id from due union all select id from oldest))
       and job.locked_by is null
     returning job.id, job.fence, job.task, job.key, job.args, job.queue, job.priority, job.schedule,
               job.slot_no, job.next_run_time, job.due_at, job.slot_started_at, job.locked_at,
               job.attempt, job.max_attempts, job.claim_timeout_ms, job.lock_expires_at,
-              job.isolated, job.steps, job.parent_id, job.progress, job.headers
+              job.isolated, job.steps, job.parent_id, job.progress, job.headers, job.cancel_slot
 ),
 
 alive as (
     update reltask.workers as worker
     set heartbeat_at = parameters.now,
         alive_until = parameters.now + :alive_for::interval,
+        idle = case when (select count(*) from claimed) >= :limit::integer then false
+                    else worker.idle or :counts::boolean and not exists (select from claimed) end,
         dead_at = null
     from parameters
     where worker.id = (
@@ -134,9 +175,20 @@ alive as (
           and (
               me.heartbeat_at < (select now from parameters) - interval '5 seconds'
               or me.dead_at is not null
+              or me.idle and (select count(*) from claimed) >= :limit::integer
+              or :counts::boolean and not me.idle and not exists (select from claimed)
           )
         for update skip locked
     )
+),
+
+fleet as (
+    select count(*) filter (where other.id < :worker::text) as rank, count(*) + 1 as size
+    from reltask.workers as other
+    cross join parameters
+    where :counts::boolean
+      and other.idle and other.alive_until >= parameters.now
+      and other.stopped_at is null and other.dead_at is null and other.id <> :worker::text
 ),
 
 next_times (due_at) as (
@@ -151,6 +203,7 @@ next_times (due_at) as (
           and job.queue = lanes.queue and job.task = lanes.task and job.priority = lanes.priority
           and job.due_at > parameters.now
           and job.locked_by is null and job.paused_at is null and job.dead_at is null
+          and job.limit_key is null
         order by job.isolated, job.queue, job.task, job.priority, job.due_at
         limit 1
     ) as future
@@ -172,6 +225,27 @@ next_times (due_at) as (
       )
 ),
 
+-- The lanes of marks about limits: see claim_limited.sql.
+marked_lanes as (
+    (
+        select mark.queue, mark.task
+        from reltask.marks as mark
+        where (mark.queue, mark.task) > ('', '')
+        order by mark.queue, mark.task
+        limit 1
+    )
+    union all
+    select following.queue, following.task
+    from marked_lanes
+    cross join lateral (
+        select mark.queue, mark.task
+        from reltask.marks as mark
+        where (mark.queue, mark.task) > (marked_lanes.queue, marked_lanes.task)
+        order by mark.queue, mark.task
+        limit 1
+    ) as following
+),
+
 header as (
     select parameters.now,
            (select min(due_at) from next_times) as next_due,
@@ -185,23 +259,47 @@ header as (
                ),
                (select min(lock_expires_at) from claimed)
            ) as next_expiry,
-           exists (select from reltask.marks where at <= parameters.now) as marked
+           exists (
+               select
+               from reltask.marks
+               where queue = '' and task = '' and at <= parameters.now
+           ) as marked,
+           (
+               select min(first.at)
+               from marked_lanes as lane
+               cross join lateral (
+                   select mark.at
+                   from reltask.marks as mark
+                   where mark.queue = lane.queue and mark.task = lane.task
+                   order by mark.queue, mark.task, mark.at
+                   limit 1
+               ) as first
+               where lane.queue = ''
+                  or lane.queue = any (:queues::text[]) and lane.task = any (:tasks::text[])
+                  and lane.queue <> all (parameters.paused_queues)
+                  and lane.task <> all (parameters.paused_tasks)
+           ) as limited_at,
+           case when :counts::boolean and not exists (select from claimed)
+                then (select rank from fleet) end as fleet_rank,
+           case when :counts::boolean and not exists (select from claimed)
+                then (select size from fleet) end as fleet_size
     from parameters
 )
 
 -- Values that all rows would repeat are sent once, in the first row.
-select now, next_due, next_expiry, marked, null as id, null as fence, null as task, null as key,
-       null as args, null as queue, null as priority, null as schedule, null as slot_no,
-       null as next_run_time, null as due_at, null as slot_started_at, null as attempt,
-       null as max_attempts, null as claim_timeout_ms, null as isolated, null as steps,
-       null as has_parent, null as progress, null as headers
+select now, next_due, next_expiry, marked, limited_at, fleet_rank, fleet_size, null as id,
+       null as fence, null as task, null as key, null as args, null as queue, null as priority,
+       null as schedule, null as slot_no, null as next_run_time, null as due_at,
+       null as slot_started_at, null as attempt, null as max_attempts, null as claim_timeout_ms,
+       null as isolated, null as steps, null as has_parent, null as progress, null as headers,
+       null as cancelled
 from header
 union all
 (
-    select null, null, null, null, id, fence, task, key, args, queue, priority, schedule,
-           slot_no, next_run_time, nullif(due_at, next_run_time),
+    select null, null, null, null, null, null, null, id, fence, task, key, args, queue, priority,
+           schedule, slot_no, next_run_time, nullif(due_at, next_run_time),
            nullif(slot_started_at, locked_at), attempt, max_attempts, claim_timeout_ms, isolated,
-           nullif(steps, 0), parent_id is not null, progress, headers
+           nullif(steps, 0), parent_id is not null, progress, headers, cancel_slot = slot_no
     from claimed
     order by claimed.priority, claimed.due_at, claimed.id
 );

@@ -21,13 +21,16 @@ held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
            job.next_run_time, job.due_at, job.locked_at, job.steps, job.parent_id,
            job.parent_slot, job.parent_step, job.parent_nth, given.outcome, given.result,
-           given.error, given.next_time, given.args, coalesce(given.skipped, 0) as skipped
+           given.error, given.next_time, given.args, coalesce(given.skipped, 0) as skipped,
+           job.priority, case when given.drops is null then job.args end as kept_args,
+           case when given.drops is null then job.headers end as kept_headers
     from (
         select *
         from unnest(
             :ids::uuid[], :fences::bigint[], :outcomes::text[], :results::text[], :errors::text[],
-            :next_times::timestamptz[], :args::text[], :skipped_counts::integer[]
-        ) as one (id, fence, outcome, result, error, next_time, args, skipped)
+            :next_times::timestamptz[], :args::text[], :skipped_counts::integer[],
+            :drops::boolean[]
+        ) as one (id, fence, outcome, result, error, next_time, args, skipped, drops)
         order by id
     ) as given
     cross join lateral (
@@ -42,18 +45,21 @@ ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
         nominal_time, due_at, claimed_at, finished_at, outcome, error, result, steps,
-        ends_job
+        ends_job, priority, args, headers
     )
     select held.id, held.fence, held.slot_no, held.task, held.key, held.queue, :worker::text,
            held.attempt, held.next_run_time, held.due_at, held.locked_at, parameters.now,
            coalesce(held.outcome, 'succeeded'), held.error, held.result::json,
-           nullif(held.steps, 0), held.next_time is null
+           nullif(held.steps, 0), held.next_time is null,
+           case when held.next_time is null then held.priority end,
+           case when held.next_time is null then held.kept_args end,
+           case when held.next_time is null then held.kept_headers end
     from held
     cross join parameters
     union all
     select held.id, held.fence + passed.nth, held.slot_no + passed.nth, held.task, held.key,
            held.queue, null, 0, passed.nominal_time, passed.nominal_time, null, parameters.now,
-           'skipped', null, null, null, false
+           'skipped', null, null, null, false, null, null, null
     from unnest(
         :skipped_ids::uuid[], :skipped_nths::integer[], :skipped_times::timestamptz[]
     ) as passed (id, nth, nominal_time)
@@ -101,6 +107,9 @@ advanced as (
         args = coalesce(held.args::json, job.args),
         steps = 0,
         suspended = false,
+        -- a cancelled one-off that goes on with Again is still cancelled; a schedule goes on
+        cancel_slot = case when job.schedule is null and job.cancel_slot = held.slot_no
+                           then held.slot_no + 1 + held.skipped end,
         attempt = 0,
         slot_started_at = null,
         last_run_time = parameters.now,

@@ -27,8 +27,9 @@ removed as (
     using (
         select one.*
         from unnest(
-            :ids::uuid[], :fences::bigint[], :outcomes::text[], :results::text[], :errors::text[]
-        ) as one (id, fence, outcome, result, error)
+            :ids::uuid[], :fences::bigint[], :outcomes::text[], :results::text[], :errors::text[],
+            :drops::boolean[]
+        ) as one (id, fence, outcome, result, error, drops)
         -- so that the timeout is set before the first row is locked
         cross join parameters
         order by id
@@ -38,19 +39,21 @@ removed as (
       and job.parent_id is null
     returning job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
               job.next_run_time, job.due_at, job.locked_at, job.steps, given.outcome, given.result,
-              given.error
+              given.error, job.priority, case when given.drops is null then job.args end as args,
+              case when given.drops is null then job.headers end as headers
 ),
 
 ledger as (
     insert into reltask.runs (
         job_id, fence, slot_no, task, key, queue, worker, attempt,
         nominal_time, due_at, claimed_at, finished_at, outcome, error, result, steps,
-        ends_job
+        ends_job, priority, args, headers
     )
     select removed.id, removed.fence, removed.slot_no, removed.task, removed.key, removed.queue,
            :worker::text, removed.attempt, removed.next_run_time, removed.due_at, removed.locked_at,
            parameters.now, coalesce(removed.outcome, 'succeeded'), removed.error,
-           removed.result::json, nullif(removed.steps, 0), true
+           removed.result::json, nullif(removed.steps, 0), true, removed.priority, removed.args,
+           removed.headers
     from removed
     cross join parameters
 ),

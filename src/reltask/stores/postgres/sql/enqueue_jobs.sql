@@ -26,10 +26,11 @@ given as materialized (
     from unnest(
         :ids::uuid[], :tasks::text[], :keys::text[], :queues::text[], :priorities::smallint[],
         :args::text[], :max_attempts::integer[], :lock_timeouts_ms::bigint[],
-        :run_ats::timestamptz[], :delays::interval[], :headers::text[]
+        :run_ats::timestamptz[], :delays::interval[], :headers::text[], :limit_keys::text[],
+        :limits::text[]
     ) as job (
         id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, run_at, delay,
-        headers
+        headers, limit_key, limits
     )
 ),
 
@@ -42,7 +43,7 @@ known as materialized (
 inserted as (
     insert into reltask.jobs (
         id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, created_at,
-        next_run_time, headers
+        next_run_time, headers, limit_key, limits
     )
     select given.id, given.task, given.key, given.queue, given.priority, given.args::json,
            given.max_attempts, given.lock_timeout_ms, parameters.now,
@@ -51,7 +52,9 @@ inserted as (
                parameters.now
                    + coalesce(extract(epoch from given.delay), 0)::float8 * interval '1 second'
            ),
-           given.headers::json
+           given.headers::json, given.limit_key,
+           case when given.limits is not null
+                then array(select json_array_elements_text(given.limits::json)) end
     from given
     cross join parameters
     where not exists (select from known where known.id = given.id)

@@ -13,7 +13,7 @@ allowed as (
     from pg_catalog.unnest(
         array[
             'jobs', 'runs', 'workers', 'leases', 'lease_waiters', 'metrics', 'steps', 'signals',
-            'child_ends', 'marks'
+            'child_ends', 'marks', 'pauses', 'keys'
         ]
     ) as wanted (name)
     left join (
@@ -43,7 +43,7 @@ select coalesce(:now::timestamptz, clock_timestamp()) as now,
                visible
                and has_table_privilege(id, 'select')
                and has_table_privilege(id, 'insert')
-               and (name = 'runs' or has_table_privilege(id, 'update'))
+               and (name in ('runs', 'pauses') or has_table_privilege(id, 'update'))
            )
            from allowed
        ) as may_run,

@@ -1,10 +1,13 @@
--- Purpose       Record failed runs: the slot is retried after its delay, or the job is dead.
+-- Purpose       Record failed runs: the slot is retried after its delay, or the job is dead. A
+--               cancelled job is due at once and not dead, so that the next claim ends it.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    Rows by ascending id; locked rows are skipped, so a settlement never waits. A row
 --               missing from the result is therefore suspect, not lost; read_holds.sql decides.
 -- Returns       One row per accepted failure: id, fence, and whether the job is now dead.
--- Parameters    With a value in finals that is true, the job is dead whatever its attempts.
+-- Parameters    With a value in finals that is true, the job is dead whatever its attempts. With
+--               one in patients, a cancelled job waits for its delay as well: it was this run that
+--               should have ended it.
 -- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, skip locked,
 --               primary-key lookup, delay in seconds.
 
@@ -17,14 +20,16 @@ held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
            job.next_run_time, job.due_at, job.locked_at, job.parent_id, job.parent_slot,
            job.parent_step, job.parent_nth,
-           coalesce(given.final or job.attempt >= job.max_attempts, false) as dead,
-           given.error, given.delay
+           given.error, given.delay, cancel.pending as cancelled,
+           coalesce(
+               (given.final or job.attempt >= job.max_attempts) and not cancel.pending, false
+           ) as dead
     from (
         select *
         from unnest(
             :ids::uuid[], :fences::bigint[], :errors::text[], :delays::interval[],
-            :finals::boolean[]
-        ) as one (id, fence, error, delay, final)
+            :finals::boolean[], :patients::boolean[]
+        ) as one (id, fence, error, delay, final, patient)
         order by id
     ) as given
     cross join lateral (
@@ -33,6 +38,10 @@ held as materialized (
         where id = given.id and fence = given.fence and locked_by is not distinct from :worker::text
         for update skip locked
     ) as job
+    cross join lateral (
+        select coalesce(job.cancel_slot = job.slot_no and given.patient is not true, false)
+                   as pending
+    ) as cancel
 ),
 
 ledger as (
@@ -72,7 +81,9 @@ marked as (
 
 kept as (
     update reltask.jobs as job
-    set not_before = parameters.now + extract(epoch from held.delay)::float8 * interval '1 second',
+    set not_before = case when held.cancelled then parameters.now
+                          else parameters.now
+                              + extract(epoch from held.delay)::float8 * interval '1 second' end,
         dead_at = case when held.dead then parameters.now end,
         parent_id = case when held.dead then null else job.parent_id end,
         parent_slot = case when held.dead then null else job.parent_slot end,

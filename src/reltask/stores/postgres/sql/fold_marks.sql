@@ -37,7 +37,7 @@ taken as materialized (
           and job.fence = seen.fence and job.suspended = seen.suspended
         for update of job skip locked
     ) as held on true
-    where mark.at <= (select now from parameters)
+    where mark.queue = '' and mark.task = '' and mark.at <= (select now from parameters)
       and (held.id is not null or seen.id is null or seen.slot_no > mark.slot_no)
     order by mark.at, mark.seq
     limit :limit::integer
@@ -47,7 +47,8 @@ taken as materialized (
 removed as (
     delete from reltask.marks as mark
     using taken
-    where mark.at = any (array[taken.at]) and mark.seq = taken.seq
+    where mark.queue = '' and mark.task = ''
+      and mark.at = any (array[taken.at]) and mark.seq = taken.seq
     returning 1
 ),
 

@@ -3,8 +3,9 @@
 --               tokens in :pending, whose claims wait for their answer.
 -- Lock order    Rows by ascending id; locked rows are skipped, so a heartbeat never waits. A row
 --               missing from the result is therefore suspect, not lost; read_holds.sql decides.
--- Returns       One row per renewed claim; and, with stray set, one per claim of this worker that
---               has one of :tokens, which means that its answer was lost.
+-- Returns       One row per renewed claim, cancelled is true if its slot is; and, with stray set,
+--               one per claim of this worker that has one of :tokens, which means that its answer
+--               was lost.
 -- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, skip locked,
 --               primary-key lookup, generated column.
 
@@ -46,7 +47,7 @@ renewed as (
         not_before = job.not_before
     from parameters
     where job.id = any (array(select id from held union select id from pending))
-    returning job.id, job.fence
+    returning job.id, job.fence, job.cancel_slot = job.slot_no as cancelled
 ),
 
 alive as (
@@ -63,11 +64,11 @@ alive as (
     )
 )
 
-select renewed.id, renewed.fence, false as stray
+select renewed.id, renewed.fence, false as stray, renewed.cancelled
 from renewed
 union all
 -- Reads all claimed rows, but only if there is a claim whose answer was lost.
-select job.id, job.fence, true
+select job.id, job.fence, true, null
 from reltask.jobs as job
 where pg_catalog.cardinality(:tokens::uuid[]) > 0
   and job.locked_by = :worker::text and job.claim_token = any (:tokens::uuid[]);

@@ -1,5 +1,6 @@
 -- Purpose       Take expired claims away: the slot can be claimed again, or the job is dead. From
---               its second lost run in a row on, a job is isolated.
+--               its second lost run in a row on, a job is isolated. A cancelled job is not dead:
+--               the next claim ends it.
 -- Precondition  Claimed, and heartbeat_at plus the lock timeout copied at the claim is in the past.
 -- Lock order    The expired rows. Locked rows are skipped, so the statement never waits.
 -- Returns       One row per reclaimed claim: id, fence, task, slot_no, the owner that lost it, and
@@ -18,7 +19,10 @@ expired as materialized (
            'no heartbeat since '
                || to_char(job.heartbeat_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
                as error,
-           coalesce(job.attempt >= job.max_attempts, false) as dead
+           coalesce(
+               job.attempt >= job.max_attempts and job.cancel_slot is distinct from job.slot_no,
+               false
+           ) as dead
     from reltask.jobs as job
     where job.locked_by is not null and job.lock_expires_at < (select now from parameters)
     order by job.lock_expires_at

@@ -21,5 +21,6 @@ set version = excluded.version,
     concurrency = excluded.concurrency,
     heartbeat_at = excluded.heartbeat_at,
     alive_until = excluded.alive_until,
+    idle = false,
     stopped_at = null,
     dead_at = null;

@@ -1,5 +1,6 @@
 -- Purpose       Release claims unfinished: the slot stays, and the attempt is given back. If it is
---               counted, it is not, and the job is dead at its last attempt.
+--               counted, it is not, and the job is dead at its last attempt. A cancelled job is
+--               due at once, so that the next claim ends it.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    Rows by ascending id; locked rows are skipped, so a settlement never waits. A row
@@ -17,7 +18,10 @@ held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
            job.next_run_time, job.due_at, job.locked_at, job.parent_id, job.parent_slot,
            job.parent_step, job.parent_nth, given.outcome, given.error, given.delay, given.counted,
-           coalesce(given.counted and job.attempt >= job.max_attempts, false) as dead
+           cancel.pending as cancelled,
+           coalesce(
+               given.counted and job.attempt >= job.max_attempts and not cancel.pending, false
+           ) as dead
     from (
         select *
         from unnest(
@@ -32,6 +36,9 @@ held as materialized (
         where id = given.id and fence = given.fence and locked_by is not distinct from :worker::text
         for update skip locked
     ) as job
+    cross join lateral (
+        select coalesce(job.cancel_slot = job.slot_no, false) as pending
+    ) as cancel
 ),
 
 ledger as (
@@ -71,10 +78,12 @@ marked as (
 
 kept as (
     update reltask.jobs as job
-    set not_before = coalesce(
-            parameters.now + extract(epoch from held.delay)::float8 * interval '1 second',
-            job.not_before
-        ),
+    set not_before = case when held.cancelled then least(job.due_at, parameters.now)
+                          else coalesce(
+                              parameters.now
+                                  + extract(epoch from held.delay)::float8 * interval '1 second',
+                              job.not_before
+                          ) end,
         attempt = case when held.counted then held.attempt else greatest(held.attempt - 1, 0) end,
         dead_at = case when held.dead then parameters.now end,
         parent_id = case when held.dead then null else job.parent_id end,

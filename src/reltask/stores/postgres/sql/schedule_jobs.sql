@@ -24,10 +24,11 @@ given as materialized (
         :args::text[], :schedules::text[], :declarations::text[], :app_versions::text[],
         :max_attempts::integer[], :lock_timeouts_ms::bigint[], :run_ats::timestamptz[],
         :delays::interval[], :parent_ids::uuid[], :parent_slots::bigint[], :parent_steps::text[],
-        :parent_nths::integer[], :headers::text[]
+        :parent_nths::integer[], :headers::text[], :limit_keys::text[], :limits::text[]
     ) as job (
         id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
-        lock_timeout_ms, run_at, delay, parent_id, parent_slot, parent_step, parent_nth, headers
+        lock_timeout_ms, run_at, delay, parent_id, parent_slot, parent_step, parent_nth, headers,
+        limit_key, limits
     )
 ),
 
@@ -41,7 +42,7 @@ inserted as (
     insert into reltask.jobs (
         id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
         lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth,
-        headers
+        headers, limit_key, limits
     )
     select given.id, given.task, given.key, given.queue, given.priority, given.args::json,
            given.schedule, given.declaration, given.app_version, given.max_attempts,
@@ -52,7 +53,9 @@ inserted as (
                    + coalesce(extract(epoch from given.delay), 0)::float8 * interval '1 second'
            ),
            given.parent_id, given.parent_slot, given.parent_step, given.parent_nth,
-           given.headers::json
+           given.headers::json, given.limit_key,
+           case when given.limits is not null
+                then array(select json_array_elements_text(given.limits::json)) end
     from given
     cross join parameters
     where not exists (select from known where known.id = given.id)

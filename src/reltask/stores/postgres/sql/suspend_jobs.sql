@@ -12,7 +12,8 @@
 --
 -- Only wake_seq decides, as it is in the locked row. If a mark was folded after the run has looked,
 -- it is not the number seen, and the job is due at once. A mark that is folded later finds the row
--- suspended: see fold_marks.sql. There is nothing in between, because both lock the row.
+-- suspended: see fold_marks.sql. A cancelled job is due at once as well. There is nothing in
+-- between, because both lock the row.
 --
 -- The progress stays for the next run.
 
@@ -23,7 +24,8 @@ parameters as materialized (
 
 held as materialized (
     select job.id, job.fence, job.slot_no, job.task, job.key, job.queue, job.attempt,
-           job.next_run_time, job.due_at, job.locked_at, job.wake_seq, given.seen, given.wake_at
+           job.next_run_time, job.due_at, job.locked_at, given.wake_at,
+           job.wake_seq <> given.seen or coalesce(job.cancel_slot = job.slot_no, false) as is_due
     from (
         select *
         from unnest(
@@ -54,9 +56,8 @@ ledger as (
 kept as (
     update reltask.jobs as job
     set suspended = true,
-        not_before = case when held.wake_seq = held.seen
-                          then coalesce(held.wake_at, timestamptz '8999-12-31 00:00:00+00')
-                          else parameters.now end,
+        not_before = case when held.is_due then parameters.now
+                          else coalesce(held.wake_at, timestamptz '8999-12-31 00:00:00+00') end,
         attempt = greatest(held.attempt - 1, 0),
         losses = 0,
         isolated = false,

@@ -118,7 +118,7 @@ asleep as (
     from reltask_jobs as job
     where job.id > :after and job.id <= :upto
       and job.suspended and job.due_at > :now
-      and job.id not in (select job_id from reltask_marks)
+      and job.id not in (select job_id from reltask_marks where kind <> 'limit')
       and (job.id, job.slot_no) not in (select job_id, slot_no from hopeful)
 ),
 

@@ -13,6 +13,8 @@
 --     unreclaimed   lock expired, and a live worker has not reclaimed the job: a violation
 --     expired       lock expired, and there was no live worker to reclaim the job
 --
+-- Jobs of paused queues and tasks are meant to wait.
+--
 -- A worker was idle in a queue if it has run for a lock timeout, has a free place, holds no job of
 -- the queue, and has ended no run of it within the lock timeout. A job waits from the latest of its
 -- due time, its insertion, and the end of its last run.
@@ -55,6 +57,8 @@ due as (
     left join reltask_runs as runs on runs.job_id = jobs.id and runs.fence = jobs.fence
     where jobs.locked_by is null and jobs.paused_at is null and jobs.dead_at is null
       and jobs.due_at < :now
+      and jobs.queue not in (select name from reltask_pauses where kind = 'queue')
+      and jobs.task not in (select name from reltask_pauses where kind = 'task')
 ),
 
 waiting as (

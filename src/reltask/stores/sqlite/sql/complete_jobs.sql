@@ -15,17 +15,21 @@ batch as (
            json_extract(value, '$.outcome') as outcome,
            json_extract(value, '$.error') as error,
            json_extract(value, '$.result') as result,
-           json_extract(value, '$.next_run_time') as next_run_time
+           json_extract(value, '$.next_run_time') as next_run_time,
+           json_extract(value, '$.keeps') as keeps
     from json_each(:completions)
 )
 
 insert into reltask_runs (
     job_id, fence, slot_no, task, key, queue, worker, attempt, nominal_time, due_at, claimed_at,
-    finished_at, outcome, error, result, steps, ends_job
+    finished_at, outcome, error, result, steps, ends_job, priority, args, headers
 )
 select jobs.id, jobs.fence, jobs.slot_no, jobs.task, jobs.key, jobs.queue, jobs.locked_by,
        jobs.attempt, jobs.next_run_time, jobs.due_at, jobs.locked_at, :now, batch.outcome,
-       batch.error, batch.result, nullif(jobs.steps, 0), batch.next_run_time is null
+       batch.error, batch.result, nullif(jobs.steps, 0), batch.next_run_time is null,
+       case when batch.next_run_time is null then jobs.priority end,
+       case when batch.keeps and batch.next_run_time is null then jobs.args end,
+       case when batch.keeps and batch.next_run_time is null then jobs.headers end
 from batch
 join reltask_jobs as jobs on jobs.id = batch.id
 where jobs.fence = batch.fence
@@ -135,6 +139,9 @@ set args = coalesce(batch.args, reltask_jobs.args),
     isolated = 0,
     suspended = 0,
     steps = 0,
+    -- a cancelled one-off that goes on with Again is still cancelled; a schedule goes on
+    cancel_slot = case when schedule is null and cancel_slot = slot_no
+                       then slot_no + 1 + batch.passed end,
     locked_by = null,
     locked_at = null,
     heartbeat_at = null,

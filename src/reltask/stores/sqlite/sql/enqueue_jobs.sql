@@ -24,18 +24,20 @@ batch as (
            json_extract(value, '$.parent.slot_no') as parent_slot,
            json_extract(value, '$.parent.step') as parent_step,
            json_extract(value, '$.parent.nth') as parent_nth,
-           json_extract(value, '$.headers') as headers
+           json_extract(value, '$.headers') as headers,
+           json_extract(value, '$.limit_key') as limit_key,
+           json_extract(value, '$.limits') as limits
     from json_each(:jobs)
 )
 
 insert into reltask_jobs (
     id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
     lock_timeout_ms, created_at, next_run_time, parent_id, parent_slot, parent_step, parent_nth,
-    headers
+    headers, limit_key, limits
 )
 select id, task, key, queue, priority, args, schedule, declaration, app_version, max_attempts,
        lock_timeout_ms, :now, coalesce(run_at, :now + coalesce(delay, 0)), parent_id, parent_slot,
-       parent_step, parent_nth, headers
+       parent_step, parent_nth, headers, limit_key, limits
 from batch
 where not exists (select 1 from reltask_runs where job_id = batch.id)
 on conflict do nothing

@@ -1,9 +1,12 @@
--- Purpose       Record failed runs: the slot is retried after its delay, or the job is dead.
+-- Purpose       Record failed runs: the slot is retried after its delay, or the job is dead. A
+--               cancelled job is due at once and not dead, so that the next claim ends it.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    SQLite's write lock, held for the whole transaction.
 -- Returns       Statement 2: one row per accepted failure: id, fence, and whether the job is now
 --               dead.
+-- Parameters    With patient set, a cancelled job waits for its delay as well: it was this run that
+--               should have ended it.
 -- See           SQL.md: one writer, fence, primary-key lookup, JSON batch, filtered index, mark.
 
 with
@@ -30,13 +33,16 @@ batch as (
     select json_extract(value, '$.id') as id,
            json_extract(value, '$.fence') as fence,
            json_extract(value, '$.delay') as delay,
-           json_extract(value, '$.final') as final
+           json_extract(value, '$.final') as final,
+           json_extract(value, '$.patient') as patient
     from json_each(:failures)
 )
 
 update reltask_jobs
-set not_before = :now + batch.delay,
-    dead_at = case when batch.final or attempt >= max_attempts then :now end,
+set not_before = case when cancel_slot = slot_no and not batch.patient then :now
+                      else :now + batch.delay end,
+    dead_at = case when cancel_slot = slot_no and not batch.patient then null
+                   when batch.final or attempt >= max_attempts then :now end,
     losses = 0,
     isolated = 0,
     locked_by = null,

@@ -9,7 +9,7 @@ with
 taken as materialized (
     select marks.seq, marks.kind, marks.job_id, marks.slot_no, marks.name
     from reltask_marks as marks
-    where marks.at <= :now
+    where marks.queue = '' and marks.task = '' and marks.at <= :now
     order by marks.at, marks.seq
     limit :limit
 ),
@@ -34,7 +34,7 @@ with
 taken as materialized (
     select marks.seq, marks.kind, marks.job_id, marks.slot_no, marks.name
     from reltask_marks as marks
-    where marks.at <= :now
+    where marks.queue = '' and marks.task = '' and marks.at <= :now
     order by marks.at, marks.seq
     limit :limit
 ),
@@ -77,7 +77,7 @@ with
 taken as materialized (
     select marks.seq, marks.kind, marks.job_id, marks.slot_no, marks.name
     from reltask_marks as marks
-    where marks.at <= :now
+    where marks.queue = '' and marks.task = '' and marks.at <= :now
     order by marks.at, marks.seq
     limit :limit
 )

@@ -3,8 +3,9 @@
 --               tokens in :pending, whose claims wait for their answer. A row missing from the
 --               result is suspect, not lost.
 -- Lock order    SQLite's write lock, held for the whole transaction.
--- Returns       Statements 1 and 2: one row per renewed claim. Statement 4: one row per stray, a
---               claim of this worker that has one of :tokens, so that its answer was lost.
+-- Returns       Statements 1 and 2: one row per renewed claim, and whether its slot is cancelled.
+--               Statement 4: one row per stray, a claim of this worker that has one of :tokens, so
+--               that its answer was lost.
 -- See           SQL.md: one writer, fence, primary-key lookup, JSON batch.
 
 with
@@ -20,7 +21,7 @@ from batch
 where reltask_jobs.id = batch.id
   and reltask_jobs.fence = batch.fence
   and +reltask_jobs.locked_by = :worker
-returning id, fence;
+returning id, fence, cancel_slot = slot_no as cancelled;
 
 -- Claims that wait for their answer. As below: usually there are none, and no job is read.
 update reltask_jobs
@@ -33,7 +34,7 @@ where id in (
     where job.locked_by = :worker
       and job.claim_token = unanswered.value
 )
-returning id, fence;
+returning id, fence, cancel_slot = slot_no as cancelled;
 
 update reltask_workers
 set heartbeat_at = :now,

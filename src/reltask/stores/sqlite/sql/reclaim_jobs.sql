@@ -1,4 +1,5 @@
--- Purpose       Take expired claims away: the slot is claimed again, alone, or the job is dead.
+-- Purpose       Take expired claims away: the slot is claimed again, alone, or the job is dead. A
+--               cancelled job is not dead: the next claim ends it.
 -- Precondition  In both writes: the fence and the heartbeat that were seen expired, and still
 --               expired.
 -- Lock order    The first statement only reads. The others need the write lock.
@@ -48,7 +49,8 @@ batch as (
 )
 
 update reltask_jobs
-set dead_at = case when attempt >= max_attempts then :now end,
+set dead_at = case when cancel_slot = slot_no then null
+                   when attempt >= max_attempts then :now end,
     losses = losses + 1,
     isolated = losses > 0,
     locked_by = null,

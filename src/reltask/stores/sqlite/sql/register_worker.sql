@@ -22,5 +22,6 @@ set host = excluded.host,
     concurrency = excluded.concurrency,
     heartbeat_at = excluded.heartbeat_at,
     alive_until = excluded.alive_until,
+    idle = 0,
     stopped_at = null,
     dead_at = null;

@@ -1,5 +1,6 @@
 -- Purpose       Release claims unfinished: the slot stays, and the attempt is given back. If it is
---               counted, it is not, and the job is dead at its last attempt.
+--               counted, it is not, and the job is dead at its last attempt. A cancelled job is
+--               due at once, so that the next claim ends it.
 -- Precondition  Each job's row still has this id, owner and fence. A row that does not match is not
 --               written, and is missing from the result.
 -- Lock order    SQLite's write lock, held for the whole transaction.
@@ -37,9 +38,11 @@ batch as (
 )
 
 update reltask_jobs
-set not_before = coalesce(:now + batch.delay, not_before),
+set not_before = case when cancel_slot = slot_no then min(due_at, :now)
+                      else coalesce(:now + batch.delay, not_before) end,
     attempt = case when batch.counted then attempt else max(attempt - 1, 0) end,
-    dead_at = case when batch.counted and attempt >= max_attempts then :now end,
+    dead_at = case when cancel_slot = slot_no then null
+                   when batch.counted and attempt >= max_attempts then :now end,
     losses = 0,
     isolated = 0,
     locked_by = null,

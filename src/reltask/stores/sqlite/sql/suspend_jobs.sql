@@ -25,8 +25,8 @@ join reltask_jobs as jobs on jobs.id = batch.id
 where jobs.fence = batch.fence
   and +jobs.locked_by = :worker;
 
--- A mark that was folded since the run looked makes it due at once. Without a wake time it is due
--- at the end of 8999. The progress stays for the next run.
+-- A mark that was folded since the run looked makes it due at once, and so does a cancel. Without a
+-- wake time it is due at the end of 8999. The progress stays for the next run.
 with
 batch as (
     select json_extract(value, '$.id') as id,
@@ -38,9 +38,8 @@ batch as (
 
 update reltask_jobs
 set suspended = 1,
-    not_before = case when wake_seq = batch.seen
-                      then coalesce(batch.wake_at, 221845305600000000)
-                      else :now end,
+    not_before = case when wake_seq <> batch.seen or cancel_slot = slot_no then :now
+                      else coalesce(batch.wake_at, 221845305600000000) end,
     attempt = max(attempt - 1, 0),
     losses = 0,
     isolated = 0,

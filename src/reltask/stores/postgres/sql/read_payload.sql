@@ -1,0 +1,21 @@
+-- Purpose       Read what a job was given: of its row, or of the ledger row that ended it.
+-- Precondition  None.
+-- Lock order    Locks nothing.
+-- Returns       One row if there is such a job. args is null if the ledger does not keep it.
+
+select given.args, given.headers, given.task, given.queue, given.priority
+from (
+    select job.args, job.headers, job.task, job.queue, job.priority, 1 as nth
+    from reltask.jobs as job
+    where job.id = :id::uuid
+    union all
+    (
+        select run.args, run.headers, run.task, run.queue, run.priority, 2
+        from reltask.runs as run
+        where run.job_id = :id::uuid and run.ends_job
+        order by run.fence desc
+        limit 1
+    )
+) as given
+order by given.nth
+limit 1;

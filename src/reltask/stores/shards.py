@@ -1,0 +1,451 @@
+"""Several shards behind the store interface: for producers, operators and the command line.
+
+    enqueue, signal, read by id ──► the shard that the id or the key names
+    lists, counts, audits ────────► all shards, merged
+    leases, actions ──────────────► the first shard: they exist once
+    claims, beats, settlements ───► not here: a worker serves each shard through its own store (worker/shards.py)
+
+ROUTES says which way each verb goes. A verb of the store interface that has no route is an error of
+a test, not of a user. A pause of a queue holds on every shard.
+
+Shards fail one by one. A write goes to one shard and fails with it. An insert on several shards that
+fails on some of them is ambiguous, like one whose answer was lost: sent again, it inserts what is
+missing. `read_status` counts the shards that answer and names the others; other reads fail, because
+half a list looks like a whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any, cast
+from uuid import UUID
+
+from reltask.errors import AmbiguousError, DatabaseError, ReltaskError, TransientError, UsageError
+from reltask.model.job import NewJob, Orphans
+from reltask.model.merged import merge, merge_overviews, merge_status
+from reltask.model.schema_name import split_schema
+from reltask.model.screens import Page, page_of
+from reltask.model.shards import Placement, ShardMark, no_shard_answers, shard_of
+from reltask.model.views import ShardView
+from reltask.stores.shard_connection import Shard, ShardedConnection
+from reltask.stores.store import BATCH, Store, open_as_shard
+from reltask.stores.waking import Wake
+
+FRESH = 10.0
+"""Seconds after which a producer reads again which shards are being drained."""
+Ask = Callable[["ShardedStore", str, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
+
+
+class ShardedStore:
+    """All shards of a system. Belongs to one event loop, as every store."""
+
+    bulk = BATCH
+
+    def __init__(self, shards: Sequence[Shard], placement: Placement) -> None:
+        self._shards = {shard.number: shard for shard in shards}
+        self._open: set[int] = set()
+        self._opening = asyncio.Lock()
+        self._placement = placement
+        self._read_at = float("-inf")
+        self._written: set[int] = set()
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        route = ROUTES.get(verb)
+        if route is None:
+            raise AttributeError(f"{verb} is not sent to several shards at once")
+        return lambda *args, **named: route(self, verb, args, named)
+
+    # Opening
+
+    async def open(self) -> None:
+        """Open the shards that answer; it is an error only if none does."""
+        found = await self.ask_all(lambda store: store.read_shard(), self._shards)
+        errors = [error for error in found.values() if isinstance(error, ReltaskError)]
+        for error in errors:
+            if not isinstance(error, TransientError):
+                raise error
+        if len(errors) == len(found):
+            raise no_shard_answers(_transient(errors))
+
+    async def close(self) -> None:
+        await asyncio.gather(*(shard.store.close() for shard in self._shards.values()))
+        self._open.clear()
+
+    def dedicated(self, **options: Any) -> Store:
+        """Of the first shard: only leases use it."""
+        return self._shards[self._placement.home].store.dedicated(**options)
+
+    async def _opened(self, number: int) -> Store:
+        store = self._shards[number].store
+        if number not in self._open:
+            async with self._opening:
+                if number not in self._open:
+                    await open_as_shard(store, number)
+                    self._open.add(number)
+        return store
+
+    # Asking
+
+    def wrote(self, number: int) -> None:
+        """The next signal is for this shard, too."""
+        self._written.add(number)
+
+    def has(self, number: int | None) -> bool:
+        return number in self._shards
+
+    @property
+    def numbers(self) -> list[int]:
+        return list(self._shards)
+
+    @property
+    def home(self) -> int:
+        return self._placement.home
+
+    async def ask(self, number: int, question: Callable[[Store], Awaitable[Any]]) -> Any:
+        """Ask one shard. Its number is in the error, if it does not answer."""
+        try:
+            answer = await question(await self._opened(number))
+        except DatabaseError as error:
+            if isinstance(error, TransientError):
+                self._placement.did_not_answer(number, time.monotonic())
+            raise type(error)(f"Shard {number}: {error.message}", remedy=error.remedy) from error
+        self._placement.answered(number)
+        return answer
+
+    async def ask_all(
+        self, question: Callable[[Store], Awaitable[Any]], numbers: Iterable[int]
+    ) -> dict[int, Any | ReltaskError]:
+        """Ask several shards at once: the answers and the errors."""
+        asked = list(numbers)
+        answers = await asyncio.gather(*(self.ask(number, question) for number in asked), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, ReltaskError):
+                raise answer
+        return dict(zip(asked, answers, strict=True))
+
+    async def every(
+        self, question: Callable[[Store], Awaitable[Any]], numbers: Iterable[int] | None = None
+    ) -> list[Any]:
+        """The answers of all of these shards, or the first error."""
+        found = await self.ask_all(question, self._shards if numbers is None else numbers)
+        for answer in found.values():
+            if isinstance(answer, ReltaskError):
+                raise answer
+        return list(found.values())
+
+    # Producing
+
+    async def placed(self, jobs: Sequence[NewJob]) -> list[int]:
+        """The shard of each of these new jobs."""
+        await self._refresh()
+        return self._placement.place(jobs, time.monotonic())
+
+    async def _refresh(self) -> None:
+        """Read which shards are being drained, now and then. A shard that is away keeps its mark."""
+        now = time.monotonic()
+        if now - self._read_at < FRESH:
+            return
+        self._read_at = now
+        for number, mark in (await self.ask_all(lambda store: store.read_shard(), self._shards)).items():
+            if isinstance(mark, ShardMark):
+                rest = self._placement.draining - {number}
+                self._placement.draining = rest | {number} if mark.draining else rest
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
+        taken = set() if again else await self._taken_elsewhere(jobs)
+        return await self._insert("enqueue_jobs", [job for job in jobs if job.id not in taken], again=again)
+
+    async def enqueue_unique(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
+        return await self._insert("enqueue_unique", jobs, again=again)
+
+    async def _insert(self, verb: str, jobs: Sequence[NewJob], *, again: bool) -> set[UUID]:
+        groups = self.by_shard(jobs, lambda job: job.id)
+        self._written |= groups.keys()
+        answers = await asyncio.gather(
+            *(self.ask(number, partial(_send, verb, (some,), {"again": again})) for number, some in groups.items()),
+            return_exceptions=True,
+        )
+        return _inserted(answers, len(jobs))
+
+    async def _taken_elsewhere(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        """The jobs whose key another job has, on a shard where the key lived before."""
+        asked: dict[int, list[NewJob]] = {}
+        for job in jobs:
+            for number in self._placement.before(job.key) if job.key and job.schedule is None else []:
+                asked.setdefault(number, []).append(job)
+        taken: set[UUID] = set()
+        for number, some in asked.items():
+            names = [(job.task, job.key or "") for job in some]
+            found = await self.ask(number, partial(_send, "read_keys", (names,), {}))
+            taken |= {job.id for job in some if (job.task, job.key) in found}
+        return taken
+
+    def by_shard(self, rows: Iterable[Any], id_of: Callable[[Any], UUID]) -> dict[int, list[Any]]:
+        """These rows by the shard of their ids."""
+        found: dict[int, list[Any]] = {}
+        for row in rows:
+            number = shard_of(id_of(row))
+            found.setdefault(self.home if number is None or number not in self._shards else number, []).append(row)
+        return found
+
+    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        """On every shard: a job may live where its key belonged when it was enqueued."""
+        found: dict[tuple[str, str], UUID] = {}
+        for keys in await self.every(lambda store: store.read_keys(names)):
+            found |= keys
+        return found
+
+    async def read_unique(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        """On every shard, as `read_keys`."""
+        found: dict[tuple[str, str], UUID] = {}
+        for keys in await self.every(lambda store: store.read_unique(names)):
+            found |= keys
+        return found
+
+    async def replace_job(self, job: NewJob) -> UUID | None:
+        """On the shard of its key, which the id of the new one carries."""
+        ((number, _),) = self.by_shard([job], lambda job: job.id).items()
+        self._written.add(number)
+        replaced: UUID | None = await self.ask(number, lambda store: store.replace_job(job))
+        return replaced
+
+    def borrow(self, connection: object) -> ShardedConnection:
+        """The shards in the database of the user's own connection."""
+        return ShardedConnection(self._shards, self._placement, connection)
+
+    # Reading
+
+    async def read_status(self) -> Any:
+        found = await self.ask_all(lambda store: store.read_status(), self._shards)
+        away = [number for number, status in found.items() if isinstance(status, ReltaskError)]
+        answers = [status for status in found.values() if not isinstance(status, ReltaskError)]
+        if not answers:
+            raise no_shard_answers(_transient(found.values()))
+        return merge_status(answers, away)
+
+    async def list_shards(self) -> list[ShardView]:
+        """What each shard says about itself."""
+        marks = await self.ask_all(lambda store: store.read_shard(), self._shards)
+        states = await self.ask_all(lambda store: store.read_status(), self._shards)
+        return [_view(number, marks[number], states[number]) for number in self._shards]
+
+    async def drain(self, number: int, *, draining: bool) -> ShardView:
+        """Let a shard get no new jobs, or some again, and say how many it still has."""
+        if number not in self._shards:
+            raise UsageError(f"There is no shard {number}.", remedy=f"Shards: {', '.join(map(str, self._shards))}.")
+        if draining and number == self.home:
+            raise UsageError(
+                f"Shard {number} is the first one: schedules and leases live there.", remedy="Drain another one."
+            )
+        await self.ask(number, lambda store: store.drain_shard(draining=draining))
+        self._read_at = float("-inf")
+        mark = await self.ask(number, lambda store: store.read_shard())
+        return _view(number, mark, await self.ask(number, lambda store: store.read_status()))
+
+    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
+        """The first of the ends of the shards' slices: none has more than `rows` rows up to there."""
+        ends = await self.every(lambda store: store.audit_slice(after=after, rows=rows))
+        return min((end for end in ends if end is not None), default=None)
+
+    async def signal(self, due_at: datetime | None = None) -> None:
+        """On the shards that were written to since the last signal; if there are none, on all."""
+        written, self._written = self._written or set(self._open), set()
+        await asyncio.gather(*(self._shards[number].store.signal(due_at) for number in written))
+
+    @asynccontextmanager
+    async def listen(self, wake: Wake, **more: Any) -> AsyncIterator[bool]:
+        """On the shards that are open. Without signals, if not all are: a shard that is away is not tried for this."""
+        async with AsyncExitStack() as listening:
+            heard = [
+                await listening.enter_async_context(self._shards[number].store.listen(wake, **more))
+                for number in self._open
+            ]
+            yield len(heard) == len(self._shards) and all(heard)
+
+
+def sharded_store(stores: Mapping[int, Store], urls: Mapping[int, str], placement: Placement) -> Store:
+    """All shards as one store, for producers and operators."""
+    shards = [Shard(number, store, split_schema(urls[number])[0]) for number, store in stores.items()]
+    return cast("Store", ShardedStore(shards, placement))
+
+
+def _view(number: int, mark: Any, status: Any) -> ShardView:
+    if isinstance(mark, ReltaskError) or isinstance(status, ReltaskError):
+        return ShardView(number=number, answers=False)
+    jobs = status.ready + status.suspended + status.due + status.running + status.expired + status.paused + status.dead
+    return ShardView(number=number, answers=True, draining=mark.draining, jobs=jobs)
+
+
+def _transient(errors: Iterable[Any]) -> TransientError:
+    return next((error for error in errors if isinstance(error, TransientError)), TransientError(""))
+
+
+def _inserted(answers: Sequence[Any], wanted: int) -> set[UUID]:
+    """What was inserted on all shards, or AmbiguousError if only on some."""
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    inserted: set[UUID] = set()
+    for answer in answers:
+        inserted |= set() if isinstance(answer, BaseException) else answer
+    if not errors:
+        return inserted
+    first = errors[0]
+    if len(errors) == len(answers) or not isinstance(first, ReltaskError):
+        raise first
+    raise AmbiguousError(f"{len(inserted)} of {wanted} jobs are certainly inserted. {first}") from first
+
+
+# ── Routes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _send(verb: str, args: tuple[Any, ...], named: dict[str, Any], store: Store) -> Any:
+    return await getattr(store, verb)(*args, **named)
+
+
+async def _by_id(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The first argument is a job's id. One that names no shard is looked for on all."""
+    number = shard_of(args[0])
+    if router.has(number):
+        router.wrote(number or 0)
+        return await router.ask(number or 0, partial(_send, verb, args, named))
+    answer = None
+    for other in router.numbers:
+        answer = await router.ask(other, partial(_send, verb, args, named))
+        if answer:
+            break
+    return answer
+
+
+async def _at_home(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    return await router.ask(router.home, partial(_send, verb, args, named))
+
+
+async def _everywhere(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """On all shards; the answer of the first."""
+    return (await router.every(partial(_send, verb, args, named)))[0]
+
+
+async def _by_ids(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The first argument is a list of ids."""
+    unknown = [job_id for job_id in args[0] if not router.has(shard_of(job_id))]
+    groups = router.by_shard([job_id for job_id in args[0] if job_id not in unknown], lambda job_id: job_id)
+    asked = {number: [*groups.get(number, []), *unknown] for number in router.numbers}
+    answers = await asyncio.gather(
+        *(router.ask(number, partial(_send, verb, (ids, *args[1:]), named)) for number, ids in asked.items() if ids)
+    )
+    return [row for answer in answers for row in answer]
+
+
+async def _notices(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """To the shards of these ids; nobody waits for an answer."""
+    numbers = {number for job_id in args[0] if router.has(number := shard_of(job_id))} or router.numbers
+    await router.ask_all(partial(_send, verb, args, named), [number for number in numbers if number is not None])
+
+
+async def _orphans(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Orphans:
+    """Children live with their parents."""
+    numbers = {number for job_id in named["parents"] if router.has(number := shard_of(job_id))} or router.numbers
+    asked = [number for number in numbers if number is not None]
+    found = await router.every(partial(_send, verb, args, named), asked)
+    return Orphans(
+        ended=[job for one in found for job in one.ended], stopping=[job for one in found for job in one.stopping]
+    )
+
+
+async def _signals(router: ShardedStore, _verb: str, args: tuple[Any, ...], _named: dict[str, Any]) -> Any:
+    """To the shard of the id; a signal to a key goes to all, and the one that has the job takes it."""
+    asked = {
+        number: [s for s in args[0] if s.job_id is None or shard_of(s.job_id) in (None, number)]
+        for number in router.numbers
+    }
+    sent: dict[str, UUID] = {}
+    for number, signals in asked.items():
+        if signals:
+            router.wrote(number)
+            sent |= await router.ask(number, partial(_send, "send_signals", (signals,), {}))
+    return sent
+
+
+def _merged(by: Callable[[Any], Any] | None = None, *, newest: bool = False, rows: bool = False) -> Ask:
+    """On all shards: one list in the order of `by`, cut to `limit`. `rows`: rows about the same thing become one."""
+
+    async def ask(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        answers = await router.every(partial(_send, verb, args, named))
+        found = [row for answer in answers for row in answer]
+        found = merge(found) if rows else found
+        found = found if by is None else sorted(found, key=by, reverse=newest)
+        return found[: named.get("limit")]
+
+    return ask
+
+
+async def _runs(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    number = None if named.get("job_id") is None else shard_of(named["job_id"])
+    asked = [number] if number is not None and router.has(number) else None
+    answers = await router.every(partial(_send, verb, args, named), asked)
+    found = sorted((run for answer in answers for run in answer), key=lambda run: run.finished_at, reverse=True)
+    return found[: named.get("limit", 100)]
+
+
+async def _page(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Page[Any]:
+    pages = await router.every(partial(_send, verb, args, named))
+    rows = sorted((row for page in pages for row in page.rows), key=lambda row: (row.at, row.job.id))
+    newest = len(pages[0].rows) > 1 and pages[0].rows[0].at > pages[0].rows[-1].at
+    rows = rows[::-1] if newest else rows
+    limit = named.get("limit", 50)
+    more = len(rows) > limit or any(page.next is not None for page in pages)
+    return page_of([*rows[:limit], *rows[:1]] if more else rows[:limit], limit)
+
+
+async def _overview(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    return merge_overviews(await router.every(partial(_send, verb, args, named)))
+
+
+ROUTES: dict[str, Ask] = {
+    **dict.fromkeys(
+        ["pause_job", "resume_job", "run_job_now", "retry_job", "discard_job", "read_job", "cancel_job"], _by_id
+    ),
+    **dict.fromkeys(
+        [
+            "read_steps",
+            "read_waits",
+            "forget_steps",
+            "list_signals",
+            "list_children",
+            "read_payload",
+            "read_job_limits",
+        ],
+        _by_id,
+    ),
+    **dict.fromkeys(["read_now", "read_declared", "declare_job", "examine", "list_schedules"], _at_home),
+    **dict.fromkeys(["acquire_lease", "heartbeat_lease", "resign_lease", "signal_lease", "release_lease"], _at_home),
+    **dict.fromkeys(["list_leases", "record_action", "end_action", "list_actions"], _at_home),
+    **dict.fromkeys(["add_pause", "end_pause", "write_limit"], _everywhere),
+    **dict.fromkeys(["list_pauses", "read_limits"], _at_home),
+    **dict.fromkeys(["list_limits", "list_limit_keys", "audit_limits"], _merged()),
+    **dict.fromkeys(["audit_slots", "audit_durable", "find_jobs", "sample_runs"], _merged()),
+    **dict.fromkeys(["list_workers", "list_metrics", "audit_waiting", "audit_losses"], _merged(rows=True)),
+    "audit_tasks": _merged(lambda count: count.task, rows=True),
+    "list_jobs": _merged(lambda job: job.due_at),
+    "list_dead_errors": _merged(lambda letter: letter.dead_at, newest=True),
+    "list_runs": _runs,
+    "read_results": _by_ids,
+    "send_signals": _signals,
+    **dict.fromkeys(["signal_cancel", "signal_awaited"], _notices),
+    "cancel_children": _orphans,
+    "page_jobs": _page,
+    "read_overview": _overview,
+}
+"""How each verb reaches the shards."""
+OF_A_WORKER = frozenset(
+    {"claim_jobs", "heartbeat_jobs", "read_holds", "complete_jobs", "fail_jobs", "release_jobs", "suspend_jobs"}
+    | {"reclaim_jobs", "read_outcomes", "record_progress", "record_steps", "fold_marks", "read_cancelled"}
+    | {"register_worker", "stop_worker", "transaction", "advisory_lock"}
+    | {"mark_dead_workers", "prune_runs", "prune_records", "prune_keys", "roll_up_runs", "read_overdue"}
+    | {"read_shard", "mark_shard", "drain_shard", "claim_limited", "recount_limits", "signal_ended"}
+)
+"""Verbs about one shard: they are sent to its own store."""
