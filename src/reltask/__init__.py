@@ -43,22 +43,34 @@ if TYPE_CHECKING:
     from reltask.errors import TransientError as TransientError
     from reltask.errors import UnknownJob as UnknownJob
     from reltask.errors import UnknownTask as UnknownTask
+    from reltask.errors import UnreadablePayload as UnreadablePayload
     from reltask.errors import UsageError as UsageError
     from reltask.errors import WaitTimeout as WaitTimeout
     from reltask.leases.handle import Lease as Lease
     from reltask.model.backoff import Backoff as Backoff
+    from reltask.model.codec import Codec as Codec
+    from reltask.model.control import PauseKind as PauseKind
+    from reltask.model.control import PauseView as PauseView
     from reltask.model.durable import ChildView as ChildView
     from reltask.model.durable import SignalView as SignalView
     from reltask.model.durable import StepKind as StepKind
     from reltask.model.durable import StepState as StepState
     from reltask.model.durable import StepView as StepView
+    from reltask.model.hidden import Hidden as Hidden
+    from reltask.model.job import Cancellation as Cancellation
     from reltask.model.job import Outcome as Outcome
     from reltask.model.job import State as State
     from reltask.model.lease import Term as Term
+    from reltask.model.limit import Limit as Limit
+    from reltask.model.limit import LimitKeyView as LimitKeyView
+    from reltask.model.limit import LimitView as LimitView
     from reltask.model.metrics import TaskStats as TaskStats
+    from reltask.model.overview import Overview as Overview
+    from reltask.model.preview import ScheduleView as ScheduleView
     from reltask.model.views import JobView as JobView
     from reltask.model.views import LeaseView as LeaseView
     from reltask.model.views import RunView as RunView
+    from reltask.model.views import ShardView as ShardView
     from reltask.model.views import StatusView as StatusView
     from reltask.model.views import WorkerView as WorkerView
     from reltask.producer.enqueue import Call as Call
@@ -67,6 +79,8 @@ if TYPE_CHECKING:
     from reltask.producer.task import Task as Task
     from reltask.producer.transaction import SyncTransaction as SyncTransaction
     from reltask.producer.transaction import TaskTransaction as TaskTransaction
+    from reltask.worker.base_context import BaseContext as BaseContext
+    from reltask.worker.base_context import Middleware as Middleware
     from reltask.worker.child import ProcessContext as ProcessContext
     from reltask.worker.context import Context as Context
     from reltask.worker.context import SyncContext as SyncContext
@@ -106,21 +120,29 @@ _HOMES = {
         "TransientError",
         "UnknownJob",
         "UnknownTask",
+        "UnreadablePayload",
         "UsageError",
         "WaitTimeout",
     ],
     "leases.handle": ["Lease"],
     "model.backoff": ["Backoff"],
+    "model.codec": ["Codec"],
+    "model.control": ["PauseKind", "PauseView"],
     "model.durable": ["ChildView", "SignalView", "StepKind", "StepState", "StepView"],
-    "model.job": ["Outcome", "State"],
+    "model.hidden": ["Hidden"],
+    "model.job": ["Cancellation", "Outcome", "State"],
     "model.lease": ["Term"],
+    "model.limit": ["Limit", "LimitKeyView", "LimitView"],
     "model.metrics": ["TaskStats"],
-    "model.views": ["JobView", "LeaseView", "RunView", "StatusView", "WorkerView"],
+    "model.overview": ["Overview"],
+    "model.preview": ["ScheduleView"],
+    "model.views": ["JobView", "LeaseView", "RunView", "ShardView", "StatusView", "WorkerView"],
     "producer.enqueue": ["Call"],
     "producer.job": ["Job"],
     "producer.signal": ["Signal"],
     "producer.task": ["Task"],
     "producer.transaction": ["SyncTransaction", "TaskTransaction"],
+    "worker.base_context": ["BaseContext", "Middleware"],
     "worker.child": ["ProcessContext"],
     "worker.context": ["Context", "SyncContext"],
     "worker.step": ["Step", "current_step"],

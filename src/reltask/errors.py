@@ -6,6 +6,7 @@ ReltaskError                      has a stable code, a message and a remedy
 │   ├── DeclarationError          ... in a decorator or a schedule
 │   └── UsageError                ... in how the API is called
 ├── ArgumentsError                arguments that do not fit the task, or cannot be stored
+├── UnreadablePayload             a stored payload that the app's codec cannot decode
 ├── UnknownTask                   no task of that name is registered
 ├── UnknownJob                    no job with that id
 ├── SchemaError                   the database's tables are missing, too old or too new
@@ -87,6 +88,13 @@ class ArgumentsError(ReltaskError):
     """Arguments that do not fit the task's parameters, or cannot be stored as JSON."""
 
     code = "arguments"
+
+
+class UnreadablePayload(ReltaskError):
+    """A stored payload that the app's codec cannot decode, or that was encoded by one that the app has not."""
+
+    code = "unreadable-payload"
+    remedy = "Give App(codec=…) the key that it was encoded with."
 
 
 class UnknownTask(ReltaskError):

@@ -5,12 +5,8 @@ No event carries arguments, results or secrets, because events are written to lo
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
 from collections.abc import Callable
 from datetime import datetime
-from queue import SimpleQueue
 from uuid import UUID
 
 from msgspec import Struct
@@ -29,6 +25,8 @@ class RunEvent(Event, frozen=True, kw_only=True):
     job_id: UUID
     slot_no: int
     fence: int
+    queue: str = ""
+    """Empty where it is not known: of a run that another worker lost."""
 
 
 class WorkerStarted(Event, frozen=True, kw_only=True):
@@ -91,6 +89,7 @@ class RunFailed(RunEvent, frozen=True, kw_only=True):
     dead: bool
     recurring: bool
     """Whether the job has a schedule, which stops if the job is dead."""
+    seconds: float = 0.0
 
 
 class RunEnded(RunEvent, frozen=True, kw_only=True):
@@ -100,6 +99,14 @@ class RunEnded(RunEvent, frozen=True, kw_only=True):
     reason: str
     dead: bool = False
     """Whether that was the last attempt: only of a run that was abandoned because it starved its worker."""
+    seconds: float = 0.0
+
+
+class StepsRecorded(RunEvent, frozen=True, kw_only=True):
+    """A durable function's steps have been committed."""
+
+    kinds: list[str]
+    """Of each step that ended: step, transact, sleep, wait, run or start."""
 
 
 class StepsNotAsked(RunEvent, frozen=True, kw_only=True):
@@ -302,72 +309,3 @@ Interest = Callable[[type[Event], str], bool]
 def always(_kind: type[Event], _task: str) -> bool:
     """Every event has a subscriber."""
     return True
-
-
-DRAIN_PATIENCE = 10.0
-"""Seconds that `drain` waits for a subscriber that blocks."""
-
-
-class Dispatcher:
-    """A thread that hands events to their subscribers."""
-
-    def __init__(self, emit: Subscriber) -> None:
-        self.pid = os.getpid()
-        self.queue = SimpleQueue[Event | None]()
-        """None ends the thread. Without a limit: a lease has a few events per TTL."""
-        self._emit = emit
-        self._thread = threading.Thread(target=self._main, name="reltask-events", daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """End after the events that are queued; a subscriber may call this itself, and then does not wait."""
-        self.queue.put(None)
-        if self._thread is not threading.current_thread():
-            self._thread.join(DRAIN_PATIENCE)
-
-    def _main(self) -> None:
-        while (event := self.queue.get()) is not None:
-            self._emit(event)
-
-
-class Publisher:
-    """Hands events to their subscribers. The log is the first of them, and most of its lines may be off.
-
-    `emit` calls them at once. `emit_soon` is for a thread that must not wait for a subscriber: another thread, started
-    by the first such event, calls them in order.
-    """
-
-    def __init__(self, log: Subscriber, is_logged: Interest) -> None:
-        self._subscribers = [log]
-        self._is_logged = is_logged
-        self._lock = threading.Lock()
-        self._dispatcher: Dispatcher | None = None
-
-    def subscribe(self, subscriber: Subscriber) -> None:
-        self._subscribers.append(subscriber)
-
-    def emit(self, event: Event) -> None:
-        """Call every subscriber; one that fails harms neither the others nor the worker."""
-        for subscriber in self._subscribers:
-            try:
-                subscriber(event)
-            except Exception:
-                logging.getLogger("reltask").exception("A subscriber failed on %s", type(event).__name__)
-
-    def emit_soon(self, event: Event) -> None:
-        """Call every subscriber on another thread, and do not wait for it."""
-        with self._lock:
-            if self._dispatcher is None or self._dispatcher.pid != os.getpid():  # a forked child has no such thread
-                self._dispatcher = Dispatcher(self.emit)
-            self._dispatcher.queue.put(event)
-
-    def drain(self) -> None:
-        """Wait until the events of `emit_soon` are handed over, and end their thread; the next event starts another."""
-        with self._lock:
-            dispatcher, self._dispatcher = self._dispatcher, None
-        if dispatcher is not None and dispatcher.pid == os.getpid():
-            dispatcher.end()
-
-    def wanted(self, kind: type[Event], task: str) -> bool:
-        """Whether such an event has a subscriber."""
-        return len(self._subscribers) > 1 or self._is_logged(kind, task)

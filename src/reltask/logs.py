@@ -1,4 +1,4 @@
-"""Log lines from events.
+"""Hands events to their subscribers, and makes log lines of them.
 
     event ──► log_event ──► reltask.worker | .heartbeat | .database | .lease | .maintenance | .task.<name> ──► handlers
 
@@ -15,10 +15,13 @@ traceback below it is indented, and both are escaped (`model/escape.py`). A line
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
+from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple, TextIO
 
 import msgspec
@@ -139,6 +142,9 @@ _LINES: dict[type[events.Event], LogLine] = {
     events.RunSucceeded: LogLine("task", INFO, _succeeded),
     events.RunFailed: LogLine("task", ERROR, _failed),
     events.RunEnded: LogLine("task", INFO, _ended),
+    events.StepsRecorded: LogLine(
+        "task", DEBUG, lambda e: f"{e.task} recorded steps: {', '.join(e.kinds) or 'a wait'}"
+    ),
     events.StepsNotAsked: LogLine(
         "task", WARNING, lambda e: f"{e.task} ended without asking for recorded steps: {', '.join(e.steps)}"
     ),
@@ -230,6 +236,79 @@ def _extra(event: events.Event) -> dict[str, object]:
     elif isinstance(event, events.LeaseEvent):
         extra |= {"lease": event.lease, "term": event.term}
     return extra
+
+
+# ── For subscribers ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+DRAIN_PATIENCE = 10.0
+"""Seconds that `drain` waits for a subscriber that blocks."""
+
+
+class Dispatcher:
+    """A thread that hands events to their subscribers."""
+
+    def __init__(self, emit: events.Subscriber) -> None:
+        self.pid = os.getpid()
+        self.queue = SimpleQueue[events.Event | None]()
+        """None ends the thread. Without a limit: a lease has a few events per TTL."""
+        self._emit = emit
+        self._thread = threading.Thread(target=self._main, name="reltask-events", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End after the events that are queued; a subscriber may call this itself, and then does not wait."""
+        self.queue.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(DRAIN_PATIENCE)
+
+    def _main(self) -> None:
+        while (event := self.queue.get()) is not None:
+            self._emit(event)
+
+
+class Publisher:
+    """Hands events to their subscribers. The log is the first of them, and most of its lines may be off.
+
+    `emit` calls them at once. `emit_soon` is for a thread that must not wait for a subscriber: another thread, started
+    by the first such event, calls them in order.
+    """
+
+    def __init__(self) -> None:
+        self._subscribers: list[events.Subscriber] = [log_event]
+        self._lock = threading.Lock()
+        self._dispatcher: Dispatcher | None = None
+
+    def subscribe(self, subscriber: events.Subscriber) -> None:
+        self._subscribers.append(subscriber)
+
+    def unsubscribe(self, subscriber: events.Subscriber) -> None:
+        self._subscribers.remove(subscriber)
+
+    def emit(self, event: events.Event) -> None:
+        """Call every subscriber; one that fails harms neither the others nor the worker."""
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:
+                logging.getLogger("reltask").exception("A subscriber failed on %s", type(event).__name__)
+
+    def emit_soon(self, event: events.Event) -> None:
+        """Call every subscriber on another thread, and do not wait for it."""
+        with self._lock:
+            if self._dispatcher is None or self._dispatcher.pid != os.getpid():  # a forked child has no such thread
+                self._dispatcher = Dispatcher(self.emit)
+            self._dispatcher.queue.put(event)
+
+    def drain(self) -> None:
+        """Wait until the events of `emit_soon` are handed over, and end their thread; the next event starts another."""
+        with self._lock:
+            dispatcher, self._dispatcher = self._dispatcher, None
+        if dispatcher is not None and dispatcher.pid == os.getpid():
+            dispatcher.end()
+
+    def wanted(self, kind: type[events.Event], task: str) -> bool:
+        """Whether such an event has a subscriber."""
+        return len(self._subscribers) > 1 or is_logged(kind, task)
 
 
 # ── For programs ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
 from reltask.model.backoff import Backoff, parse_backoff
 from reltask.model.duration import Duration
 from reltask.model.job import NewJob
+from reltask.model.limit import Limit
 from reltask.model.schedule import Missed, check_grace, make_schedule
+from reltask.model.surroundings import Surroundings
 from reltask.model.task import (
     Registry,
     TaskDefinition,
@@ -23,6 +26,7 @@ from reltask.model.task import (
     kind_of,
     length,
     refuse_unknown,
+    unique_rule,
 )
 from reltask.producer.enqueue import Call, Enqueuer
 from reltask.producer.schedules import Schedules
@@ -69,6 +73,7 @@ class Declaring:
 
     registry: Registry
     version: str | None
+    surroundings: Surroundings
     _enqueuer: Enqueuer
     _schedules: Schedules
 
@@ -99,12 +104,20 @@ class Declaring:
         missed: Missed = "once",
         missed_limit: int = 100,
         missed_grace: Duration = "1m",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: Duration | None = None,
         max_attempts: int | msgspec.UnsetType | None = _UNSET,
         backoff: Duration | Backoff | None = None,
         timeout: Duration | None = None,
         lock_timeout: Duration | None = None,
         isolation: str | None = None,
+        keep_arguments: bool | None = None,
+        unique: bool | str | tuple[str, ...] = False,
+        unique_for: Duration | None = None,
+        unique_until: Literal["start"] | None = None,
         aliases: Iterable[str] = (),
+        limit: Limit | Sequence[Limit] | None = None,
     ) -> TaskDecorator: ...
     def task(self, *functions: Any, **options: Any) -> Any:
         """Register a function as a task; with `every` or `cron` it also becomes a recurring job.
@@ -129,6 +142,9 @@ class Declaring:
         missed: Missed = "once",
         missed_limit: int = 100,
         missed_grace: Duration = "1m",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: Duration | None = None,
     ) -> None:
         """Declare a recurring job of a task, or one more with another `key` and, by `task.call(…)`, other arguments."""
         rule = make_schedule(
@@ -140,6 +156,9 @@ class Declaring:
             missed=missed,
             missed_limit=missed_limit,
             missed_grace=missed_grace,
+            start=start,
+            end=end,
+            jitter=jitter,
         )
         self._schedules.add(what, key=key, rule=rule)
 
@@ -155,7 +174,12 @@ class Declaring:
         timeout: Duration | None = None,
         lock_timeout: Duration | None = None,
         isolation: str | None = None,
+        keep_arguments: bool | None = None,
+        unique: bool | str | tuple[str, ...] = False,
+        unique_for: Duration | None = None,
+        unique_until: Literal["start"] | None = None,
         aliases: Iterable[str] = (),
+        limit: Limit | Sequence[Limit] | None = None,
         **rhythm: Any,
     ) -> Task[..., ..., Any, Any]:
         check_function(function)
@@ -169,6 +193,8 @@ class Declaring:
             backoff=parse_backoff(backoff),
             timeout=length("timeout", timeout),
             lock_timeout=length("lock_timeout", lock_timeout),
+            keep_arguments=keep_arguments,
+            unique=unique_rule(function, unique, unique_for, unique_until),
         )
         kind = kind_of(function, isolation)
         definition = TaskDefinition(
@@ -179,6 +205,8 @@ class Declaring:
             schedule=schedule,
             aliases=former_names(function, aliases),
             context=context_of(function, kind, CONTEXTS),
+            limit=limit,
+            surroundings=self.surroundings,
         )
         check_task_options(definition.name, options)
         self.registry.add(definition)

@@ -9,7 +9,7 @@ from reltask.config.fields import Field, fields, sections
 from reltask.config.load import DEFAULT, Loaded
 from reltask.model.connection_url import safe_url
 from reltask.model.duration import format_duration
-from reltask.model.settings import WITHOUT_SIGNALS, Settings
+from reltask.model.settings import Settings
 
 _FOLLOWS_LOCK = ("heartbeat", "beat_timeout", "stop_grace")
 _KINDS = {
@@ -90,7 +90,6 @@ def _together() -> str:
     waits = ", ".join(f"{first * 2**n:g}" for n in range(settings.database.retry_attempts))
     return _TOGETHER.format(
         poll=format_duration(worker.poll),
-        unsignalled=format_duration(WITHOUT_SIGNALS["worker.poll"]),
         heartbeat=pace.heartbeat,
         abandon_after=pace.abandon_after,
         patience=pace.patience,
@@ -154,7 +153,8 @@ error.
 _TOGETHER = """\
 ## What the defaults mean together
 
-- A worker sleeps at most {poll}, without signals {unsignalled}, and wakes when a job is due.
+- A worker sleeps at most {poll}, and wakes when a job is due. Many idle workers share their looks:
+  with signals, more than 120 of them sleep longer; without signals, one of them looks every half second.
 - It renews its claims every {heartbeat:g} s. When {abandon_after} heartbeats in a row have failed, it stops the body
   and abandons the job: at most {patience:g} s after it sent the last successful heartbeat.
 - In any case it stops the body {deadline:g} s after that moment: the lock timeout of {lock:g} s, less a margin of

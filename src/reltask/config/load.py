@@ -19,8 +19,8 @@ from reltask.config.sources import (
 )
 from reltask.config.values import read_value
 from reltask.errors import SettingsError
-from reltask.model.connection_url import has_signals, holds_password
-from reltask.model.settings import WITHOUT_SIGNALS, Settings
+from reltask.model.connection_url import holds_password
+from reltask.model.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path  # its import costs more than all of this package
@@ -227,7 +227,7 @@ def _where(written: Written) -> str:
 
 
 def _assemble(given: Mapping[str, Given]) -> Loaded:
-    chosen = {**_defaults_of_the_database(given), **given}
+    chosen = given
     by_section: dict[str, dict[str, Any]] = {section: {} for section in sections()}
     for key, choice in chosen.items():
         section, name = key.split(".")
@@ -238,15 +238,6 @@ def _assemble(given: Mapping[str, Given]) -> Loaded:
     _check_pace(settings, origins)
     _check_queues(settings, given)
     return Loaded(settings, origins)
-
-
-def _defaults_of_the_database(given: Mapping[str, Given]) -> dict[str, Given]:
-    """Defaults that depend on the kind of database."""
-    url = given.get("database.url")
-    if url is None or has_signals(url.value):
-        return {}
-    origin = f"{DEFAULT}, follows from database.url"
-    return {key: Given(value, origin, rank=-1) for key, value in WITHOUT_SIGNALS.items()}
 
 
 def _check_pace(settings: Settings, origins: Mapping[str, str]) -> None:

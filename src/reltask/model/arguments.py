@@ -63,11 +63,14 @@ class Arguments:
                     f"Task {self._label}: parameter {str(parameter)!r} cannot be passed by name.",
                     remedy="Use plain parameters: no *args, no **kwargs, no positional-only parameters.",
                 )
+        self.hints = {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}
+        """The type of each parameter."""
+        self.returns = hints.get("return", Any)
         self._signature = signature.replace(parameters=parameters)
         self._names = [parameter.name for parameter in parameters]
         all_by_position = all(parameter.kind is not inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
         self._by_position = len(parameters) if all_by_position else None
-        self._has_defaults = any(parameter.default is not inspect.Parameter.empty for parameter in parameters)
+        self._defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
         self._with_objects = [name for name in self._names if not _is_plain(hints.get(name, Any))]
         fields = [_field(parameter, hints.get(parameter.name, Any)) for parameter in parameters]
         try:
@@ -78,6 +81,11 @@ class Arguments:
                 f"Task {self._label}: {error}.", remedy="Use types that differ in JSON, or annotate it with Any."
             ) from error
 
+    @property
+    def names(self) -> list[str]:
+        """The parameters that a job can be given."""
+        return list(self._names)
+
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, limit: int = DEFAULT_LIMIT) -> str:
         """The JSON of a call, or ArgumentsError: wrong names, wrong types, or something JSON cannot hold."""
         try:
@@ -85,44 +93,51 @@ class Arguments:
                 given = dict(zip(self._names, args))  # noqa: B905 - the lengths are compared above
             else:
                 given = self._signature.bind(*args, **kwargs).arguments
-            raw = encode_json(given, _STORING)
-            read = self._read(raw)
+            raw = _STORING.encode(given)
+            if b"null" in raw:
+                refuse_nan(given, _STORING)
+            read = self._decoder.decode(raw)
             if self._with_objects:
                 self._refuse_other_classes(given, read)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise ArgumentsError(f"Task {self._label}: {error}.", remedy=_ARGUMENTS_REMEDY) from error
-        if len(raw) > limit:
+            cause = _without_value(error)
+        else:
+            if len(raw) <= limit:
+                return raw.decode()
             raise ArgumentsError(
                 f"Task {self._label}: the arguments take {len(raw):,} bytes, more than the limit of {limit:,}.",
                 remedy="Store the data elsewhere and pass a reference, or raise limits.arguments.",
             )
-        return raw.decode()
+        raise ArgumentsError(f"Task {self._label}: {cause}.", remedy=_ARGUMENTS_REMEDY) from cause
 
     def decode(self, text: str) -> dict[str, Any]:
         """The keyword arguments of a stored call."""
         try:
-            values = self._read(text)
+            named = msgspec.structs.asdict(self._decoder.decode(text))
         except (ValueError, TypeError, RecursionError) as error:
-            raise ArgumentsError(f"Task {self._label}: the stored arguments do not fit: {error}.") from error
-        named = msgspec.structs.asdict(values)
-        if not self._has_defaults:
-            return named
-        return {name: value for name, value in named.items() if value is not msgspec.UNSET}
+            cause = _without_value(error)
+        else:
+            if not self._defaults:
+                return named
+            return {name: value for name, value in named.items() if value is not msgspec.UNSET}
+        raise ArgumentsError(f"Task {self._label}: the stored arguments do not fit: {cause}.") from cause
 
-    def _read(self, text: str | bytes) -> Any:
-        """The decoded value, or an error without the value that msgspec quotes for enums, literals and tags."""
-        try:
-            return self._decoder.decode(text)
-        except msgspec.ValidationError as error:
-            if error.__cause__ is not None:
-                raise  # raised by a class of the user's own, with its own message
-            why = _QUOTED_VALUE.sub(r"\1", str(error))
-        raise ValueError(why)
+    def bound(self, text: str) -> dict[str, Any]:
+        """The arguments of a stored call with the defaults of those that were not given."""
+        given = self.decode(text)
+        return {name: given[name] if name in given else self._defaults[name] for name in self._names}
 
     def _refuse_other_classes(self, given: dict[str, Any], read: Any) -> None:
         for name in self._with_objects:
             if found := _other_class(given.get(name), getattr(read, name)):
                 raise ValueError(f"{found[0].__name__} would be read as {found[1].__name__} - at `$.{name}`")
+
+
+def _without_value(error: Exception) -> Exception:
+    """The error itself, or another without the value that msgspec quotes for enums, literals and tags."""
+    if not isinstance(error, msgspec.ValidationError) or error.__cause__ is not None:
+        return error  # if it has a cause, a class of the user's own has raised it, with its own message
+    return ValueError(_QUOTED_VALUE.sub(r"\1", str(error)))
 
 
 class Value:
@@ -158,7 +173,7 @@ class Value:
     def _misfit(self, value: object, raw: bytes) -> str | None:
         """Why the value would not come back as it is; None: it would."""
         if self._is_native:
-            return None if _is_json(value) else "without an annotation it can only be what JSON has"
+            return None if is_json(value) else "without an annotation it can only be what JSON has"
         read = self._decoder.decode(raw)
         found = None if self._is_plain else _other_class(value, read)
         return None if found is None else f"{found[0].__name__} would be read as {found[1].__name__}"
@@ -188,12 +203,12 @@ def value_of(function: Callable[..., Any], *, label: str) -> Value:
     return Value(annotations_of(function).get("return", inspect.Parameter.empty), label=label)
 
 
-def _is_json(value: object) -> bool:
+def is_json(value: object) -> bool:
     """Whether JSON has this value, so that it comes back as it was."""
     if isinstance(value, list):
-        return all(map(_is_json, value))
+        return all(map(is_json, value))
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+        return all(isinstance(key, str) and is_json(item) for key, item in value.items())
     return value is None or type(value) in (bool, int, float, str)
 
 
@@ -214,22 +229,27 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
         ) from error
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Dumps a pydantic model, without depending on pydantic."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} cannot be stored as JSON")
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=_to_plain)
+_ENCODER = msgspec.json.Encoder(enc_hook=to_plain)
 
 
 def encode_json(value: object, encoder: msgspec.json.Encoder = _ENCODER) -> bytes:
     """JSON of a value; ValueError for NaN and infinity, which JSON cannot hold and msgspec would turn into null."""
     raw = encoder.encode(value)
     if b"null" in raw:
-        _refuse_nan(msgspec.to_builtins(value, enc_hook=encoder.enc_hook))
+        refuse_nan(value, encoder)
     return raw
+
+
+def refuse_nan(value: object, encoder: msgspec.json.Encoder) -> None:
+    """ValueError if the value contains NaN or infinity."""
+    _refuse_nan(msgspec.to_builtins(value, enc_hook=encoder.enc_hook))
 
 
 def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
@@ -296,12 +316,12 @@ def _refuse_nan(value: object) -> None:
 
 
 def _to_stored(value: Any) -> Any:
-    """Like `_to_plain`, but a model must be equal after decoding: masked secrets and excluded fields would be lost.
+    """Like `to_plain`, but a model must be equal after decoding: masked secrets and excluded fields would be lost.
 
     It is dumped by its aliases, or by its field names if it cannot be read by its aliases.
     """
     if not hasattr(value, "model_dump"):
-        return _to_plain(value)
+        return to_plain(value)
     plain = value.model_dump(mode="json", by_alias=True, round_trip=True)
     if _comes_back(value, plain):
         return plain

@@ -167,6 +167,28 @@ class LossCount(Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
+class Miscount(Struct, frozen=True):
+    """A key of a limit whose places are counted wrong, or whose due jobs will not be found."""
+
+    key: str
+    counted: int
+    claimed: int
+    stranded: bool = False
+    """It has room and due jobs, and no mark."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the finding."""
+        return "limit-miscounted" if self.counted != self.claimed else "limit-stranded"
+
+    @property
+    def text(self) -> str:
+        """The finding as a sentence."""
+        if self.counted == self.claimed:
+            return "it has room and due jobs, and no claim will look at it"
+        return f"{plural(self.counted, 'place')} counted, {plural(self.claimed, 'job')} claimed"
+
+
 class AuditProgress(Struct, frozen=True, kw_only=True):
     """How far an audit has come."""
 
@@ -185,6 +207,8 @@ class Report(Struct, frozen=True, kw_only=True):
     breaks: list[Break]
     waits: list[Wait]
     losses: list[LossCount]
+    limits: list[Miscount] = []
+    """Keys of limits. An audit of one task does not look at them."""
 
     @property
     def jobs(self) -> int:
@@ -203,7 +227,7 @@ class Report(Struct, frozen=True, kw_only=True):
     @property
     def violations(self) -> int:
         """How many findings break a promise; a wait counts its jobs."""
-        return len(self.breaks) + sum(wait.jobs for wait in self.waits if wait.kind.is_violation)
+        return len(self.breaks) + len(self.limits) + sum(wait.jobs for wait in self.waits if wait.kind.is_violation)
 
     def breaks_by_job(self) -> dict[UUID, list[Break]]:
         """The findings of each job, in the order of their numbers."""

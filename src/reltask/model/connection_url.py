@@ -32,7 +32,7 @@ _PLAIN_VALUE = r"(?a)[\w.,:/\\%+ -]*"
 
 _PLAIN_OPTION = r"""(?ix)
     application_?name | (connect_?)?timeout | host | port                                                  # all
-    | auth | pgbouncer                                                                                     # ours
+    | auth | pgbouncer | schema                                                                            # ours
     | gssencmode | passfile | service | sslcert | sslkey | sslmode | sslrootcert | target_?session_?attrs  # PostgreSQL
     | application_?intent | authentication | encrypt | instance | trust_?server_?certificate               # SQL Server
     | cache | immutable | mode | vfs                                                                       # SQLite
@@ -47,14 +47,6 @@ _SECRET_OPTIONS = frozenset(
 def fold(name: str) -> str:
     """A name in lower case without underscores, hyphens and spaces, for comparison."""
     return name.lower().replace("_", "").replace("-", "").replace(" ", "")
-
-
-def has_signals(url: str) -> bool:
-    """Whether this database can notify workers of new jobs: SQL Server and PgBouncer cannot."""
-    scheme, _, rest = url.partition(":")
-    if scheme.lower().startswith("mssql"):
-        return False
-    return not any(name == "pgbouncer" and value.lower() in YES for name, value in _options(rest.partition("?")[2]))
 
 
 def is_url(text: str) -> bool:

@@ -9,11 +9,14 @@ hold). A fact that the user is not allowed to see is None and leads to no findin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from msgspec import Struct
+
+from reltask.model.control import PauseView
+from reltask.model.schema_name import SCHEMA
 
 LONG = timedelta(minutes=10)
 """A transaction that is open for longer than this is reported."""
@@ -65,17 +68,26 @@ class Facts(Struct, frozen=True, kw_only=True):
     oldest_owner: str | None = None
     settings: dict[str, str] = {}
     """Further facts, by the database's own names for them."""
+    schema: str = SCHEMA
+    """The schema of the tables."""
+
+    @property
+    def roles(self) -> str:
+        """What to do about missing permissions."""
+        names = [f"{self.schema}_{role}" for role in ("run", "operate", "enqueue", "read")]
+        return f"Grant it a role of permissions.sql: {', '.join(names[:-1])} or {names[-1]}."
 
 
 Check = Callable[[Facts], Iterator[Finding]]
 
 
-def diagnose(facts: Facts, *, skew: timedelta) -> list[Finding]:
+def diagnose(facts: Facts, *, skew: timedelta, pauses: Sequence[PauseView] = ()) -> list[Finding]:
     """All findings. `skew`: how far the database's clock is ahead of this machine's, at least."""
     checks: list[Check] = [_server, _writable, _schema, _permissions]
     after: list[Check] = [_transactions, _connections, *_BY_DATABASE.get(facts.database, [])]
     found = [finding for check in checks for finding in check(facts)]
-    return [*found, *_clock(skew), *(finding for check in after for finding in check(facts))]
+    found += [*_clock(skew), *(finding for check in after for finding in check(facts))]
+    return [*found, *map(_paused, pauses)]
 
 
 def is_sound(findings: list[Finding]) -> bool:
@@ -132,12 +144,9 @@ def _permissions(facts: Facts) -> Iterator[Finding]:
         yield _ok("permissions", "workers can run as this user")
     elif facts.may:
         only = " and ".join(sorted(facts.may))
-        yield Finding("permissions", Level.NOTE, f"this user may only {only}; a worker needs more.", _ROLES)
+        yield Finding("permissions", Level.NOTE, f"this user may only {only}; a worker needs more.", facts.roles)
     else:
-        yield _problem("permissions", "this user has no permissions on reltask's tables.", _ROLES)
-
-
-_ROLES = "Grant it a role of permissions.sql: reltask_run, reltask_operate, reltask_enqueue or reltask_read."
+        yield _problem("permissions", "this user has no permissions on reltask's tables.", facts.roles)
 
 
 def _clock(skew: timedelta) -> Iterator[Finding]:
@@ -161,6 +170,12 @@ def _transactions(facts: Facts) -> Iterator[Finding]:
     owner = facts.oldest_owner or "another user"
     text = f"a transaction of {owner} has been open for {_minutes(oldest)}; it holds locks and prevents cleanup."
     yield Finding("transactions", Level.NOTE, text, "Find out what it waits for, and end it.")
+
+
+def _paused(pause: PauseView) -> Finding:
+    reason = f": {pause.reason}" if pause.reason else ""
+    text = f"{pause.kind} {pause.name} since {pause.paused_at:%Y-%m-%d %H:%M} UTC by {pause.paused_by}{reason}."
+    return Finding("paused", Level.NOTE, text, f"To let its jobs run again: reltask {pause.kind}s resume {pause.name}")
 
 
 def _connections(facts: Facts) -> Iterator[Finding]:
@@ -244,8 +259,10 @@ def _mssql_locking(facts: Facts) -> Iterator[Finding]:
     if optimized := facts.settings.get("optimized_locking"):
         yield _ok("locking", f"optimized locking is {'on' if optimized == '1' else 'off'}")
     if facts.settings.get("lock_escalation", "DISABLE") != "DISABLE":
-        text = "the row locks of a batch can escalate to a lock on the whole table reltask.Jobs."
-        yield Finding("escalation", Level.NOTE, text, "ALTER TABLE reltask.Jobs SET (LOCK_ESCALATION = DISABLE);")
+        table = f"{facts.schema}.Jobs"
+        text = f"the row locks of a batch can escalate to a lock on the whole table {table}."
+        remedy = "ALTER TABLE reltask.Jobs SET (LOCK_ESCALATION = DISABLE);"
+        yield Finding("escalation", Level.NOTE, text, remedy.replace("reltask.Jobs", table))
 
 
 def _mssql_tier(facts: Facts) -> Iterator[Finding]:

@@ -11,6 +11,8 @@
           │                          ▼
           └───────── retry ──────── DEAD ── discard ──► gone
 
+    READY, SUSPENDED, PAUSED ── cancel ──► gone (one-off); else the slot is ended without a body by the next claim
+
 Every arrow is one transaction. Every arrow that leaves CLAIMED names the owner and the fence in its
 WHERE clause and says whether it won; `reclaim` names the fence that it saw expire. The fence grows by
 one at each claim, so a worker that was paused past its lock timeout presents an old fence, and its
@@ -62,6 +64,18 @@ class Verb(StrEnum):
     RESUME = "resume"
     RETRY = "retry"
     DISCARD = "discard"
+    CANCEL = "cancel"
+
+
+class Cancellation(StrEnum):
+    """What `cancel` found, and did."""
+
+    CANCELLED = "cancelled"
+    """The job has ended, and its last ledger row says so."""
+    STOPPING = "stopping"
+    """Its slot is being ended: its body is asked to stop, or, if none runs, a worker ends it without one."""
+    ENDED = "ended"
+    """It had ended before, otherwise: it has succeeded, was discarded, or is dead."""
 
 
 class Outcome(StrEnum):
@@ -120,8 +134,14 @@ TRANSITIONS: dict[tuple[State, Verb], Transition] = {
     (State.PAUSED, Verb.DISCARD): Transition(_to(State.GONE), fence=+1, ends_slot=True),
     (State.DEAD, Verb.DISCARD): Transition(_to(State.GONE), fence=+1, ends_slot=True),
     (State.DEAD, Verb.RETRY): Transition(_to(State.READY, State.PAUSED)),
+    (State.READY, Verb.CANCEL): Transition(_to(State.GONE, State.READY), fence=+1, ends_slot=True),
+    (State.SUSPENDED, Verb.CANCEL): Transition(_to(State.GONE, State.SUSPENDED), fence=+1, ends_slot=True),
+    (State.PAUSED, Verb.CANCEL): Transition(_to(State.GONE, State.PAUSED), fence=+1, ends_slot=True),
+    (State.CLAIMED, Verb.CANCEL): Transition(_to(State.CLAIMED)),
 }
-"""All transitions. A verb that is not listed for a state changes nothing and reports that it did not win."""
+"""All transitions. A recurring job that is cancelled keeps its slot until a worker has claimed and ended it.
+
+A verb that is not listed for a state changes nothing and reports that it did not win."""
 
 
 class Hold(Struct, frozen=True, order=True, gc=False, cache_hash=True):
@@ -138,6 +158,17 @@ class Parent(Struct, frozen=True, kw_only=True, gc=False):
     slot_no: int
     step: str
     nth: int
+
+
+class Unique(Struct, frozen=True, kw_only=True, gc=False):
+    """A key that only one job of a task has at a time: see `enqueue_unique.sql`."""
+
+    key: str
+    """Hash of arguments."""
+    keep: timedelta | None = None
+    """How long it stays taken at least, from the enqueue on, also after the job's end."""
+    until_start: bool = False
+    """Whether it is free as soon as the job's run begins."""
 
 
 class NewJob(Struct, frozen=True, kw_only=True, gc=False):
@@ -169,6 +200,10 @@ class NewJob(Struct, frozen=True, kw_only=True, gc=False):
     """The step that waits for this job's end; None: none does."""
     headers: str | None = None
     """JSON object: what travels with the job beside its arguments; None: nothing."""
+    limits: tuple[str, ...] = ()
+    """The keys of its limits; it waits at the first one. See `model/limit.py`."""
+    unique: Unique | None = None
+    """None: any number of such jobs may be there."""
 
 
 class Declared(Struct, frozen=True, kw_only=True):
@@ -199,6 +234,10 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     """Whether one isolated job may be among them: the worker runs none at present."""
     alive_for: timedelta
     """How long the worker counts as alive after this statement."""
+    oldest: int = 0
+    """How many of them go to the lane whose first job has waited longest, whatever its priority."""
+    counts: bool = False
+    """Whether the answer says how many workers are idle; if nothing is claimed, this one is idle, too."""
 
 
 class Claim(Struct, frozen=True, gc=False):
@@ -233,6 +272,8 @@ class Claim(Struct, frozen=True, gc=False):
     """JSON: what an earlier run of this slot has published last."""
     headers: str | None = None
     """JSON object, as it was enqueued."""
+    cancelled: bool = False
+    """Whether the slot is cancelled: it is ended without a body."""
 
     @property
     def hold(self) -> Hold:
@@ -242,6 +283,15 @@ class Claim(Struct, frozen=True, gc=False):
     def idempotency_key(self) -> str:
         """Equal for all runs of this slot, different for every other slot."""
         return f"{self.job_id}:{self.slot_no}"
+
+
+class Fleet(Struct, frozen=True):
+    """This worker's place among the idle ones: those that looked in vain, and have not filled their places since."""
+
+    rank: int = 0
+    """How many of them come before it, by name."""
+    size: int = 1
+    """How many they are, with this one."""
 
 
 class ClaimAnswer(Struct, frozen=True, kw_only=True):
@@ -256,6 +306,24 @@ class ClaimAnswer(Struct, frozen=True, kw_only=True):
     """The earliest time at which a lock of any worker expires."""
     marked: bool = False
     """Whether there are marks to fold."""
+    limited_at: datetime | None = None
+    """When `claim_limited` is worth asking: the first mark of a limit that this worker may take."""
+    fleet: Fleet | None = None
+    """None: not asked for, or something was claimed."""
+
+
+class Overdue(Struct, frozen=True, kw_only=True):
+    """What workers should have taken by now."""
+
+    lanes: int
+    """Combinations of queue, task and priority whose first job is overdue and unclaimed."""
+    oldest: datetime | None
+    newest: datetime | None
+    """The earliest and the latest due time of those first jobs."""
+    marked: bool
+    """Whether there are marks to fold."""
+    expired: bool
+    """Whether a lock has ended."""
 
 
 class BeatAnswer(Struct, frozen=True, kw_only=True):
@@ -264,6 +332,8 @@ class BeatAnswer(Struct, frozen=True, kw_only=True):
     renewed: frozenset[Hold]
     """Those that were named, and the rows of claims that wait for their answer."""
     strays: list[Hold]
+    cancelled: frozenset[Hold] = frozenset()
+    """Those of the renewed ones whose slot is cancelled."""
 
 
 class Completion(Struct, frozen=True, gc=False):
@@ -282,6 +352,8 @@ class Completion(Struct, frozen=True, gc=False):
     """The next slot's arguments, JSON; None: the same as this one's."""
     has_parent: bool = False
     """As in the claim: a step of another job learns of this end."""
+    keeps_args: bool = True
+    """Whether the ledger keeps arguments and headers of a job that ends: `history.arguments`."""
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
@@ -292,6 +364,8 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
     delay: timedelta
     final: bool = False
     """Whether the job is dead now, whatever its attempts: its row cannot be run."""
+    patient: bool = False
+    """Whether a cancelled job waits for `delay`, too: its end could not be written, and would fail again at once."""
 
 
 class Release(Struct, frozen=True, kw_only=True, gc=False):
@@ -335,6 +409,14 @@ class Reclaimed(Struct, frozen=True, kw_only=True):
     slot_no: int
     worker: str
     dead: bool
+
+
+class Orphans(Struct, frozen=True, kw_only=True):
+    """Children whose parent has ended."""
+
+    ended: list[UUID]
+    stopping: list[UUID]
+    """Those that run, and are cancelled now."""
 
 
 class WorkerRecord(Struct, frozen=True, kw_only=True):

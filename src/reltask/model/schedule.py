@@ -14,10 +14,20 @@ A *grid* (`every` with `align=True`, or `cron`) has fixed points, and a late or 
 
 The next slot is always strictly later than the last one, even if the clock is set back. Missed points are listed newest
 first, at most `missed_limit` + `LISTED` of them, so after a long outage of a frequent schedule the cost stays bounded.
+
+A schedule may have a *start*, before which it has no slots, an *end*, after which it has none and its job is removed,
+and a *jitter*, by which each slot is later than its point:
+
+    points       ──●─────────────●─────────────●───
+    slots          └──○          └────────○    └─○    at most the jitter later, and before the next point
+
+The part of the jitter that a slot gets is a hash of the job's id and the point. So many jobs of one schedule spread
+over the jitter, each keeps its own pattern, every worker computes the same time, and a simulated history repeats.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -29,6 +39,7 @@ import msgspec
 from reltask.errors import DeclarationError
 from reltask.model.cron import check_cron, nearest
 from reltask.model.duration import Duration, format_duration, parse_duration
+from reltask.model.job import EARLIEST, LATEST
 
 Missed = Literal["once", "all", "skip"]
 
@@ -41,6 +52,7 @@ SHORTEST_INTERVAL = timedelta(milliseconds=10)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
 _GRACE = timedelta(minutes=1)
+_NONE = timedelta(0)
 _SHORTEST_GRACE = timedelta(seconds=1)
 
 
@@ -53,6 +65,9 @@ class Every(msgspec.Struct, frozen=True):
     missed: Missed = "once"
     missed_limit: int = 100
     missed_grace: timedelta = _GRACE
+    start: datetime | None = None
+    end: datetime | None = None
+    jitter: timedelta = _NONE
 
     def __post_init__(self) -> None:
         if self.interval < SHORTEST_INTERVAL:
@@ -66,6 +81,11 @@ class Every(msgspec.Struct, frozen=True):
                 remedy="Keep one of them.",
             )
         _check_missed(self)
+        _check_bounds(self)
+        if self.jitter > self.interval:
+            raise DeclarationError(
+                f"jitter={format_duration(self.jitter)} is longer than the interval.", remedy="Write a shorter one."
+            )
         if not self.align and (self.missed, self.missed_limit, self.missed_grace) != ("once", 100, _GRACE):
             raise DeclarationError(
                 "missed needs a grid: an interval that counts from the last run cannot miss a slot.",
@@ -81,10 +101,14 @@ class Cron(msgspec.Struct, frozen=True):
     missed: Missed = "once"
     missed_limit: int = 100
     missed_grace: timedelta = _GRACE
+    start: datetime | None = None
+    end: datetime | None = None
+    jitter: timedelta = _NONE
 
     def __post_init__(self) -> None:
         check_cron(self.expression, self.timezone)
         _check_missed(self)
+        _check_bounds(self)
 
 
 Schedule = Every | Cron
@@ -110,9 +134,13 @@ def make_schedule(
     missed: Missed = "once",
     missed_limit: int = 100,
     missed_grace: Duration = "1m",
+    start: datetime | None = None,
+    end: datetime | None = None,
+    jitter: Duration | None = None,
 ) -> Schedule | None:
     """The schedule of a declaration, None if it has none, or an error that says what to write instead."""
     grace = _duration(missed_grace, "missed_grace")
+    spread = _NONE if jitter is None else _duration(jitter, "jitter")
     if every is not None and cron is not None:
         raise DeclarationError("every and cron were both given.", remedy="Keep one of them.")
     if cron is None and timezone is not None:
@@ -125,9 +153,14 @@ def make_schedule(
             "align and after_finish need every.", remedy='Write every="10m" with them, or remove them.'
         )
     if every is not None:
-        return Every(_duration(every, "every"), align, after_finish, missed, missed_limit, grace)
+        return Every(_duration(every, "every"), align, after_finish, missed, missed_limit, grace, start, end, spread)
     if cron is not None:
-        return Cron(" ".join(str(cron).split()), "UTC" if timezone is None else timezone, missed, missed_limit, grace)
+        expression, zone = " ".join(str(cron).split()), "UTC" if timezone is None else timezone
+        return Cron(expression, zone, missed, missed_limit, grace, start, end, spread)
+    if (start, end, jitter) != (None, None, None):
+        raise DeclarationError(
+            "start, end and jitter need a schedule.", remedy='Write every="10m" or cron="0 9 * * *" with them.'
+        )
     if missed != "once":
         raise DeclarationError("missed needs a schedule.", remedy='Write cron="0 9 * * *" with it, or remove it.')
     return None
@@ -144,6 +177,9 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     missed: Missed = "once"
     missed_limit: int = 100
     missed_grace: str = "1m"
+    start: datetime | None = None
+    end: datetime | None = None
+    jitter: str | None = None
 
 
 _DEFAULTS = msgspec.structs.asdict(_Stored())
@@ -155,6 +191,9 @@ def encode(schedule: Schedule) -> str:
         missed=schedule.missed,
         missed_limit=schedule.missed_limit,
         missed_grace=format_duration(schedule.missed_grace),
+        start=schedule.start,
+        end=schedule.end,
+        jitter=format_duration(schedule.jitter) if schedule.jitter else None,
     )
     if isinstance(schedule, Every):
         stored.every = format_duration(schedule.interval)
@@ -180,37 +219,46 @@ def decode(text: str) -> Schedule:
 
 def describe(schedule: Schedule) -> str:
     """The schedule in a few words."""
+    more = f" from {schedule.start:%Y-%m-%d %H:%M %Z}" if schedule.start else ""
+    more += f" until {schedule.end:%Y-%m-%d %H:%M %Z}" if schedule.end else ""
+    more += f" with up to {format_duration(schedule.jitter)} of jitter" if schedule.jitter else ""
     if isinstance(schedule, Cron):
-        return f"cron {schedule.expression} {schedule.timezone}"
+        return f"cron {schedule.expression} {schedule.timezone}{more}"
     manner = " on the grid" if schedule.align else " after finishing" if schedule.after_finish else ""
-    return f"every {format_duration(schedule.interval)}{manner}"
+    return f"every {format_duration(schedule.interval)}{manner}{more}"
 
 
-# Slots.
+# Slots. `seed` is what makes the jitter of one job differ from that of others: its id. Callers ask `has_ended`.
 
 
-def first_slot(schedule: Schedule, now: datetime) -> datetime:
+def first_slot(schedule: Schedule, now: datetime, seed: str = "") -> datetime:
     """The first slot of a new job: `every` at once, on a grid at its next point, cron strictly after now."""
     if _is_plain(schedule):
-        return now
-    return _after(schedule, now - _TICK if isinstance(schedule, Every) else now)
+        return max(now, schedule.start or now)
+    return _after(schedule, now - _TICK if isinstance(schedule, Every) else now, seed)
 
 
-def next_slot(schedule: Schedule, *, nominal: datetime, started: datetime, finished: datetime) -> Next:
+def has_ended(schedule: Schedule, slot: datetime) -> bool:
+    """Whether there is no such slot, because it would be after the end."""
+    return schedule.end is not None and slot > schedule.end
+
+
+def next_slot(schedule: Schedule, *, nominal: datetime, started: datetime, finished: datetime, seed: str = "") -> Next:
     """The slot after the one at `nominal`, whose first claim was at `started` and whose body ended at `finished`."""
     if _is_plain(schedule):
         counted_from = finished if schedule.after_finish else started
+        late = _share(seed, nominal, schedule.jitter)
         # The second term is later only if the database's clock was set back.
-        return Next(max(counted_from + schedule.interval, nominal + _TICK), ())
+        return Next(max(counted_from + schedule.interval + late, nominal + _TICK), ())
     if schedule.missed == "once":
-        return Next(_after(schedule, max(nominal, started)), ())
-    passed = _newest_first(schedule, after=nominal, until=finished)
+        return Next(_after(schedule, max(nominal, started), seed), ())
+    passed = _newest_first(schedule, seed, after=nominal, until=min(finished, schedule.end or finished))
     if schedule.missed == "all":
         kept = list(islice(passed, schedule.missed_limit))
     else:
         kept = [newest for newest in islice(passed, 1) if finished <= newest + schedule.missed_grace]
-    at = kept[-1] if kept else _after(schedule, max(nominal, finished))
-    skipped = _newest_first(schedule, after=nominal, until=at - _TICK)
+    at = kept[-1] if kept else _after(schedule, max(nominal, finished), seed)
+    skipped = _newest_first(schedule, seed, after=nominal, until=at - _TICK)
     return Next(at, tuple(islice(skipped, LISTED))[::-1])
 
 
@@ -219,13 +267,25 @@ def is_missed(schedule: Schedule, *, nominal: datetime, claimed_at: datetime, at
     return schedule.missed == "skip" and attempt <= 1 and claimed_at > nominal + schedule.missed_grace
 
 
-def next_after_change(old: Schedule | None, new: Schedule, *, next_run_time: datetime, now: datetime) -> datetime:
+def upcoming(schedule: Schedule, first: datetime, *, count: int, seed: str = "") -> list[datetime]:
+    """The slots from `first` on, if each runs on time and takes no time; fewer, if the schedule ends before."""
+    slots: list[datetime] = []
+    while len(slots) < count and not has_ended(schedule, first):
+        slots.append(first)
+        first = next_slot(schedule, nominal=first, started=first, finished=first, seed=seed).at
+    return slots
+
+
+def next_after_change(
+    old: Schedule | None, new: Schedule, *, next_run_time: datetime, now: datetime, seed: str = ""
+) -> datetime:
     """Where the unclaimed slot of a job moves when its declaration changes."""
     if _is_plain(new) and _is_plain(old):
-        return min(next_run_time, now + new.interval)
+        soon = min(next_run_time, now + new.interval)
+        return max(soon, new.start or soon)
     if old is not None and _points(old) == _points(new):
         return next_run_time  # only the handling of missed slots changed: a slot that is already due stays due
-    return first_slot(new, now)
+    return first_slot(new, now, seed)
 
 
 def _is_plain(schedule: Schedule | None) -> TypeGuard[Every]:
@@ -234,32 +294,65 @@ def _is_plain(schedule: Schedule | None) -> TypeGuard[Every]:
 
 def _points(schedule: Schedule) -> tuple[object, ...]:
     """What determines a schedule's points."""
+    bounds = (schedule.start, schedule.end, schedule.jitter)
     if isinstance(schedule, Every):
-        return schedule.interval, schedule.align
-    return schedule.expression, schedule.timezone
+        return schedule.interval, schedule.align, *bounds
+    return schedule.expression, schedule.timezone, *bounds
 
 
-# Grids: the points strictly after and strictly before a moment.
+# Slots of a grid: those strictly after and strictly before a moment.
 
 
-def _after(grid: Schedule, moment: datetime) -> datetime:
+def _after(grid: Schedule, moment: datetime, seed: str) -> datetime:
+    if grid.start is not None and moment < grid.start:
+        return _slot(grid, _point_after(grid, grid.start - _TICK), seed)
+    if grid.jitter:
+        last = _point_before(grid, moment + _TICK)
+        slot = _slot(grid, last, seed)
+        if slot > moment and last >= (grid.start or last):
+            return slot
+    return _slot(grid, _point_after(grid, moment), seed)
+
+
+def _before(grid: Schedule, moment: datetime, seed: str) -> datetime:
+    point = _point_before(grid, moment)
+    slot = _slot(grid, point, seed)
+    return slot if slot < moment else _slot(grid, _point_before(grid, point), seed)
+
+
+def _slot(grid: Schedule, point: datetime, seed: str) -> datetime:
+    """The slot of a point: with jitter, a little later, but before the next point."""
+    if not grid.jitter:
+        return point
+    return point + _share(seed, point, min(grid.jitter, _point_after(grid, point) - point))
+
+
+def _share(seed: str, moment: datetime, whole: timedelta) -> timedelta:
+    """A part of a duration, less than all of it, that depends on nothing but seed and moment."""
+    if not whole:
+        return _NONE
+    digest = hashlib.blake2b(f"{seed}@{moment.timestamp():.6f}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest) * (whole // _TICK) >> 64) * _TICK
+
+
+def _point_after(grid: Schedule, moment: datetime) -> datetime:
     if isinstance(grid, Cron):
         return nearest(grid.expression, grid.timezone, moment, forward=True)
     return _EPOCH + ((moment - _EPOCH) // grid.interval + 1) * grid.interval
 
 
-def _before(grid: Schedule, moment: datetime) -> datetime:
+def _point_before(grid: Schedule, moment: datetime) -> datetime:
     if isinstance(grid, Cron):
         return nearest(grid.expression, grid.timezone, moment, forward=False)
     return _EPOCH - ((_EPOCH - moment) // grid.interval + 1) * grid.interval
 
 
-def _newest_first(grid: Schedule, *, after: datetime, until: datetime) -> Iterator[datetime]:
-    """The grid points later than `after`, not later than `until`."""
-    point = _before(grid, until + _TICK)
-    while point > after:
-        yield point
-        point = _before(grid, point)
+def _newest_first(grid: Schedule, seed: str, *, after: datetime, until: datetime) -> Iterator[datetime]:
+    """The slots of a grid later than `after`, not later than `until`."""
+    slot = _before(grid, until + _TICK, seed)
+    while slot > after:
+        yield slot
+        slot = _before(grid, slot, seed)
 
 
 # Checks.
@@ -281,6 +374,23 @@ def _check_missed(schedule: Every | Cron) -> None:
         raise DeclarationError(
             f"missed_limit: {schedule.missed_limit!r} is out of range.", remedy=f"Write a number from 1 to {LISTED}."
         )
+
+
+def _check_bounds(schedule: Every | Cron) -> None:
+    for name in ("start", "end"):
+        value = getattr(schedule, name)
+        if value is None:
+            continue
+        if not isinstance(value, datetime) or value.tzinfo is None:
+            raise DeclarationError(
+                f"{name}={value!r} is no time with a time zone.", remedy="Write datetime(..., tzinfo=timezone.utc)."
+            )
+        if not EARLIEST <= value < LATEST:
+            raise DeclarationError(f"{name}={value} is outside the years {EARLIEST.year} to {LATEST.year - 1}.")
+    if schedule.start is not None and schedule.end is not None and schedule.end < schedule.start:
+        raise DeclarationError("The end of the schedule is before its start.", remedy="Exchange them.")
+    if schedule.jitter < _NONE:
+        raise DeclarationError("jitter cannot be negative.", remedy="Leave it out.")
 
 
 def _duration(value: Duration, name: str) -> timedelta:

@@ -13,8 +13,6 @@ from reltask.model.connection_url import safe_url
 from reltask.model.pace import SHORTEST, Pace
 
 LEASE_TTL = timedelta(seconds=10)
-WITHOUT_SIGNALS = {"worker.poll": timedelta(seconds=5)}
-"""Defaults for databases without signals about new jobs: SQL Server, and PostgreSQL behind PgBouncer."""
 
 
 LARGEST = 2**31 - 1
@@ -65,7 +63,8 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
         timedelta,
         About(
             "The longest sleep between two polls. A worker wakes earlier for a due job, an expired lock or a signal. "
-            "On SQL Server and behind PgBouncer, which have no signals, the default is 5s.",
+            "With signals it sleeps half a second per idle worker if that is longer. Without signals the idle workers "
+            "take turns, one every half second.",
             ("PollingIntervalSeconds", "PollIntervalSeconds"),
         ),
     ] = timedelta(seconds=60)
@@ -139,6 +138,21 @@ class DatabaseSettings(Struct, frozen=True, kw_only=True):
         str | None,
         About("`sqlite:///file.db`, `postgresql://host/database` or `mssql://host/database`.", secret=True),
     ] = None
+    schema: Annotated[
+        str | None,
+        About(
+            "The schema of the tables; on SQLite the prefix of their names. `?schema=NAME` in the URL says the same. "
+            "If not set: `reltask`."
+        ),
+    ] = None
+    signals_url: Annotated[
+        str | None,
+        About(
+            "PostgreSQL behind a pooler: a direct URL of the same database, for signals alone. "
+            "Without it a worker with `?pgbouncer=true` gets none.",
+            secret=True,
+        ),
+    ] = None
     connect_timeout: Annotated[timedelta, About("How long connecting may take.", ("ConnectTimeoutSeconds",))] = (
         timedelta(seconds=10)
     )
@@ -174,7 +188,8 @@ class DatabaseSettings(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Without the password: settings appear in logs and tracebacks."""
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
-        shown["url"] = None if self.url is None else safe_url(self.url)
+        for name in ("url", "signals_url"):
+            shown[name] = None if shown[name] is None else safe_url(shown[name])
         return f"DatabaseSettings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
@@ -249,10 +264,22 @@ class LimitSettings(Struct, frozen=True, kw_only=True):
     result: Annotated[int, About("Bytes of a run's result, as JSON.", ("MaxResultBytes",), most=LARGEST_TEXT)] = (
         1_000_000
     )
+    headers: Annotated[int, About("Bytes of a job's headers, as JSON.", ("MaxHeaderBytes",), most=LARGEST_TEXT)] = (
+        16_000
+    )
     traceback: Annotated[
         int,
         About("Characters kept of a failed run's traceback.", ("MaxTracebackCharacters",), most=LARGEST_TEXT // 4),
     ] = 20_000
+
+
+class HistorySettings(Struct, frozen=True, kw_only=True):
+    """What the ledger keeps of jobs that have ended."""
+
+    arguments: Annotated[
+        Literal["on", "off"],
+        About("Whether it keeps their arguments and headers, so that they can be run again. A task can set its own."),
+    ] = "on"
 
 
 class LogSettings(Struct, frozen=True, kw_only=True):
@@ -279,5 +306,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     worker: WorkerSettings = WorkerSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     limits: LimitSettings = LimitSettings()
+    history: HistorySettings = HistorySettings()
     log: LogSettings = LogSettings()
     sample: SampleSettings = SampleSettings()

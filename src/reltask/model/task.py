@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import dis
-import hashlib
 import inspect
 import re
 import typing
@@ -23,9 +22,12 @@ from reltask.model.backoff import Backoff
 from reltask.model.durable import CALLS
 from reltask.model.duration import Duration, format_duration, parse_duration
 from reltask.model.job import NewJob
+from reltask.model.keys import KeyHash
+from reltask.model.limit import Limit, LimitRule, TaskLimits
 from reltask.model.pace import SHORTEST
 from reltask.model.schedule import Schedule, make_schedule
 from reltask.model.settings import LARGEST
+from reltask.model.surroundings import Surroundings
 
 ONE_OFF_ATTEMPTS = 5
 PRIORITIES = range(10)
@@ -46,6 +48,15 @@ class TaskKind(StrEnum):
     """In a child process of its own."""
 
 
+class UniqueRule(Struct, frozen=True, kw_only=True):
+    """Of which calls of a task only one job is there at a time."""
+
+    parameters: tuple[str, ...] = ()
+    """Those that count; empty: all."""
+    keep: timedelta | None = None
+    until_start: bool = False
+
+
 class TaskOptions(Struct, frozen=True, kw_only=True):
     """The defaults of a task's jobs and runs. Durations are already parsed."""
 
@@ -59,6 +70,10 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     """How long one run may take; None: as long as its heartbeats go through."""
     lock_timeout: timedelta | None = None
     """None: the worker's setting."""
+    keep_arguments: bool | None = None
+    """Whether the ledger keeps the arguments of jobs that have ended; None: the worker's setting."""
+    unique: UniqueRule | None = None
+    """None: any number of jobs with the same arguments may be there."""
 
 
 class TaskDefinition:
@@ -74,6 +89,8 @@ class TaskDefinition:
         schedule: Schedule | None,
         aliases: tuple[str, ...] = (),
         context: type | None = None,
+        limit: object = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         self.function = function
         self.name = name
@@ -83,7 +100,10 @@ class TaskDefinition:
         self.aliases = aliases
         self.context = context
         """The context class that the first parameter asks for, or None."""
+        self.surroundings = surroundings or Surroundings()
+        """What its app puts around each run."""
         self.arguments = Arguments(function, skip_first=context is not None)
+        self.limits = None if limit is None else TaskLimits(name, limit, self.arguments.names)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,6 +122,8 @@ class Registry:
         """By name and by alias."""
         self.known: list[str] = []
         """Every name and alias, sorted: what a claim may take."""
+        self.limits: dict[str, Limit] = {}
+        """By name. Tasks may share one."""
 
     def __iter__(self) -> Iterator[TaskDefinition]:
         return (task for name, task in self.tasks.items() if name == task.name)
@@ -127,9 +149,26 @@ class Registry:
                     f"Two tasks are called {name!r}: {_where(other.function)} and {_where(task.function)}.",
                     remedy=f'Give one of them another name: @app.task(name="{name}_2").',
                 )
+        self._add_limits(task)
         for name in task.names:
             self.tasks[name] = task
         self.known = sorted(self.tasks)
+
+    def _add_limits(self, task: TaskDefinition) -> None:
+        """Register a task's limits; another one of the same name is an error."""
+        limits = {} if task.limits is None else task.limits.by_name
+        for name, limit in limits.items():
+            other = self.limits.get(name, limit)
+            if other is not limit and (other.rule(name) != limit.rule(name) or other.by != limit.by):
+                raise DeclarationError(
+                    f"Task {task.name}: {limit!r} differs from {other!r}, which has the name {name!r}, too.",
+                    remedy="Let the tasks share one Limit, or give it another name.",
+                )
+        self.limits |= limits
+
+    def limit_rules(self, app_version: str | None) -> list[LimitRule]:
+        """The limits that a worker declares."""
+        return [limit.rule(name, app_version) for name, limit in self.limits.items()]
 
     def find(self, name: str) -> TaskDefinition | None:
         """The task of this name or alias."""
@@ -268,6 +307,42 @@ def check_number(label: str, value: object, error: type[ConfigurationError]) -> 
         raise error(f"{label}={value} is too large.", remedy=f"Write at most {LARGEST}.")
 
 
+def unique_rule(
+    function: Callable[..., Any], unique: object, unique_for: Duration | None, unique_until: str | None
+) -> UniqueRule | None:
+    """The options `unique`, `unique_for` and `unique_until` of a task, or DeclarationError."""
+    name = getattr(function, "__name__", "")
+    if unique is None or unique is False:
+        if unique_for is not None or unique_until is not None:
+            raise DeclarationError(f"Task {name}: unique_for and unique_until need unique=True.")
+        return None
+    names = () if unique is True else (unique,) if isinstance(unique, str) else unique
+    if (
+        not isinstance(names, tuple)
+        or not all(isinstance(one, str) for one in names)
+        or (unique is not True and not names)
+    ):
+        raise DeclarationError(
+            f"Task {name}: unique={unique!r} names no parameters.",
+            remedy='Write unique=True, unique="customer" or unique=("customer", "day").',
+        )
+    unknown = [one for one in names if one not in inspect.signature(function).parameters]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], inspect.signature(function).parameters, n=1)
+        raise DeclarationError(
+            f"Task {name}: unique names {unknown[0]!r}, which is no parameter.",
+            remedy=f"Did you mean {near[0]!r}?" if near else "",
+        )
+    if unique_until not in (None, "start"):
+        raise DeclarationError(
+            f"Task {name}: unique_until={unique_until!r} is unknown.", remedy='Write "start", or leave it out.'
+        )
+    keep = length("unique_for", unique_for)
+    if keep is not None and keep <= timedelta(0):
+        raise DeclarationError(f"Task {name}: unique_for must be greater than zero.")
+    return UniqueRule(parameters=names, keep=keep, until_start=unique_until == "start")
+
+
 def check_task_options(name: str, options: TaskOptions) -> None:
     """Refuse what the table's constraints would refuse, with a clear message."""
     check_text(f"Task {name}: queue", options.queue, DeclarationError)
@@ -275,6 +350,8 @@ def check_task_options(name: str, options: TaskOptions) -> None:
     check_number(f"Task {name}: max_attempts", options.max_attempts, DeclarationError)
     if options.priority not in PRIORITIES:
         raise DeclarationError(f"Task {name}: priority={options.priority} is outside 0 (first) to 9 (last).")
+    if options.keep_arguments not in (True, False, None):
+        raise DeclarationError(f"Task {name}: keep_arguments must be True, False or None.")
     if not options.queue:
         raise DeclarationError(f"Task {name}: a queue needs a name.")
     if isinstance(options.max_attempts, int) and options.max_attempts < 1:
@@ -291,10 +368,10 @@ def check_task_options(name: str, options: TaskOptions) -> None:
         )
 
 
-def declaration_hash(job: NewJob) -> str:
+def declaration_hash(job: NewJob, keys: KeyHash) -> str:
     """A hash of a recurring job's declaration, by which a change in the code is noticed."""
-    declared = (job.schedule, job.queue, job.priority, job.max_attempts, job.lock_timeout, job.args)
-    return hashlib.sha256(msgspec.json.encode(declared)).hexdigest()[:16]
+    declared = (job.schedule, job.queue, job.priority, job.max_attempts, job.lock_timeout, job.args, job.headers)
+    return keys.of_bytes(msgspec.json.encode((*declared, *job.limits)))[:16]
 
 
 def _where(function: Callable[..., Any]) -> str:
@@ -309,6 +386,7 @@ def refuse_unknown(function: Callable[..., Any], options: dict[str, Any]) -> Non
         "name",
         "isolation",
         "aliases",
+        "limit",
     ]
     for name in options:
         if name not in known:

@@ -120,6 +120,8 @@ class StatusView(Struct, frozen=True, kw_only=True):
     """Due jobs by task name, where no live worker knows the name."""
     circuit: str = "closed"
     """The state of this process's circuit breaker; inside a worker, the worker's own."""
+    away: list[int] = []
+    """Shards that do not answer, and are not counted."""
 
 
 class LeaseView(Struct, frozen=True, kw_only=True):
@@ -155,6 +157,16 @@ class MetricView(Struct, frozen=True, kw_only=True):
     late: float
     """Sum of the lateness, due time to claim."""
     late_most: float
+
+
+class ShardView(Struct, frozen=True, kw_only=True):
+    """One shard of a system."""
+
+    number: int
+    answers: bool
+    draining: bool = False
+    jobs: int | None = None
+    """Jobs that have not ended; None: it does not answer."""
 
 
 def read_names(text: str) -> list[str]:

@@ -1,10 +1,11 @@
-"""Runs an audit: four parts, one after another.
+"""Runs an audit: five parts, one after another.
 
     tasks     counts, and how late slots were claimed      one statement
     slots     contradictions in the histories of jobs      one statement for about SLICE ledger rows
               and in what durable functions recorded       another one for the same jobs
     waiting   jobs that wait too long                      one statement
     losses    runs that lost their lock                    one statement
+    limits    places that are counted wrong                one statement
 
 A history belongs to one job, and each job to one slice. So the slices find what one statement would find. Each reads
 its own snapshot: for a history that is as good as one for all, and no snapshot is kept open while others are read.
@@ -52,7 +53,9 @@ async def _audit(store: Store, task: str | None, lock_timeout: timedelta, watch:
     waits = await store.audit_waiting(task=task, lock_timeout=lock_timeout)
     watch(AuditProgress(part="losses"))
     losses = await store.audit_losses(task=task)
-    return Report(now=now, tasks=tasks, breaks=breaks, waits=waits, losses=losses)
+    watch(AuditProgress(part="limits"))
+    limits = [] if task else list(await store.audit_limits())
+    return Report(now=now, tasks=tasks, breaks=breaks, waits=waits, losses=losses, limits=limits)
 
 
 async def _audit_slots(store: Store, task: str | None, watch: Watcher, of_rows: int | None) -> list[Break]:

@@ -15,6 +15,12 @@ worker's loop has one, and a web server's gets one by `app.producer()`.
 On SQLite a call blocks the private loop: it saves a second hop, and the calls would wait for each
 other anyway. Leases have a `Client` of their own, on a thread "reltask-leases": no call delays their
 heartbeats.
+
+`Sender` chooses the transaction of a write:
+
+    a connection is given ──► the user's open transaction on it: applied by the user's commit
+    a block is open ────────► the task's own transaction: applied when the block ends
+    neither ────────────────► a statement of its own, by the client, then a signal to the workers
 """
 
 from __future__ import annotations
@@ -23,133 +29,22 @@ import asyncio
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Future
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
+from uuid import UUID
 
-from reltask.errors import AmbiguousError, UsageError
-from reltask.producer.transaction import current
-from reltask.stores.store import Store
+from reltask.errors import UsageError
+from reltask.producer.portal import LentStore, Operation, Portal
+from reltask.producer.transaction import TaskTransaction, current, run_here
+from reltask.stores.store import Borrowed, Store, Transaction
 
 T = TypeVar("T")
-Operation = Callable[[Store], Awaitable[T]]
-PATIENCE = 10.0
-"""Seconds that closing waits for the calls that still use the connections."""
-
-
-class CallsUnderWay:
-    """The tasks of the calls that are under way."""
-
-    def __init__(self) -> None:
-        self.tasks: set[asyncio.Task[Any] | None] = set()
-        self._none_left = asyncio.Event()
-
-    def begin(self) -> None:
-        """The running task makes a call."""
-        self.tasks.add(asyncio.current_task())
-        self._none_left.clear()
-
-    def end(self) -> None:
-        """The running task's call has ended."""
-        self.tasks.discard(asyncio.current_task())
-        if not self.tasks:
-            self._none_left.set()
-
-    async def ended(self) -> None:
-        """Wait until none is left, for PATIENCE seconds at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
-                while self.tasks:
-                    await self._none_left.wait()
-
-
-class LentStore:
-    """An open store for the calls from its own loop."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.calls = CallsUnderWay()
-
-    async def ended(self) -> None:
-        """Wait until no call uses it, for PATIENCE seconds at most."""
-        await self.calls.ended()
-
-
-class Portal:
-    """A private event loop with an open store, on a thread of its own."""
-
-    def __init__(self, make_store: Callable[[], Store], leave: Callable[[], Awaitable[None]], *, thread: str) -> None:
-        self.pid = os.getpid()
-        self._make_store = make_store
-        self._leave = leave
-        self._store: Store | None = None
-        self._opening: asyncio.Lock | None = None
-        self._calls = CallsUnderWay()
-        self._lock = threading.Lock()
-        self._closing = False
-        self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=thread, daemon=True)
-        self._thread.start()
-
-    def submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T] | None:
-        """Run `work` on the private loop; None: the portal is being closed, and accepts no more."""
-        with self._lock:
-            return None if self._closing else asyncio.run_coroutine_threadsafe(self._run(work), self._loop)
-
-    async def ask(self, operation: Operation[T]) -> T:
-        """Run an operation, on the private loop."""
-        return await operation(await self._open())
-
-    async def _run(self, work: Callable[[Portal], Awaitable[T]]) -> T:
-        self._calls.begin()
-        try:
-            return await work(self)
-        except asyncio.CancelledError:
-            if not self._closing:
-                raise
-            # The caller is not cancelled, and would mistake a CancelledError for its own cancellation.
-            raise AmbiguousError("The app was closed before the call ended; it may or may not be applied.") from None
-        finally:
-            self._calls.end()
-
-    async def _open(self) -> Store:
-        """The store, opened by the first call; after a failed attempt the next call tries again."""
-        if self._store is not None:
-            return self._store
-        self._opening = self._opening or asyncio.Lock()
-        async with self._opening:
-            if self._store is None:
-                store = self._make_store()
-                try:
-                    await store.open()
-                except BaseException:
-                    await store.close()
-                    raise
-                self._store = store
-        return self._store
-
-    def close(self) -> None:
-        """Close the connections and end the thread, after the calls that other threads still wait for."""
-        with self._lock:
-            self._closing = True
-        try:
-            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    async def _close(self) -> None:
-        await self._calls.ended()
-        late = [call for call in self._calls.tasks if call is not None]
-        for call in late:
-            call.cancel()  # without its loop the call would never end, and its caller would wait for ever
-        await asyncio.gather(*late, return_exceptions=True)
-        await self._leave()
-        if self._store is not None:
-            await self._store.close()
+Place = Store | Transaction | TaskTransaction
+"""Where something is written or read: in a statement of its own, or in an open transaction."""
+Joined = Callable[[Transaction | TaskTransaction], Coroutine[Any, Any, T]]
+"""What to write inside an open transaction."""
 
 
 class Client:
@@ -178,7 +73,10 @@ class Client:
 
     def run(self, operation: Operation[T], *, name: str) -> Coroutine[Any, Any, T]:
         """The operation as a coroutine for the running loop; without a loop, an error at once."""
-        refuse_no_loop(name)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise no_loop(name) from None
         if current.get() is not None:
             refuse_open_transaction(name)
         return self._run(operation)
@@ -299,12 +197,13 @@ class Client:
         lent = self._lent.get(asyncio.get_running_loop())
         if not lent:
             return await (self._on_this_loop(operation) if self._inline else self._through_portal(operation))
-        last = lent[-1]
-        last.calls.begin()
+        last, task = lent[-1], asyncio.current_task()
+        last.calls.tasks.add(task)
         try:
             return await operation(last.store)
         finally:
-            last.calls.end()
+            last.calls.tasks.discard(task)
+            last.calls.one_ended.set()
 
     async def _on_this_loop(self, operation: Operation[T]) -> T:
         store = self._make_store()
@@ -316,6 +215,81 @@ class Client:
 
     async def _through_portal(self, operation: Operation[T]) -> T:
         return await asyncio.wrap_future(self.private(operation))
+
+
+class Sender:
+    """Sends the writes of one app."""
+
+    def __init__(self, client: Client, *, borrow: Callable[[object], Borrowed]) -> None:
+        self.client = client
+        self.wakes: set[Callable[[], None]] = set()
+        """Callbacks that wake this process's own workers, without a signal from the database."""
+        self.stops: set[Callable[[Collection[UUID]], None]] = set()
+        """Callbacks that let them look at jobs which were cancelled."""
+        self._borrow = borrow
+        self.ignores_connections = False
+        """In the test kit, whose database is another one: jobs are inserted at once."""
+
+    def send(self, joined: Joined[T], alone: Operation[T], connection: object, *, name: str) -> Coroutine[Any, Any, T]:
+        """Write in the user's transaction on `connection`, in the task's open block, or alone."""
+        if connection is not None and not self.ignores_connections:
+            return _join(self._borrowed(connection, name, is_async=True), joined)
+        block = current.get()
+        if block is not None and block.open:
+            return joined(block)
+        return self.client.run(alone, name=name)
+
+    def send_sync(self, joined: Joined[T], alone: Operation[T], connection: object, *, name: str) -> T:
+        """`send` for synchronous code.
+
+        With `connection` also on a running loop: it blocks that anyway.
+        """
+        if connection is not None and not self.ignores_connections:
+            return run_here(_join(self._borrowed(connection, name, is_async=False), joined))
+        block = current.get()
+        if block is not None and block.open:
+            refuse_running_loop(name)
+            return block.wait_for(joined(block))
+        return self.client.run_sync(alone, name=name)
+
+    async def signal(self, store: Store) -> None:
+        """Wake the workers of this process and of others."""
+        for wake in list(self.wakes):
+            wake()
+        await store.signal()
+
+    def wake(self) -> None:
+        """Wake the workers of this process."""
+        for wake in list(self.wakes):
+            wake()
+
+    def stop(self, job_ids: Collection[UUID]) -> None:
+        """Jobs are cancelled: let the workers of this process stop those that they run, and claim the others."""
+        for stop in list(self.stops):
+            stop(job_ids)
+        self.wake()
+
+    def _borrowed(self, connection: object, name: str, *, is_async: bool) -> Borrowed:
+        block = current.get()
+        if block is not None and block.open:
+            raise UsageError(
+                f"{name}() joins the open block by itself, and can join no other.", remedy="Leave out connection=."
+            )
+        borrowed = self._borrow(connection)
+        if borrowed.is_async and not is_async:
+            raise UsageError(
+                f"{name}_sync() cannot wait for an asynchronous connection.", remedy=f"Write: await {name}()."
+            )
+        if is_async and not borrowed.is_async:
+            raise UsageError(
+                f"{name}() takes asynchronous connections.", remedy=f"With a synchronous one call {name}_sync()."
+            )
+        return borrowed
+
+
+async def _join(borrowed: Borrowed, joined: Joined[T]) -> T:
+    """Write in the user's open transaction. No signal: nothing exists before the user's commit."""
+    return await joined(await borrowed.join())
 
 
 def _loop_runs() -> bool:
@@ -335,9 +309,12 @@ def refuse_no_loop(name: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        raise UsageError(
-            f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync()."
-        ) from None
+        raise no_loop(name) from None
+
+
+def no_loop(name: str) -> UsageError:
+    """The error of a coroutine that no loop could run."""
+    return UsageError(f"{name}() needs a running event loop.", remedy=f"In synchronous code call {name}_sync().")
 
 
 def refuse_running_loop(name: str, *, instead: str | None = None) -> None:
@@ -359,13 +336,3 @@ def refuse_open_transaction(name: str) -> None:
         raise UsageError(
             f"{name}() inside an open transaction would wait for it.", remedy="Call it before or after the block."
         )
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, where that extra is installed; Python's otherwise."""
-    try:
-        import uvloop  # noqa: PLC0415 - an extra
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

@@ -13,39 +13,66 @@ prepared.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
 from itertools import accumulate
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reltask.errors import AmbiguousError, ReltaskError
-from reltask.model.job import NewJob
-from reltask.model.schedule import decode, encode, first_slot
+from reltask.errors import AmbiguousError, ReltaskError, UsageError
+from reltask.model.job import NewJob, Unique
+from reltask.model.keys import KeyHash
+from reltask.model.schedule import decode, encode, first_slot, has_ended
+from reltask.model.screens import Payload
+from reltask.model.settings import LimitSettings
+from reltask.model.shards import Placement, numbered
 from reltask.model.task import ONE_OFF_ATTEMPTS, TaskDefinition
+from reltask.producer.bulk import batches, overlapping, raise_first
+from reltask.producer.client import Place
 from reltask.producer.job import Access, Job
+from reltask.producer.keys import owners_of, owners_of_unique, under_former_names
 from reltask.producer.options import JobOptions
+from reltask.producer.replacing import replace_schedule
 from reltask.producer.result import in_task
-from reltask.producer.sending import Place, owners_of
 from reltask.producer.transaction import TaskTransaction
 from reltask.stores.store import BATCH, Store, Transaction
 
-B = TypeVar("B")
 T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 _VERSION_7 = 7 << 76 | 0b10 << 62
+PLAIN = KeyHash()
 AT_ONCE = 2
 """Batches of a bulk insert in progress at once: the server inserts one while the next is prepared."""
 RESENDS = 3
 """How often an insert whose answer was lost is sent again."""
+
+
+class Placing(Protocol):
+    """A place with several shards behind it, or on one of several."""
+
+    async def placed(self, jobs: Sequence[NewJob]) -> list[int]:
+        """The shard of each of these new jobs; UsageError if it cannot be reached from here."""
+        ...
+
+
+class Tracing(Protocol):
+    """Follows jobs from their enqueue to their run: see `telemetry/opentelemetry.py`."""
+
+    def begin(self, task: TaskDefinition, options: JobOptions) -> tuple[object, dict[str, Any]]:
+        """A call is made: what ends with its insert, and the headers that carry the trace."""
+        ...
+
+    def sending(self, calls: Sequence[Call[Any]]) -> AbstractContextManager[Callable[[Sequence[Job[Any]]], None]]:
+        """While these are inserted; yields what is called with their handles."""
+        ...
 
 
 class Call(Struct, Generic[R_co], frozen=True):
@@ -54,9 +81,17 @@ class Call(Struct, Generic[R_co], frozen=True):
     task: TaskDefinition
     args: str
     options: JobOptions
+    headers: str | None = None
+    unique: Unique | None = None
+    span: object = None
+    """What traces its way into the database; None: it is not traced."""
 
-    def job(self, job_id: UUID) -> NewJob:
-        """The row to insert."""
+    def __repr__(self) -> str:
+        """Without the arguments: it appears in tracebacks and logs."""
+        return f"<call of {self.task.name}>"
+
+    def job(self, job_id: UUID, hashing: KeyHash = PLAIN) -> NewJob:
+        """The row to insert; `hashing` makes keys from arguments."""
         task, options = self.task, self.options
         max_attempts = task.options.max_attempts if options.max_attempts is msgspec.UNSET else options.max_attempts
         if max_attempts is msgspec.UNSET:  # no limit for a recurring job, a few attempts for a one-off
@@ -73,6 +108,9 @@ class Call(Struct, Generic[R_co], frozen=True):
             delay=options.delay,
             max_attempts=max_attempts,
             lock_timeout=task.options.lock_timeout if options.lock_timeout is None else options.lock_timeout,
+            limits=() if task.limits is None else task.limits.keys(task.arguments, self.args, hashing),
+            headers=self.headers,
+            unique=None if options.schedule is not None else self.unique,
         )
 
 
@@ -82,26 +120,58 @@ class Enqueuer:
     def __init__(self, access: Access, *, rng: random.Random) -> None:
         self.access = access
         self._rng = rng
-        self.arguments_limit: int | None = None
-        """Bytes; None: to be read from the settings by the next call."""
+        self.placement: Placement | None = None
+        """Where the jobs of an app with shards go."""
+        self.limits: LimitSettings | None = None
+        """None: to be read from the settings by the next call."""
+        self.tracing: Tracing | None = None
+        self.run_at_once: Callable[[], None] | None = None
+        """Called after an enqueue: `app.immediate()` runs what was enqueued."""
 
     def check(
         self, task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], options: JobOptions
     ) -> Call[Any]:
         """The call with these arguments, or ArgumentsError."""
-        if self.arguments_limit is None:
-            self.arguments_limit = self.access.arguments_limit()
-        return Call(task, task.arguments.encode(args, kwargs, limit=self.arguments_limit), options)
+        if self.limits is None:
+            self.limits = self.access.limits()
+        text, body, headers = task.arguments.encode(args, kwargs, limit=self.limits.arguments), in_task.get(), None
+        span, carried = (None, None) if self.tracing is None else self.tracing.begin(task, options)
+        if options.headers or carried or task.surroundings.variables or (body is not None and body.headers):
+            inherited = None if body is None else body.headers
+            given = {**(options.headers or {}), **carried} if carried else options.headers
+            headers = task.surroundings.headers(given, inherited, limit=self.limits.headers)
+        unique, rule = None, task.options.unique
+        if rule is not None:  # the one place where the key of a unique task's call is made
+            key = self.access.keys.of_arguments(task.arguments, text, rule.parameters or None)
+            unique = Unique(key=key, keep=rule.keep, until_start=rule.until_start)
+        return Call(task, text, options, headers, unique, span)
+
+    def enqueue_one(self, call: Call[R], connection: object) -> Coroutine[Any, Any, Job[R]]:
+        """`enqueue` of one job, the usual case."""
+        if self.tracing is not None or self.run_at_once is not None:
+            return _first(self.enqueue([call], connection, name="enqueue"))
+        body = in_task.get()
+        if body is not None and body.on_enqueue is not None:
+            body.on_enqueue()
+        return self.access.sender.send(
+            lambda place: _first(self._insert_in(place, [call])),
+            lambda store: self._insert_one(call, store),
+            connection,
+            name="enqueue",
+        )
 
     def enqueue(self, calls: Sequence[Call[R]], connection: object, *, name: str) -> Coroutine[Any, Any, list[Job[R]]]:
         """Insert jobs: in the user's transaction on `connection`, in the task's open block, or on their own."""
         _notice()
-        return self.access.sender.send(
+        sending = self.access.sender.send(
             lambda place: self._insert_in(place, calls),
             lambda store: self._insert(calls, store),
             connection,
             name=name,
         )
+        if self.tracing is not None:
+            sending = _traced(self.tracing, calls, sending)
+        return sending if self.run_at_once is None else _followed(sending, self.run_at_once)
 
     def enqueue_sync(self, calls: Sequence[Call[R]], connection: object, *, name: str) -> list[Job[R]]:
         """`enqueue` for synchronous code.
@@ -109,14 +179,21 @@ class Enqueuer:
         With `connection` also on a running loop: it blocks that anyway.
         """
         _notice()
-        return self.access.sender.send_sync(
-            lambda place: self._insert_in(place, calls),
-            lambda store: self._insert(calls, store),
-            connection,
-            name=name,
-        )
 
-    def new_ids(self, count: int) -> list[UUID]:
+        def send() -> list[Job[R]]:
+            return self.access.sender.send_sync(
+                lambda place: self._insert_in(place, calls),
+                lambda store: self._insert(calls, store),
+                connection,
+                name=name,
+            )
+
+        jobs = send() if self.tracing is None else _traced_sync(self.tracing, calls, send)
+        if self.run_at_once is not None:
+            self.run_at_once()
+        return jobs
+
+    def new_ids(self, count: int, *, shard: int | None = None) -> list[UUID]:
         """UUIDs in ascending order and in order of time (version 7).
 
         So new rows are adjacent, and of two jobs with one key the first wins. The first UUID has 73
@@ -126,31 +203,74 @@ class Enqueuer:
         milliseconds, first = time.time_ns() // 1_000_000, self._rng.getrandbits(12) << 64 | self._rng.getrandbits(61)
         steps = memoryview(self._rng.randbytes(4 * (count - 1))).cast("I")
         numbers = accumulate(steps, initial=milliseconds << 80 | _VERSION_7 | first)
-        return [UUID(int=number + nth) for nth, number in enumerate(numbers)]
+        ids = [UUID(int=number + nth) for nth, number in enumerate(numbers)]
+        return ids if shard is None else [numbered(job_id, shard) for job_id in ids]
+
+    async def again(self, payload: Payload, store: Store) -> Job[Any]:
+        """Insert another job with what one was given, due at once. Its task need not be known here."""
+        task = self.access.shown.registry.find(payload.task)
+        attempts = msgspec.UNSET if task is None else task.options.max_attempts
+        (job_id,) = self.new_ids(1)
+        job = NewJob(
+            id=job_id,
+            task=payload.task,
+            args=payload.args or "{}",
+            headers=payload.headers,
+            queue=payload.queue,
+            priority=5 if payload.priority is None else payload.priority,
+            max_attempts=ONE_OFF_ATTEMPTS if attempts is msgspec.UNSET else attempts,
+            lock_timeout=None if task is None else task.options.lock_timeout,
+        )
+        await insert_surely([job], store)
+        await self.access.sender.signal(store)
+        return Job(self.access, job_id, payload.task, None, task)
 
     # In a statement of their own
+
+    async def _insert_one(self, call: Call[R], store: Store) -> Job[R]:
+        """Insert one job, and signal."""
+        options = call.options
+        if (
+            options.key is not None
+            or options.schedule is not None
+            or call.unique is not None
+            or self.placement is not None
+        ):
+            return (await self._insert([call], store))[0]
+        job = call.job(self.new_ids(1)[0], self.access.keys)
+        try:
+            created = await store.enqueue_jobs([job])
+        except AmbiguousError as lost:
+            created = await _insert_again(store.enqueue_jobs, [job], lost)
+        if created:
+            await self.access.sender.signal(store)
+        return Job(self.access, job.id, job.task, None, call.task, bool(created))
 
     async def _insert(self, calls: Sequence[Call[R]], store: Store) -> list[Job[R]]:
         """Insert jobs in as few statements as possible, and signal once."""
         if len(calls) == 1:
             inserted = await self._insert_batch(calls, store)
-            if inserted[0].created:
+            if inserted[0].created or calls[0].options.replace:
                 await self.access.sender.signal(store)
             return inserted
-        batches = _batches(calls, store.bulk)
         try:
-            done, errors = await _overlapping(lambda batch: self._insert_batch(batch, store), batches, at_once=AT_ONCE)
+            done, errors = await overlapping(
+                lambda batch: self._insert_batch(batch, store), batches(calls, store.bulk), at_once=AT_ONCE
+            )
         finally:
             await self.access.sender.signal(store)  # also for batches that were inserted before one failed
         inserted = [job for batch in done for job in batch]
         if errors:
-            _raise_first(errors, inserted=sum(job.created for job in inserted), wanted=len(calls))
+            raise_first(errors, inserted=sum(job.created for job in inserted), wanted=len(calls))
         return inserted
 
     async def _insert_batch(self, calls: Sequence[Call[R]], store: Store) -> list[Job[R]]:
         jobs = await self._rows(calls, store)
         pairs = list(zip(calls, jobs, strict=True))
         created = await insert_surely(jobs, store)
+        for call, job in pairs:
+            if call.options.replace and job.schedule is not None and job.id not in created:
+                await replace_schedule(job, store)
         if len(created) == len(jobs):
             return [Job(self.access, job.id, job.task, job.key, call.task) for call, job in pairs]
         try:
@@ -165,9 +285,17 @@ class Enqueuer:
     async def _insert_in(self, transaction: TaskTransaction | Transaction, calls: Sequence[Call[R]]) -> list[Job[R]]:
         """Insert jobs inside an open transaction; a task's own block sends its signal after the commit."""
         inserted: list[Job[R]] = []
-        for batch in _batches(calls, BATCH):
+        if any(call.options.replace and call.options.schedule is not None for call in calls):
+            raise UsageError(
+                "replace=True inside a transaction would have to wait for the schedule's row.",
+                remedy="Call it before the transaction or after its commit.",
+            )
+        for batch in batches(calls, BATCH):
             jobs = await self._rows(batch, transaction)
-            created, pairs = await transaction.enqueue_jobs(jobs), list(zip(batch, jobs, strict=True))
+            plain, unique = _by_verb(jobs)
+            created = await transaction.enqueue_jobs(plain) if plain else set()
+            created |= await transaction.enqueue_unique(unique) if unique else set()
+            pairs = list(zip(batch, jobs, strict=True))
             inserted += await self._handles(pairs, created, transaction, joined=True)
         return inserted
 
@@ -175,18 +303,17 @@ class Enqueuer:
 
     async def _rows(self, calls: Sequence[Call[Any]], place: Place) -> list[NewJob]:
         """The rows to insert. A schedule begins at its first slot, by the database's clock."""
-        jobs = [call.job(job_id) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
+        hashing = self.access.keys
+        jobs = [call.job(job_id, hashing) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
+        if self.placement is not None:
+            numbers = await cast("Placing", place).placed(jobs)
+            jobs = [replace(job, id=numbered(job.id, number)) for job, number in zip(jobs, numbers, strict=True)]
         if any(job.key and call.task.aliases for call, job in zip(calls, jobs, strict=True)):
-            jobs = await _under_former_names(calls, jobs, place)
+            jobs = await under_former_names([call.task for call in calls], jobs, place)
         if all(job.schedule is None for job in jobs):
             return jobs
         now = await place.read_now()
-        return [
-            replace(job, run_at=first_slot(decode(job.schedule), now))
-            if job.schedule is not None and job.run_at is None and job.delay is None
-            else job
-            for job in jobs
-        ]
+        return [job if job.schedule is None else _placed(job, job.schedule, now) for job in jobs]
 
     async def _handles(
         self, pairs: list[tuple[Call[R], NewJob]], created: set[UUID], place: Place, *, joined: bool = False
@@ -194,10 +321,14 @@ class Enqueuer:
         """A handle for each job; if its key was taken, the handle of the job that has the key."""
         names = {job.id: (job.task, job.key) for _, job in pairs if job.key is not None and job.id not in created}
         owners = await owners_of(list(names.values()), place)
+        found = {job_id: owners[name] for job_id, name in names.items() if name in owners}
+        refused = [(job, bool(call.options.replace)) for call, job in pairs if job.id not in created]
+        found |= await owners_of_unique(refused, place)
+        created = created | {job_id for job_id, owner in found.items() if owner == job_id}
         return [
             Job(
                 self.access,
-                owners.get(names.get(job.id, ("", "")), job.id),
+                found.get(job.id, job.id),
                 job.task,
                 job.key,
                 call.task,
@@ -208,6 +339,43 @@ class Enqueuer:
         ]
 
 
+async def _traced(
+    tracing: Tracing, calls: Sequence[Call[R]], sending: Coroutine[Any, Any, list[Job[R]]]
+) -> list[Job[R]]:
+    with tracing.sending(calls) as sent:
+        jobs = await sending
+        sent(jobs)
+        return jobs
+
+
+def _traced_sync(tracing: Tracing, calls: Sequence[Call[R]], send: Callable[[], list[Job[R]]]) -> list[Job[R]]:
+    with tracing.sending(calls) as sent:
+        jobs = send()
+        sent(jobs)
+        return jobs
+
+
+async def _followed(sending: Coroutine[Any, Any, T], then: Callable[[], None]) -> T:
+    answer = await sending
+    then()
+    return answer
+
+
+def _placed(job: NewJob, schedule: str, now: datetime) -> NewJob:
+    """A schedule's job, due at its first slot."""
+    if job.run_at is not None or job.delay is not None:
+        return job
+    rule = decode(schedule)
+    moment = first_slot(rule, now, str(job.id))
+    if has_ended(rule, moment):
+        raise UsageError(f"The schedule of {job.task} has no slot before its end.", remedy="Write a later end=.")
+    return replace(job, run_at=moment)
+
+
+async def _first(inserting: Coroutine[Any, Any, list[Job[R]]]) -> Job[R]:
+    return (await inserting)[0]
+
+
 def _notice() -> None:
     """Let a durable function know that its body enqueues: at each resume it would do so again."""
     body = in_task.get()
@@ -215,75 +383,36 @@ def _notice() -> None:
         body.on_enqueue()
 
 
+def _by_verb(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[NewJob]]:
+    """Plain jobs, and those of unique tasks."""
+    return [job for job in jobs if job.unique is None], [job for job in jobs if job.unique is not None]
+
+
 async def insert_surely(jobs: list[NewJob], store: Store) -> set[UUID]:
-    """Insert. After a lost answer send the same ids again, which inserts no job twice.
+    """Insert plain jobs, and those of unique tasks whose keys are free."""
+    created: set[UUID] = set()
+    for insert, some in zip((store.enqueue_jobs, store.enqueue_unique), _by_verb(jobs), strict=True):
+        if some:
+            try:
+                created |= await insert(some)
+            except AmbiguousError as lost:
+                created |= await _insert_again(insert, some, lost)
+    return created
+
+
+async def _insert_again(
+    insert: Callable[..., Awaitable[set[UUID]]], jobs: list[NewJob], lost: AmbiguousError
+) -> set[UUID]:
+    """After a lost answer send the same ids again, which inserts no job twice.
 
     After an AmbiguousError no other error is raised instead: it would say that nothing was applied,
     and the caller would enqueue again, with other ids.
     """
-    try:
-        return await store.enqueue_jobs(jobs)
-    except AmbiguousError as error:
-        lost = error
     for _ in range(RESENDS):
         try:
-            return await store.enqueue_jobs(jobs, again=True)
+            return await insert(jobs, again=True)
         except AmbiguousError as error:
             lost = error
         except ReltaskError as error:
             raise lost from error
     raise lost
-
-
-async def _under_former_names(calls: Sequence[Call[Any]], jobs: list[NewJob], place: Place) -> list[NewJob]:
-    """Give a job whose key is taken under a former name of its task that name, to avoid a second one."""
-    renamed = {job.id: call.task for call, job in zip(calls, jobs, strict=True) if job.key and call.task.aliases}
-    names = [(name, job.key) for job in jobs if job.key and job.id in renamed for name in renamed[job.id].names]
-    taken = await owners_of(names, place)
-
-    def name_of(job: NewJob) -> str:
-        names = renamed[job.id].names if job.id in renamed else ()
-        return next((name for name in names if (name, job.key) in taken), job.task)
-
-    return [replace(job, task=name_of(job)) for job in jobs]
-
-
-def _batches(calls: Sequence[Call[R]], size: int) -> Iterator[Sequence[Call[R]]]:
-    return (calls[start : start + size] for start in range(0, len(calls), size))
-
-
-async def _overlapping(
-    work: Callable[[B], Coroutine[Any, Any, T]], given: Iterable[B], *, at_once: int
-) -> tuple[list[T], list[BaseException]]:
-    """Work on all of these, `at_once` at a time; return the results and the errors.
-
-    After a failure no further one is begun. All that were begun have ended.
-    """
-    waiting, done = deque(enumerate(given)), {}
-
-    async def one_by_one() -> None:
-        while waiting:
-            nth, one = waiting.popleft()
-            try:
-                done[nth] = await work(one)
-            except BaseException:
-                waiting.clear()
-                raise
-
-    ended = await asyncio.gather(*(one_by_one() for _ in range(at_once)), return_exceptions=True)
-    return [done[nth] for nth in sorted(done)], [error for error in ended if error is not None]
-
-
-def _raise_first(errors: list[BaseException], *, inserted: int, wanted: int) -> NoReturn:
-    """Raise the error of a failed bulk insert: AmbiguousError if some jobs are inserted, or may be.
-
-    The error of one batch alone would say that all jobs may be enqueued again.
-    """
-    lost = [error for error in errors if isinstance(error, AmbiguousError)]
-    first = (lost or errors)[0]
-    if not isinstance(first, ReltaskError) or not (inserted or lost):
-        raise first
-    raise AmbiguousError(
-        f"{inserted} of {wanted} jobs are certainly inserted. {first}",
-        remedy="Check which exist before you enqueue them again. With connection= it is all or nothing.",
-    ) from first

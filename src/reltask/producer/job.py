@@ -11,23 +11,24 @@ from uuid import UUID, uuid4
 from msgspec import Struct
 
 from reltask.errors import (
-    ArgumentsError,
-    JobCancelled,
     JobEnded,
-    JobFailed,
-    ResultGone,
     UnknownJob,
     UsageError,
 )
-from reltask.model.arguments import Value, value_of
 from reltask.model.durable import ChildView, NewSignal, SignalView, StepView
-from reltask.model.duration import Duration, format_duration, parse_duration
-from reltask.model.job import Outcome
+from reltask.model.duration import Duration
+from reltask.model.job import Cancellation
+from reltask.model.keys import KeyHash
+from reltask.model.screens import Payload
+from reltask.model.settings import LimitSettings
 from reltask.model.task import TaskDefinition
-from reltask.model.views import JobEnd, JobView, RunView
-from reltask.producer.client import Client, Operation, refuse_no_loop, refuse_running_loop
-from reltask.producer.result import Results, in_task
-from reltask.producer.sending import Place, Sender, owners_of
+from reltask.model.views import JobView, RunView
+from reltask.producer.cancel import cancel_job
+from reltask.producer.client import Client, Place, Sender, refuse_no_loop, refuse_running_loop
+from reltask.producer.keys import owners_of
+from reltask.producer.portal import Operation
+from reltask.producer.result import Results, returned, time_limit, too_late
+from reltask.producer.shown import Shown
 from reltask.producer.signal import Signal, check_name, signal_of
 from reltask.producer.transaction import TaskTransaction
 from reltask.stores.store import Store, Transaction
@@ -50,8 +51,12 @@ class Access(Struct, frozen=True):
 
     sender: Sender
     results: Results
-    arguments_limit: Callable[[], int]
-    """Bytes that the value of a signal may have."""
+    limits: Callable[[], LimitSettings]
+    shown: Shown
+    run_again: Callable[[Payload, Store], Coroutine[Any, Any, Job[Any]]]
+    """Enqueues another job with what this one was given."""
+    keys: KeyHash = KeyHash()
+    """Makes keys from arguments."""
 
     @property
     def client(self) -> Client:
@@ -131,6 +136,14 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
         """`children` for synchronous code."""
         return self._access.client.run_sync(self._children, name="children")
 
+    def arguments(self) -> Coroutine[Any, Any, dict[str, Any] | None]:
+        """What it was given, as it is shown: `Hidden` values are masked. None: it is gone, and nothing was kept."""
+        return self._access.client.run(self._arguments, name="arguments")
+
+    def arguments_sync(self) -> dict[str, Any] | None:
+        """`arguments` for synchronous code."""
+        return self._access.client.run_sync(self._arguments, name="arguments")
+
     # Waiting for its end
 
     def result(self, *, timeout: Duration | None = None) -> Coroutine[Any, Any, R_co]:
@@ -141,20 +154,22 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
         not before the transaction is committed in which the job was enqueued.
         """
         refuse_no_loop("result")
-        return self._result(_prepared("result", timeout))
+        return self._result(time_limit("result", timeout))
 
     def result_sync(self, *, timeout: Duration | None = None) -> R_co:
         """`result` for synchronous code."""
         refuse_running_loop("result")
-        limit = _prepared("result_sync", timeout)
+        limit = time_limit("result_sync", timeout)
         job_id = self._id or self._access.client.run_sync(self._found, name="result")
         waiting = self._access.results.wait(job_id)
         try:
-            return self._returned(waiting.result(None if limit is None else limit.total_seconds()))
+            end = waiting.result(None if limit is None else limit.total_seconds())
         except TimeoutError:
-            raise _too_late(job_id, limit) from None
+            raise too_late(job_id, limit) from None
         finally:
             waiting.cancel()
+        value: R_co = returned(end, self.task, self._definition, joined=self._joined)
+        return value
 
     # Sending
 
@@ -238,13 +253,39 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
         """`retry` for synchronous code."""
         self._access.client.run_sync(self._change("retry"), name="retry")
 
+    def cancel(self) -> Coroutine[Any, Any, Cancellation]:
+        """End its current slot: at once if it waits; if it runs, its body is stopped, wherever that is.
+
+        Returns `cancelled`, `stopping`, or `ended` if it had ended before. Its children are cancelled
+        with it. Of a recurring job the next slot follows. UnknownJob if neither table nor ledger has it.
+        """
+        return self._access.client.run(self._cancel, name="cancel")
+
+    def cancel_sync(self) -> Cancellation:
+        """`cancel` for synchronous code."""
+        return self._access.client.run_sync(self._cancel, name="cancel")
+
     def discard(self) -> Coroutine[Any, Any, None]:
-        """Remove it, unless it is running; the ledger says so."""
+        """Remove a dead letter, or a recurring job with its schedule, unless it is running; the ledger says so.
+
+        To end any other job, `cancel` it.
+        """
         return self._access.client.run(self._change("discard"), name="discard")
 
     def discard_sync(self) -> None:
         """`discard` for synchronous code."""
         self._access.client.run_sync(self._change("discard"), name="discard")
+
+    def run_again(self) -> Coroutine[Any, Any, Job[R_co]]:
+        """Enqueue another job with the same arguments, headers, queue and priority, due at once, without a key.
+
+        UnknownJob if the job is gone and the ledger has not kept its arguments: see `history.arguments`.
+        """
+        return self._access.client.run(self._run_again, name="run_again")
+
+    def run_again_sync(self) -> Job[R_co]:
+        """`run_again` for synchronous code."""
+        return self._access.client.run_sync(self._run_again, name="run_again")
 
     def forget(self, step: str, *, and_after: bool = False) -> Coroutine[Any, Any, int]:
         """Remove the record of a step, so that it runs again; with `and_after` also of those begun after it.
@@ -280,7 +321,7 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
         return await store.read_job(await self._found(store))
 
     async def _runs(self, store: Store) -> list[RunView]:
-        return await store.list_runs(job_id=await self._found(store))
+        return self._access.shown.runs(await store.list_runs(job_id=await self._found(store)))
 
     async def _steps(self, store: Store) -> list[StepView]:
         return await store.read_steps(await self._found(store))
@@ -302,33 +343,8 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
         except TimeoutError:
             if not patience.expired():
                 raise
-            raise _too_late(job_id, limit) from None
-        return self._returned(end)
-
-    def _returned(self, end: JobEnd) -> R_co:
-        """What the task returned, or the error that says why there is nothing."""
-        job = f"Job {end.job_id}"
-        if end.recurring:
-            raise UsageError(f"{job} recurs, so it has no result of its own.", remedy="Its runs have: job.runs().")
-        if end.dead:
-            raise JobFailed(f"{job} is dead. {(end.error or '').strip()}", remedy="")
-        if end.outcome is None and self._joined:
-            raise UsageError(
-                f"{job} was enqueued in a transaction that is not committed, or was rolled back.",
-                remedy="Wait for its result after the commit.",
-            )
-        if end.outcome is None:
-            raise ResultGone(f"{job} is not there, and the ledger has no run of it that ended.")
-        if end.outcome is not Outcome.SUCCEEDED:
-            raise JobCancelled(f"{job} was {end.outcome}.{f' {end.error}' if end.error else ''}")
-        label = f"The result of {self.task or 'job'} {end.job_id}"
-        returns = Value(label=label) if self._definition is None else value_of(self._definition.function, label=label)
-        try:
-            value: R_co = returns.decode("null" if end.result is None else end.result)
-        except ArgumentsError:
-            if end.result is not None:
-                raise
-            raise ResultGone(f"{job} succeeded, but what it returned could not be stored.") from None
+            raise too_late(job_id, limit) from None
+        value: R_co = returned(end, self.task, self._definition, joined=self._joined)
         return value
 
     def _new_signals(self, signal: Signal[Any] | str, value: Any, id: str | None) -> list[NewSignal]:  # noqa: A002
@@ -336,12 +352,20 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
         if id is not None:
             check_name(id, "id")
         signal_id, declared = id or str(uuid4()), signal_of(signal)
-        text = declared.encode(value, limit=self._access.arguments_limit())
+        text = declared.encode(value, limit=self._access.limits().arguments)
         if self._id is not None:
             return [NewSignal(id=signal_id, name=declared.name, value=text, job_id=self._id)]
         return [
             NewSignal(id=signal_id, name=declared.name, value=text, task=task, key=key) for task, key in self._names()
         ]
+
+    async def _cancel(self, store: Store) -> Cancellation:
+        job_id = await self._found(store)
+        answer = await cancel_job(store, job_id)
+        if answer is not Cancellation.ENDED:
+            self._access.sender.stop([job_id] if answer is Cancellation.STOPPING else [])  # else its children, if any
+        self._access.results.look([job_id])
+        return answer
 
     async def _send(self, store: Store, signals: list[NewSignal]) -> None:
         await _send_in(store, signals)
@@ -368,6 +392,18 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
 
         return apply
 
+    async def _arguments(self, store: Store) -> dict[str, Any] | None:
+        payload = await store.read_payload(await self._found(store))
+        return None if payload is None else self._access.shown.arguments(payload)
+
+    async def _run_again(self, store: Store) -> Job[R_co]:
+        job_id = await self._found(store)
+        payload = await store.read_payload(job_id)
+        if payload is None or payload.args is None:
+            why = "is not there" if payload is None else "has ended, and the ledger has not kept its arguments"
+            raise UnknownJob(f"Job {job_id} {why}; nothing was enqueued.", remedy="See history.arguments.")
+        return await self._access.run_again(payload, store)
+
     async def _forget(self, store: Store, step: str, and_after: bool) -> int:
         job_id = await self._found(store)
         forgotten = await store.forget_steps(job_id, step, and_after=and_after)
@@ -387,20 +423,3 @@ async def _send_in(place: Store | Transaction | TaskTransaction, signals: list[N
     if not await place.send_signals(signals):
         target = signals[0].job_id or f"with key {signals[0].key!r}"
         raise JobEnded(f"Job {target} has ended, or never existed: signal {signals[0].name!r} was not sent.")
-
-
-def _prepared(name: str, timeout: Duration | None) -> timedelta | None:
-    """The time limit of a wait that may begin: not in a task, whose place it would keep."""
-    if in_task.get():
-        raise UsageError(
-            f"{name}() inside a task would keep its place while it waits, and all places may wait for each other.",
-            remedy="Use ctx.run, which suspends the task, or let the other task go on.",
-        )
-    try:
-        return None if timeout is None else parse_duration(timeout, name="timeout")
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _too_late(job_id: UUID, limit: timedelta | None) -> TimeoutError:
-    return TimeoutError(f"Job {job_id} has not ended within {'' if limit is None else format_duration(limit)}.")

@@ -14,17 +14,22 @@ from reltask.model.duration import Duration, parse_duration
 from reltask.model.job import State
 from reltask.model.lease import Term
 from reltask.model.metrics import TaskStats, sum_up
-from reltask.model.views import JobView, LeaseView, RunView, StatusView, WorkerView
+from reltask.model.overview import Overview
+from reltask.model.preview import ScheduleView, view_schedule
+from reltask.model.views import JobView, LeaseView, RunView, ShardView, StatusView, WorkerView
 from reltask.producer.audit import Watcher, audit
-from reltask.producer.client import Client, Operation
+from reltask.producer.client import Client
 from reltask.producer.enqueue import Enqueuer
 from reltask.producer.job import Job
+from reltask.producer.limits import LimitOperations
+from reltask.producer.portal import Operation
+from reltask.stores.screens import PAGE
 from reltask.stores.store import Store
 
 AUDIT_TIMEOUT = "10m"
 
 
-class Operations:
+class Operations(LimitOperations):
     """Reads and operations: each as a coroutine and, with the suffix `_sync`, for synchronous code."""
 
     _client: Client
@@ -38,6 +43,17 @@ class Operations:
         """`status` for synchronous code."""
         return self._client.run_sync(lambda store: store.read_status(), name="status")
 
+    def overview(self) -> Coroutine[Any, Any, Overview]:
+        """Jobs by queue and task, the fleet, leases, and the runs of the last hour: what the dashboard shows.
+
+        Counting stops at 10 000, so it costs the same however many jobs there are.
+        """
+        return self._client.run(lambda store: store.read_overview(), name="overview")
+
+    def overview_sync(self) -> Overview:
+        """`overview` for synchronous code."""
+        return self._client.run_sync(lambda store: store.read_overview(), name="overview")
+
     def jobs(
         self, *, state: State | None = None, task: str | None = None, limit: int = 100
     ) -> Coroutine[Any, Any, list[JobView]]:
@@ -48,6 +64,14 @@ class Operations:
         """`jobs` for synchronous code."""
         return self._client.run_sync(lambda store: store.list_jobs(state=state, task=task, limit=limit), name="jobs")
 
+    def schedules(self, *, task: str | None = None, limit: int = 100) -> Coroutine[Any, Any, list[ScheduleView]]:
+        """Recurring jobs by task and key, each with its next fires; `app.job(view.id)` acts on one."""
+        return self._client.run(lambda store: _schedules(store, task, limit), name="schedules")
+
+    def schedules_sync(self, *, task: str | None = None, limit: int = 100) -> list[ScheduleView]:
+        """`schedules` for synchronous code."""
+        return self._client.run_sync(lambda store: _schedules(store, task, limit), name="schedules")
+
     def job(self, job_id: UUID) -> Job[Any]:
         """The handle of the job with this id. Nothing is read until the handle is used."""
         return self._enqueuer.access.job(job_id)
@@ -56,11 +80,15 @@ class Operations:
         self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100
     ) -> Coroutine[Any, Any, list[RunView]]:
         """Runs that have ended, newest first."""
-        return self._client.run(lambda store: store.list_runs(job_id=job_id, task=task, limit=limit), name="runs")
+        return self._client.run(lambda store: self._runs(store, job_id, task, limit), name="runs")
 
     def runs_sync(self, *, job_id: UUID | None = None, task: str | None = None, limit: int = 100) -> list[RunView]:
         """`runs` for synchronous code."""
-        return self._client.run_sync(lambda store: store.list_runs(job_id=job_id, task=task, limit=limit), name="runs")
+        return self._client.run_sync(lambda store: self._runs(store, job_id, task, limit), name="runs")
+
+    async def _runs(self, store: Store, job_id: UUID | None, task: str | None, limit: int) -> list[RunView]:
+        runs = await store.list_runs(job_id=job_id, task=task, limit=limit)
+        return self._enqueuer.access.shown.runs(runs)
 
     def workers(self) -> Coroutine[Any, Any, list[WorkerView]]:
         """The workers that this database has seen, living ones first."""
@@ -124,6 +152,25 @@ class Operations:
         limit, audit = _auditing(task, lock_timeout, timeout, watch)
         return self._client.run_long_sync(audit, timeout=limit, name="audit")
 
+    def shards(self) -> Coroutine[Any, Any, list[ShardView]]:
+        """The shards: whether each answers, is being drained, and how many jobs it has. Empty without shards."""
+        return self._client.run(_shards, name="shards")
+
+    def shards_sync(self) -> list[ShardView]:
+        """`shards` for synchronous code."""
+        return self._client.run_sync(_shards, name="shards")
+
+    def drain_shard(self, number: int, *, draining: bool = True) -> Coroutine[Any, Any, ShardView]:
+        """Let a shard get no new jobs, or with `draining=False` some again. Workers go on serving it.
+
+        Producers notice within ten seconds. When it has no jobs left, it can be removed from `shards=`.
+        """
+        return self._client.run(lambda store: _drain(store, number, draining=draining), name="drain_shard")
+
+    def drain_shard_sync(self, number: int, *, draining: bool = True) -> ShardView:
+        """`drain_shard` for synchronous code."""
+        return self._client.run_sync(lambda store: _drain(store, number, draining=draining), name="drain_shard")
+
     def examine(self) -> Coroutine[Any, Any, Facts]:
         """The facts that `reltask doctor` checks, of a database in any state."""
         return self._client.run_apart(lambda store: store.examine(), name="examine")
@@ -144,11 +191,35 @@ class Operations:
         self._client.run_sync(self._enqueuer.access.sender.signal, name="notify")
 
 
+async def _shards(store: Any) -> list[ShardView]:
+    return await store.list_shards() if hasattr(store, "list_shards") else []
+
+
+async def _drain(store: Any, number: int, *, draining: bool) -> ShardView:
+    if not hasattr(store, "drain"):
+        raise UsageError("This app has no shards.", remedy="Name the app that has them: App(shards=…).")
+    view: ShardView = await store.drain(number, draining=draining)
+    return view
+
+
 async def _release(store: Store, term: Term) -> bool:
     released = await store.release_lease(term)
     if released:
         await store.signal_lease(term.lease)
     return released
+
+
+async def _schedules(store: Store, task: str | None, limit: int) -> list[ScheduleView]:
+    """Page by page; those of one task are next to each other."""
+    found: list[JobView] = []
+    after = None if task is None else (task, UUID(int=0))
+    while len(found) < limit:
+        page = await store.list_schedules(after=after, limit=min(PAGE, limit - len(found)))
+        found += [job for job in page if task in (None, job.task)]
+        if not page or task not in (None, page[-1].task):
+            break
+        after = page[-1].task, page[-1].id
+    return [view_schedule(job) for job in found]
 
 
 async def _stats(store: Store, since: timedelta, task: str | None) -> list[TaskStats]:

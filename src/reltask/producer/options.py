@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +14,7 @@ from reltask.model.duration import format_duration
 from reltask.model.job import EARLIEST, LATEST
 from reltask.model.pace import SHORTEST
 from reltask.model.schedule import Schedule
+from reltask.model.surroundings import check_headers
 from reltask.model.task import PRIORITIES, check_number, check_text
 
 _LONGEST_NAME = 400
@@ -28,10 +31,16 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     schedule: Schedule | None = None
     max_attempts: int | msgspec.UnsetType | None = msgspec.UNSET
     lock_timeout: timedelta | None = None
+    replace: bool | None = None
+    """Whether an existing schedule with this key is changed to this one."""
+    headers: Mapping[str, Any] | None = None
 
     def with_given(self, given: JobOptions) -> JobOptions:
         """These options, overridden by those that are set in `given`."""
         said = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not None}
+        if given.headers is not None:
+            check_headers(given.headers)
+            said["headers"] = {**(self.headers or {}), **given.headers}
         if given.max_attempts is msgspec.UNSET:
             del said["max_attempts"]
         else:

@@ -5,6 +5,10 @@
                                               looks at once, after 20 ms, then ever later: after 1 s at most
     a notice that jobs have ended ──────────► look(ids): the next look is now
 
+Where the store has signals, the poller first listens, then tells the workers what is waited for
+(`worker/awaited.py`), then looks, once more after 20 ms, and then every second: an end that came
+before the workers knew is found by the second look. On SQLite every write to the file is a notice.
+
 The poller runs on the client's private loop, because waiters come from any loop and thread. It ends
 when nothing is waited for. A notice is a shortcut: without it the next look finds the end.
 """
@@ -18,10 +22,16 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from reltask.errors import AccessRefused, UsageError
+from reltask.errors import AccessRefused, ArgumentsError, JobCancelled, JobFailed, ResultGone, UsageError
+from reltask.model.arguments import Value, value_of
+from reltask.model.codec import refuse_encoded
+from reltask.model.duration import Duration, format_duration, parse_duration
+from reltask.model.job import Outcome
+from reltask.model.task import TaskDefinition
 from reltask.model.views import JobEnd
 from reltask.producer.client import Client
 from reltask.stores.store import BATCH, Store
@@ -30,10 +40,17 @@ FIRST_PAUSE = 0.02
 """Seconds between the first look and the second; also the shortest time between two statements."""
 LONGEST_PAUSE = 1.0
 GROWTH = 1.5
+ANNOUNCE_EVERY = 10.0
+"""Seconds after which the workers are notified again of what is awaited."""
 
 
 class RunningBody(Protocol):
     """The run whose body calls: a body must not wait for another job in its place."""
+
+    @property
+    def headers(self) -> str | None:
+        """What the jobs that it enqueues inherit."""
+        ...
 
     on_enqueue: Callable[[], None] | None
     """Called when the body enqueues outside of a step; None: it has made no durable call."""
@@ -53,10 +70,10 @@ class Waiter:
         """When to look next, by the poller's loop."""
         self._pause = FIRST_PAUSE
 
-    def looked(self, now: float) -> None:
-        """Nothing yet: look again later."""
+    def looked(self, now: float, *, signalled: bool) -> None:
+        """Nothing yet: look again later. `signalled`: once more soon, and then only in case a signal is lost."""
         self.due = now + self._pause
-        self._pause = min(self._pause * GROWTH, LONGEST_PAUSE)
+        self._pause = LONGEST_PAUSE if signalled else min(self._pause * GROWTH, LONGEST_PAUSE)
 
     def end(self, end: JobEnd | BaseException) -> None:
         """Hand over the end, or why it cannot be known, unless the caller has stopped waiting."""
@@ -74,7 +91,8 @@ class Results:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._waiters: list[Waiter] = []
+        self.waiters: list[Waiter] = []
+        """Empty while nothing is waited for."""
         self._poller: Poller | None = None
 
     def wait(self, job_id: UUID) -> Future[JobEnd]:
@@ -82,11 +100,11 @@ class Results:
         waiter, started = Waiter(job_id), None
         with self._lock:
             if self._poller is not None and self._poller.pid != os.getpid():  # a forked child has no poller
-                self._poller, self._waiters = None, []
+                self._poller, self.waiters = None, []
             if self._poller is None:
                 self._poller = started = Poller(self)
             poller = self._poller
-            self._waiters.append(waiter)
+            self.waiters.append(waiter)
         if started is None:
             poller.wake()
         else:
@@ -94,13 +112,16 @@ class Results:
         return waiter.future
 
     def look(self, job_ids: Collection[UUID]) -> None:
-        """These jobs may have ended: look at once. From any thread."""
+        """These jobs may have ended, or any if none is named: look at once. From any thread."""
+        if not self.waiters:
+            return
+        wanted, found = set(job_ids), False
         with self._lock:
-            for waiter in self._waiters:
-                if waiter.job_id in job_ids:
-                    waiter.due = 0.0
+            for waiter in self.waiters:
+                if not wanted or waiter.job_id in wanted:
+                    waiter.due, found = 0.0, True
             poller = self._poller
-        if poller is not None:
+        if poller is not None and found:
             poller.wake()
 
     def close(self) -> None:
@@ -116,17 +137,17 @@ class Results:
         with self._lock:
             if self._poller is not poller:
                 return []
-            self._waiters = [waiter for waiter in self._waiters if not waiter.future.done()]
-            if not self._waiters:
+            self.waiters = [waiter for waiter in self.waiters if not waiter.future.done()]
+            if not self.waiters:
                 self._poller = None
-            return list(self._waiters)
+            return list(self.waiters)
 
     def leave(self, poller: Poller) -> list[Waiter]:
         """This poller is over; those who still waited for it."""
         with self._lock:
             if self._poller is not poller:
                 return []
-            left, self._waiters, self._poller = self._waiters, [], None
+            left, self.waiters, self._poller = self.waiters, [], None
             return left
 
 
@@ -138,6 +159,10 @@ class Poller:
         self._results = results
         self._woken: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._signalled = False
+        """Whether the store says when jobs have ended."""
+        self._announced: dict[UUID, float] = {}
+        """When the workers were last notified that a job is awaited."""
 
     def wake(self) -> None:
         """There is a new waiter, or news: from any thread."""
@@ -148,10 +173,17 @@ class Poller:
     async def run(self, store: Store) -> None:
         """Look, sleep until the next look is due, and so on."""
         self._woken, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        async with store.listen(_ignore, ended=self._results.look) as self._signalled:
+            await self._poll(store)
+
+    async def _poll(self, store: Store) -> None:
+        assert self._woken is not None
+        assert self._loop is not None
         while waiters := self._results.waiting(self):
             self._woken.clear()
             due = [waiter for waiter in waiters if waiter.due <= self._loop.time()]
             if due:
+                await self._announce(store, waiters)
                 await self._look(store, due)
                 await asyncio.sleep(FIRST_PAUSE / 2)  # those who come together are looked for together
             else:
@@ -167,6 +199,18 @@ class Poller:
             error = future.exception() or UsageError("The result is no longer waited for.")
         for waiter in self._results.leave(self):
             waiter.end(error)
+
+    async def _announce(self, store: Store, waiters: list[Waiter]) -> None:
+        """Tell the workers what is waited for: before the first look, and again every ANNOUNCE_EVERY."""
+        if not self._signalled:
+            return
+        now = asyncio.get_running_loop().time()
+        awaited = {waiter.job_id for waiter in waiters}
+        self._announced = {job_id: at for job_id, at in self._announced.items() if job_id in awaited}
+        news = [job_id for job_id in awaited if now - self._announced.get(job_id, -ANNOUNCE_EVERY) >= ANNOUNCE_EVERY]
+        if news:
+            await store.signal_awaited(news)
+            self._announced.update(dict.fromkeys(news, now))
 
     async def _look(self, store: Store, waiters: list[Waiter]) -> None:
         ids = list(dict.fromkeys(waiter.job_id for waiter in waiters))
@@ -184,11 +228,15 @@ class Poller:
                 if waiter.job_id in ends:
                     waiter.end(ends[waiter.job_id])
                 else:
-                    waiter.looked(now)
+                    waiter.looked(now, signalled=self._signalled)
 
     def _fail(self, waiters: list[Waiter], error: Exception) -> None:
         for waiter in waiters:
             waiter.end(error)
+
+
+def _ignore(_news: object) -> None:
+    """Jobs that are due are none of a waiting caller's business."""
 
 
 def _may_not_read(error: AccessRefused) -> AccessRefused:
@@ -198,3 +246,51 @@ def _may_not_read(error: AccessRefused) -> AccessRefused:
     )
     refused.__cause__ = error
     return refused
+
+
+def returned(end: JobEnd, task: str | None, definition: TaskDefinition | None, *, joined: bool) -> Any:
+    """What a job's task returned, or the error that says why there is nothing.
+
+    `joined`: it was enqueued in a transaction.
+    """
+    job = f"Job {end.job_id}"
+    if end.recurring:
+        raise UsageError(f"{job} recurs, so it has no result of its own.", remedy="Its runs have: job.runs().")
+    if end.dead:
+        raise JobFailed(f"{job} is dead. {(end.error or '').strip()}", remedy="")
+    if end.outcome is None and joined:
+        raise UsageError(
+            f"{job} was enqueued in a transaction that is not committed, or was rolled back.",
+            remedy="Wait for its result after the commit.",
+        )
+    if end.outcome is None:
+        raise ResultGone(f"{job} is not there, and the ledger has no run of it that ended.")
+    if end.outcome is not Outcome.SUCCEEDED:
+        raise JobCancelled(f"{job} was {end.outcome}.{f' {end.error}' if end.error else ''}")
+    refuse_encoded(end.result)
+    label = f"The result of {task or 'job'} {end.job_id}"
+    value = Value(label=label) if definition is None else value_of(definition.function, label=label)
+    try:
+        return value.decode("null" if end.result is None else end.result)
+    except ArgumentsError:
+        if end.result is not None:
+            raise
+        raise ResultGone(f"{job} succeeded, but what it returned could not be stored.") from None
+
+
+def time_limit(name: str, timeout: Duration | None) -> timedelta | None:
+    """The time limit of a wait that may begin: not in a task, whose place it would keep."""
+    if in_task.get():
+        raise UsageError(
+            f"{name}() inside a task would keep its place while it waits, and all places may wait for each other.",
+            remedy="Use ctx.run, which suspends the task, or let the other task go on.",
+        )
+    try:
+        return None if timeout is None else parse_duration(timeout, name="timeout")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def too_late(job_id: UUID, limit: timedelta | None) -> TimeoutError:
+    """The error of a wait that was too long."""
+    return TimeoutError(f"Job {job_id} has not ended within {'' if limit is None else format_duration(limit)}.")

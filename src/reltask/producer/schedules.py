@@ -53,13 +53,19 @@ class Schedules:
                 f"Task {call.task.name} is scheduled twice{f' with key {key!r}' if key else ''}.",
                 remedy="Give each schedule a key of its own: key=…",
             )
-        self._calls[name] = Call(call.task, call.args, options)
+        self._calls[name] = Call(call.task, call.args, options, call.headers)
 
     def jobs(self, app_version: str | None) -> list[NewJob]:
         """The rows that should exist."""
-        jobs = [call.job(self._enqueuer.new_ids(1)[0]) for call in self._calls.values()]
+        placement = self._enqueuer.placement
+        home = None if placement is None else placement.home
+        hashing, new_ids = self._enqueuer.access.keys, self._enqueuer.new_ids
+        jobs = [call.job(new_ids(1, shard=home)[0], hashing) for call in self._calls.values()]
         return [
-            msgspec.structs.replace(job, declaration=declaration_hash(job), app_version=app_version) for job in jobs
+            msgspec.structs.replace(
+                job, declaration=declaration_hash(job, self._enqueuer.access.keys), app_version=app_version
+            )
+            for job in jobs
         ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID
@@ -56,7 +56,7 @@ class Producer(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R]]:
         """Have a worker call the function with these arguments."""
         call = self._enqueuer.check(self.definition, args, kwargs, self._options)
-        return _first(self._enqueuer.enqueue([call], self._connection, name="enqueue"))
+        return self._enqueuer.enqueue_one(call, self._connection)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for synchronous code."""
@@ -77,13 +77,25 @@ class Producer(Generic[P, R]):
         cron: str | None = None,
         timezone: str | None = None,
         align: bool = False,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        jitter: Duration | None = None,
+        replace: bool = False,
+        headers: Mapping[str, Any] | None = None,
         connection: Any = None,
     ) -> Producer[P, R]:
         """The same task with other options for the jobs enqueued through the result.
 
+        With `replace`, a job of a unique task that waits with the same key gets these arguments and this time.
+
+        `headers` travel with the job beside its arguments, as JSON: `ctx.headers` has them.
+
         With `connection`, your own connection or session with its open transaction, the jobs exist
         when you commit, and never if you roll back. Workers find them when they next look, or after
         `app.notify()`.
+
+        With `replace`, a schedule with this `key` that exists is changed to this one: when it runs, its arguments and
+        its options. A run in progress ends first.
         """
         given = JobOptions(
             queue=queue,
@@ -91,10 +103,19 @@ class Producer(Generic[P, R]):
             key=key,
             at=at,
             delay=_length("delay", delay),
-            schedule=make_schedule(every=every, cron=cron, timezone=timezone, align=align),
+            schedule=make_schedule(
+                every=every, cron=cron, timezone=timezone, align=align, start=start, end=end, jitter=jitter
+            ),
             max_attempts=max_attempts,
             lock_timeout=_length("lock_timeout", lock_timeout),
+            replace=replace or None,
+            headers=headers,
         )
+        if replace and self.definition.options.unique is None and given.schedule is None:
+            raise UsageError(
+                "replace= changes a schedule, or a job of a unique task.",
+                remedy='Write using(key="…", cron="…", replace=True), or @app.task(unique=True).',
+            )
         options = self._options.with_given(given)
         check_job_options(options)
         return Producer(self.definition, self._enqueuer, options, connection or self._connection)
@@ -129,10 +150,6 @@ class Task(Producer[P, R], Generic[P, Q, C, R]):
 
     def __repr__(self) -> str:
         return repr(self.definition)
-
-
-async def _first(inserting: Coroutine[Any, Any, list[Job[R]]]) -> Job[R]:
-    return (await inserting)[0]
 
 
 def _length(name: str, value: Duration | None) -> timedelta | None:

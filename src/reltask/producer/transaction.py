@@ -18,6 +18,7 @@ from reltask.errors import UsageError
 from reltask.model.durable import NewSignal
 from reltask.model.job import NewJob
 from reltask.model.lease import Term
+from reltask.model.shards import Here
 from reltask.stores.store import Transaction
 
 T = TypeVar("T")
@@ -64,9 +65,10 @@ class InThread:
 class TaskTransaction:
     """Handed to the body of `async with ctx.transaction() as tx`."""
 
-    def __init__(self, inner: Transaction, home: Home) -> None:
+    def __init__(self, inner: Transaction, home: Home, here: Here | None = None) -> None:
         self._inner = inner
         self._home = home
+        self._here = here
         self.open = True
         self.enqueued = False
         """Whether it has written something that workers have to look at after the commit."""
@@ -95,8 +97,29 @@ class TaskTransaction:
         self.enqueued = True
         return await self._inner.enqueue_jobs(jobs)
 
+    async def placed(self, jobs: Sequence[NewJob]) -> list[int]:
+        """The shard of these jobs: that of this transaction."""
+        assert self._here is not None
+        return self._here.place(jobs)
+
+    async def enqueue_unique(self, jobs: Sequence[NewJob]) -> set[UUID]:
+        """Insert jobs of unique tasks inside this transaction, if their keys are free."""
+        self.enqueued = True
+        return await self._inner.enqueue_unique(jobs)
+
+    async def read_unique(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
+        """Which jobs have these keys of unique tasks."""
+        return await self._inner.read_unique(names)
+
+    async def replace_job(self, job: NewJob) -> UUID | None:
+        """Give the job that has this one's key its arguments and time."""
+        self.enqueued = True
+        return await self._inner.replace_job(job)
+
     async def send_signals(self, signals: Sequence[NewSignal]) -> dict[str, UUID]:
         """Send signals inside this transaction: used by `job.signal` while the block is open."""
+        if self._here is not None:
+            self._here.refuse_elsewhere(signal.job_id for signal in signals)
         self.enqueued = True
         return await self._inner.send_signals(signals)
 

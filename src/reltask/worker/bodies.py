@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
 from reltask.errors import DatabaseError, LockLost
+from reltask.model.codec import WRAPPERS, refuse_encoded
 from reltask.model.task import TaskKind
 from reltask.producer.result import in_task
 from reltask.producer.transaction import wait_for
@@ -33,16 +34,24 @@ class Bodies:
 
     def make(self, run: Run) -> Body:
         """The body of a run, not yet started. Raises if the stored arguments do not fit the function."""
-        task = run.task
+        task, claim = run.task, run.claim
+        if claim.args.startswith(WRAPPERS) or claim.headers is not None or claim.progress is not None:
+            for text in (claim.args, claim.headers, claim.progress):
+                refuse_encoded(text)
         if task.kind is TaskKind.PROCESS:
             save = partial(self._save_progress, run, asyncio.get_running_loop())
             return ProcessBody(self._pool, run, worker=self._services.worker, progress=save)
-        make_context = Context if task.kind is TaskKind.ASYNC else SyncContext
-        given = (make_context(run, self._services),) if task.context else ()
-        named = task.arguments.decode(run.claim.args)
+        given: tuple[Any, ...] = ()
+        around = None
+        if task.context or not task.surroundings.is_empty:
+            context = (Context if task.kind is TaskKind.ASYNC else SyncContext)(run, self._services)
+            given = (context,) if task.context else ()
+            if not task.surroundings.is_empty:
+                around = task.surroundings.around(context, claim.headers)
+        named = task.arguments.decode(claim.args)
         if task.kind is TaskKind.ASYNC:
-            return AsyncBody(asyncio.get_running_loop(), run, given, named)
-        return ThreadBody(self._pool, run, partial(task.function, *given, **named))
+            return AsyncBody(asyncio.get_running_loop(), run, given, named, around)
+        return ThreadBody(self._pool, run, partial(task.function, *given, **named), around)
 
     def _save_progress(self, run: Run, loop: asyncio.AbstractEventLoop, text: str) -> None:
         """Called on a child's thread. A child does not fail because its progress could not be written."""
@@ -64,7 +73,7 @@ class AsyncBody:
     It reports its end itself, which saves each job a turn of the loop.
     """
 
-    __slots__ = ("_given", "_loop", "_named", "_run_of_body", "_task")
+    __slots__ = ("_around", "_given", "_loop", "_named", "_run_of_body", "_task")
 
     def __init__(
         self,
@@ -72,11 +81,13 @@ class AsyncBody:
         run: Run,
         given: tuple[Any, ...],
         named: dict[str, Any],
+        around: AbstractContextManager[None] | None,
     ) -> None:
         self._loop = loop
         self._run_of_body = run
         self._given = given
         self._named = named
+        self._around = around
         self._task: asyncio.Task[None]
 
     def start(self, ended: Ending) -> asyncio.Future[None]:
@@ -85,8 +96,13 @@ class AsyncBody:
 
     async def _run(self, ended: Ending) -> None:
         in_task.set(self._run_of_body)
+        function, result = self._run_of_body.task.function, None
         try:
-            result = await self._run_of_body.task.function(*self._given, **self._named)
+            if self._around is None:
+                result = await function(*self._given, **self._named)
+            else:
+                with self._around:
+                    result = await function(*self._given, **self._named)
         except (SystemExit, KeyboardInterrupt) as error:
             ended(None, BodyExit(error))
         except GeneratorExit as error:
@@ -109,10 +125,13 @@ class AsyncBody:
 class ThreadBody:
     """A plain function in a thread: it can be asked to stop, not forced."""
 
-    def __init__(self, pool: ThreadPool, run: Run, function: Callable[[], Any]) -> None:
+    def __init__(
+        self, pool: ThreadPool, run: Run, function: Callable[[], Any], around: AbstractContextManager[None] | None
+    ) -> None:
         self._pool = pool
         self._run = run
         self._function = function
+        self._around = around or nullcontext()
 
     def start(self, ended: Ending) -> asyncio.Future[Any]:
         return in_thread(self._pool, self._guarded, ended)
@@ -120,9 +139,11 @@ class ThreadBody:
     def _guarded(self) -> object:
         in_task.set(self._run)
         try:
-            return self._function()
+            with self._around:
+                return self._function()
         except (SystemExit, KeyboardInterrupt, StopIteration) as error:
             raise BodyExit(error) from error
+        return None  # middleware has suppressed an exception
 
     def stop(self) -> None:
         """The run's flag is set already; `ctx` raises at its next call."""

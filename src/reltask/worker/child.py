@@ -16,10 +16,13 @@ from uuid import UUID
 
 import msgspec
 
-from reltask.errors import Cancel, Retry, Snooze, Stopped
+from reltask.errors import Cancel, ConfigurationError, Retry, Snooze, Stopped
 from reltask.model.arguments import Arguments, encode_json
 from reltask.model.durable import CALLS
+from reltask.model.surroundings import Surroundings
+from reltask.producer.result import in_task
 from reltask.worker import posix
+from reltask.worker.base_context import BaseContext
 from reltask.worker.process import Message, Order
 from reltask.worker.run import not_run
 
@@ -27,22 +30,24 @@ WORKER_GONE = 70
 """Exit status of a child whose worker is gone."""
 
 
-class ProcessContext:
+class ProcessContext(BaseContext):
     """Handed to `def` tasks with `isolation="process"`: the facts of the run, progress and the cancelled flag."""
 
     def __init__(self, facts: dict[str, Any], say: Callable[[Message], None]) -> None:
         self._say = say
-        self.task: str = facts["task"]
+        self.task = facts["task"]
         self.job_id = UUID(facts["job_id"])
-        self.key: str | None = facts["key"]
-        self.slot_no: int = facts["slot_no"]
+        self.key = facts["key"]
+        self.queue = facts["queue"]
+        self.slot_no = facts["slot_no"]
         self.nominal_time = datetime.fromisoformat(facts["nominal_time"])
-        self.attempt: int = facts["attempt"]
-        self.fence: int = facts["fence"]
-        self.idempotency_key: str = facts["idempotency_key"]
-        self.worker: str = facts["worker"]
+        self.attempt = facts["attempt"]
+        self.fence = facts["fence"]
+        self.idempotency_key = facts["idempotency_key"]
+        self.worker = facts["worker"]
         self.logger = logging.getLogger(f"reltask.task.{self.task}")
-        self.cancelled = False
+        self.is_stopping = False
+        self._headers = facts["headers"]
         self._last_progress: str = facts["last_progress"] or "null"
 
     @property
@@ -50,9 +55,14 @@ class ProcessContext:
         """What an earlier run of this slot has published last with `progress`; None if none has."""
         return msgspec.json.decode(self._last_progress)
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether this body has been asked to stop."""
+        return self.is_stopping
+
     def check(self) -> None:
         """Raise `Stopped` if this body has been asked to stop."""
-        if self.cancelled:
+        if self.is_stopping:
             raise Stopped
 
     if not TYPE_CHECKING:  # a type checker refuses unknown names itself
@@ -80,8 +90,8 @@ def main() -> None:
     order = msgspec.json.decode(_read_line(), type=Order)
     threading.Thread(target=_end_with_the_worker, daemon=True).start()
     _log_through(say)
-    context = None if order.facts is None else ProcessContext(order.facts, say)
-    posix.on_stop(lambda: _set_cancelled(context), _stop)
+    context = ProcessContext(order.facts, say)
+    posix.on_stop(lambda: setattr(context, "is_stopping", True), _stop)
     say(_run(order, context))
 
 
@@ -140,21 +150,28 @@ def _end_with_the_worker() -> None:
     posix.end_at_once(WORKER_GONE)
 
 
-def _set_cancelled(context: ProcessContext | None) -> None:
-    if context is not None:
-        context.cancelled = True
-
-
 def _stop() -> None:
     raise Stopped
 
 
-def _run(order: Order, context: ProcessContext | None) -> Message:
+class _ChildsBody(msgspec.Struct):
+    """The body that runs in this process, as enqueues in it see it."""
+
+    headers: str | None
+    on_enqueue: Callable[[], None] | None = None
+
+
+def _run(order: Order, context: ProcessContext) -> Message:
     """Call the function, and describe its end in a message."""
+    value: object = None
     try:
-        function = _find(order)
-        arguments = Arguments(function, skip_first=context is not None).decode(order.args)
-        value = function(**arguments) if context is None else function(context, **arguments)
+        found = _find(order)
+        function: Callable[..., Any] = getattr(found, "function", found)
+        given = (context,) if order.takes_context else ()
+        arguments = Arguments(function, skip_first=order.takes_context).decode(order.args)
+        in_task.set(_ChildsBody(order.facts["headers"]))
+        with _surroundings(order, found).around(context, order.facts["headers"]):
+            value = function(*given, **arguments)
     except Retry as signal:
         seconds = None if signal.delay is None else signal.delay.total_seconds()
         return Message(kind="retry", text=str(signal), seconds=seconds)
@@ -177,15 +194,27 @@ def _returned(value: object) -> Message:
         return Message(kind="unkept", text=str(error)) if why is None else Message(kind="failed", text=why)
 
 
-def _find(order: Order) -> Callable[..., Any]:
-    """Import the module that the worker named, and find the function behind its task."""
+def _surroundings(order: Order, found: Any) -> Surroundings:
+    """What the app of the task puts around its runs; the child knows the app by the task alone."""
+    definition = getattr(found, "definition", None)
+    if definition is not None:
+        surroundings: Surroundings = definition.surroundings
+        return surroundings
+    if order.is_surrounded:
+        raise ConfigurationError(
+            f"The child process found {order.module}.{order.qualname} without its app, and so without middleware.",
+            remedy="Keep the decorated function under its own name: @app.task(…) above the def.",
+        )
+    return Surroundings()
+
+
+def _find(order: Order) -> Any:
+    """Import the module that the worker named, and find the task in it."""
     sys.path[:] = order.path
-    module: Any = _import(order)
-    found = module
+    found: Any = _import(order)
     for name in order.qualname.split("."):
         found = getattr(found, name)
-    function: Callable[..., Any] = getattr(found, "function", found)
-    return function
+    return found
 
 
 def _import(order: Order) -> Any:

@@ -21,6 +21,7 @@ from reltask.errors import AmbiguousError, ChildFailed, LockLost, UsageError
 from reltask.model.arguments import encode_json, value_of
 from reltask.model.durable import ChildEnd, Recording, StepKind, StepState
 from reltask.model.job import NewJob, Outcome, Parent
+from reltask.model.shards import Here
 from reltask.producer.enqueue import Call, Enqueuer
 from reltask.producer.job import Job
 from reltask.stores.store import BATCH, Store, Transaction
@@ -36,14 +37,16 @@ _ENDS = msgspec.json.Decoder(list[ChildEnd])
 class Children:
     """Starts the children of one worker's runs."""
 
-    def __init__(self, store: Store, enqueuer: Enqueuer | None, *, worker: str) -> None:
+    def __init__(self, store: Store, enqueuer: Enqueuer | None, *, worker: str, here: Here | None = None) -> None:
         self._store = store
         self._enqueuer = enqueuer
         self._worker = worker
+        self._here = here
+        self._shard = None if here is None else here.number
 
     async def run_all(self, run: Run, durable: Durable, name: str, calls: Sequence[Call[Any]]) -> list[ChildEnd]:
         """Insert these jobs, wait until all have ended, and return how, in their order."""
-        call = durable.enter(name, StepKind.RUN, _fingerprint(calls))
+        call = durable.enter(name, StepKind.RUN, self._fingerprint(calls))
         try:
             step = await durable.found(call)
             if step is not None and is_final(step):
@@ -60,12 +63,14 @@ class Children:
     async def start(self, run: Run, durable: Durable, name: str, wanted: Call[R]) -> Job[R]:
         """Insert a job that is not waited for, and return its handle; at a replay, the same job's."""
         enqueuer = self._producer()
-        call = durable.enter(name, StepKind.START, _fingerprint([wanted]))
+        call = durable.enter(name, StepKind.START, self._fingerprint([wanted]))
         try:
             step = await durable.found(call)
             if step is None:
-                (job_id,) = enqueuer.new_ids(1)
-                job = wanted.job(job_id)
+                (job_id,) = enqueuer.new_ids(1, shard=self._shard)
+                job = msgspec.structs.replace(wanted.job(job_id, enqueuer.access.keys), unique=None)
+                if self._here is not None:
+                    self._here.place([job])  # a key that lives elsewhere is refused
                 done = call.record(StepState.DONE, value=encode_json(job_id).decode())
                 await self._insert(run, [job], durable.journal.in_transaction(done), durable)
             else:
@@ -78,11 +83,12 @@ class Children:
         claim = run.claim
         jobs = [
             msgspec.structs.replace(
-                wanted.job(job_id),
+                wanted.job(job_id, self._producer().access.keys),
                 parent=Parent(job_id=claim.job_id, slot_no=claim.slot_no, step=call.name, nth=nth),
+                unique=None,  # its parent waits for this job, not for one that has the same key
             )
             for nth, (wanted, job_id) in enumerate(
-                zip(calls, self._producer().new_ids(len(calls)) if calls else [], strict=True)
+                zip(calls, self._producer().new_ids(len(calls), shard=self._shard) if calls else [], strict=True)
             )
         ]
         ids = encode_json([job.id for job in jobs]).decode()
@@ -106,6 +112,11 @@ class Children:
             why = "the answer to a commit was lost; the next run reads what was recorded"
             run.stop(StopReason.ABANDONED, why)
             raise LockLost(f"This run ends: {why}.") from error
+
+    def _fingerprint(self, calls: Sequence[Call[Any]]) -> str:
+        _check(calls)
+        given = [[call.task.name, call.args] for call in calls]
+        return fingerprint(Children.run_all, given, {}, self._producer().access.keys)
 
     def _producer(self) -> Enqueuer:
         if self._enqueuer is None:
@@ -147,7 +158,7 @@ def _result_of(call: Call[Any], end: ChildEnd) -> Any:
     return ChildFailed(f"{call.task.name} {end.job_id} {end.outcome}: {last}")
 
 
-def _fingerprint(calls: Sequence[Call[Any]]) -> str:
+def _check(calls: Sequence[Call[Any]]) -> None:
     for call in calls:
         if not isinstance(call, Call):
             raise UsageError(
@@ -155,4 +166,3 @@ def _fingerprint(calls: Sequence[Call[Any]]) -> str:
             )
         if call.options.schedule is not None:
             raise UsageError("A recurring job has no end that could be waited for.", remedy="Leave out the schedule.")
-    return fingerprint(Children.run_all, [[call.task.name, call.args] for call in calls], {})

@@ -10,16 +10,15 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
 from reltask.errors import LockLost
 from reltask.model.arguments import encode_json
 from reltask.model.clock import Clock
+from reltask.model.keys import KeyHash
 from reltask.producer.transaction import (
     Home,
     InThread,
@@ -30,6 +29,7 @@ from reltask.producer.transaction import (
     wait_for,
 )
 from reltask.stores.store import Store
+from reltask.worker.base_context import BaseContext
 from reltask.worker.children import Children
 from reltask.worker.durable import Durable
 from reltask.worker.durable_context import DurableContext, refuse_in_step, refuse_inside
@@ -54,8 +54,10 @@ class ContextServices:
         worker: str,
         state: Any,
         clock: Clock,
+        keys: KeyHash,
     ) -> None:
         self.worker = worker
+        self.keys = keys
         self.state = state
         self.transactions = transactions
         self.children = children
@@ -94,24 +96,26 @@ def _is_replaying(run: Run) -> bool:
     return run.claim.steps > 0 if run.durable is None else bool(run.durable.journal.replaying)
 
 
-class BaseContext:
-    """The facts of a run, the same for every kind of body."""
+class RunContext(BaseContext):
+    """What `Context` and `SyncContext` have in common."""
+
+    logger: RunLogger
 
     def __init__(self, run: Run, services: ContextServices) -> None:
         claim, worker = run.claim, services.worker
         self._run = run
         self._services = services
-        self.task: str = claim.task
-        self.job_id: UUID = claim.job_id
-        self.key: str | None = claim.key
-        self.slot_no: int = claim.slot_no
-        self.nominal_time: datetime = claim.nominal
-        self.attempt: int = claim.attempt
-        self.fence: int = claim.fence
-        """Grows with every claim of this job. Pass it to other systems, so that they can refuse an older one."""
-        self.idempotency_key: str = claim.idempotency_key
-        """The same for every run of this slot. Other systems can use it to apply an effect once."""
-        self.worker: str = worker
+        self.task = claim.task
+        self.job_id = claim.job_id
+        self.key = claim.key
+        self.slot_no = claim.slot_no
+        self.nominal_time = claim.nominal
+        self.attempt = claim.attempt
+        self.fence = claim.fence
+        self.idempotency_key = claim.idempotency_key
+        self.queue = claim.queue
+        self.worker = worker
+        self._headers = claim.headers
         self.state: Any = services.state
         """What the app's lifespan yielded."""
         self.logger = RunLogger(logging.getLogger(f"reltask.task.{claim.task}"), log_fields(claim, worker), run)
@@ -137,7 +141,7 @@ class BaseContext:
         self._run.check()
 
 
-class Context(BaseContext, DurableContext):
+class Context(RunContext, DurableContext):
     """Handed to `async def` tasks."""
 
     async def progress(self, value: Any) -> None:
@@ -166,7 +170,7 @@ class Context(BaseContext, DurableContext):
                 current.reset(token)
 
 
-class SyncContext(BaseContext, SyncDurableContext):
+class SyncContext(RunContext, SyncDurableContext):
     """Handed to `def` tasks, which run in a thread."""
 
     def __init__(self, run: Run, services: ContextServices) -> None:

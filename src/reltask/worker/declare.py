@@ -21,15 +21,17 @@ share that row; a second row would run everything twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
+from reltask import events
 from reltask.errors import AmbiguousError, DeclarationError, ReltaskError
 from reltask.model.job import Declared, NewJob
-from reltask.model.schedule import Schedule, decode, first_slot, next_after_change
+from reltask.model.limit import LimitRule
+from reltask.model.schedule import Schedule, decode, first_slot, has_ended, next_after_change
 from reltask.model.task import Registry
 from reltask.producer.enqueue import insert_surely
 from reltask.service import Service
@@ -66,6 +68,22 @@ class Declaration(NamedTuple):
     """Whether a job could not be inserted or rewritten: it runs, or another worker was faster."""
     runs_here: Callable[[], bool]
     """Whether this worker now runs one of those that wait to be rewritten."""
+
+    def problems(self, *, worker: str, app_version: str | None) -> Iterator[events.Event]:
+        """What people should know about it."""
+        for row, beside in self.left_over:
+            yield events.ScheduleLeftOver(worker=worker, task=row.task, key=row.key, job_id=row.id, beside=beside)
+        for row in self.blocking:
+            yield events.ScheduleBlocked(worker=worker, task=row.task, key=row.key, job_id=row.id)
+        for row in self.outdated:
+            yield events.DeclarationIgnored(
+                worker=worker,
+                task=row.task,
+                key=row.key,
+                job_id=row.id,
+                version=app_version,
+                newer=row.app_version,
+            )
 
 
 async def declare(
@@ -109,7 +127,10 @@ async def declare(
 async def _rewrite(store: Store, job: NewJob, row: Declared, worker: str, run: Run | None) -> bool:
     """Rewrite a row; False: it runs elsewhere, or another worker has just rewritten it."""
     if run is None:
-        return await store.declare_job(_moved(job, row), seen=row)
+        moved = _moved(job, row)
+        if moved.run_at is not None and has_ended(decode(job.schedule or ""), moved.run_at):
+            return await store.discard_job(row.id)  # the new schedule is over already
+        return await store.declare_job(moved, seen=row)
     before, run.redeclared = run.redeclared, job.schedule  # first: its body may end at any time
     try:
         won = await store.declare_job(_moved(job, row), seen=row, worker=worker, fence=run.hold.fence)
@@ -180,9 +201,27 @@ async def _insert(store: Store, jobs: list[NewJob]) -> bool:
     A grid's first slot depends on the database's time.
     """
     now = await store.read_now()
-    placed = [(job, first_slot(decode(job.schedule or ""), now)) for job in jobs]
+    rules = [(job, decode(job.schedule or "")) for job in jobs]
+    placed = [
+        (job, moment)
+        for job, rule in rules
+        if not has_ended(rule, moment := first_slot(rule, now, str(job.id)))  # else it has run for the last time
+    ]
     created = await insert_surely([msgspec.structs.replace(job, run_at=moment) for job, moment in placed], store)
-    return len(created) == len(jobs)
+    return len(created) == len(placed)
+
+
+async def declare_limits(store: Store, rules: Sequence[LimitRule]) -> None:
+    """Write the limits that the code declares, as `declare` does for schedules: run-time changes stay until then."""
+    if not rules:
+        return
+    known = {rule.name: rule for rule in await store.read_limits()}
+    for rule in rules:
+        row = known.get(rule.name)
+        if row is None:
+            await store.write_limit(rule, seen=None)
+        elif row.declaration != rule.declaration and not is_older(rule.app_version, row.app_version):
+            await store.write_limit(rule, seen=row.declaration)
 
 
 def _is_news(job: NewJob, row: Declared) -> bool:
@@ -197,7 +236,7 @@ def _moved(job: NewJob, row: Declared) -> NewJob:
     """The declaration as it is to be written into this row, which may have a former name of the task."""
     before = _read_schedule(row)
     after = decode(job.schedule or "")
-    moment = next_after_change(before, after, next_run_time=row.next_run_time, now=row.now)
+    moment = next_after_change(before, after, next_run_time=row.next_run_time, now=row.now, seed=str(row.id))
     return msgspec.structs.replace(job, task=row.task, run_at=moment)
 
 

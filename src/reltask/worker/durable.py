@@ -31,6 +31,7 @@ from reltask.model.backoff import Backoff, one_off
 from reltask.model.clock import Clock
 from reltask.model.durable import LONGEST_NAME, ChildEnd, SignalView, StepKind, StepRecord, StepState, StepView
 from reltask.model.job import LATEST
+from reltask.model.keys import KeyHash
 from reltask.producer.signal import Signal
 from reltask.stores.store import Store
 from reltask.worker.journal import Journal, Record, described, fingerprint_source, is_final, split_error
@@ -303,14 +304,20 @@ def check_name(name: object) -> None:
         raise UsageError(f"The name {name!r} contains # or a control character.", remedy="Use other characters.")
 
 
-def fingerprint(function: object, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-    """A hash of function and arguments; of arguments that JSON cannot hold, only of their types."""
+def fingerprint(function: object, args: Sequence[Any], kwargs: dict[str, Any], keys: KeyHash) -> str:
+    """A hash of function and arguments; of arguments that JSON cannot hold, only of their types.
+
+    Beside a codec it is keyed: a plain hash of a small number can be undone by trying all of them.
+    """
     source = fingerprint_source(function)
     try:
         given = encode_json([args, kwargs])
     except Exception:  # noqa: BLE001 - a step's arguments may be anything: they are not stored
         given = repr([type(one).__name__ for one in (*args, *kwargs.values())]).encode()
-    return hashlib.blake2b(source.encode() + b"\0" + given, digest_size=8).hexdigest()
+    if keys.secret is None:  # of a codec without a hash_key: the arguments must not be hashed
+        given = b""
+    key = hashlib.blake2b(keys.secret).digest() if keys.secret else b""
+    return hashlib.blake2b(source.encode() + b"\0" + given, digest_size=8, key=key).hexdigest()
 
 
 _codecs: WeakKeyDictionary[Callable[..., Any], Value] = WeakKeyDictionary()

@@ -25,7 +25,7 @@ from reltask.producer.transaction import (
 from reltask.worker.children import results_of
 from reltask.worker.durable import Call as DurableCall
 from reltask.worker.durable import Durable, StepOptions, codec_of, fingerprint, is_failure
-from reltask.worker.step import Step, running_step
+from reltask.worker.step import Step, around, running_step
 
 if TYPE_CHECKING:
     from reltask.worker.context import ContextServices
@@ -107,15 +107,17 @@ class Steps:
         """
         refuse_inside("step")
         durable, codec = durable_of(self._run, self._services), codec_of(function, name)
-        call = durable.enter(name, StepKind.STEP, fingerprint(function, args, kwargs))
+        call = durable.enter(name, StepKind.STEP, fingerprint(function, args, kwargs, self._services.keys))
         try:
             found = await durable.begin_step(call)
             if found is not None:
                 return codec.decode(found.value or "null")
             while True:
-                token = running_step.set(step_of(self._run, call))
+                step = step_of(self._run, call)
+                token = running_step.set(step)
                 try:
-                    value = await self._limited(function(*args, **kwargs))
+                    with around(step):
+                        value = await self._limited(function(*args, **kwargs))
                 except Exception as error:
                     if not is_failure(error):
                         raise
@@ -147,7 +149,7 @@ class Steps:
         """Call `function(tx, …)` in a transaction: its writes and the step's record commit together, or neither."""
         refuse_inside("transact")
         durable, codec = durable_of(self._run, self._services), codec_of(function, name)
-        call = durable.enter(name, StepKind.TRANSACT, fingerprint(function, args, kwargs))
+        call = durable.enter(name, StepKind.TRANSACT, fingerprint(function, args, kwargs, self._services.keys))
         try:
             found = await durable.begin_step(call)
             if found is not None:
@@ -170,9 +172,11 @@ class Steps:
         home = OnLoop(asyncio.get_running_loop())
         opening = self._services.transactions.open(self._run, complete=False, home=home, record=recorder.make)
         async with opening as block:
-            token, step = current.set(block), running_step.set(step_of(self._run, recorder.call))
+            made = step_of(self._run, recorder.call)
+            token, step = current.set(block), running_step.set(made)
             try:
-                recorder.value = await self._limited(function(block))
+                with around(made):
+                    recorder.value = await self._limited(function(block))
             finally:
                 current.reset(token)
                 running_step.reset(step)

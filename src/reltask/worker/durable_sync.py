@@ -33,7 +33,7 @@ from reltask.worker.durable_context import (
     step_of,
     step_options,
 )
-from reltask.worker.step import running_step
+from reltask.worker.step import around, running_step
 
 if TYPE_CHECKING:
     from reltask.worker.context import ContextServices
@@ -88,15 +88,17 @@ class SyncSteps:
         refuse_inside("step")
         _refuse_async(name, function)
         there, codec = self._there, codec_of(function, name)
-        call = there.enter(name, StepKind.STEP, fingerprint(function, args, kwargs))
+        call = there.enter(name, StepKind.STEP, fingerprint(function, args, kwargs, there.services.keys))
         try:
             found = there.wait(lambda durable: durable.begin_step(call))
             if found is not None:
                 return cast("R", codec.decode(found.value or "null"))
             while True:
-                token = running_step.set(step_of(there.run, call))
+                step = step_of(there.run, call)
+                token = running_step.set(step)
                 try:
-                    value = function(*args, **kwargs)
+                    with around(step):
+                        value = function(*args, **kwargs)
                 except Exception as error:
                     if not is_failure(error):
                         raise
@@ -116,7 +118,7 @@ class SyncSteps:
         refuse_inside("transact")
         _refuse_async(name, function)
         there, codec = self._there, codec_of(function, name)
-        call = there.enter(name, StepKind.TRANSACT, fingerprint(function, args, kwargs))
+        call = there.enter(name, StepKind.TRANSACT, fingerprint(function, args, kwargs, there.services.keys))
         try:
             found = there.wait(lambda durable: durable.begin_step(call))
             if found is not None:

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from contextvars import Context, copy_context
 from datetime import timedelta
 from functools import partial
@@ -28,13 +29,17 @@ from typing import Any
 from msgspec import Struct
 
 from reltask import events
+from reltask.errors import ReltaskError
 from reltask.model import schedule
 from reltask.model.backoff import one_off
 from reltask.model.clock import Clock
+from reltask.model.durable import Recording, StepState
 from reltask.model.job import Claim, Completion, Failure, Outcome, Settled, Settlement, Suspension
 from reltask.model.settings import LimitSettings
+from reltask.producer.cancel import cancel_children
 from reltask.producer.transaction import open_transaction
 from reltask.stores.store import Store
+from reltask.worker.awaited import Awaited
 from reltask.worker.beater import Beater
 from reltask.worker.bodies import Bodies
 from reltask.worker.outcome import (
@@ -49,7 +54,7 @@ from reltask.worker.outcome import (
     suspended,
 )
 from reltask.worker.places import Places
-from reltask.worker.run import Run, StopReason
+from reltask.worker.run import BY_REQUEST, Run, StopReason
 from reltask.worker.settle import Settler, Waiting, Written
 from reltask.worker.step import running_step
 
@@ -82,9 +87,11 @@ class Executor:
         self.settler = Settler[End](
             store, worker=worker, clock=clock, emit=emit, answered=self._settled, held=places.hold_back
         )
+        self._store = store
         self._worker = worker
         self._places = places
         self._beater = beater
+        self._heartbeats = beater.heartbeats
         self._bodies = bodies
         self._clock = clock
         self._rng = rng
@@ -94,6 +101,8 @@ class Executor:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._ends: list[tuple[Run, Ended]] = []
         self._stopping = False
+        self.awaited: Awaited | None = None
+        """Who waits for results: set by the worker."""
         self._loop: asyncio.AbstractEventLoop
         self._context: Context
         """The worker's own context variables: settlement runs in these, not in those of a body."""
@@ -109,7 +118,7 @@ class Executor:
             return
         if self._stopping:
             self.stop_bodies(runs)
-        late = self._beater.too_late(runs)
+        late = self._heartbeats.too_late([run.hold for run in runs], self._clock.monotonic())
         wanted = self._wanted_tasks(events.RunStarted, runs)
         for run in runs:
             if run.hold in late:
@@ -133,6 +142,12 @@ class Executor:
     def report_changed_step(self, run: Run, step: str) -> None:
         """A recorded step was asked for with another function or other arguments."""
         self._report(run, events.StepChanged, step=step)
+
+    def report_steps(self, run: Run, recording: Recording) -> None:
+        """Steps of a durable function were recorded."""
+        if self._wanted(events.StepsRecorded, run.claim.task):
+            kinds = [str(step.kind) for step in recording.steps if step.state is not StepState.WAITING]
+            self._report(run, events.StepsRecorded, kinds=kinds)
 
     def report_enqueue(self, run: Run) -> None:
         """A durable function enqueues: in a step and in a transaction that is fine, elsewhere it repeats."""
@@ -163,6 +178,9 @@ class Executor:
             self._report(run, events.RunStarted, attempt=run.claim.attempt, late=late)
         if run.stop_reason is not None:
             self._end_unbegun(run, Ended(outcome=Outcome.RELEASED, error=f"not begun: {run.stop_detail}"))
+            return
+        if run.claim.cancelled:
+            self._end_unbegun(run, Ended(outcome=Outcome.CANCELLED, error=BY_REQUEST))
             return
         fault = fault_of(run.claim, arguments_limit=self._limits.arguments)
         if fault is not None:
@@ -232,7 +250,7 @@ class Executor:
     def _judge(self, run: Run, result: Any, error: BaseException | None) -> Ended:
         if run.fatal is not None:
             return Ended(outcome=Outcome.FAILED, error=run.fatal, delay=timedelta(0), final=True)
-        if run.suspension is not None and not (run.stop_reason and run.stop_reason.claim_is_doubtful):
+        if run.suspension is not None and not (run.stop_reason and run.stop_reason.overrules_waiting):
             return suspended(error, run, limit=self._limits.traceback)
         if error is None:
             return returned(result, limit=self._limits.result)
@@ -262,7 +280,7 @@ class Executor:
 
     def _settle(self) -> None:
         ends, self._ends = self._ends, []
-        self._beater.settling([run.hold for run, _ in ends])
+        self._heartbeats.settling([run.hold for run, _ in ends])
         self._places.vacate([run for run, _ in ends])
         now = self._clock.monotonic()
         outcomes = []
@@ -288,7 +306,8 @@ class Executor:
             written = settlement(run, end.ended, now=now, rng=self._rng)
         except Exception as error:  # noqa: BLE001 - a run without a settlement would hold its job for ever
             text = describe(error, limit=self._limits.traceback)
-            written = Failure(hold=run.hold, error=text, delay=one_off().delay(run.attempt, rng=self._rng))
+            delay = one_off().delay(run.attempt, rng=self._rng)
+            written = Failure(hold=run.hold, error=text, delay=delay, patient=True)
         if run.claim.has_parent:  # this end may have left a mark: a worker should fold it now
             return Waiting(written, run.now(now), end)
         if isinstance(written, Completion):
@@ -300,7 +319,7 @@ class Executor:
     def _settled(self, answers: Sequence[tuple[Waiting[End], Settled | None]]) -> None:
         """The database has accepted these outcomes, or refused them (None)."""
         wanted = self._wanted_tasks(events.RunSucceeded, [waiting.end.run for waiting, _ in answers])
-        over = []
+        over, again = [], False
         for waiting, settled in answers:
             end = waiting.end
             try:
@@ -313,16 +332,31 @@ class Executor:
             except Exception:
                 logging.getLogger("reltask").exception("The end of a run of %s was not reported", end.run.claim.task)
             over.append(end.run)
+            written = waiting.settlement
+            if not isinstance(written, Completion) or written.next_run_time is not None or written.has_parent:
+                again = True
+            if end.ended.outcome is Outcome.CANCELLED and (end.run.claim.steps or end.run.durable is not None):
+                self._spawn(self._cancel_children(end.run))
+            again = again or end.run.claim.isolated
         if over:
-            self._over(over)
+            awaited = self.awaited
+            if awaited is not None and (awaited.until or (awaited.results is not None and awaited.results.waiters)):
+                awaited.ended(run.claim.job_id for run in over if run.claim.schedule is None)
+            self._over(over, again=again)
 
-    def _over(self, runs: Sequence[Run]) -> None:
-        """Free the places.
+    async def _cancel_children(self, run: Run) -> None:
+        """A durable function was cancelled: its children are too, and need not wait for the maintenance."""
+        with suppress(ReltaskError):  # then the maintenance does it
+            await cancel_children(self._store, [run.claim.job_id])
+            self._beater.may_be_cancelled([])
+
+    def _over(self, runs: Sequence[Run], *, again: bool = True) -> None:
+        """Free the places. `again`: their ends may have made something due.
 
         A run that a shutdown cut off never gets here, and counts as unsettled.
         """
-        self._beater.forget([run.hold for run in runs])
-        self._places.give_back(runs)
+        self._heartbeats.forget([run.hold for run in runs])
+        self._places.give_back(runs, again=again)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -345,9 +379,17 @@ class Executor:
                 retry_in=written.delay.total_seconds(),
                 dead=settled.dead,
                 recurring=run.claim.schedule is not None,
+                seconds=end.seconds,
             )
         else:
-            self._report(run, events.RunEnded, outcome=ended.outcome, reason=ended.error or "", dead=settled.dead)
+            self._report(
+                run,
+                events.RunEnded,
+                outcome=ended.outcome,
+                reason=ended.error or "",
+                dead=settled.dead,
+                seconds=end.seconds,
+            )
 
     async def _refused(self, end: End) -> None:
         """Another worker had the claim, or this run had ended the slot by a commit whose answer was lost."""
@@ -355,7 +397,7 @@ class Executor:
         try:
             recorded = await self.settler.recorded(run.hold)
         finally:
-            self._beater.forget([run.hold])
+            self._heartbeats.forget([run.hold])
         if recorded is Outcome.SUCCEEDED:
             self._report(run, events.RunSucceeded, seconds=end.seconds, next_run_time=None)
         else:
@@ -367,6 +409,8 @@ class Executor:
         if end.run.not_stored is not None:
             self._report(end.run, events.ResultNotStored, reason=end.run.not_stored)
         self._report(end.run, events.RunSucceeded, seconds=end.seconds, next_run_time=completion.next_run_time)
+        if self.awaited is not None:
+            self.awaited.ended([end.run.claim.job_id])
         if end.ended.outcome is not Outcome.SUCCEEDED:
             self._report(end.run, events.ErrorAfterCompletion, error=end.ended.error or "")
         self._over([end.run])
@@ -384,6 +428,7 @@ class Executor:
                 job_id=claim.job_id,
                 slot_no=claim.slot_no,
                 fence=claim.fence,
+                queue=claim.queue,
                 **fields,
             )
         )

@@ -7,6 +7,8 @@
                   │                           └────► no answer: beat again, soon
                   └──── deadline, or the third interval without a good beat ───────────► Abandon
 
+    a beat's answer says "cancelled", or a signal does and LookForCancels finds it ────────► StopCancelled
+
 A claim is renewed by its token from before it is sent until its answer is there, so that a slow answer or a blocked
 event loop does not cost its rows. What such a beat renewed is trusted from then on, not from the claim.
 
@@ -19,7 +21,8 @@ The thread that beats and the deterministic simulation drive this same code: `no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from itertools import islice
 from uuid import UUID
@@ -30,6 +33,8 @@ from reltask.model.job import BeatAnswer, Hold
 from reltask.model.pace import Pace
 from reltask.stores.store import BATCH
 
+CANCEL_PAUSE = 0.25
+"""Seconds between two looks for cancelled claims, after signals that name none."""
 RETRY_SHARE = 6
 """A beat without an answer is sent again after this fraction of an interval."""
 
@@ -60,6 +65,18 @@ class Abandon(Struct, frozen=True):
     """Whether no beat was sent in time: this process was starved or paused, and the database is not to blame."""
 
 
+class LookForCancels(Struct, frozen=True):
+    """Read which of these claims are cancelled: a signal says that some may be."""
+
+    holds: tuple[Hold, ...]
+
+
+class StopCancelled(Struct, frozen=True):
+    """Stop this run's body: its slot was cancelled."""
+
+    hold: Hold
+
+
 class ReleaseStrays(Struct, frozen=True):
     """Release these claims: the database made them for us, but the answer never arrived."""
 
@@ -73,7 +90,7 @@ class ReportFailures(Struct, frozen=True):
     limit: int
 
 
-BeatAction = SendBeat | Verify | Abandon | ReleaseStrays | ReportFailures
+BeatAction = SendBeat | Verify | Abandon | LookForCancels | StopCancelled | ReleaseStrays | ReportFailures
 
 
 class Watch(Struct, gc=False):
@@ -92,6 +109,8 @@ class Watch(Struct, gc=False):
     settling: bool = False
     """Its outcome is being written: it is no longer abandoned, but still renewed."""
     abandoned: bool = False
+    cancelled: bool = False
+    """Its body was asked to stop for that."""
     failed: bool = False
     """The last beat that was sent for it failed."""
 
@@ -118,14 +137,24 @@ class Watch(Struct, gc=False):
 
 @lru_cache(maxsize=64)
 def _trust(pace: Pace) -> float:
-    """Seconds from an acknowledged send to the deadline. Asked for every run before it begins."""
+    """Seconds from an acknowledged send to the deadline. Asked for every group of runs before it begins."""
     return pace.deadline(0.0)
 
 
+def _ignore() -> None:
+    """The default callback, until the beater sets its own."""
+
+
 class Heartbeats:
-    """The claims of one worker and what is known about them."""
+    """The claims of one worker and what is known about them. The worker's loop and the beater's thread call it."""
 
     def __init__(self, *, sweep_interval: float) -> None:
+        self.lock = threading.Lock()
+        """Taken by the methods for the worker; the beater takes it around all others."""
+        self.wake: Callable[[], None] = _ignore
+        """Called when there is something to decide earlier than planned."""
+        self.planned: float | None = None
+        """When the beater decides next; None: it waits for a claim."""
         self._watches: dict[Hold, Watch] = {}
         self._unanswered: dict[UUID, float] = {}
         """Until when a claim with this token may land: its answer was lost. Oldest first."""
@@ -136,41 +165,73 @@ class Heartbeats:
         self._sweep_interval = sweep_interval
         self._next_sweep: float | None = None
         self._failures = 0
+        self._next_look: float | None = None
+        """When to look for cancelled claims; None: there was no signal."""
+        self._looked = float("-inf")
+        self._suspected: set[UUID] | None = set()
+        """The jobs that the signals named; None: any."""
 
     def __len__(self) -> int:
         return len(self._watches)
 
     # Called by the worker
 
-    def watch(self, hold: Hold, pace: Pace, *, sent_at: float, renew_until: float | None = None) -> None:
-        """A claim has been acknowledged; `sent_at` is when it had been asked for."""
-        acknowledged = max(sent_at, self._renewed_early.pop(hold, sent_at))
-        self._watches[hold] = Watch(hold, pace, acknowledged, acknowledged + pace.heartbeat, renew_until=renew_until)
+    def watch(self, claims: Iterable[tuple[Hold, Pace, float | None]], *, sent_at: float) -> None:
+        """Claims have been acknowledged; `sent_at` is when they had been asked for.
+
+        Each comes with the time until which it is renewed, if its run has a timeout.
+        """
+        first = float("inf")
+        with self.lock:
+            for hold, pace, until in claims:
+                acknowledged = max(sent_at, self._renewed_early.pop(hold, sent_at)) if self._renewed_early else sent_at
+                next_beat = acknowledged + pace.heartbeat
+                self._watches[hold] = Watch(hold, pace, acknowledged, next_beat, renew_until=until)
+                first = min(first, next_beat)
+            sooner = self.planned is None or first < self.planned
+        if sooner:
+            self.wake()
 
     def too_late(self, holds: Iterable[Hold], now: float) -> set[Hold]:
         """Of these claims, those that may not begin any more: their deadline has passed."""
-        watches = ((hold, self._watches.get(hold)) for hold in holds)
-        return {hold for hold, watch in watches if watch is None or now >= watch.acknowledged + _trust(watch.pace)}
+        late, pace, trust = set(), None, 0.0
+        with self.lock:
+            for hold in holds:
+                watch = self._watches.get(hold)
+                if watch is not None and watch.pace is not pace:
+                    pace, trust = watch.pace, _trust(watch.pace)
+                if watch is None or now >= watch.acknowledged + trust:
+                    late.add(hold)
+        return late
 
     def claim_sent(self, token: UUID, now: float) -> None:
-        """A claim is about to be sent: from one interval on its rows are renewed, although they are not known yet."""
-        self._pending[token] = now + self._sweep_interval
+        """A claim is about to be sent: from one interval on its rows are renewed, although they are not known yet.
+
+        This wakes nothing, because most answers come within a millisecond: the next tick sees it.
+        """
+        with self.lock:
+            self._pending[token] = now + self._sweep_interval
 
     def claim_answered(self, token: UUID) -> None:
         """Its rows are watched, or there are none."""
-        self._pending.pop(token, None)
-        if not self._pending:
-            self._renewed_early.clear()
+        with self.lock:
+            self._pending.pop(token, None)
+            if not self._pending:
+                self._renewed_early.clear()
 
-    def settling(self, hold: Hold, *, is_settling: bool = True) -> None:
-        """The run's outcome is being written, so this worker may end the claim itself; or no longer is."""
-        watch = self._watches.get(hold)
-        if watch is not None:
-            watch.settling = is_settling
+    def settling(self, holds: Iterable[Hold], *, is_settling: bool = True) -> None:
+        """These outcomes are being written, so this worker may end the claims itself; or no longer are."""
+        with self.lock:
+            for hold in holds:
+                watch = self._watches.get(hold)
+                if watch is not None:
+                    watch.settling = is_settling
 
-    def forget(self, hold: Hold) -> None:
-        """The run is over."""
-        self._watches.pop(hold, None)
+    def forget(self, holds: Iterable[Hold]) -> None:
+        """These runs are over."""
+        with self.lock:
+            for hold in holds:
+                self._watches.pop(hold, None)
 
     def claim_unanswered(self, token: UUID, *, now: float, may_land_for: float) -> None:
         """The claim's answer was lost: look for strays.
@@ -180,17 +241,38 @@ class Heartbeats:
         answer proves nothing, and a row's own lock may last for hours.
         """
         self.claim_answered(token)
-        self._unanswered[token] = now + may_land_for
-        self._next_sweep = now
+        with self.lock:
+            self._unanswered[token] = now + may_land_for
+            self._next_sweep = now
+        self.wake()
 
-    # What to do
+    def may_be_cancelled(self, job_ids: Collection[UUID], now: float) -> bool:
+        """A signal: these jobs are cancelled, or any may be if none is named. Returns whether to look for them.
+
+        At most one look per CANCEL_PAUSE is planned: where every write to the database is a signal, looks must not
+        follow all of them.
+        """
+        with self.lock:
+            ours = {hold.job_id for hold, watch in self._watches.items() if watch.open and not watch.cancelled}
+            if ours.isdisjoint(job_ids) if job_ids else not ours:
+                return False
+            if not job_ids or self._suspected is None:
+                self._suspected = None
+            else:
+                self._suspected.update(ours.intersection(job_ids))
+            if self._next_look is None:
+                self._next_look = now if job_ids else max(now, self._looked + CANCEL_PAUSE)
+        self.wake()
+        return True
+
+    # Called by the beater, which holds the lock meanwhile
 
     def next_at(self, now: float) -> float | None:
         """The monotonic time of the next decision, or None while there is nothing to decide."""
         beats = [w.next_beat for w in self._watches.values() if w.renewable(max(now, w.next_beat))]
         stops = [w.stop_at for w in self._watches.values() if w.open]
-        sweeps = [] if self._next_sweep is None else [self._next_sweep]
-        return min([*beats, *stops, *sweeps, *self._pending.values()], default=None)
+        others = [at for at in (self._next_sweep, self._next_look) if at is not None]
+        return min([*beats, *stops, *others, *self._pending.values()], default=None)
 
     def next_stop(self) -> float:
         """The monotonic time at which the next body has to be stopped unless a good beat comes first."""
@@ -210,6 +292,8 @@ class Heartbeats:
         pending_due = any(now >= due for due in self._pending.values())
         if sweep_due or pending_due or any(now >= w.next_beat for w in renewable):
             actions += self._beat(renewable, now)
+        if self._next_look is not None and now >= self._next_look:
+            actions += self._look(now)
         return actions
 
     # What the database answered
@@ -234,7 +318,21 @@ class Heartbeats:
         strays = tuple(answer.strays)
         if not strays:  # else their release may fail, and be needed again
             self._end_search(beat.tokens, sent_at)
-        return [*([Verify(suspects)] if suspects else []), *([ReleaseStrays(strays)] if strays else [])]
+        return [
+            *self.found_cancelled(answer.cancelled),
+            *([Verify(suspects)] if suspects else []),
+            *([ReleaseStrays(strays)] if strays else []),
+        ]
+
+    def found_cancelled(self, holds: Iterable[Hold]) -> list[BeatAction]:
+        """The database says that these claims are cancelled. Each is reported once."""
+        found: list[BeatAction] = []
+        for hold in holds:
+            watch = self._watches.get(hold)
+            if watch is not None and watch.open and not watch.cancelled:
+                watch.cancelled = True
+                found.append(StopCancelled(hold))
+        return found
 
     def failed(self, beat: SendBeat) -> None:
         """A beat was sent, and the database did not answer, or refused it."""
@@ -269,6 +367,16 @@ class Heartbeats:
         self._pending.update(dict.fromkeys(pending, now + self._sweep_interval / RETRY_SHARE))
         first = SendBeat(tuple(holds[:BATCH]), self._sweep(now), pending)
         return [first, *(SendBeat(tuple(holds[i : i + BATCH])) for i in range(BATCH, len(holds), BATCH))]
+
+    def _look(self, now: float) -> list[BeatAction]:
+        suspected, self._suspected = self._suspected, set()
+        self._next_look, self._looked = None, now
+        holds = [
+            hold
+            for hold, watch in self._watches.items()
+            if watch.open and not watch.cancelled and (suspected is None or hold.job_id in suspected)
+        ]
+        return [LookForCancels(tuple(holds[i : i + BATCH])) for i in range(0, len(holds), BATCH)]
 
     def _sweep(self, now: float) -> tuple[UUID, ...]:
         """The claims to look for now: up to BATCH."""

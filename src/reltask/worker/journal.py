@@ -22,17 +22,21 @@ If the body lets it through, nothing is recorded, and the next attempt runs the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
 
+from reltask import events
 from reltask.errors import LockLost, UsageError
+from reltask.model.clock import Clock
 from reltask.model.durable import Recording, StepRecord, StepState, StepView
+from reltask.model.job import Hold, Settled
 from reltask.model.task import TaskKind
 from reltask.stores.store import Store
 from reltask.worker.run import Run, StopReason
+from reltask.worker.settle import Settler, Waiting
 
 TURNS = 12
 """Turns of the loop in which a failure reaches the body, through nested task groups too."""
@@ -86,6 +90,8 @@ class Journal:
         self._failures: list[Failure] = []
         self._calling: set[asyncio.Future[Any] | None] = set()
         """Tasks that wait for a call."""
+        self.recorded: Callable[[Recording], object] = _ignore
+        """Called with what was committed."""
 
     @property
     def replaying(self) -> bool:
@@ -204,6 +210,7 @@ class Journal:
             self._known[step.name] = step
         recorded = {step.name for step in recording.steps}
         self._failures = [failure for failure in self._failures if failure.record.name not in recorded]
+        self.recorded(recording)
 
     # Ending
 
@@ -274,3 +281,24 @@ def fingerprint_source(function: Any) -> str:
     while isinstance(function, partial):
         function = function.func
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def _ignore(_recording: Recording) -> None:
+    """The default: no caller wants to know."""
+
+
+def step_recorder(
+    store: Store, *, worker: str, clock: Clock, emit: events.Subscriber
+) -> Settler[Callable[[bool], None]]:
+    """What writes the steps of all runs of a worker, in groups."""
+    return Settler(store, worker=worker, clock=clock, emit=emit, answered=_answer_each, held=_ignore_held)
+
+
+def _answer_each(answers: Sequence[tuple[Waiting[Callable[[bool], None]], Settled | None]]) -> None:
+    """Tell each run whether its steps are recorded."""
+    for waiting, settled in answers:
+        waiting.end(settled is not None)
+
+
+def _ignore_held(_: Hold) -> None:
+    """A recording that waits for its row keeps its place: its body runs."""

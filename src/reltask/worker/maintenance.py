@@ -1,12 +1,15 @@
 """Maintenance of the database: reclaiming, counting, pruning.
 
     step             every   what it does
+    watch            1 s     signals what is overdue, and reclaims at once when a lock has ended (`waking.py`)
     reclaim          30 s    takes ended claims from their owners, as each poller does, too
     dead workers     30 s    marks workers that have been silent for longer than they promised
     roll up          60 s    counts the runs of the last minutes, by minute and task
     prune runs       60 s    removes old ledger rows, a batch at a time
     prune records    60 s    removes old metrics and workers that have ended
-    cancel children  60 s    ends unclaimed jobs whose parent, a durable function, has ended its slot
+    recount limits   60 s    counts the places of limits again, and marks keys that have room
+    cancel children  60 s    ends jobs whose parent, a durable function, has ended its slot; stops those that run
+    prune keys       60 s    removes keys of unique tasks whose jobs have ended, a batch at a time
     unknown tasks    10 min  warns of due jobs that no living worker knows: they would wait for ever
 
 `coordination.py` decides which worker does it. With the lease, all steps but the reclaim carry the
@@ -34,17 +37,20 @@ a file that another process wrote to without a pause, a leader removed 2 800 row
 workers prune (`everyone`, `stealing`), each stays at level 0: their number makes them fast
 enough.
 
-The idle cost can be computed. Statements per second of 200 idle workers with the default settings:
+The idle cost can be computed. Statements per second of 120 or more idle workers with the default
+settings:
 
-    polls          200 / 60 s                        3.33
+    polls          n / max(60 s, n / 2 s)            2.00     (see `waking.py`)
+    watch          the leader, every second          1.00
     beats          the leader, every 2 s             0.50
-    tries          199 others, one every 2 s in all  0.50     (see `leader.py`)
-    maintenance    2 / 30 s + 4 / 60 s + 1 / 600 s   0.14
+    tries          n - 1 others, one every 2 s       0.50     (see `leader.py`)
+    maintenance    2 / 30 s + 5 / 60 s + 1 / 600 s   0.15
     signs of life  one listener, every 5 s           0.20     (PostgreSQL: see `stores/postgres/listening.py`)
-                                              total  4.67     at most 5, and only the first line grows with workers
+                                              total  4.35     at most 5, whatever their number
 
-With `everyone` and `stealing` the maintenance is 200 times as large, 27.0, and there are no beats and
-tries: 30.5 in all. With `advisory` 199 others try every 10 s: 19.9, each over a new connection.
+With `everyone` and `stealing` no worker watches for all, and the maintenance is n times as large: 30.3
+for 200 workers, and there are no beats and tries. With `advisory` 199 others try every 10 s: 19.9, each
+over a new connection. Without signals there is no watch.
 
 On SQLite a worker looks for work after every write to the file, and every beat is a write. So the
 lease lasts a minute there, with a beat every 12 s. Four idle workers then look every five seconds
@@ -71,11 +77,15 @@ from reltask.service import Service
 from reltask.stores.store import BATCH, Store
 from reltask.worker.coordination import Turn, make_coordination
 from reltask.worker.reclaim import reclaim
+from reltask.worker.waking import EXPIRY_PAUSE, Watch
 
 FIRST_AFTER = (1.0, 3.0)
 """Seconds after its start until a worker takes part, at least and at most."""
 LONG = 0.05
 """Seconds. A batch of ledger rows that takes longer is followed by a smaller one."""
+WATCH_EVERY = timedelta(seconds=1)
+OVERDUE = timedelta(milliseconds=250)
+"""What is due for a shorter time may have been signalled just now."""
 UNKNOWN_EVERY = timedelta(minutes=10)
 UNKNOWN_AFTER = timedelta(minutes=1)
 """No warning about unknown tasks before this: other workers may still be starting."""
@@ -169,15 +179,22 @@ class Maintenance(Service):
         self._reclaimed = reclaimed
         self._first_at = clock.monotonic() + rng.uniform(*FIRST_AFTER)
         self._started = False
+        self._last_key = ("", "")
+        self._watch = Watch()
+        self._watching = Step("watch", WATCH_EVERY, self._look_for_all)
+        self._looked_twice = False
+        self.watches = True
+        """Whether there are signals that tell workers what the watch has found. Set before the start."""
+        self._alone = settings.coordination in ALONE
         self._coordination = make_coordination(
             store, settings, worker=worker, clock=clock, rng=rng, emit=emit, wake=self.wake
         )
         self.hint = self._coordination.hint
-        levels = LEVELS if settings.coordination in ALONE else LEVELS[:1]
+        levels = LEVELS if self._alone else LEVELS[:1]
         self._old_runs = Backlog(levels, most=self._coordination.batch)
         self._steps = self._make_steps(settings, self._coordination.batch)
 
-    def _make_steps(self, settings: MaintenanceSettings, batch: int) -> Sequence[Step]:
+    def _make_steps(self, settings: MaintenanceSettings, batch: int) -> list[Step]:
         return [
             Step("reclaim", settings.reclaim, self._reclaim, backlog=Backlog(WHOLE, most=batch)),
             Step("mark dead workers", settings.dead_workers, self._mark_dead_workers),
@@ -185,6 +202,8 @@ class Maintenance(Service):
             Step("prune runs", settings.prune, self._prune_runs, backlog=self._old_runs),
             Step("prune records", settings.prune, self._prune_records, backlog=Backlog(WHOLE, most=BATCH)),
             Step("cancel children", settings.prune, self._cancel_children, backlog=Backlog(WHOLE, most=BATCH)),
+            Step("recount limits", settings.prune, self._recount_limits, backlog=Backlog(WHOLE, most=BATCH)),
+            Step("prune keys", settings.prune, self._prune_keys, backlog=Backlog(WHOLE, most=BATCH)),
             Step("look for unknown tasks", UNKNOWN_EVERY, self._warn_of_unknown_tasks, after=UNKNOWN_AFTER),
         ]
 
@@ -212,6 +231,8 @@ class Maintenance(Service):
         self._started = True
         await self._coordination.start()
         now = self._clock.monotonic()
+        if self._alone and self.watches:
+            self._steps.append(self._watching)
         for step in self._steps:
             step.due_at = now + step.after + self._coordination.stagger(step.every, first=True)
 
@@ -237,7 +258,8 @@ class Maintenance(Service):
             self._coordination.worked(items=0, errors=1)
             self._report(step.name, error, wait)
             return
-        self._coordination.worked(items=count, errors=0)
+        if step is not self._watching or count:  # a leader that only watches has finished nothing
+            self._coordination.worked(items=count, errors=0)
         now = self._clock.monotonic()
         rest = None if step.backlog is None else step.backlog.worked(count, now - began)
         if rest is not None:
@@ -254,6 +276,23 @@ class Maintenance(Service):
         if count:
             self._reclaimed()
         return count
+
+    async def _look_for_all(self, turn: Turn) -> int:
+        """Needs no term: a signal too many costs some looks."""
+        overdue = await self._store.read_overdue(since=OVERDUE)
+        if overdue.expired:
+            count = await self._reclaim(turn)
+            if count:
+                await self._store.signal()
+            elif not self._looked_twice:  # SQLite reclaims what it has seen expired twice
+                self._watching.due_at = self._clock.monotonic() + EXPIRY_PAUSE[1]
+            self._looked_twice = not (count or self._looked_twice)
+            return count
+        wanted = self._watch.seen(overdue)
+        if wanted:
+            self._reclaimed()
+            await self._store.signal(wanted=wanted)
+        return 0
 
     async def _mark_dead_workers(self, turn: Turn) -> int:
         died = await self._store.mark_dead_workers(leader=turn.leader)
@@ -284,7 +323,24 @@ class Maintenance(Service):
 
     async def _cancel_children(self, _turn: Turn) -> int:
         """Needs no term: a job whose parent has ended is cancelled once, by any worker."""
-        return await self._store.cancel_children()
+        orphans = await self._store.cancel_children()
+        if orphans.stopping:
+            await self._store.signal_cancel(orphans.stopping)
+        return len(orphans.ended) + len(orphans.stopping)
+
+    async def _recount_limits(self, _turn: Turn) -> int:
+        """Needs no term: the locked row of each key protects it."""
+        count = await self._store.recount_limits()
+        if count:
+            self._reclaimed()
+            await self._store.signal()
+        return count
+
+    async def _prune_keys(self, _turn: Turn) -> int:
+        """A batch of the keys of unique tasks, and the next batch the next time."""
+        count, last = await self._store.prune_keys(after=self._last_key, limit=BATCH)
+        self._last_key = last or ("", "")
+        return count
 
     async def _warn_of_unknown_tasks(self, _turn: Turn) -> int:
         unknown = (await self._store.read_status()).unknown

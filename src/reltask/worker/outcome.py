@@ -137,6 +137,8 @@ def stopped(run: Run) -> Ended:
         return Ended(outcome=Outcome.FAILED, error=f"TimeoutError: {run.stop_detail}")
     if run.stop_reason is StopReason.SHUTDOWN:
         return Ended(outcome=Outcome.RELEASED, error=run.stop_detail)
+    if run.stop_reason is StopReason.CANCELLED:
+        return Ended(outcome=Outcome.CANCELLED, error=run.stop_detail)
     return Ended(outcome=Outcome.ABANDONED, error=run.stop_detail)
 
 
@@ -174,14 +176,24 @@ def settlement(run: Run, ended: Ended, *, now: float, rng: random.Random) -> Set
 
 def complete(run: Run, ended: Ended, now: float) -> Completion:
     """End the slot: compute the next one, or, for a one-off, none."""
-    claim = run.claim
-    end = Completion(run.hold, ended.outcome, ended.result, ended.error, has_parent=claim.has_parent)
+    claim, keep = run.claim, run.task.options.keep_arguments
+    end = Completion(
+        run.hold,
+        ended.outcome,
+        ended.result,
+        ended.error,
+        has_parent=claim.has_parent,
+        keeps_args=run.keeps_arguments if keep is None else keep,
+    )
     if ended.again is not None:
         return msgspec.structs.replace(end, next_run_time=run.now(now), args=ended.again)
     if claim.schedule is None:
         return end
     rule = read_schedule(run.redeclared or claim.schedule)
-    following = schedule.next_slot(rule, nominal=claim.nominal, started=claim.slot_started_at, finished=run.now(now))
+    times = {"nominal": claim.nominal, "started": claim.slot_started_at, "finished": run.now(now)}
+    following = schedule.next_slot(rule, **times, seed=str(claim.job_id))
+    if schedule.has_ended(rule, following.at):  # the job ends with this slot
+        return end
     if following.at >= LATEST:
         raise OverflowError(f"The next slot would be after the year {LATEST.year - 1}.")
     return msgspec.structs.replace(end, next_run_time=following.at, skipped=following.skipped)

@@ -3,12 +3,11 @@
 A worker sleeps until the earliest of: its poll, the next due time that its last claim reported, the
 earliest end of a lock, a signal, a freed place. So a due job starts within milliseconds although
 polls are a minute apart, and a dead worker's slot is taken over when its lock ends, not a poll later.
+`waking.py` decides which of many idle workers looks, and has the arithmetic of the idle cost.
 
-The idle cost can be computed. An idle worker sends one statement per poll: the claim, which also
-carries its sign of life and returns when the next lock ends, so that a reclaim is sent only when
-there is something to reclaim. With the default poll of 60 s, 200 idle workers send 200 / 60 = 3.3
-statements a second, and their cost does not grow with the number of jobs. Where a database has no
-signals the default is 5 s, and they send 40. For the rest see `maintenance.py`.
+An idle worker sends one statement per look: the claim, which also carries its sign of life, counts
+the idle workers, and returns when the next lock ends, so that a reclaim is sent only when there is
+something to reclaim. Its cost does not grow with the number of jobs.
 
 A job that has lost two runs in a row may have killed its workers. It is isolated: a worker runs one
 such job at a time, in one of its ordinary places, and goes on serving the rest. Decision 2 has the
@@ -20,8 +19,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
+
+import msgspec
 
 from reltask import events
 from reltask.errors import AmbiguousError, ReltaskError
@@ -31,21 +32,13 @@ from reltask.model.pace import Pace
 from reltask.model.task import Registry
 from reltask.service import Service
 from reltask.stores.store import BATCH, Store
+from reltask.stores.waking import News
 from reltask.worker.beater import Beater
 from reltask.worker.places import ClaimPlan, Places
 from reltask.worker.reclaim import reclaim
-from reltask.worker.run import Run
+from reltask.worker.run import Run, StopReason
+from reltask.worker.waking import ANSWERS, Waking
 
-RIVAL_PAUSE = (0.05, 0.15)
-"""Seconds, at least and at most, until the next look at a due job that another worker had locked."""
-EXPIRY_PAUSE = (0.26, 0.4)
-"""The same for a lock that has ended but was not reclaimed: a little longer than a store needs that looks twice."""
-DUE_SPREAD = (0.004, 0.064)
-EXPIRY_SPREAD = 0.25
-HINT_SPREAD = (0.02, 0.5)
-"""Workers that wait for the same moment spread over this many seconds, to avoid a stampede. For a
-due time, the worker that won last uses the first value, and a worker that lost uses the second: so
-the last winner looks nearly alone."""
 FOLD_PAUSE = 1.0
 """Seconds until marks are folded again whose jobs other sessions had locked."""
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -62,80 +55,105 @@ class Poller(Service):
         registry: Registry,
         places: Places,
         beater: Beater,
-        poll: timedelta,
+        waking: Waking,
         lock_timeout: timedelta,
-        alive_for: timedelta,
         pace_of: Callable[[timedelta], Pace],
         dispatch: Callable[[Sequence[Run]], None],
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
         wanted: events.Interest,
+        keeps_arguments: bool,
     ) -> None:
         super().__init__()
         self._store = store
         self._worker = worker
         self._registry = registry
         self._places = places
-        self._beater = beater
-        self._poll = poll.total_seconds()
+        self._heartbeats = beater.heartbeats
+        self._waking = waking
         self._lock_timeout = lock_timeout
-        self._alive_for = alive_for
         self._pace_of = pace_of
         self._dispatch = dispatch
         self._clock = clock
         self._rng = rng
         self._emit = emit
         self._wanted = wanted
-        self._reclaim_at = float("-inf")
-        self._due_at = float("inf")
-        self._awaited: datetime | None = None
-        self._expected: datetime | None = None
-        self._due_spread = DUE_SPREAD[0]
+        self._keeps_arguments = keeps_arguments
         self._time: DatabaseTime | None = None
-        self._hint: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self._failed_since: float | None = None
         self._failures = 0
         self._wakes = 0
         self._is_marked = False
         self._fold_at = float("-inf")
+        self._limited_first = False
+        self._signalling: set[asyncio.Task[None]] = set()
+        self._filled = False
+        self._looking = False
         self.idle = False
         """Whether the last look found nothing due that this worker could have taken."""
 
     def wake(self) -> None:
+        """Look now. From any thread."""
         self._wakes += 1
         self.idle = False
+        self._waking.call()
         super().wake()
+
+    def make_sure(self) -> None:
+        """Look, unless the last look has found nothing, or one is under way."""
+        if not self.idle and not self._looking:
+            self._waking.call()
+            super().wake()
 
     def vacated(self) -> None:
         """Bodies have ended: look again, if the last look may have left due jobs for lack of room."""
-        if self._due_at <= self._clock.monotonic():
+        self.idle = False
+        if self._waking.more:
             self.wake()
 
+    def freed(self, runs: Sequence[Run]) -> None:
+        """The ends of runs are recorded: their jobs may be due again, and jobs that waited for a limit may begin.
+
+        If this worker has no place for such a job, another one has to look.
+        """
+        self.wake()
+        if any(run.is_limited for run in runs) and (self._stopping or self._places.free <= 0):
+            signalling = asyncio.get_running_loop().create_task(self._store.signal())
+            self._signalling.add(signalling)
+            signalling.add_done_callback(self._signalling.discard)
+
+    def offered(self) -> None:
+        """Another shard has left room: decide again, and sleep no longer than with a free place."""
+        self.idle = False
+        super().wake()
+
     async def closed(self) -> None:
-        if self._hint is not None:
-            self._hint.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     async def tick(self) -> float | None:
         verb = "reclaim"
+        due = self._waking.decide(self._clock.monotonic(), free=self._places.free > 0)
         try:
-            await self._reclaim_if_due()
+            if due.reclaim:
+                await self._reclaim()
             verb = "claim"
-            await self._claim()
+            if due.look:
+                await self._claim()
         except ReltaskError as error:
             return self._outage(verb, error)
-        self._database_answers()
-        return self._pause()
+        if due.reclaim or due.look:
+            self._database_answers()
+        return self._pause(looked=due.look)
 
     # Reclaiming
 
-    async def _reclaim_if_due(self) -> None:
+    async def _reclaim(self) -> None:
         """Take expired claims from their owners: at the start, and when a lock has ended or may have ended unseen."""
-        now = self._clock.monotonic()
-        if now < self._reclaim_at:
-            return
         reclaimed = await reclaim(self._store, worker=self._worker, emit=self._emit)
-        self._reclaim_at = now + (self._poll if reclaimed < BATCH else 0.0)
+        self._waking.reclaimed(self._clock.monotonic(), all_of_them=reclaimed < BATCH)
 
     # Claiming
 
@@ -145,16 +163,25 @@ class Poller(Service):
         A worker is idle if it found nothing, and was not woken meanwhile.
         """
         self.idle, looked, claimed = False, self._wakes, 0
-        if self._places.free == 0:
-            return
-        self._due_at = float("inf")
-        self._expected, self._awaited = self._awaited, None
+        self._waking.begin()
         self._is_marked = False
-        for plan in self._places.plans():
-            claimed += await self._claim_once(plan)
-        if self._is_marked:
-            await self._fold()
+        self._looking = True
+        try:
+            for plan in self._places.plans():
+                claimed += await self._claim_plan(plan)
+            self._waking.ended(claimed, self._clock.monotonic())
+            if self._is_marked:
+                await self._fold()
+        finally:
+            self._looking = False
         self.idle = claimed == 0 and looked == self._wakes
+        await self._spread(claimed)
+
+    async def _spread(self, claimed: int) -> None:
+        """Let a burst spread: a worker that has just filled its places asks others to look."""
+        filled, self._filled = self._filled, self._places.free <= 0
+        if self._filled and not filled and claimed and self._waking.fleet.size > 1:
+            await self._store.signal(wanted=min(claimed, ANSWERS))
 
     async def _fold(self) -> None:
         """Signals came, or children ended: wake the durable functions that wait for them, and look again."""
@@ -163,40 +190,72 @@ class Poller(Service):
             self.wake()
             return
         self._fold_at = max(self._fold_at, now + FOLD_PAUSE) if now >= self._fold_at else self._fold_at
-        self._due_at = min(self._due_at, self._fold_at)
+        self._waking.again(self._fold_at)
 
-    async def _claim_once(self, plan: ClaimPlan) -> int:
-        """Make one claim and dispatch its runs.
+    async def _claim_plan(self, plan: ClaimPlan) -> int:
+        """Claim jobs without limits, and jobs with limits if some may have room.
+
+        If the first kind has taken all places, the second comes first the next time.
+        """
+        first, self._limited_first = self._limited_first, False
+        claimed = (await self._claim_once(plan, limited=True))[0] if first else 0
+        if claimed >= plan.limit:
+            return claimed
+        plain, has_limited = await self._claim_once(plan._replace(limit=plan.limit - claimed))
+        claimed += plain
+        if not has_limited or first:
+            return claimed
+        if claimed >= plan.limit:
+            self._limited_first = True
+            return claimed
+        return claimed + (await self._claim_once(plan._replace(limit=plan.limit - claimed), limited=True))[0]
+
+    async def _claim_once(self, plan: ClaimPlan, *, limited: bool = False) -> tuple[int, bool]:
+        """Make one claim and dispatch its runs; return their number, and whether jobs with limits may have room.
 
         Until the answer is there the beater renews its rows by the token; if the answer is lost, the
         beater looks for them.
         """
         token = UUID(int=self._rng.getrandbits(128), version=4)
         sent_at = self._clock.monotonic()
-        self._beater.claim_sent(token)
+        self._heartbeats.claim_sent(token, sent_at)
         try:
-            answer = await self._store.claim_jobs(self._request(plan, token))
+            ask = self._store.claim_limited if limited else self._store.claim_jobs
+            with self._places.claiming(plan.limit):
+                answer = await ask(self._request(plan, token))
         except BaseException as error:
             if isinstance(error, ReltaskError) and not isinstance(error, AmbiguousError):
-                self._beater.claim_answered(token)  # certainly not applied
+                self._heartbeats.claim_answered(token)  # certainly not applied
             else:
-                self._beater.claim_unanswered(token, may_land_for=self._lock_timeout.total_seconds())
+                self._claim_unanswered(token, may_land_for=self._lock_timeout.total_seconds())
             raise
         try:
-            runs = self._watch(answer, sent_at)
+            runs = self._watch(answer, plan, sent_at, limited=limited)
         except Exception:
-            self._beater.claim_unanswered(token, may_land_for=0.0)  # no run has these claims: they are released
+            self._claim_unanswered(token, may_land_for=0.0)  # no run has these claims: they are released
             raise
-        self._beater.claim_answered(token)
+        self._heartbeats.claim_answered(token)
         try:
-            self._rate(answer)
-            self._is_marked = self._is_marked or answer.marked
-            self._plan_next_look(answer, plan, len(runs))
+            self._is_marked = self._is_marked or (answer.marked and not limited)
+            self._plan(answer, filled=len(runs) in (plan.limit, BATCH), sent_at=sent_at, limited=limited)
+            if limited and answer.marked:
+                await self._store.signal()  # what is left, only other workers know
             if runs and self._wanted(events.JobsClaimed, ""):
                 self._emit(events.JobsClaimed(worker=self._worker, count=len(runs), limit=plan.limit))
         finally:  # whatever has failed, a claimed job must not wait
             self._begin(runs)
-        return len(runs)
+        return len(runs), answer.limited_at is not None and answer.limited_at <= answer.now
+
+    def _plan(self, answer: ClaimAnswer, *, filled: bool, sent_at: float, limited: bool) -> None:
+        """Plan the next look. Marks of limits that are due now are looked at with `claim_limited`, at once."""
+        now = self._clock.monotonic()
+        if limited:
+            self._waking.limited(answer, filled=filled, now=now)
+            return
+        if answer.limited_at is not None and answer.limited_at > answer.now:
+            soonest = min(answer.limited_at, answer.next_due or answer.limited_at)
+            answer = msgspec.structs.replace(answer, next_due=soonest)
+        self._waking.answered(answer, filled=filled, sent_at=sent_at, now=now)
 
     def _begin(self, runs: Sequence[Run]) -> None:
         """Begin the claimed runs.
@@ -204,7 +263,7 @@ class Poller(Service):
         If there is more to claim, begin them two turns of the loop later: by then the next claim
         has been sent, and the server works on it while bodies run.
         """
-        if self._due_at <= self._clock.monotonic() and self._places.free > 0:
+        if self._waking.more and self._places.free > 0:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._dispatch, runs)
         else:
@@ -219,83 +278,76 @@ class Poller(Service):
             limit=min(plan.limit, BATCH),
             lock_timeout=self._lock_timeout,
             isolated=not self._places.runs_isolated,
-            alive_for=self._alive_for,
+            alive_for=self._waking.promise(),
+            oldest=plan.oldest,
+            counts=self._waking.counts(self._clock.monotonic()),
         )
 
-    def _watch(self, answer: ClaimAnswer, sent_at: float) -> list[Run]:
+    def _watch(self, answer: ClaimAnswer, plan: ClaimPlan, sent_at: float, *, limited: bool = False) -> list[Run]:
         """Make runs of the claims, and have them renewed; trust counts from before the claim was sent."""
         time = self._time = DatabaseTime(answer.now, self._clock.monotonic())
-        tasks, pace = self._registry.tasks, self._pace_of
+        tasks, pace, keeps = self._registry.tasks, self._pace_of, self._keeps_arguments
         runs = [
-            Run(claim, Hold(claim.job_id, claim.fence), tasks[claim.task], pace(claim.lock_timeout), time)
+            Run(
+                claim,
+                Hold(claim.job_id, claim.fence),
+                tasks[claim.task],
+                pace(claim.lock_timeout),
+                time,
+                keeps,
+                limited,
+            )
             for claim in answer.claims
         ]
-        self._places.take(runs)
-        self._beater.watch(runs, sent_at=sent_at)
+        for run in self._places.claimed(runs, min(plan.limit, BATCH)):
+            run.stop(StopReason.SHUTDOWN, "no place is left for it")
+        if runs:
+            watched = [
+                (
+                    run.hold,
+                    run.pace,
+                    None  # renewed until its end
+                    if (timeout := run.task.options.timeout) is None
+                    else sent_at + timeout.total_seconds() + run.pace.stop_grace,
+                )
+                for run in runs
+            ]
+            self._heartbeats.watch(watched, sent_at=sent_at)
         return runs
+
+    def _claim_unanswered(self, token: UUID, *, may_land_for: float) -> None:
+        self._heartbeats.claim_unanswered(token, now=self._clock.monotonic(), may_land_for=may_land_for)
 
     # Sleeping
 
-    def signalled(self, due_at: datetime | None) -> None:
-        """A signal: a job is due now, or will be at `due_at`. Look now, or a little after that time.
-
-        The worker that sent the signal looks at that time itself; the others, in case it has died.
-        """
-        seconds = 0.0
-        if due_at is not None and self._time is not None:
-            seconds = (due_at - self._time.now(self._clock.monotonic())).total_seconds()
-        if seconds <= 0:
+    def signalled(self, news: News) -> None:
+        """A signal: a job is due now, or will be at a later time."""
+        now, seconds, wanted = self._clock.monotonic(), 0.0, None
+        if isinstance(news, int):
+            wanted = news
+        elif news is not None and self._time is not None:
+            seconds = (news - self._time.now(now)).total_seconds()
+        if self._waking.signalled(now, seconds=seconds, wanted=wanted):
             self.wake()
-            return
+        else:
+            self._set_alarm(now)
+
+    def _set_alarm(self, now: float) -> None:
+        """Decide again when `waking` wants to, if that is earlier than the end of the current pause."""
         loop = asyncio.get_running_loop()
-        at = loop.time() + seconds + self._rng.uniform(*HINT_SPREAD)
-        if self._hint is None or self._hint.when() > at or self._hint.when() <= loop.time():
-            if self._hint is not None:
-                self._hint.cancel()
-            self._hint = loop.call_at(at, self.wake)
+        at = loop.time() + self._waking.next_at(free=True) - now
+        if self._alarm is None or self._alarm.when() > at or self._alarm.when() <= loop.time():
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = loop.call_at(at, super().wake)
 
-    def _rate(self, answer: ClaimAnswer) -> None:
-        """Spread wider after the expected due time has come and another worker was faster."""
-        if answer.claims:
-            self._due_spread, self._expected = DUE_SPREAD[0], None
-        elif self._expected is not None and self._expected <= answer.now:
-            self._due_spread = DUE_SPREAD[1]
-
-    def _plan_next_look(self, answer: ClaimAnswer, plan: ClaimPlan, claimed: int) -> None:
-        """Remember when it is worth looking again, on the monotonic clock."""
-        now = self._clock.monotonic()
-        if claimed in (plan.limit, BATCH):
-            self._due_at = min(self._due_at, now)
-        elif answer.next_due is not None:
-            due = now + self._seconds_until(answer.next_due, answer.now, RIVAL_PAUSE, self._due_spread)
-            self._due_at = min(self._due_at, due)
-            self._awaited = min(answer.next_due, self._awaited or answer.next_due)
-        self._reclaim_at = self._next_reclaim(answer, now)
-
-    def _next_reclaim(self, answer: ClaimAnswer, now: float) -> float:
-        """When the next lock ends. A lock that has ended is not postponed by further claims."""
-        if answer.next_expiry is None:
-            return now + self._poll * 1.5
-        due = now + self._seconds_until(answer.next_expiry, answer.now, EXPIRY_PAUSE, EXPIRY_SPREAD)
-        has_ended = answer.next_expiry <= answer.now
-        return min(due, self._reclaim_at if has_ended else now + self._poll * 1.5)
-
-    def _seconds_until(self, moment: datetime, now: datetime, again: tuple[float, float], spread: float) -> float:
-        """Seconds until a moment of the database's clock; a pause from `again` if it has passed."""
-        seconds = (moment - now).total_seconds()
-        return self._rng.uniform(0, spread) + seconds if seconds > 0 else self._rng.uniform(*again)
-
-    def _pause(self) -> float:
-        """Seconds until the next look.
-
-        Without a free place only the end of a lock or the poll counts.
-        """
-        now = self._clock.monotonic()
-        due_in = self._due_at - now if self._places.free > 0 else float("inf")
-        pause = max(0.0, min(self._poll, due_in, self._reclaim_at - now))
-        if pause > 0 and self._wanted(events.Idle, ""):
+    def _pause(self, *, looked: bool) -> float:
+        """Seconds until the next decision."""
+        free = self._places.free > 0
+        pause = 0.0 if free and self._waking.more else self._waking.next_at(free=free) - self._clock.monotonic()
+        if looked and pause > 0 and self._wanted(events.Idle, ""):
             self._emit(events.Idle(worker=self._worker, seconds=pause))
-        return pause
+        return max(0.0, pause)
 
     # Outages
 
@@ -306,6 +358,7 @@ class Poller(Service):
         pause = OUTAGE_PAUSES[min(self._failures, len(OUTAGE_PAUSES) - 1)] * self._rng.uniform(0.5, 1.0)
         self._failures += 1
         self.idle = False
+        self._waking.call()
         self._emit(events.DatabaseUnavailable(worker=self._worker, verb=verb, error=str(error), retry_in=pause))
         return pause
 

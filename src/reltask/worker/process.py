@@ -56,8 +56,11 @@ class Order(msgspec.Struct, kw_only=True):
     qualname: str
     path: list[str]
     args: str
-    facts: dict[str, Any] | None
-    """For the context, if the function asks for one."""
+    takes_context: bool
+    is_surrounded: bool
+    """Whether the app has middleware or context variables."""
+    facts: dict[str, Any]
+    """For the context."""
 
 
 class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -75,26 +78,28 @@ def order_for(run: Run, worker: str) -> Order:
     """The order for this run, taken from the registry and the claim."""
     function, claim = run.task.function, run.claim
     main = sys.modules.get("__main__") if function.__module__ == "__main__" else None
-    facts = None
-    if run.task.context is not None:
-        facts = {
-            "task": claim.task,
-            "job_id": claim.job_id,
-            "key": claim.key,
-            "slot_no": claim.slot_no,
-            "nominal_time": claim.nominal,
-            "attempt": claim.attempt,
-            "last_progress": claim.progress,
-            "fence": claim.fence,
-            "idempotency_key": claim.idempotency_key,
-            "worker": worker,
-        }
+    facts = {
+        "task": claim.task,
+        "job_id": claim.job_id,
+        "key": claim.key,
+        "queue": claim.queue,
+        "slot_no": claim.slot_no,
+        "nominal_time": claim.nominal,
+        "attempt": claim.attempt,
+        "last_progress": claim.progress,
+        "headers": claim.headers,
+        "fence": claim.fence,
+        "idempotency_key": claim.idempotency_key,
+        "worker": worker,
+    }
     return Order(
         module=function.__module__,
         file=getattr(main, "__file__", None),
         qualname=function.__qualname__,
         path=sys.path,
         args=claim.args,
+        takes_context=run.task.context is not None,
+        is_surrounded=not run.task.surroundings.is_empty,
         facts=facts,
     )
 

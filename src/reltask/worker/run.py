@@ -24,6 +24,8 @@ class StopReason(StrEnum):
 
     TIMEOUT = "timeout"
     SHUTDOWN = "shutdown"
+    CANCELLED = "cancelled"
+    """The slot was cancelled."""
     ABANDONED = "abandoned"
     """The claim can no longer be trusted."""
     LOST = "lost"
@@ -32,6 +34,11 @@ class StopReason(StrEnum):
     @property
     def claim_is_doubtful(self) -> bool:
         return self in (StopReason.ABANDONED, StopReason.LOST)
+
+    @property
+    def overrules_waiting(self) -> bool:
+        """Whether a durable function that was about to be suspended ends otherwise."""
+        return self is StopReason.CANCELLED or self.claim_is_doubtful
 
 
 Ending = Callable[[Any, BaseException | None], object]
@@ -54,6 +61,8 @@ class Body(Protocol):
         ...
 
 
+BY_REQUEST = "cancelled by request"
+"""Why a cancelled run has ended, in the ledger."""
 _stopping = threading.Lock()
 """One for all runs: stops are rare, and each holds it for a moment."""
 
@@ -68,6 +77,10 @@ class Run(Struct, eq=False):
     pace: Pace
     time: DatabaseTime
     """The database's time at the claim; monotonic time since then is added to it."""
+    keeps_arguments: bool = True
+    """Whether the ledger keeps the arguments of jobs that end, by this worker's setting."""
+    is_limited: bool = False
+    """Whether it holds places of limits: its end lets other jobs begin."""
     stop_reason: StopReason | None = None
     stop_detail: str = ""
     starved: bool = False
@@ -103,6 +116,11 @@ class Run(Struct, eq=False):
     """None before it begins and after it has ended."""
     asked_to_stop: Callable[[Run], object] | None = None
     """Called at each request to stop, on any thread."""
+
+    @property
+    def headers(self) -> str | None:
+        """What jobs that its body enqueues inherit."""
+        return self.claim.headers
 
     @property
     def attempt(self) -> int:

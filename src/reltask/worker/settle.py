@@ -300,7 +300,7 @@ class Settler(Service, Generic[T]):
             return
         why = f"The outcome could not be written: {error}"
         final = isinstance(settlement, Recording)
-        failure = Failure(hold=settlement.hold, error=why, delay=UNWRITABLE_PAUSE, final=final)
+        failure = Failure(hold=settlement.hold, error=why, delay=UNWRITABLE_PAUSE, final=final, patient=True)
         with contextlib.suppress(Exception):  # then the claim's lock expires
             await self._store.fail_jobs(self._worker, [failure])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 
 from msgspec import Struct
@@ -20,6 +22,15 @@ class Step(Struct, frozen=True):
 
 running_step: ContextVar[Step | None] = ContextVar("reltask_step", default=None)
 """Set while a step's function runs."""
+AroundStep = Callable[[Step], AbstractContextManager[object]]
+around_steps: ContextVar[AroundStep | None] = ContextVar("reltask_around_steps", default=None)
+"""What is entered around the function of each step of this run; None: nothing."""
+
+
+def around(step: Step) -> AbstractContextManager[object]:
+    """What surrounds the function of this step."""
+    made = around_steps.get()
+    return nullcontext() if made is None else made(step)
 
 
 def current_step() -> Step:

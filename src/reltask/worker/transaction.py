@@ -29,6 +29,7 @@ from reltask.errors import AmbiguousError, DatabaseError, LockLost, UsageError
 from reltask.model.clock import Clock
 from reltask.model.durable import Recording
 from reltask.model.job import Completion, Outcome
+from reltask.model.shards import Here
 from reltask.producer.transaction import Home, OnLoop, TaskTransaction, open_transaction
 from reltask.stores.store import Store, Transaction
 from reltask.worker.beater import Beater
@@ -42,12 +43,15 @@ _LOST = "another worker has the claim"
 class Transactions:
     """Opens the transactions of one worker's runs."""
 
-    def __init__(self, store: Store, *, worker: str, beater: Beater, clock: Clock, result_limit: int) -> None:
+    def __init__(
+        self, store: Store, *, worker: str, beater: Beater, clock: Clock, result_limit: int, here: Here | None = None
+    ) -> None:
         self._store = store
         self._worker = worker
-        self._beater = beater
+        self._heartbeats = beater.heartbeats
         self._clock = clock
         self._result_limit = result_limit
+        self._here = here
 
     @asynccontextmanager
     async def open(
@@ -69,7 +73,7 @@ class Transactions:
         try:
             async with self._begin(run, home, connection) as inner:
                 await self._check(run, inner)
-                block = TaskTransaction(inner, home)
+                block = TaskTransaction(inner, home, self._here)
                 try:
                     yield block
                 finally:
@@ -79,14 +83,14 @@ class Transactions:
                 await self._seal(run, inner, completion, None if record is None else record())
         except AmbiguousError as error:
             if not await home.on_loop(self._was_committed(run, completion)):
-                self._beater.settling([run.hold], is_settling=False)
+                self._heartbeats.settling([run.hold], is_settling=False)
                 if record is None:
                     raise
                 why = "the answer to a commit was lost; the next run reads what was recorded"
                 run.stop(StopReason.ABANDONED, why)
                 raise LockLost(f"This run ends: {why}.") from error
         except BaseException as error:
-            self._beater.settling([run.hold], is_settling=False)
+            self._heartbeats.settling([run.hold], is_settling=False)
             if isinstance(error, LockLost):  # after the rollback: a stop would interrupt it
                 run.stop(StopReason.LOST, _LOST)
             raise
@@ -124,7 +128,7 @@ class Transactions:
             won = await inner.guard_job(self._worker, run.hold)
         else:
             # From here on the row may be gone because this run ended it: not a lost lock.
-            self._beater.settling([run.hold])
+            self._heartbeats.settling([run.hold])
             won = await inner.complete_job(self._worker, completion)
         if not won:
             raise LockLost(f"This run's writes were rolled back: {_LOST}.")

@@ -18,7 +18,7 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import Any
@@ -28,29 +28,35 @@ from reltask import events
 from reltask.errors import ReltaskError, SettingsError
 from reltask.model.clock import Clock
 from reltask.model.durable import Recording
-from reltask.model.job import Hold, NewJob, Settled, WorkerRecord
+from reltask.model.job import NewJob, WorkerRecord
+from reltask.model.keys import KeyHash
 from reltask.model.pace import Pace
-from reltask.model.settings import LimitSettings, MaintenanceSettings, WorkerSettings
+from reltask.model.settings import HistorySettings, LimitSettings, MaintenanceSettings, WorkerSettings
+from reltask.model.shards import Here
 from reltask.model.task import Registry, check_text
 from reltask.producer.enqueue import Enqueuer
+from reltask.producer.result import Results
 from reltask.service import Host, LoopHost, Service, ThreadHost, worker_id
-from reltask.stores.store import Store
+from reltask.stores.store import Store, open_as_shard
 from reltask.version import __version__
+from reltask.worker.awaited import Awaited
 from reltask.worker.beater import Beater
 from reltask.worker.bodies import Bodies
 from reltask.worker.children import Children
 from reltask.worker.context import ContextServices
-from reltask.worker.declare import Declaration, Redeclaring, declare
+from reltask.worker.declare import Declaration, Redeclaring, declare, declare_limits
 from reltask.worker.durable import Durable
 from reltask.worker.execute import Executor
-from reltask.worker.heartbeat import Abandon
+from reltask.worker.heartbeat import Abandon, StopCancelled
+from reltask.worker.journal import step_recorder
 from reltask.worker.maintenance import Maintenance
-from reltask.worker.places import Places
+from reltask.worker.places import Places, Room
 from reltask.worker.poller import Poller
-from reltask.worker.run import Run, StopReason
-from reltask.worker.settle import Settler, Waiting
+from reltask.worker.run import BY_REQUEST, Run, StopReason
+from reltask.worker.settle import Waiting
 from reltask.worker.threads import ThreadPool
 from reltask.worker.transaction import Transactions
+from reltask.worker.waking import Waking
 
 Unused = Callable[[], Awaitable[None]]
 """Waits, for a limited time, until the calls that use a worker's store have ended."""
@@ -68,6 +74,7 @@ class Worker:
         *,
         settings: WorkerSettings,
         limits: LimitSettings,
+        history: HistorySettings | None = None,
         clock: Clock,
         rng: random.Random,
         emit: events.Subscriber,
@@ -80,8 +87,14 @@ class Worker:
         identity: str | None = None,
         enqueuer: Enqueuer | None = None,
         maintenance: MaintenanceSettings | None = None,
+        here: Here | None = None,
+        room: Room | None = None,
+        pool: ThreadPool | None = None,
     ) -> None:
-        """`maintenance` None: this worker takes no part in it. `enqueuer` starts the children of durable functions."""
+        """`maintenance` None: this worker takes no part in it. `enqueuer` starts the children of durable functions.
+
+        `here` is the shard that it serves, if there are several; `room` is shared by their workers.
+        """
         check_text("worker.name", settings.name, SettingsError)
         self.id = identity or worker_id(settings.name, rng)
         self.store = store
@@ -89,6 +102,7 @@ class Worker:
         self._registry = registry
         self._settings = settings
         self._limits = limits
+        self._keeps_arguments = history is None or history.arguments == "on"
         self._clock = clock
         self._rng = rng
         self._emit = emit
@@ -97,23 +111,29 @@ class Worker:
         self._wanted = wanted
         self._schedules = schedules
         self._app_version = app_version
-        self._pool = ThreadPool()
+        self._here = here
+        self._pool = pool or ThreadPool()
         self._listening = contextlib.AsyncExitStack()
         self._shutting_down: asyncio.Task[None] | None = None
         self._hurried = asyncio.Event()
         self._queues = settings.queues or registry.queues()
         self._places = Places(
-            concurrency=settings.concurrency, queues=self._queues, per_queue=dict(settings.queue_concurrency)
+            concurrency=settings.concurrency,
+            queues=self._queues,
+            per_queue=dict(settings.queue_concurrency),
+            room=room,
         )
         pace = settings.pace()
-        self._alive_for = 2 * max(settings.poll, timedelta(seconds=pace.heartbeat)) + timedelta(seconds=5)
-        self._beater = self._make_beater(pace)
-        self._recorder = Settler[Callable[[bool], None]](
-            store, worker=self.id, clock=clock, emit=emit, answered=_answer_each, held=_ignore_held
+        self._waking = Waking(
+            poll=settings.poll.total_seconds(), lock_timeout=pace.lock_timeout, heartbeat=pace.heartbeat, rng=rng
         )
+        self._beater = self._make_beater(pace)
+        self._recorder = step_recorder(store, worker=self.id, clock=clock, emit=emit)
         self._executor = self._make_executor(state, enqueuer)
+        self.awaited = self._executor.awaited = Awaited(store, clock)
         self._poller = self._make_poller()
-        self._places.on_vacated, self._places.on_freed = self._poller.vacated, self._poller.wake
+        self._places.on_vacated, self._places.on_freed = self._poller.vacated, self._poller.freed
+        self._places.on_offered = self._poller.offered
         self._maintenance = self._make_maintenance(maintenance)
         self._polling = LoopHost(self._poller)
         self._settling = LoopHost(self._executor.settler)
@@ -127,24 +147,31 @@ class Worker:
             self.store.dedicated(timeout=timedelta(seconds=pace.beat_timeout)),
             worker=self.id,
             pace=pace,
-            alive_for=self._alive_for,
+            alive_for=self._waking.promise,
             clock=self._clock,
             emit=self._emit_soon,
             abandon=self._abandon,
+            cancel=self._stop_cancelled,
         )
 
     def _make_executor(self, state: Any, enqueuer: Enqueuer | None) -> Executor:
         transactions = Transactions(
-            self.store, worker=self.id, beater=self._beater, clock=self._clock, result_limit=self._limits.result
+            self.store,
+            worker=self.id,
+            beater=self._beater,
+            clock=self._clock,
+            result_limit=self._limits.result,
+            here=self._here,
         )
         services = ContextServices(
             self.store,
             transactions,
-            Children(self.store, enqueuer, worker=self.id),
+            Children(self.store, enqueuer, worker=self.id, here=self._here),
             self._make_durable,
             worker=self.id,
             state=state,
             clock=self._clock,
+            keys=KeyHash() if enqueuer is None else enqueuer.access.keys,
         )
         return Executor(
             self.store,
@@ -164,6 +191,7 @@ class Worker:
             run, self.store, self._record_steps, clock=self._clock, rng=self._rng, value_limit=self._limits.result
         )
         durable.changed = partial(self._executor.report_changed_step, run)
+        durable.journal.recorded = partial(self._executor.report_steps, run)
         run.on_enqueue = partial(self._executor.report_enqueue, run)
         return durable
 
@@ -177,15 +205,15 @@ class Worker:
             registry=self._registry,
             places=self._places,
             beater=self._beater,
-            poll=self._settings.poll,
+            waking=self._waking,
             lock_timeout=self._settings.lock_timeout,
-            alive_for=self._alive_for,
             pace_of=lru_cache(maxsize=64)(self._find_pace),
             dispatch=self._executor.start,
             clock=self._clock,
             rng=self._rng,
             emit=self._emit,
             wanted=self._wanted,
+            keeps_arguments=self._keeps_arguments,
         )
 
     def _make_maintenance(self, settings: MaintenanceSettings | None) -> Maintenance | None:
@@ -231,31 +259,26 @@ class Worker:
         )
 
     async def _register(self) -> None:
-        await self.store.open()
+        await (self.store.open() if self._here is None else open_as_shard(self.store, self._here.number))
+        await declare_limits(self.store, self._registry.limit_rules(self._app_version))
         declared = await self._declare()
         if declared.waits or declared.blocking:
             self._others.append(LoopHost(Redeclaring(self._declare)))
-        for row, beside in declared.left_over:
-            left = events.ScheduleLeftOver(worker=self.id, task=row.task, key=row.key, job_id=row.id, beside=beside)
-            self._emit(left)
-        for row in declared.blocking:
-            self._emit(events.ScheduleBlocked(worker=self.id, task=row.task, key=row.key, job_id=row.id))
-        for row in declared.outdated:
-            self._emit(
-                events.DeclarationIgnored(
-                    worker=self.id,
-                    task=row.task,
-                    key=row.key,
-                    job_id=row.id,
-                    version=self._app_version,
-                    newer=row.app_version,
-                )
-            )
+        for event in declared.problems(worker=self.id, app_version=self._app_version):
+            self._emit(event)
         await self.store.register_worker(self._record())
         lease = None if self._maintenance is None else self._maintenance.hint
-        await self._listening.enter_async_context(
-            self.store.listen(self._poller.signalled, lease=lease, lost=self._listener_lost)
+        self._waking.signals = await self._listening.enter_async_context(
+            self.store.listen(
+                self._poller.signalled,
+                lease=lease,
+                lost=self._listener_lost,
+                cancelled=self._beater.may_be_cancelled,
+                awaited=self.awaited.wanted,
+            )
         )
+        if self._maintenance is not None:
+            self._maintenance.watches = self._waking.signals
 
     def _listener_lost(self, reason: str) -> None:
         self._emit(events.ListenerLost(worker=self.id, reason=reason))
@@ -266,21 +289,13 @@ class Worker:
             self._schedules,
             self._registry,
             worker=self.id,
-            run_of=self._run_of,
+            run_of=lambda job_id: self._places.run_of(job_id, self._clock.monotonic()),
             app_version=self._app_version,
         )
 
-    def _run_of(self, job_id: UUID) -> Run | None:
-        """This worker's run of a job, if its end is still to be computed.
-
-        None for a run that was brought forward: its nominal time is in the future, and a new
-        schedule would begin there.
-        """
-        now = self._clock.monotonic()
-        for run in self._places:
-            if run.hold.job_id == job_id and not run.has_ended and not run.is_completing:
-                return run if run.claim.nominal <= run.now(now) else None
-        return None
+    def serve(self, results: Results) -> None:
+        """Report jobs that have ended here to callers in this process: they need no signal."""
+        self.awaited.results = results
 
     async def stop(self, *, grace: timedelta | None = None, unused: Unused | None = None) -> None:
         """Claim no more, let bodies finish within the grace, stop the rest, release their claims, and close.
@@ -338,11 +353,22 @@ class Worker:
 
     async def drained(self) -> None:
         """Wait until nothing is due and nothing runs: for `worker --once`."""
-        while not (self._poller.idle and self.running == 0):
+        while not self.is_drained:
+            if self.running == 0:
+                self._poller.make_sure()
             self._places.freed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await self._places.freed.wait()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the last look found nothing, and nothing runs."""
+        return self._poller.idle and self.running == 0
+
+    def retire(self) -> None:
+        """It could not be started: its shard shares the places no more."""
+        self._places.leave()
 
     def hurry(self) -> None:
         """End the grace of a stop, now or when it comes: stop the bodies at once."""
@@ -351,6 +377,10 @@ class Worker:
     def wake(self) -> None:
         """Look for work now. From any thread."""
         self._poller.wake()
+
+    def may_be_cancelled(self, job_ids: Collection[UUID]) -> None:
+        """These jobs are cancelled: stop them, if they run here. From any thread."""
+        self._beater.may_be_cancelled(job_ids)
 
     async def _finish_bodies(self, grace: timedelta) -> None:
         """Wait for the bodies; stop those that outlast the grace, and wait for their own stop grace."""
@@ -389,6 +419,13 @@ class Worker:
                 )
             )
 
+    def _stop_cancelled(self, stops: Sequence[StopCancelled]) -> None:
+        """Stop bodies whose slots are cancelled. Called on the beater's thread."""
+        for stop in stops:
+            run = self._places.get(stop.hold)
+            if run is not None:
+                run.stop(StopReason.CANCELLED, BY_REQUEST)
+
     def _find_pace(self, lock_timeout: timedelta) -> Pace:
         """The pace for a row's lock timeout, with its own heartbeat if this worker's does not fit."""
         try:
@@ -406,15 +443,5 @@ class Worker:
             queues=list(self._queues),
             tasks=self._registry.names(),
             concurrency=self._settings.concurrency,
-            alive_for=self._alive_for,
+            alive_for=self._waking.promise(),
         )
-
-
-def _answer_each(answers: Sequence[tuple[Waiting[Callable[[bool], None]], Settled | None]]) -> None:
-    """Tell each run whether its steps are recorded."""
-    for waiting, settled in answers:
-        waiting.end(settled is not None)
-
-
-def _ignore_held(_: Hold) -> None:
-    """A recording that waits for its row keeps its place: its body runs."""

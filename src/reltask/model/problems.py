@@ -1,0 +1,246 @@
+"""What is wrong, in sentences: the first thing that an engineer on call wants to know.
+
+    Overview ──► find_problems ──► Problem("mail: oldest due 14 min, no worker serves it.", "Start one: …")
+
+Each rule looks at the overview alone, so that the answer is the same in the dashboard, in `reltask status --watch` and
+in a test. A problem needs an action; a note does not, but explains what is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+from msgspec import Struct
+
+from reltask.model.audit import plural
+from reltask.model.doctor import Finding, Level
+from reltask.model.lease import MAINTENANCE
+from reltask.model.overview import Overview, total
+
+WAITING = timedelta(minutes=2)
+"""A job that is due for longer than this is reported: the default lock timeout."""
+FAILING = 0.2
+"""From this share of failed runs on, a task is reported."""
+ENOUGH = 10
+"""Runs that a share needs to mean something."""
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """Something that is wrong, and what to do about it."""
+
+    level: Level
+    about: str
+    """The queue, task, worker or lease."""
+    text: str
+    """A whole sentence."""
+    remedy: str = ""
+    link: str = ""
+    """The screen that shows more, below the dashboard's root."""
+    command: str = ""
+    """What does the same in a terminal."""
+
+
+Rule = Callable[[Overview], Iterator[Problem]]
+
+
+def find_problems(overview: Overview, *, findings: list[Finding] | None = None) -> list[Problem]:
+    """All problems, the worst first; `findings` are those of the doctor."""
+    rules: list[Rule] = [_workers, _unserved, _late, _expired, _dead, _failing, _died, _leases, _pauses, _versions]
+    found = [problem for rule in rules for problem in rule(overview)]
+    found += [
+        Problem(
+            level=one.level, about="database", text=_sentence(one.text), remedy=one.remedy, command="reltask doctor"
+        )
+        for one in findings or []
+        if one.level is not Level.OK
+    ]
+    return sorted(found, key=lambda problem: problem.level is not Level.PROBLEM)
+
+
+def duration(length: timedelta) -> str:
+    """A length as people say it: 4 s, 14 min, 3 h, 2 days."""
+    seconds = length.total_seconds()
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}" if seconds >= 1 else "less than 1 s"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _workers(overview: Overview) -> Iterator[Problem]:
+    if overview.workers("alive") or not (overview.due.jobs or overview.running):
+        return
+    yield Problem(
+        level=Level.PROBLEM,
+        about="workers",
+        text=f"No worker is alive, and {overview.due} {'job is' if overview.due.jobs == 1 else 'jobs are'} due.",
+        remedy="Start a worker, or look why none runs.",
+        link="workers",
+        command="reltask worker MODULE:app",
+    )
+
+
+def _unserved(overview: Overview) -> Iterator[Problem]:
+    """Due jobs that no live worker takes, although some are alive."""
+    if not overview.workers("alive"):
+        return
+    for lane in overview.lanes:
+        if (
+            not lane.due.jobs
+            or overview.serves(lane.queue, lane.task)
+            or overview.pause_of(queue=lane.queue, task=lane.task)
+        ):
+            continue
+        unknown = not overview.knows(lane.task)
+        why = (
+            f"no live worker knows task {lane.task}" if unknown else f"no live worker takes it from queue {lane.queue}"
+        )
+        yield Problem(
+            level=Level.PROBLEM,
+            about=lane.task,
+            text=f"{lane.task}: {lane.due} due for {duration(overview.age(lane.oldest))}, {why}.",
+            remedy="Deploy a worker with this task; after a rename, keep the old name in aliases=."
+            if unknown
+            else f"Start a worker that serves it: --queues {lane.queue}",
+            link=f"jobs?state=due&task={lane.task}",
+            command=f"reltask worker MODULE:app --queues {lane.queue}",
+        )
+
+
+def _late(overview: Overview) -> Iterator[Problem]:
+    """Queues whose oldest due job waits for long, although workers serve it."""
+    for queue in overview.queues:
+        lanes = [
+            lane
+            for lane in overview.lanes
+            if lane.queue == queue
+            and overview.serves(queue, lane.task)
+            and not overview.pause_of(queue=queue, task=lane.task)
+        ]
+        age = max((overview.age(lane.oldest) for lane in lanes if lane.oldest), default=timedelta(0))
+        if age < WAITING:
+            continue
+        workers = overview.serves(queue)
+        busy = f"{plural(workers, 'worker')} {'serves' if workers == 1 else 'serve'} it"
+        full = overview.running >= overview.places
+        due = total(lane.due for lane in lanes)
+        yield Problem(
+            level=Level.PROBLEM,
+            about=queue,
+            text=f"{queue}: oldest due {duration(age)}, {due} waiting; {busy}"
+            + (f" and all {overview.places} places are taken." if full else ", with free places."),
+            remedy="Start more workers, or raise worker.concurrency."
+            if full
+            else "Look at the oldest job: it says what it waits for.",
+            link=f"jobs?state=due&queue={queue}",
+            command="reltask audit",
+        )
+
+
+def _expired(overview: Overview) -> Iterator[Problem]:
+    if not overview.expired:
+        return
+    oldest = min(group.at for group in overview.claimed if group.at is not None)
+    if overview.age(oldest) < timedelta(seconds=30):
+        return
+    yield Problem(
+        level=Level.PROBLEM,
+        about="locks",
+        text=f"{plural(overview.expired, 'job')} with a lock that expired {duration(overview.age(oldest))} ago, "
+        "and no worker has taken it over.",
+        remedy="A live worker reclaims them within its poll: check that one is alive and reaches the database.",
+        link="jobs?state=claimed",
+        command="reltask jobs list --state claimed",
+    )
+
+
+def _dead(overview: Overview) -> Iterator[Problem]:
+    for group in overview.dead:
+        if group.lately:
+            yield Problem(
+                level=Level.PROBLEM,
+                about=group.task,
+                text=f"{group.task}: {plural(group.lately, 'job')} died in the last hour, "
+                f"the latest {duration(overview.age(group.at))} ago.",
+                remedy="Read the error, fix it, then retry all that have it.",
+                link=f"dead?task={group.task}",
+                command="reltask dead list",
+            )
+
+
+def _failing(overview: Overview) -> Iterator[Problem]:
+    for task in overview.tasks:
+        if task.runs >= ENOUGH and task.failed / task.runs >= FAILING:
+            yield Problem(
+                level=Level.PROBLEM,
+                about=task.task,
+                text=f"{task.task}: {task.failed / task.runs:.0%} of {task.runs:,} runs failed in the last hour.",
+                remedy="The last errors are on the pages of its jobs.",
+                link=f"jobs?state=later&task={task.task}",
+                command="reltask stats",
+            )
+
+
+def _died(overview: Overview) -> Iterator[Problem]:
+    lately = sum(state.lately for state in overview.states if state.state == "dead")
+    if lately:
+        yield Problem(
+            level=Level.NOTE,
+            about="workers",
+            text=f"{plural(lately, 'worker')} stopped answering in the last hour without a shutdown.",
+            remedy="Its jobs were taken over. If it was not killed, look at its log: memory, or a lost connection.",
+            link="workers",
+            command="reltask workers",
+        )
+
+
+def _leases(overview: Overview) -> Iterator[Problem]:
+    for lease in overview.leases:
+        if lease.held or overview.age(lease.expires_at) < timedelta(seconds=30):
+            continue
+        if lease.name == MAINTENANCE and not overview.workers("alive"):
+            continue
+        if lease.waiting or lease.name == MAINTENANCE:
+            yield Problem(
+                level=Level.PROBLEM,
+                about=lease.name,
+                text=f"{lease.name}: no holder for {duration(overview.age(lease.expires_at))}.",
+                remedy="A candidate takes it within seconds: check that their database user may write leases.",
+                link="leases",
+                command="reltask leases list",
+            )
+
+
+def _pauses(overview: Overview) -> Iterator[Problem]:
+    for pause in overview.pauses:
+        because = f': "{pause.reason}"' if pause.reason else ""
+        yield Problem(
+            level=Level.NOTE,
+            about=pause.name,
+            text=f"{pause.kind.capitalize()} {pause.name} is paused for {duration(overview.age(pause.at))}, "
+            f"by {pause.by}{because}.",
+            remedy="Nothing of it is claimed until it is resumed.",
+            link=f"{pause.kind}s",
+            command=f"reltask {pause.kind}s resume {pause.name}",
+        )
+
+
+def _versions(overview: Overview) -> Iterator[Problem]:
+    versions: dict[str, int] = {}
+    for fleet in overview.fleet:
+        name = fleet.app_version or "no version"
+        versions[name] = versions.get(name, 0) + fleet.workers
+    if len(versions) > 1:
+        counted = ", ".join(f"{name} on {plural(count, 'worker')}" for name, count in sorted(versions.items()))
+        yield Problem(
+            level=Level.NOTE,
+            about="versions",
+            text=f"Workers run {len(versions)} versions of the app: {counted}.",
+            remedy="Expected during a deploy; otherwise restart the old ones.",
+            link="workers",
+            command="reltask workers",
+        )
