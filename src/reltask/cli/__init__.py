@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -18,22 +19,33 @@ COMMANDS = {
     "demo": ("demo", "Run three workers on one file; kill one, stop one; check that no slot is lost or run twice."),
     "enqueue": ("enqueue", "Enqueue a job: run a task now or later."),
     "status": ("status", "Show the state of the whole system."),
-    "jobs": ("jobs", "List and show jobs; signal, pause, resume, run or discard one; wait for its result."),
+    "jobs": (
+        "jobs",
+        "List and show jobs; cancel them; signal, pause, resume, run or discard one; wait for its result.",
+    ),
     "steps": ("steps", "Make a durable function's steps run again."),
+    "schedules": ("schedules", "List schedules with their next fires; preview when a rule would fire."),
+    "queues": ("queues", "List queues; pause or resume one: workers claim nothing of a paused queue."),
+    "tasks": ("tasks", "List tasks; pause or resume one."),
     "runs": ("runs", "List finished runs, newest first."),
     "workers": ("workers", "List workers: alive, dead and stopped."),
     "leases": ("leases", "List leases, their holders and their progress; release a lease."),
+    "limits": ("limits", "List limits and what of them is in use; change one."),
+    "shards": ("shards", "List shards; drain one, so that it can be removed."),
     "stats": ("stats", "Show runs, failures, durations and lateness by task."),
     "audit": ("audit", "Check the ledger: every slot completed once, none lost."),
     "doctor": ("doctor", "Check the database: connection, schema, permissions, server settings."),
     "dead": ("dead", "List and show dead letters; retry or discard them."),
+    "dashboard": ("dashboard", "Serve a web page that says what is wrong, and shows jobs, queues and workers."),
+    "exporter": ("exporter", "Serve what the database knows to Prometheus."),
     "migrate": ("migrate", "Create or upgrade reltask's tables."),
+    "explain": ("explain", "Say what an error code means, and what to do."),
     "sql": ("sql", "Print the SQL that reltask runs."),
     "config": ("config", "Show each setting and where it was set."),
 }
 """Each command with its module in this package and its line in the help."""
 
-HELP = """Scheduled and background tasks, exactly once across any number of workers.
+HELP = """Scheduled and background tasks on the SQL database that you have. Each slot ends exactly once on record.
 
 Name an app as MODULE:app or MODULE:create_app(), or set RELTASK_APP. Exit status: 0 success, 1 failure, 2 wrong
 command line, 69 database unavailable, 70 bug in reltask or runs left unfinished, 78 wrong configuration or schema.
@@ -82,7 +94,23 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The program `reltask`."""
     _prepare_streams()
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    _leave(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process, with this status.
+
+    SQL Server's driver hangs or aborts at exit if the server does not answer: its connections are closed here, for a
+    limited time, and then the process ends without it.
+    """
+    driver = sys.modules.get("reltask.stores.mssql.connections")
+    if driver is None:
+        sys.exit(code)
+    driver.close_all()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _prepare_streams() -> None:

@@ -13,11 +13,12 @@ from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import first_line, print_json, print_line, print_lines, print_over, print_table, text, worker_text
 from reltask.cli.target import with_app_argument
 from reltask.model.audit import AuditProgress, Break, BreakKind, LossCount, Report, TaskCount, Wait, plural
+from reltask.model.schema_name import split_schema
 from reltask.producer.operations import AUDIT_TIMEOUT
 from reltask.stores.statement import read_sql
 from reltask.stores.store import BATCH
 
-VERBS = ["audit_tasks", "audit_slots", "audit_durable", "audit_waiting", "audit_losses"]
+VERBS = ["audit_tasks", "audit_slots", "audit_durable", "audit_waiting", "audit_losses", "audit_limits"]
 
 COUNTS = ["JOBS", "ONCE", "TWICE", "LOST", "SKIPPED", "RUNS FAILED", "RUNS LOST", "LATE P50", "P95", "MAX"]
 
@@ -56,8 +57,8 @@ def _show_progress(progress: AuditProgress) -> None:
 
 
 def _print_sql(app: App, *, as_json: bool) -> None:
-    dialect = dialect_of(app.url)
-    queries = {verb: read_sql(dialect, verb) for verb in VERBS}
+    dialect, (_, schema) = dialect_of(app.url), split_schema(app.url)
+    queries = {verb: read_sql(dialect, verb, schema) for verb in VERBS}
     if as_json:
         print_json(queries)
         return
@@ -71,6 +72,9 @@ def _print_report(report: Report) -> None:
     _print_cut(report.tasks)
     _print_losses(report.losses)
     _print_waits(report.waits)
+    for limit in report.limits:
+        print_line()
+        print_line(f"violation[{limit.kind}] key {limit.key}: {limit.text}")
     for found in report.breaks_by_job().values():
         _print_job(found)
     print_line()

@@ -16,7 +16,7 @@ from reltask.cli.job import print_job
 from reltask.cli.jobs import find_job, paused_note
 from reltask.cli.runner import EXIT_OK
 from reltask.cli.show import first_line, print_json, print_line, print_lines, print_table
-from reltask.cli.target import COUNT, with_app_argument, with_app_option
+from reltask.cli.target import COUNT, ListByDefault, with_app_argument, with_app_option
 from reltask.errors import UnknownJob, UsageError
 from reltask.model.job import Outcome, State
 from reltask.model.views import JobView, RunView
@@ -27,9 +27,12 @@ ALL_AT_ONCE = 1_000
 """Jobs listed per query."""
 
 
-@click.group(name="dead")
+@click.group(name="dead", cls=ListByDefault)
 def command() -> None:
-    """List and show dead letters; retry or discard them."""
+    """List and show dead letters; retry or discard them.
+
+    Without a command: list.
+    """
 
 
 @command.command(name="list")

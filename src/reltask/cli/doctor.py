@@ -13,6 +13,7 @@ from reltask.cli.show import print_json, print_line
 from reltask.cli.target import require_file, with_app_argument_or_new_file
 from reltask.errors import ReltaskError
 from reltask.model.connection_url import safe_url
+from reltask.model.control import PauseView
 from reltask.model.doctor import Facts, Finding, Level, diagnose, is_sound, unreachable
 
 _MARKS = {Level.OK: "ok", Level.NOTE: "note", Level.PROBLEM: "PROBLEM"}
@@ -40,7 +41,14 @@ def _findings(app: App) -> list[Finding]:
         facts, skew = _examined(app)
     except ReltaskError as error:
         return [unreachable(error.message, error.remedy or REMEDIES.get(error.code, ""))]
-    return diagnose(facts, skew=skew)
+    return diagnose(facts, skew=skew, pauses=_pauses(app, facts))
+
+
+def _pauses(app: App, facts: Facts) -> list[PauseView]:
+    """What is paused, if this user may see it, and there are tables that this version can read."""
+    if facts.schema_version != facts.spoken_version or not facts.may & {"run", "operate", "read"}:
+        return []
+    return app.pauses_sync()
 
 
 def _examined(app: App) -> tuple[Facts, timedelta]:

@@ -2,18 +2,20 @@
 
 error[unknown-task]: No task is called 'helo'.
   Did you mean 'hello'?
-  see docs/errors.md#unknown-task
+  see: reltask explain unknown-task
+
+RELTASK_DOCS_URL names a copy of the documentation site; the last line is then the address of the error's page.
 """
 
 from __future__ import annotations
 
+import os
 import traceback
 
 from reltask.cli.runner import EXIT_ERROR, exit_code
 from reltask.cli.show import print_line, print_lines
 from reltask.errors import ReltaskError
 
-DOCS = "docs/errors.md"
 REMEDIES = {
     "arguments": "Write the arguments as a JSON object by parameter name.",
     "database-transient": "Check that the database is running and that the URL is right. See: reltask config",
@@ -54,4 +56,5 @@ def _lines(error: Exception) -> list[str]:
 
 
 def _see(code: str) -> str:
-    return f"  see {DOCS}#{code}"
+    site = os.environ.get("RELTASK_DOCS_URL", "").rstrip("/")
+    return f"  see {site}/errors/{code}.html" if site else f"  see: reltask explain {code}"

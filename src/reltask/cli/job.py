@@ -1,17 +1,20 @@
 """One job on the screen: its row, the timeline of its steps, its children, its signals and its last runs.
 
-Values are left out, as arguments are: they may hold secrets.
+Values are left out, and arguments unless they are asked for: they may hold secrets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from reltask.cli.pauses import pause_text
 from reltask.cli.runs import print_runs
 from reltask.cli.show import first_line, print_fields, print_json, print_line, print_table, worker_text
 from reltask.errors import UnknownJob
+from reltask.model.control import PauseView
 from reltask.model.durable import SignalView, StepState, StepView
 from reltask.model.job import State
 from reltask.model.views import JobView, RunView
@@ -23,18 +26,29 @@ CHILDREN = ["CHILD OF", "NUMBER", "ID", "TASK", "STATE"]
 SIGNALS = ["SIGNAL", "ID", "SENT"]
 
 
-def print_job(handle: Job[Any], *, as_json: bool) -> None:
+def print_job(
+    handle: Job[Any], pauses: Sequence[PauseView] = (), *, with_arguments: bool = False, as_json: bool
+) -> None:
     """Everything about a job. One that is done is known by its runs; without any, UnknownJob."""
     job, runs = handle.view_sync(), handle.runs_sync()
     if job is None and not runs:
         raise UnknownJob(f"There is no job {handle.id}.", remedy="Its runs may have been pruned from the ledger.")
     fields = _of_runs(runs[0]) if job is None else msgspec.structs.asdict(job)
+    if with_arguments:
+        given = handle.arguments_sync()
+        fields["arguments"] = (
+            given if as_json else "(not kept)" if given is None else msgspec.json.encode(given).decode()
+        )
+    pauses = [pause for pause in pauses if job is not None and pause.covers(queue=job.queue, task=job.task)]
     workers = _workers(job, runs)
     steps, children, signals = handle.steps_sync(), handle.children_sync(), handle.signals_sync()
     if as_json:
-        shown = {"steps": [_step(step, workers) for step in steps], "children": children}
-        print_json({**fields, **shown, "signals": list(map(_signal, signals)), "runs": runs[:SHOWN_RUNS]})
+        shown: dict[str, object] = {"steps": [_step(step, workers) for step in steps], "children": children}
+        shown |= {"signals": list(map(_signal, signals)), "pauses": pauses}
+        print_json({**fields, **shown, "runs": runs[:SHOWN_RUNS]})
         return
+    for pause in pauses:
+        print_line(pause_text(pause))
     print_fields([(name.replace("_", " "), value) for name, value in fields.items()])
     _print_part(STEPS, [_step_row(step, workers) for step in steps])
     _print_part(CHILDREN, [(child.step, child.nth, child.job_id, child.task, child.state) for child in children])

@@ -10,10 +10,11 @@ import click
 import msgspec
 
 from reltask.app import App
+from reltask.cli.cancel import command as cancel
 from reltask.cli.job import print_job
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_json, print_line, print_table, text, worker_text
-from reltask.cli.target import COUNT, with_app_argument, with_app_option
+from reltask.cli.target import COUNT, ListByDefault, with_app_argument, with_app_option
 from reltask.errors import ArgumentsError, UnknownJob
 from reltask.model.job import State
 from reltask.model.views import JobView
@@ -24,9 +25,15 @@ COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "STATE", "SLOT", "DUE (UTC)", "ATTEMPT"
 LISTED = [state.value for state in State if state is not State.GONE]
 
 
-@click.group(name="jobs")
+@click.group(name="jobs", cls=ListByDefault)
 def command() -> None:
-    """List and show jobs; signal, pause, resume, run or discard one; wait for its result."""
+    """List and show jobs; cancel them; signal, pause, resume, run or discard one; wait for its result.
+
+    Without a command: list.
+    """
+
+
+command.add_command(cancel)
 
 
 @command.command(name="list")
@@ -52,12 +59,13 @@ def _row(job: JobView) -> list[object]:
 @command.command()
 @with_app_option
 @_ID
-def show(app: App, *, job_id: UUID, as_json: bool) -> None:
+@click.option("--arguments", is_flag=True, help="Show its arguments, too. What its task hides is masked.")
+def show(app: App, *, job_id: UUID, arguments: bool, as_json: bool) -> None:
     """Show one job with its last runs; of a durable function also steps, children and signals that wait.
 
-    Arguments and values are not shown. A one-off that is done is known as long as the ledger has its runs.
+    Values are not shown. A one-off that is done is known as long as the ledger has its runs.
     """
-    print_job(app.job(job_id), as_json=as_json)
+    print_job(app.job(job_id), app.pauses_sync(), with_arguments=arguments, as_json=as_json)
 
 
 @command.command()
@@ -145,6 +153,21 @@ def print_changed(job_ids: list[UUID], done: str, *, as_json: bool) -> None:
         print_line(f"{job_id} {done}")
 
 
+@command.command(name="run-again")
+@with_app_option
+@_ID
+def run_again(app: App, *, job_id: UUID, as_json: bool) -> None:
+    """Enqueue another job with the arguments of this one, which may have ended.
+
+    The ledger keeps arguments unless the setting history.arguments is off.
+    """
+    again = app.job(job_id).run_again_sync()
+    if as_json:
+        print_json([{"id": job_id, "done": "runs again", "job": again.id}])
+    else:
+        print_line(f"{job_id} runs again as {again.id}")
+
+
 _changing(Job.pause_sync, "pause", "paused", "Pause a job: workers do not claim it; a current run continues.")
 _changing(Job.resume_sync, "resume", "resumed", "Resume a paused job.")
-_changing(Job.discard_sync, "discard", "discarded", "Remove a job that is not running.")
+_changing(Job.discard_sync, "discard", "discarded", "Remove a dead letter or a recurring job that is not running.")

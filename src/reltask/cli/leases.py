@@ -11,7 +11,7 @@ import msgspec
 from reltask.app import App
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_fields, print_json, print_line, print_table, text, worker_text
-from reltask.cli.target import with_app_argument, with_app_option
+from reltask.cli.target import ListByDefault, with_app_argument, with_app_option
 from reltask.errors import UsageError
 from reltask.model.duration import format_duration, parse_duration
 from reltask.model.escape import escape
@@ -21,15 +21,7 @@ from reltask.model.views import LeaseView
 COLUMNS = ["LEASE", "HOLDER", "TERM", "HELD FOR", "LAST BEAT", "LEFT", "LAST RUN (UTC)", "ITEMS", "ERRORS", "WAITING"]
 
 
-class _ListByDefault(click.Group):
-    """`reltask leases` and `reltask leases app:app` mean `reltask leases list …`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, args if named else ["list", *args])
-
-
-@click.group(name="leases", cls=_ListByDefault)
+@click.group(name="leases", cls=ListByDefault)
 def command() -> None:
     """List leases, their holders and their progress; release a lease.
 

@@ -24,7 +24,7 @@ from reltask.logs import name_worker, setup_logging
 from reltask.model.connection_url import safe_url
 from reltask.model.job import State
 from reltask.model.schedule import decode, describe
-from reltask.producer.client import new_event_loop
+from reltask.producer.portal import new_event_loop
 from reltask.worker.posix import install_stop_signals
 from reltask.worker.worker import Worker
 

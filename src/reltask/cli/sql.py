@@ -11,7 +11,8 @@ from reltask.cli.migrate import dialect_of
 from reltask.cli.show import print_json, print_lines
 from reltask.cli.target import find_app
 from reltask.errors import UsageError
-from reltask.stores.migration import Dialect, migrations
+from reltask.model.schema_name import SCHEMA, split_schema
+from reltask.stores.migration import Dialect, migrations, schema_scripts
 from reltask.stores.statement import read_sql
 
 DIALECTS: tuple[Dialect, ...] = ("postgres", "sqlite", "mssql")
@@ -38,12 +39,16 @@ def command(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Print the SQL of the statements named VERB. Nothing is sent to the database.
+    """Print the SQL of the statements named VERB, or of permissions, monitoring and drop. Nothing is sent.
 
-    Without a VERB, print what `reltask migrate` runs on an empty database.
+    Without a VERB, print what `reltask migrate` runs on an empty database. The tables are in the schema of the app's
+    database; with --dialect, in reltask.
     """
-    dialect = dialect or dialect_of(find_app(reference, database=database, config=config).url)
-    scripts = _scripts(dialect, verbs, everything=everything or names_only)
+    schema = SCHEMA
+    if dialect is None:
+        url = find_app(reference, database=database, config=config).url
+        dialect, schema = dialect_of(url), split_schema(url)[1]
+    scripts = _scripts(dialect, schema, verbs, everything=everything or names_only)
     if names_only:
         scripts = dict.fromkeys(scripts, "")
     if as_json:
@@ -53,13 +58,15 @@ def command(
         print_lines(name if names_only else f"-- {name}\n\n{text.strip()}\n")
 
 
-def _scripts(dialect: Dialect, verbs: tuple[str, ...], *, everything: bool) -> dict[str, str]:
+def _scripts(dialect: Dialect, schema: str, verbs: tuple[str, ...], *, everything: bool) -> dict[str, str]:
     """The chosen files with their texts."""
-    known = statements(dialect)
-    tables = {migration.name: migration.sql for migration in migrations(dialect)}
+    tables = {migration.name: migration.sql for migration in migrations(dialect, schema)}
+    known = {verb: read_sql(dialect, verb, schema) for verb in statements(dialect)}
     if everything:
-        return tables | {verb: read_sql(dialect, verb) for verb in known}
-    return {_known(verb, known): read_sql(dialect, verb) for verb in verbs} or tables
+        return tables | known
+    by_hand = {name.removesuffix(".sql"): sql for name, sql in schema_scripts(dialect, schema) if name not in tables}
+    known |= by_hand
+    return {verb: known[_known(verb, list(known))] for verb in verbs} or tables
 
 
 def statements(dialect: Dialect) -> list[str]:

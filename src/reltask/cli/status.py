@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from reltask.app import App
+from reltask.cli.pauses import pause_text
 from reltask.cli.show import print_fields, print_json, print_line, print_table, text, worker_text
 from reltask.cli.target import with_app_argument
 from reltask.model.connection_url import safe_url
@@ -20,20 +21,37 @@ CHECKED_JOBS = 100
 
 @click.command(name="status")
 @with_app_argument
-def command(app: App, *, as_json: bool) -> None:
+@click.option("--watch", is_flag=True, help="Show it live, every two seconds, until Ctrl+C.")
+def command(app: App, *, watch: bool, as_json: bool) -> None:
     """Show the state of the whole system."""
+    if watch:
+        from reltask.cli.watch import watch_status  # noqa: PLC0415 - only this option needs it
+
+        watch_status(app, as_json=as_json)
+        return
     status, workers, leader = app.status_sync(), app.workers_sync(), _leader(app.leases_sync())
     alive = [worker for worker in workers if worker.state == "alive"]
     unserved = _unserved(app.jobs_sync(state=State.READY, limit=CHECKED_JOBS), status, alive)
+    pauses = app.pauses_sync()
     if as_json:
         left = [{"queue": queue, "task": task} for queue, task in unserved]
-        print_json({**msgspec.structs.asdict(status), "unserved": left, "workers": alive, "maintenance": leader})
+        print_json(
+            {
+                **msgspec.structs.asdict(status),
+                "unserved": left,
+                "pauses": pauses,
+                "workers": alive,
+                "maintenance": leader,
+            }
+        )
         return
     print_line(f"{safe_url(app.url)} at {text(status.now)} UTC")
     print_line()
     led = f"led by {worker_text(leader)}" if leader else "no leader"
     print_fields([*_counts(status), ("maintenance", led)])
     print_line()
+    for pause in pauses:
+        print_line(pause_text(pause))
     for name, count in sorted(status.unknown.items()):
         print_line(f"No live worker knows task {name}: {count} due.")
     for queue, task in unserved:

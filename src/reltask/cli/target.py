@@ -47,6 +47,16 @@ _APP = click.option("--app", "reference", metavar="MODULE:app", help="Use the da
 _APP_ARGUMENT = click.argument("reference", metavar="[MODULE:app]", required=False)
 
 
+class ListByDefault(click.Group):
+    """`reltask jobs`, `reltask jobs app:app` and `reltask jobs --json` mean `reltask jobs list …`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = args[0] if args else ""
+        is_target = not first or ":" in first or first.startswith("-")
+        listed = is_target and first not in ctx.help_option_names
+        return super().parse_args(ctx, ["list", *args] if listed else args)
+
+
 def app_command(function: Command) -> Command:
     """A command that needs an app: it receives the one named by its argument or RELTASK_APP."""
 

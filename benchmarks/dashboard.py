@@ -1,0 +1,292 @@
+"""How fast are the dashboard's screens on large tables, and what do 50 viewers cost a queue that is being drained?
+
+    make bench-dashboard            10⁶ jobs; 10⁷ ledger rows on PostgreSQL, 10⁶ on SQLite; a quarter of an hour
+    QUICK=1 make bench-dashboard    a hundredth of it
+
+Screens are asked for through the ASGI application, each REPEATS times after one that warms up. The answer includes
+everything but the network: reading, rendering, headers.
+
+    drain      ──── without viewers ────   ──── with 50 open overviews ────     taken in turns, ROUNDS times
+    throughput        jobs/s                        jobs/s                       within 3 %
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+from msgspec import Struct, to_builtins
+
+from reltask import App
+from reltask.model.screens import ListedState
+from reltask.stores.postgres.connections import PostgresOptions, connect
+from reltask.stores.postgres.schema import migrate_postgres
+from reltask.stores.statement import load
+from tests.postgres_server import PostgresServer
+
+QUICK = bool(os.environ.get("QUICK"))
+JOBS = 10_000 if QUICK else 1_000_000
+RUNS = {"postgres": 100_000 if QUICK else 10_000_000, "sqlite": 10_000 if QUICK else 1_000_000}
+REPEATS = 5 if QUICK else 20
+VIEWERS = 50
+DRAINED = 2_000 if QUICK else 50_000
+ROUNDS = 1 if QUICK else 5
+RESULT = Path(__file__).parent / "results" / "dashboard.json"
+SCREENS = [
+    "/",
+    *(f"/jobs?state={state}" for state in ListedState),
+    *(
+        "/jobs?state=due&task=task+7",
+        "/jobs?q=key+77",
+        "/tasks",
+        "/queues",
+        "/schedules",
+        "/dead",
+        "/workers",
+        "/leases",
+    ),
+    "/actions",
+]
+POSTGRES_LIMIT = """
+insert into reltask.limits (name, running, declaration, changed_at) values ('customer', 1, 'benchmark', now())
+"""
+POSTGRES = """
+insert into reltask.jobs (
+    id, task, queue, next_run_time, dead_at, paused_at, suspended, fence, key, schedule, limit_key
+)
+select gen_random_uuid(), 'task ' || i % 20, 'queue ' || i % 4, now() + (i - $1 / 2) * interval '10 milliseconds',
+       case when i % 100 = 1 then now() - i * interval '1 millisecond' end,
+       case when i % 100 = 2 then now() - i * interval '1 millisecond' end,
+       i % 100 = 3, 1, case when i % 100 = 5 then 'key ' || i end,
+       case when i % 10000 = 5 then '{"every":"1m","missed_grace":"1m"}' end,
+       case when i % 5 = 4 then 'customer:' || i % 10000 end
+from generate_series(1, $1::integer) as i
+"""
+POSTGRES_RUNS = """
+insert into reltask.runs (job_id, fence, slot_no, task, queue, worker, attempt, nominal_time, due_at, claimed_at,
+                          finished_at, outcome)
+select gen_random_uuid(), 1, 1, 'task ' || i % 20, 'queue ' || i % 4, 'w', 1, ended, ended, ended, ended, 'succeeded'
+from generate_series(1, $1::integer) as i
+cross join lateral (select now() - i * interval '50 milliseconds' as ended) as run
+"""
+POSTGRES_ERRORS = """
+insert into reltask.runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at, claimed_at, finished_at,
+                          outcome, error)
+select id, fence, 1, task, queue, 1, dead_at, dead_at, dead_at, dead_at, 'failed',
+       'ValueError: order ' || fence || ' is gone'
+from reltask.jobs where dead_at is not null
+"""
+SQLITE_LIMIT = """
+insert into reltask_limits (name, running, declaration, changed_at) values ('customer', 1, 'benchmark', :now)
+"""
+SQLITE = """
+with recursive n (i) as (select 1 union all select i + 1 from n where i < :jobs)
+insert into reltask_jobs (
+    id, task, queue, created_at, next_run_time, dead_at, paused_at, suspended, fence, key, schedule, limit_key
+)
+select printf('%08x-0000-7000-8000-%012x', i, i), 'task ' || i % 20, 'queue ' || i % 4, :now,
+       :now + (i - :jobs / 2) * 10000, case when i % 100 = 1 then :now - i * 1000 end,
+       case when i % 100 = 2 then :now - i * 1000 end, i % 100 = 3, 1,
+       case when i % 100 = 5 then 'key ' || i end,
+       case when i % 10000 = 5 then '{"every":"1m","missed_grace":"1m"}' end,
+       case when i % 5 = 4 then 'customer:' || i % 10000 end
+from n
+"""
+SQLITE_RUNS = """
+with recursive n (i) as (select 1 union all select i + 1 from n where i < :runs)
+insert into reltask_runs (job_id, fence, slot_no, task, queue, worker, attempt, nominal_time, due_at, claimed_at,
+                          finished_at, outcome)
+select printf('%08x-1111-7000-8000-%012x', i, i), 1, 1, 'task ' || i % 20, 'queue ' || i % 4, 'w', 1, t, t, t, t,
+       'succeeded'
+from (select i, :now - i * 50000 as t from n)
+"""
+
+
+class Screen(Struct, frozen=True):
+    """How long one screen took, in milliseconds."""
+
+    path: str
+    median: float
+    most: float
+
+
+async def measure(app: App) -> list[Screen]:
+    """Ask for each screen."""
+    dashboard = app.dashboard()
+    transport = httpx.ASGITransport(dashboard, client=("127.0.0.1", 1))
+    found = []
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=120) as client:
+        listed = (await client.get("/jobs?state=due")).text
+        for path in [*SCREENS, *re.findall(r"jobs/[0-9a-f-]{36}", listed)[:1]]:
+            (await client.get(path)).raise_for_status()
+            times = []
+            for _ in range(REPEATS):
+                dashboard.live.forget()
+                started = time.perf_counter()
+                (await client.get(path)).raise_for_status()
+                times.append((time.perf_counter() - started) * 1_000)
+            found.append(
+                Screen(
+                    re.sub(r"^jobs/.*", "/jobs/{id}", path), round(statistics.median(times), 1), round(max(times), 1)
+                )
+            )
+            print(f"  {found[-1].path:<32} {found[-1].median:8.1f} ms, at most {found[-1].most:.1f}", flush=True)  # noqa: T201 - a program\'s output
+    return found
+
+
+async def explain(url: str) -> dict[str, float]:
+    """The execution time of the screens' statements in milliseconds, by the server's own clock."""
+    page: dict[str, object] = {"task": None, "queue": None, "after_at": None, "after_id": None, "limit": 51}
+    asked: list[tuple[str, dict[str, object]]] = [
+        ("read_overview", {"most": 10_001}),
+        *(("page_jobs", {**page, "state": str(state)}) for state in ListedState),
+        ("find_jobs", {"key": "key 105", "limit": 50}),
+        ("list_schedules", {"after_task": None, "after_id": None, "limit": 51}),
+        ("list_dead_errors", {"most": 2_000, "characters": 400}),
+        ("sample_runs", {"since": timedelta(days=1), "limit": 10_000}),
+        ("list_limits", {"most": 10_001}),
+    ]
+    connection = await connect(url, PostgresOptions())
+    found: dict[str, float] = {}
+    for verb, columns in asked:
+        (statement,) = load("postgres", verb, "numbered")
+        arguments = statement.arguments({**columns, "now": None})
+        text = f"explain (analyze, format json) {statement.text}"
+        times = [json.loads(await connection.fetchval(text, *arguments))[0]["Execution Time"] for _ in range(5)]
+        found[f"{verb} {columns.get('state', '')}".strip()] = round(statistics.median(times), 1)
+    await connection.close()
+    for name, took in found.items():
+        print(f"  {name:<32} {took:8.1f} ms in the server")  # noqa: T201 - a program\'s output
+    return found
+
+
+async def drain(url: str) -> float:
+    """Jobs per second of one worker that empties a queue."""
+    app = App(url, settings={"worker.concurrency": 20})
+
+    @app.task(queue="drained")
+    async def nothing() -> None: ...
+
+    await app.enqueue_many(nothing.call() for _ in range(DRAINED))
+    started = time.perf_counter()
+    async with app.worker() as worker:
+        await worker.drained()
+    took = time.perf_counter() - started
+    app.close()
+    return DRAINED / took
+
+
+@asynccontextmanager
+async def viewers(url: str) -> AsyncIterator[None]:
+    """A dashboard in a process of its own, with this many open overviews."""
+    program = [sys.executable, "-m", "reltask.cli", "dashboard", "--database", url, "--port", "0"]
+    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    address = (await process.stdout.readline()).decode().split()[-1]
+    async with httpx.AsyncClient(timeout=None) as client:  # noqa: S113 - a stream has no end
+
+        async def watch() -> None:
+            async with client.stream("GET", f"{address}live") as answer:
+                async for _ in answer.aiter_raw():
+                    pass
+
+        watching = [asyncio.ensure_future(watch()) for _ in range(VIEWERS)]
+        await asyncio.sleep(3)
+        try:
+            yield
+        finally:
+            for one in watching:
+                one.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+    process.terminate()
+    await process.wait()
+
+
+async def beside(url: str) -> dict[str, Any]:
+    """Throughput without and with viewers, in turns."""
+    alone, watched = [], []
+    for _ in range(ROUNDS):
+        alone.append(await drain(url))
+        async with viewers(url):
+            watched.append(await drain(url))
+    change = statistics.median(watched) / statistics.median(alone) - 1
+    speeds = f"{statistics.median(alone):,.0f} jobs/s alone, {statistics.median(watched):,.0f}"
+    print(f"  {speeds} with {VIEWERS} viewers: {change:+.1%}")  # noqa: T201 - a program\'s output
+    return {"alone": alone, "watched": watched, "change": change}
+
+
+async def fill_postgres(url: str) -> None:
+    """Jobs in every state, a fifth of them with a limit, and a ledger."""
+    await migrate_postgres(url)
+    connection = await asyncpg.connect(url)
+    await connection.execute(POSTGRES_LIMIT)
+    for statement, count in ((POSTGRES, JOBS), (POSTGRES_RUNS, RUNS["postgres"])):
+        await connection.execute(statement, count, timeout=3_600)
+    await connection.execute(POSTGRES_ERRORS)
+    await connection.execute("vacuum analyze")
+    await connection.close()
+
+
+async def on_postgres() -> dict[str, Any]:
+    """Fill a server of its own, and measure."""
+    with PostgresServer() as server:
+        url = server.create_database("dashboard")
+        await fill_postgres(url)
+        app = App(url)
+        screens = await measure(app)
+        app.close()
+        empty = server.create_database("drained")
+        await migrate_postgres(empty)
+        return {
+            "jobs": JOBS,
+            "runs": RUNS["postgres"],
+            "screens": to_builtins(screens),
+            "statements": await explain(url),
+            "viewers": await beside(empty),
+        }
+
+
+async def on_sqlite(folder: Path) -> dict[str, Any]:
+    """Fill a file, and measure."""
+    url, path = f"sqlite:///{folder}/large.db", folder / "large.db"
+    app = App(url)
+    await app.status()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        now = time.time_ns() // 1_000
+        connection.execute(SQLITE_LIMIT, {"now": now})
+        connection.execute(SQLITE, {"jobs": JOBS, "now": now})
+        connection.execute(SQLITE_RUNS, {"runs": RUNS["sqlite"], "now": now})
+        connection.execute("analyze")
+    screens = await measure(app)
+    app.close()
+    small = f"sqlite:///{folder}/drained.db"
+    return {"jobs": JOBS, "runs": RUNS["sqlite"], "screens": to_builtins(screens), "viewers": await beside(small)}
+
+
+async def main() -> None:
+    """Measure both databases, and keep the result unless QUICK."""
+    print(f"SQLite: {JOBS:,} jobs, {RUNS['sqlite']:,} ledger rows")  # noqa: T201 - a program\'s output
+    with tempfile.TemporaryDirectory() as folder:
+        sqlite = await on_sqlite(Path(folder))
+    print(f"PostgreSQL: {JOBS:,} jobs, {RUNS['postgres']:,} ledger rows")  # noqa: T201 - a program\'s output
+    postgres = await on_postgres()
+    if not QUICK:
+        RESULT.write_text(json.dumps({"sqlite": sqlite, "postgres": postgres}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
