@@ -1,0 +1,1 @@
+"""A shop whose mail and bookkeeping run in the background."""

@@ -1,0 +1,1 @@
+"""Django finds commands below this package."""

@@ -1,0 +1,1 @@
+"""reltask's tables, as Django's migrations."""
