@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests import mssql_server
+from tests import babelfish, mssql_server
 from tests.mssql_server import MssqlServer
 from tests.postgres_server import PostgresServer, run_in_thread
 
@@ -26,6 +26,12 @@ hypothesis.settings.load_profile("reltask")
 # it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure() -> None:
+    """Before any statement is read: what Babelfish does not take is rewritten."""
+    if mssql_server.is_babelfish():
+        babelfish.install()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,8 +2,9 @@
 
     RELTASK_TEST_MSSQL=mssql://user:password@host:1433/master?encrypt=no pytest tests/store
 
-The login must be allowed to create databases: each test session creates its own, and drops them at
-its end. If the variable is not set, none of these tests exist, and the run says so.
+If it is Babelfish, the statements are rewritten for it: see tests/babelfish. The login must be allowed to create
+databases: each test session creates its own, and drops them at its end. If the variable is not set, none of these tests
+exist, and the run says so.
 
     python -m tests.mssql_server        prints the server's version, or that it does not answer yet
     RELTASK_TEST_MSSQL_SNAPSHOT=on      these databases have READ_COMMITTED_SNAPSHOT on, or `off`; otherwise they are as
@@ -17,6 +18,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -24,12 +26,30 @@ from uuid import uuid4
 import pytest
 
 from reltask.errors import ReltaskError
+from tests import babelfish
 
 VARIABLE = "RELTASK_TEST_MSSQL"
 SNAPSHOT = "RELTASK_TEST_MSSQL_SNAPSHOT"
 TABLES = (
     "Jobs", "Runs", "Workers", "Leases", "LeaseWaiters", "Metrics", "Steps", "Signals", "ChildEnds", "Marks",
+    "Pauses", "Actions", "Keys", "Limits", "LimitKeys",
 )  # fmt: skip
+
+
+@cache
+def is_babelfish() -> bool:
+    """Whether there is a server, and it is Babelfish. A server that does not answer fails its tests later."""
+    if not os.environ.get(VARIABLE):
+        return False
+    with suppress(ReltaskError), closing(open_connection(os.environ[VARIABLE])) as connection:
+        return run(connection, "SELECT CAST(SERVERPROPERTY('Babelfish') AS int)") == [(1,)]
+    return False
+
+
+def python_path(*folders: object) -> str:
+    """PYTHONPATH for a process that a test starts."""
+    first = [babelfish.SITE] if is_babelfish() else []
+    return os.pathsep.join([*first, *map(str, folders)])
 
 
 def databases() -> list[str]:
@@ -69,9 +89,9 @@ def spell(sql: str) -> str:
     return re.sub(r"(@?)\b([a-z][a-z_]*)\b(?!')", spelt, sql)
 
 
-def clear(connection: Any) -> None:
+def clear(connection: Any, schema: str = "reltask") -> None:
     """Empty the tables."""
-    run(connection, "; ".join(f"DELETE FROM reltask.{table}" for table in TABLES))
+    run(connection, "; ".join(f"DELETE FROM {schema}.{table}" for table in TABLES))
 
 
 class MssqlServer:
@@ -113,8 +133,18 @@ ON_IT = re.compile("mssql|odbc", re.IGNORECASE)
 """Parts of the names of tests that use the server: of the store, and of user connections."""
 
 
+LIBRARIES = "the driver of SQL Server cannot connect here"
+"""How the reason of a skipped test begins, if the driver's libraries are missing."""
+
+
 def summarise(reporter: pytest.TerminalReporter) -> None:
-    """Print how many tests used the server."""
+    """Print how many tests used the server, and, loudly, how many the driver could not run."""
+    unable = [report for report in reporter.getreports("skipped") if LIBRARIES in str(report.longrepr)]
+    if unable:
+        reporter.section("SQL Server's driver", sep="!", red=True)
+        reporter.write_line(
+            f"{len(unable)} tests DID NOT RUN: {LIBRARIES}. On Debian: apt-get install libltdl7 libkrb5-3"
+        )
     if not os.environ.get(VARIABLE):
         return
     passed, failed = (

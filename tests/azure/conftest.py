@@ -19,6 +19,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.mssql_server import LIBRARIES
+
 HOUR = 3600
 
 
@@ -32,7 +34,7 @@ def loads(library: str) -> bool:
 
 needs_libraries = pytest.mark.skipif(
     not all(map(loads, ["libltdl.so.7", "libkrb5.so.3", "libgssapi_krb5.so.2"])),
-    reason="the driver of SQL Server cannot connect here: reltask doctor says which libraries it lacks",
+    reason=f"{LIBRARIES}: reltask doctor says which libraries it lacks",
 )
 
 

@@ -31,7 +31,7 @@ from tests.azure.tls import HOST, server_context
 
 Recv = Callable[[int], bytes]
 HEAD = 8
-PRELOGIN, LOGIN, ANSWER = 0x12, 0x10, 0x04
+PRELOGIN, LOGIN, ANSWER, ATTENTION = 0x12, 0x10, 0x04, 0x06
 LAST = 0x01
 VERSION, ENCRYPTION, TOKEN_WANTED, END = 0x00, 0x01, 0x06, 0xFF
 ON, NOT_SUPPORTED = 0x01, 0x02
@@ -69,6 +69,8 @@ class Gateway:
     offers_tls: bool = True
     refuses_login: Refusal | None = None
     refuses_batch: Refusal | None = None
+    replies: Callable[[bytes], bytes | None] | None = None
+    """What is answered to a request: nothing at all if it is empty; None: the connection is cut."""
     behind: SplitResult | None = None
     """The URL of a server that takes passwords, on loopback, without TLS."""
     logins: list[Login] = field(default_factory=list)
@@ -101,6 +103,13 @@ class Gateway:
 
     def _answer(self, stream: Tls, login: Login) -> None:
         stream.sendall(_packet(ANSWER, _accepted(login)))
+        while self.replies is not None:
+            kind, body = _message(stream.recv)
+            answer = cancelled() if kind == ATTENTION else self.replies(body)
+            if answer is None:
+                return
+            if answer:
+                stream.sendall(_packet(ANSWER, answer))
         while _read(stream.recv):
             stream.sendall(_packet(ANSWER, _refused(self.refuses_batch) if self.refuses_batch else _done()))
 
@@ -191,6 +200,11 @@ def gateway(directory: Path) -> Iterator[Gateway]:
         door.wait()
 
 
+def greet(client: socket.socket) -> None:
+    """Answer the first packet of a login, as a server without TLS does."""
+    client.sendall(_packet(ANSWER, _prelogin(_read(client.recv), NOT_SUPPORTED)))
+
+
 # Packets
 
 
@@ -200,12 +214,17 @@ def _packet(kind: int, body: bytes) -> bytes:
 
 def _read(recv: Recv) -> bytes:
     """The body of one message."""
-    body, last = b"", 0
+    return _message(recv)[1]
+
+
+def _message(recv: Recv) -> tuple[int, bytes]:
+    """The kind and the body of one message."""
+    body, last, kind = b"", 0, 0
     while not last:
-        _, status, length, *_ = struct.unpack(">BBHHBB", _exactly(recv, HEAD))
+        kind, status, length, *_ = struct.unpack(">BBHHBB", _exactly(recv, HEAD))
         body += _exactly(recv, length - HEAD)
         last = status & LAST
-    return body
+    return kind, body
 
 
 def _exactly(recv: Recv, size: int) -> bytes:
@@ -318,6 +337,31 @@ def _refused(refusal: Refusal) -> bytes:
 
 def _done(*, failed: bool = False) -> bytes:
     return struct.pack("<BHHQ", 0xFD, 2 if failed else 0, 0, 0)
+
+
+def done() -> bytes:
+    """An answer without rows."""
+    return _done()
+
+
+def failed(refusal: Refusal) -> bytes:
+    """An error that the batch has not caught."""
+    return _refused(refusal)
+
+
+def cancelled() -> bytes:
+    """The answer to an attention: the driver has given up, and says so."""
+    return struct.pack("<BHHQ", 0xFD, 0x20, 0, 0)
+
+
+def caught(number: int, text: str) -> bytes:
+    """The row of a batch that has caught an error. More may follow."""
+    words = text.encode("utf-16-le")
+    columns = struct.pack("<IHB", 0, 0, 0x38) + _short("error_number")
+    columns += struct.pack("<IHBH5s", 0, 1, 0xE7, 8000, b"\x09\x04\xd0\x00\x34") + _short("error_message")
+    row = struct.pack("<iH", number, len(words)) + words
+    more = struct.pack("<BHHQ", 0xFD, 0x11, 0xC1, 1)
+    return struct.pack("<BH", 0x81, 2) + columns + bytes([0xD1]) + row + more
 
 
 def _sized(kind: int, value: bytes) -> bytes:

@@ -93,7 +93,7 @@ def test_managed_identity_by_url() -> None:
         (f"{AZURE}?encrpyt=yes", "encrpyt.*Did you mean encrypt"),
         ("mssql://somebody@h/d", "a user, but no password.*Entra"),
         ("mssql://h/d?authentication=ActiveDirectoryInteractive", "ActiveDirectoryInteractive.*credential="),
-        ("mssql://h", "cannot be read"),
+        ("mssql://h", "names no database"),
         ("mssql:///d", "cannot be read"),
         ("mssql://h:port/d", "cannot be read"),
     ],

@@ -136,7 +136,7 @@ REFUSALS = [
     (
         Refusal(4060, 'Cannot open database "TaskExecutionDb" requested by the login. The login failed.', 11),
         TransientError,
-        "name of the database.*CREATE USER",
+        "correct its name in the URL.*has a user there",
     ),
     (
         Refusal(

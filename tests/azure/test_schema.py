@@ -19,7 +19,12 @@ from reltask.stores.mssql import schema
 ROOT = Path(__file__).parents[2]
 MSSQL = ROOT / "database/mssql"
 SCRIPTS = sorted(MSSQL.glob("*.sql"))
-MAKES_TABLES = ["001-CreateJobsTable.sql", "004-CreateLeases.sql", "005-CreateSteps.sql"]
+MAKES_TABLES = [
+    "001-CreateJobsTable.sql",
+    "004-CreateLeases.sql",
+    "005-CreateSteps.sql",
+    "006-CreateControl.sql",
+]
 PARSER = Path(sys.prefix) / "tsql/bin/python"
 
 REQUIRED = {
@@ -49,7 +54,7 @@ MORE = {"Jobs": {"RowNo", "Recurring", "IntervalMinutes", "IntervalMs", "LockTim
 
 _TABLE = re.compile(r"CREATE TABLE reltask\.(\w+) \((.*?)^    \);", re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(
-    r"^        (?!CONSTRAINT|--)(?P<name>\w+) +"
+    r"^        (?!CONSTRAINT|--)\[?(?P<name>\w+)\]? +"
     r"(?P<type>AS COALESCE\(NotBefore, NextRunTime\) PERSISTED|\w+(?:\((?:\w+)\))?)"
     r"(?: COLLATE \w+)? *(?P<null>NOT NULL|NULL)",
     re.MULTILINE,
@@ -74,13 +79,26 @@ def tables() -> dict[str, dict[str, str]]:
     }
 
 
+OWN_NAMES = {
+    "Keys": {"JobKey": "UniqueKey", "Until": "TakenUntil"},
+    "Marks": {"JobName": "Task"},
+    "LimitKeys": {"JobKey": "Key"},
+}
+"""Columns that have another name than elsewhere, by table."""
+
+
 def postgres_tables() -> dict[str, dict[str, str]]:
     """PostgreSQL's tables, under the names that SQL Server gives them."""
     scripts = sorted((ROOT / "database/postgres").glob("*-create-*.sql"))
     text = "\n".join(path.read_text(encoding="utf-8") for path in scripts)
+    text = re.sub(r"^    partition_days .*\n", "", text, flags=re.MULTILINE)  # the ledger is one table there
     found = re.findall(r"create table if not exists reltask\.(\w+) \(\n(.*?)^\)", text, re.MULTILINE | re.DOTALL)
     column = re.compile(r"^    (?!constraint|primary)(\w+) +(\w+)", re.MULTILINE)
-    return {pascal(table): {pascal(name): kind for name, kind in column.findall(body)} for table, body in found}
+    made = {pascal(table): {pascal(name): kind for name, kind in column.findall(body)} for table, body in found}
+    return {
+        table: {OWN_NAMES.get(table, {}).get(name, name): kind for name, kind in columns.items()}
+        for table, columns in made.items()
+    }
 
 
 def pascal(name: str) -> str:
@@ -169,7 +187,7 @@ def test_grants_are_never_missing_while_permissions_are_run() -> None:
     asked = inside[:change]
     owned = "schema_id = SCHEMA_ID(N'reltask') AND principal_id = DATABASE_PRINCIPAL_ID(N'reltask_migrate')"
     assert owned in " ".join(asked.split())
-    assert asked.index("SERVERPROPERTY('Babelfish') IS NULL") < asked.index("IF NOT EXISTS")
+    assert "IF NOT EXISTS" in asked
     assert "drops" in read("permissions.sql").partition("SET NOCOUNT")[0]
 
 
@@ -182,20 +200,15 @@ def test_drop_removes_every_table() -> None:
 
 FAILS_SOMEWHERE = {
     r"^\s*GO\s*$": "a batch separator belongs to some tools alone",
-    r"\bMERGE\b": "deadlocks, and Babelfish has none",
-    r"CREATE OR ALTER": "Babelfish has none",
-    r"\bWAITFOR\b": "Babelfish has none",
-    r",\s*INDEX\s+\w+\s*\(": "Babelfish has no inline indexes",
-    r"sys\.indexes": "Babelfish mangles the names of indexes",
+    r"\bMERGE\b": "deadlocks",
     r"GETUTCDATE|GETDATE|CURRENT_TIMESTAMP": "rounds to 3.33 ms",
     r"\bdatetime\b": "rounds to 3.33 ms",
-    r"\bUPDATE \w+\b(?!\.)\s+SET .* FROM": "changes nothing on Babelfish after a lock wait",
 }
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_no_construct_that_fails_on_some_server(script: Path) -> None:
-    """The scripts contain nothing that SQL Server, Azure SQL or Babelfish rejects."""
+    """The scripts contain nothing that fails on some SQL Server, or in some tool."""
     found = [reason for shape, reason in FAILS_SOMEWHERE.items() if re.search(shape, code(script.name), re.MULTILINE)]
     assert found == []
 
@@ -242,12 +255,10 @@ def test_database_with_json_is_accepted(level: int | None) -> None:
     opened(level)
 
 
-def test_level_of_babelfish_does_not_count() -> None:
-    """Babelfish reports 120 for every database, and has OPENJSON."""
-    statement = (ROOT / "src/reltask/stores/mssql/sql/read_schema.sql").read_text(encoding="utf-8")
-    asked = statement.partition("AS compatibility_level")[0]
-    assert asked.rindex("WHEN SERVERPROPERTY('Babelfish') IS NULL") < asked.rindex("FROM sys.databases")
-    assert asked.rstrip().endswith("END")
+@pytest.mark.parametrize("path", [*SCRIPTS, *(ROOT / "src/reltask").rglob("*.*")], ids=lambda path: path.name)
+def test_product_knows_no_emulator(path: Path) -> None:
+    """Only the tests know Babelfish: what it does not take is rewritten there."""
+    assert path.suffix not in {".py", ".sql", ".md"} or "babelfish" not in path.read_text(encoding="utf-8").lower()
 
 
 needs_parser = pytest.mark.skipif(not PARSER.exists(), reason="Microsoft's parser is not installed: make check-tsql")

@@ -277,6 +277,7 @@ def test_ends_with_what_to_do_next() -> None:
         "RELTASK_DATABASE_URL=$Url",
         "reltask migrate --database $Url",
         "CREATE USER [my-worker] FROM EXTERNAL PROVIDER;",
+        "CREATE USER [my-worker] WITH SID = 0x..., TYPE = E;",
         "ALTER ROLE reltask_run ADD MEMBER [my-worker];",
     ):
         assert line in text

@@ -14,6 +14,7 @@ import pytest
 
 import reltask
 from reltask.cli import run
+from tests.mssql_server import python_path
 
 _numbers = itertools.count(1)
 
@@ -122,7 +123,7 @@ class Project:
 
 def environment(**variables: str) -> dict[str, str]:
     """This process's environment, with the same import path."""
-    return {**os.environ, "PYTHONPATH": str(Path(reltask.__file__).parents[1]), **variables}
+    return {**os.environ, "PYTHONPATH": python_path(Path(reltask.__file__).parents[1]), **variables}
 
 
 def wait_for(process: subprocess.Popen[str], text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from uuid import UUID
 
 import pytest
 
@@ -115,10 +116,10 @@ def test_pruned_history_is_reported_and_no_violation(worked: Project) -> None:
 
 
 def test_the_queries_are_printed_for_a_dba(project: Project) -> None:
-    """All five, in the database's own SQL, without a connection."""
+    """All six, in the database's own SQL, without a connection."""
     result = project.run("audit", "--database", "postgresql://nowhere/x", "--sql")
     assert result.code == 0
-    for verb in ("audit_tasks", "audit_slots", "audit_durable", "audit_waiting", "audit_losses"):
+    for verb in ("audit_tasks", "audit_slots", "audit_durable", "audit_waiting", "audit_losses", "audit_limits"):
         assert f"-- {verb}\n" in result.out
     assert "reltask.runs" in result.out
     assert set(project.run("audit", "--database", "postgresql://nowhere/x", "--sql", "--json").json) == {
@@ -127,6 +128,7 @@ def test_the_queries_are_printed_for_a_dba(project: Project) -> None:
         "audit_durable",
         "audit_waiting",
         "audit_losses",
+        "audit_limits",
     }
 
 
@@ -165,3 +167,19 @@ def test_progress_is_one_line_on_a_terminal(worked: Project, capsys: pytest.Capt
     assert "Reading" not in worked.run("audit", worked.app).err
     _show_progress(AuditProgress(part="slots", rows=200_000, of_rows=1_000_000))
     assert capsys.readouterr().err == "\rReading slots, 200,000 of 1,000,000 ledger rows"
+
+
+def test_a_limit_that_is_counted_wrong_is_a_violation(worked: Project) -> None:
+    """A place that no claim holds, and a due job that no mark will find."""
+    damage("insert into reltask_limits (name, running, declaration, changed_at) values ('smtp', 2, '', 0)")
+    damage("insert into reltask_limit_keys (key, name, running, tokens, refilled_at) values ('smtp', 'smtp', 1, 0, 0)")
+    result = worked.run("audit", worked.app)
+    assert result.code == 1
+    assert "violation[limit-miscounted] key smtp: 1 place counted, 0 jobs claimed" in result.out
+    damage("update reltask_limit_keys set running = 0")
+    damage(
+        f"insert into reltask_jobs (id, task, next_run_time, limit_key) values ('{UUID(int=7)}', 'hello', 1, 'smtp')"
+    )
+    assert "limit-stranded" not in worked.run("audit", worked.app).out
+    damage("delete from reltask_marks")
+    assert "violation[limit-stranded] key smtp" in worked.run("audit", worked.app).out

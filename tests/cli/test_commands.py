@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from reltask.cli import COMMANDS, cli
+from reltask.stores.migration import migrations
 from tests.cli.project import Project
 from tests.worker.test_malformed_rows import PLANTED, plant_sqlite
 
 READING = ["status", "runs", "workers", "stats", "audit", "migrate", "sql", "config"]
-READING += ["jobs list", "jobs show", "dead list", "dead show", "leases list"]
+READING += ["jobs list", "jobs show", "dead list", "dead show", "leases list", "queues list", "tasks list"]
+READING += ["schedules list", "schedules preview"]
 MISSING = "01890000-0000-7000-8000-000000000007"
 
 
@@ -311,7 +313,7 @@ def test_migrate_a_file(project: Project) -> None:
     assert project.run("migrate", *url, "--check").code == 1
     assert not (project.folder / "new.db").exists()
     done = project.run("migrate", *url, "--json").json["done"]
-    assert done == ["001-create-tables.sql", "004-create-leases.sql", "005-create-steps.sql"]
+    assert done == [migration.name for migration in migrations("sqlite")]
     assert project.run("migrate", *url, "--check").code == 0
     assert "up to date" in project.run("migrate", *url).out
 
@@ -400,3 +402,29 @@ def test_a_row_that_cannot_be_read_is_listed(project: Project, row: dict[str, ob
     assert listed.code == 0
     assert {job["id"] for job in listed.json} == {healthy, str(PLANTED)}
     assert [project.run(*words, project.app).code for words in (("jobs", "list"), ("status",))] == [0, 0]
+
+
+def test_run_again_enqueues_what_has_ended(project: Project) -> None:
+    """The ledger keeps the arguments; `--json` names the new job. One that is not known says so."""
+    project.run("enqueue", project.app, "hello", '{"name": "Ada"}')
+    project.run("worker", project.app, "--once")
+    ended = next(run["job_id"] for run in project.run("runs", project.app, "--json").json if run["task"] == "hello")
+    (again,) = project.run("jobs", "run-again", "--app", project.app, ended, "--json").json
+    assert (again["id"], again["done"]) == (ended, "runs again")
+    shown = project.run("jobs", "show", "--app", project.app, again["job"], "--arguments", "--json").json
+    assert (shown["arguments"], shown["state"]) == ({"name": "Ada"}, "ready")
+    assert '{"name":"Ada"}' in project.run("jobs", "show", "--app", project.app, ended, "--arguments").out
+    assert "arguments" not in project.run("jobs", "show", "--app", project.app, again["job"], "--json").json
+    unknown = project.run("jobs", "run-again", "--app", project.app, "01a1edc9-b9ef-7866-8f04-ff84756e4eb1")
+    assert unknown.code == 1
+    assert "nothing was enqueued" in unknown.err
+
+
+@pytest.mark.parametrize("group", ["jobs", "dead", "leases"])
+def test_a_group_lists_by_default(project: Project, group: str) -> None:
+    """`reltask jobs`, `reltask jobs app:app` and `reltask jobs --json` list; a misspelt command is refused."""
+    project.enqueue("hello", name="Ada")
+    listed = project.run(group, "list", project.app, "--json")
+    assert listed.code == 0
+    assert project.run(group, project.app, "--json") == listed
+    assert project.run(group, "lst").code == 2

@@ -46,7 +46,7 @@ def test_a_wrong_app_is_explained(reference: str, error: str, project: Project) 
     result = project.run("worker", reference.format(name=project.name))
     assert result.code == 78
     assert error.format(name=project.name) in result.err
-    assert result.err.endswith("see docs/errors.md#configuration\n")
+    assert result.err.endswith("see: reltask explain configuration\n")
     assert "Traceback" not in result.err
 
 
@@ -176,3 +176,15 @@ def test_tracebacks_are_shown_on_request(project: Project) -> None:
 def test_exit_status_by_kind(error: Exception, code: int) -> None:
     """A supervisor decides by it whether to restart."""
     assert exit_code(error) == code
+
+
+def test_every_error_code_is_explained(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`reltask explain CODE` prints a code's section, also as error[CODE]; for an unknown one it names the nearest."""
+    shown = project.run("explain", "error[unknown-task]")
+    assert shown.code == 0
+    assert "aliases=" in shown.out
+    wrong = project.run("explain", "unknown-tsk")
+    assert wrong.code != 0
+    assert "unknown-task" in wrong.err
+    monkeypatch.setenv("RELTASK_DOCS_URL", "https://docs.example.org/")
+    assert "see https://docs.example.org/errors/usage.html" in project.run("explain", "unknown-tsk").err

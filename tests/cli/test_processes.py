@@ -68,7 +68,7 @@ def test_output_on_a_full_disk(project: Project, unbuffered: str) -> None:
     assert done.stderr.splitlines() == [
         "error[output]: The output could not be written: No space left on device.",
         "  The command itself may have succeeded: check before you run it again.",
-        "  see docs/errors.md#output",
+        "  see: reltask explain output",
     ]
     assert len(project.run("jobs", "list", project.app, "--json").json) == 1
 

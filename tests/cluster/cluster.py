@@ -33,7 +33,7 @@ from reltask.model.views import JobView, RunView
 from tests.cluster import checker
 from tests.cluster.effects import Effect, Effects
 from tests.cluster.workload import make_app
-from tests.mssql_server import VARIABLE
+from tests.mssql_server import VARIABLE, python_path
 
 T = TypeVar("T")
 
@@ -159,7 +159,7 @@ class Cluster:
         self.lock_timeout = LOCK_TIMEOUT * slowness(url)
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("RELTASK_")},
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+            "PYTHONPATH": python_path(ROOT, ROOT / "src"),
             "RELTASK_DATABASE_URL": url,
             "RELTASK_LOG_FORMAT": "json",
             "RELTASK_TEST_EFFECTS": str(self.effects.path),

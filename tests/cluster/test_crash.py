@@ -13,7 +13,6 @@ from uuid import UUID
 import pytest
 
 from reltask.errors import UnknownJob
-from reltask.model.connection_url import has_signals
 from reltask.model.job import Outcome, State
 from reltask.model.views import JobView, RunView
 from tests.cluster import table
@@ -92,7 +91,7 @@ def test_a_due_time_survives_the_worker_that_knew_it(cluster: Cluster) -> None:
     assert following.claimed_at is not None
     late = following.claimed_at - following.nominal_time
     figures.info("%.3f s late", late.total_seconds())
-    assert late < timedelta(seconds=2 if has_signals(cluster.url) else 5 + 2 * slowness(cluster.url))
+    assert late < timedelta(seconds=2 * slowness(cluster.url))
 
 
 def test_the_child_of_a_killed_worker_ends_itself(cluster: Cluster) -> None:

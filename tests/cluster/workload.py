@@ -73,6 +73,14 @@ def hold_thread(ctx: SyncContext, gate: str) -> None:
             time.sleep(PAUSE)
 
 
+def hold_checking(ctx: SyncContext, gate: str) -> None:
+    """A thread that asks whether it should stop."""
+    with noted(ctx):
+        while not is_open(gate, ctx):
+            ctx.check()
+            time.sleep(PAUSE)
+
+
 def hold_child(ctx: ProcessContext, gate: str) -> None:
     with noted(ctx):
         while not is_open(gate, ctx):
@@ -116,6 +124,7 @@ def make_app(url: str | None = None, *, version: str = "2", schedules: str = "[]
     app.task(tick)
     app.task(hold)
     app.task(hold_thread)
+    app.task(hold_checking)
     app.task(isolation="process")(hold_child)
     app.task(block_loop)
     app.task(backoff="500ms")(write)

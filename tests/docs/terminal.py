@@ -2,7 +2,8 @@
 
     $ reltask enqueue app:app hello '{"name": "Ada"}'       run, and waited for
     hello enqueued: …                                       must appear in its output; … stands for anything
-    $ reltask worker app:app                                a worker keeps running, as in a terminal of its own
+    $ reltask worker app:app                                a worker keeps running, as in a terminal of its own,
+                                                            and so does a web server
     Hello, Ada!                                             is waited for before the page ends
 
 Only what a reader would have to replace is replaced: see `Terminal.instead`.
@@ -25,6 +26,7 @@ from typing import NamedTuple
 from tests.docs.pages import ROOT, Block
 
 PATIENCE = 60.0
+SERVERS = ("uvicorn", "flask")
 
 
 class Command(NamedTuple):
@@ -81,6 +83,8 @@ class Terminal:
         self.instead: dict[str, str] = {}
         """What a reader would have to replace: a database's address, a process id."""
         self.skipped: set[str] = set()
+        self.shown = ""
+        """The output of the last command that has ended."""
         self.background: list[Background] = []
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RELTASK_")}
         self.environment = {**kept, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
@@ -112,14 +116,17 @@ class Terminal:
             return
         for shown, real in self.instead.items():
             line = line.replace(shown, real)
+            command = Command(line, [each.replace(shown, real) for each in command.expected])
         if line.startswith("export "):
             set_variable(self.environment, line.removeprefix("export "))
         elif line.startswith("kill "):
             self._kill(*line.split()[1:])
         elif " worker " in line and "--once" not in line:
-            self._start(Command(line, command.expected))
+            self._start(command, ready=["…next due…"])
+        elif line.startswith(SERVERS):
+            self._start(command, ready=command.expected)
         else:
-            self._finish(Command(line, command.expected))
+            self._finish(command)
 
     def close(self) -> list[int]:
         """Wait for the expected output of the background commands, then send Ctrl+C; returns their exit statuses."""
@@ -140,7 +147,7 @@ class Terminal:
 
     # Inside
 
-    def _start(self, command: Command) -> None:
+    def _start(self, command: Command, *, ready: list[str]) -> None:
         log = self.directory / f"terminal-{len(self.background) + 1}.log"
         words, environment = self._words(command.line)
         with log.open("wb") as output:
@@ -148,7 +155,7 @@ class Terminal:
                 words, cwd=self.directory, env=environment, stdout=output, stderr=subprocess.STDOUT
             )
         self.background.append(Background(process, log, command))
-        self.background[-1].wait_for(["…next due…"])
+        self.background[-1].wait_for(ready)
 
     def _kill(self, name: str, pid: str) -> None:
         """Signal one of the background processes; any other process id is an error."""
@@ -160,7 +167,7 @@ class Terminal:
         done = subprocess.run(
             words, cwd=self.directory, env=environment, capture_output=True, timeout=PATIENCE, check=False
         )
-        output = (done.stdout + done.stderr).decode()
+        self.shown = output = (done.stdout + b"\n" + done.stderr).decode()
         assert done.returncode == 0, f"$ {command.line}\n{output}"
         assert seen(command.expected, output), f"$ {command.line}\n{output}\ndoes not show {command.expected}"
 
@@ -170,6 +177,7 @@ class Terminal:
         while re.fullmatch(r"[A-Z_]+=.*", words[0]):
             set_variable(environment, words.pop(0))
         programs = {"reltask": [sys.executable, "-m", "reltask.cli"], "python": [sys.executable]}
+        programs |= {name: [sys.executable, "-m", name] for name in SERVERS}
         return [*programs.get(words[0], words[:1]), *words[1:]], environment
 
 

@@ -15,7 +15,7 @@ from tests.docs.terminal import Terminal
 
 PAGE = ROOT / "docs" / "coordination.md"
 RESULTS = ROOT / "benchmarks" / "results" / "coordination.json"
-WORKERS = ["1", "10", "50", "200"]
+COORDINATIONS = ("everyone", "advisory", "stealing", "lease")
 
 
 @pytest.mark.slow
@@ -38,14 +38,16 @@ def test_page_runs_as_written(terminal: Terminal, tmp_path: Path, postgres_url: 
 def test_the_numbers_are_those_that_were_measured() -> None:
     """The page quotes benchmarks/results; a new measurement has to be quoted anew."""
     measured = json.loads(RESULTS.read_text(encoding="utf-8"))
-    rows = re.findall(r"^\| (\w+) \| ([\d. |]+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    quoted = {name: dict(zip(WORKERS, map(float, cells.split(" | ")), strict=True)) for name, cells in rows}
-    assert {name: quoted[name] for name in measured} == measured
+    rows = re.findall(r"^\| (\w+) \| ([\d. |–]+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    quoted = {name: cells.split(" | ") for name, cells in rows}
+    for name in COORDINATIONS:
+        cells = dict(zip(quoted["workers"], quoted[name], strict=True))
+        assert {count: float(cell) for count, cell in cells.items() if cell != "–"} == measured[name]
 
 
 def test_the_lease_stays_under_five_statements_a_second() -> None:
     """With 200 workers, polls included; and everyone grows with the workers."""
     measured = json.loads(RESULTS.read_text(encoding="utf-8"))
-    assert list(measured["lease"]) == WORKERS
-    assert measured["lease"]["200"] <= 5
+    assert all(statements <= 5 for statements in measured["lease"].values())
+    assert all(figures["claims per job"] <= 6 for figures in measured.get("load", {}).values())
     assert measured["everyone"]["200"] > 10 * measured["everyone"]["10"] > 50 * measured["everyone"]["1"]

@@ -14,7 +14,20 @@ from tests.docs.terminal import Terminal
 
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 COLUMNS = 120
-GUIDES = ["tasks.md", "durable.md", "embedding.md", "deployment.md", "leases.md"]
+GUIDES = [
+    "tasks.md",
+    "jobs.md",
+    "durable.md",
+    "embedding.md",
+    "deployment.md",
+    "leases.md",
+    "limits.md",
+    "shards.md",
+    "middleware.md",
+    "payloads.md",
+    "testing.md",
+    "operating.md",
+]
 SKIPPED = {
     "shop/management/commands/worker.py": "needs a Django project",
     "main.py": "runs until it is stopped; `reltask worker` is the same, and the README starts one",

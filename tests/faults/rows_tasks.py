@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from reltask.model.job import NewJob, Outcome, State
-from reltask.producer.client import Operation
+from reltask.producer.portal import Operation
 from reltask.stores.store import Store
 from tests.cluster.cluster import eventually
 from tests.cluster.workload import VERSION

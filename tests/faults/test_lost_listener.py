@@ -99,7 +99,7 @@ async def test_one_listener_of_many_sends_the_signs_of_life(postgres_url: str, w
     stores = [PostgresStore(postgres_url) for _ in range(5)]
     for store in stores:
         await store.open()
-    await watcher.add_listener(listening.CHANNEL, note)
+    await watcher.add_listener("reltask", note)
     async with asyncio.timeout(PATIENCE):
         blocks = [store.listen(woken.append) for store in stores]
         for block in blocks:

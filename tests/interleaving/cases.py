@@ -8,8 +8,11 @@ from functools import partial
 from tests.interleaving.batch_cases import opposite_enqueues, opposite_keys, opposite_settlements
 from tests.interleaving.durable_case_table import DURABLE_CASES
 from tests.interleaving.job_cases import (
+    a_cancel_meets_a_completion,
+    a_cancelled_claim_that_fails,
     a_claim_meets_a_declaration,
     a_claim_with_an_old_snapshot,
+    a_completion_saves_the_next_slot,
     a_completion_sent_twice,
     a_declaration_meets_a_claim,
     a_held_row_delays_one_outcome,
@@ -40,6 +43,7 @@ from tests.interleaving.lease_cases import (
 from tests.interleaving.lease_operations import LED, lead
 from tests.interleaving.lease_setups import leased
 from tests.interleaving.operations import LATER, Operation, complete, fail, recurring, release
+from tests.interleaving.pause_cases import PAUSE_CASES
 from tests.interleaving.setups import KEYED, LONG_AGO, RIVAL, ROWS, Setup, held, ready
 from tests.interleaving.steps import Case
 
@@ -49,6 +53,7 @@ LANE = Setup("directed: two in a lane", ready(*ROWS[:2]), [])
 THREE = Setup("directed: three held", held(*ROWS, since=LONG_AGO), [])
 EMPTY = Setup("directed: empty", ready(), [])
 ONE_OFF = Setup("directed: held one-off", held(KEYED, since=LONG_AGO), [])
+LAST = Setup("directed: held, last attempt", held(recurring(max_attempts=1), since=LONG_AGO), [])
 LED_ONCE = Setup("directed: lease ended", leased(-LATER), [])
 LEADING = Setup("directed: lease ends in between", leased(LATER / 2), [])
 
@@ -65,6 +70,9 @@ CASES: dict[str, tuple[Setup, Case]] = {
     "read_holds knows the fence": (EXPIRED, read_holds_knows_the_fence),
     "reclaim meets a renewal": (EXPIRED, reclaim_meets_a_renewal),
     "beat meets a reclaim": (EXPIRED, beat_meets_a_reclaim),
+    "a completion saves the next slot": (EXPIRED, a_completion_saves_the_next_slot),
+    "a cancel meets a completion": (ONE_OFF, a_cancel_meets_a_completion),
+    "a cancelled claim that fails": (LAST, a_cancelled_claim_that_fails),
     "two claims share a lane": (LANE, two_claims_share_a_lane),
     "a claim with an old snapshot": (LANE, a_claim_with_an_old_snapshot),
     "two claims of everything": (LANE, two_claims_of_everything),
@@ -112,5 +120,6 @@ CASES: dict[str, tuple[Setup, Case]] = {
     "two tries with the same snapshot": (LED_ONCE, two_tries_with_the_same_snapshot),
     "two prunes at once": (LED_ONCE, two_prunes_at_once),
     "a resignation hands over at once": (LEADING, a_resignation_hands_over_at_once),
+    **{name: (LANE, case) for name, case in PAUSE_CASES.items()},
     **DURABLE_CASES,
 }

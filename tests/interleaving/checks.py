@@ -18,7 +18,7 @@ from itertools import combinations, groupby
 from typing import Any
 from uuid import UUID
 
-from reltask.model.job import TRANSITIONS, Outcome, Verb
+from reltask.model.job import TRANSITIONS, Cancellation, Outcome, Verb
 from tests.interleaving.driver import Driver, Row, Snapshot, Violation
 from tests.interleaving.operations import LATER, Operation, T, comparable, won
 from tests.interleaving.orders import Plan, Result
@@ -220,20 +220,25 @@ def _effects(after: Snapshot) -> Iterator[str]:
 
 
 def counters(oracle: Oracle, result: Result) -> Iterator[str]:
-    """Fences grow by claims and discards only, as the transition table says.
+    """Fences grow by claims, discards and cancels only, as the transition table says.
 
     Maintenance may prune them.
     """
     if not any(operation.verb for operation in oracle.pair):
         return
     expected = sum(
-        _fence_step(operation.verb) * len(answer if isinstance(answer, list) else [answer])
+        _fence_step(operation.verb) * _ended(answer)
         for operation, answer in zip(oracle.pair, result.answers, strict=True)
         if operation.verb and won(operation, answer)
     )
     grown = _fences(result.after) - _fences(oracle.before)
     if grown != expected:
         yield f"fences grew by {grown}, expected {expected}"
+
+
+def _ended(answer: Any) -> int:
+    """How many jobs an answer is about; not counting those that were only marked as cancelled."""
+    return sum(one is not Cancellation.STOPPING for one in (answer if isinstance(answer, list) else [answer]))
 
 
 def _fence_step(verb: Verb) -> int:

@@ -54,10 +54,11 @@ class Snapshot(NamedTuple):
     leases: list[Row]
     metrics: list[Row]
     steps: list[Row] = []
-    """Without a driver that reads them, these four are empty."""
+    """Without a driver that reads them, these five are empty."""
     signals: list[Row] = []
     child_ends: list[Row] = []
     marks: list[Row] = []
+    pauses: list[Row] = []
 
 
 class Session(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from reltask.model.durable import NewSignal
-from reltask.model.job import Completion, Hold
+from reltask.model.job import Cancellation, Completion, Hold
 from tests.interleaving.driver import Driver, Row
 from tests.interleaving.durable_operations import (
     ANSWERED,
@@ -51,7 +51,7 @@ async def a_signal_locks_no_job(driver: Driver) -> None:
     """While a sender's transaction is open, the job is renewed, records, and is suspended: no row is skipped."""
     async with opened(driver.second):
         await do(send(), driver.second)
-        renewed, _ = await committed(heartbeat(), driver.first)
+        renewed, *_ = await committed(heartbeat(), driver.first)
         expect("renewed", renewed, [HOLD])
         expect("recorded", len(await committed(record(), driver.first)), 1)
         expect("suspended", len(await committed(suspend(), driver.first)), 1)
@@ -318,17 +318,18 @@ async def an_end_meets_a_fold(driver: Driver) -> None:
 
 
 async def a_cancelled_child_meets_a_claim(driver: Driver) -> None:
-    """A child that is claimed after the snapshot is not cancelled; once it is released, it is."""
+    """A child that is claimed after the snapshot is not ended but asked to stop; once it is released, it ends."""
     async with stopped(cancel_children(), driver.first) as answer:
         (taken,) = await committed(claim(worker="alice"), driver.second)
-    expect("none", await answer, 0)
-    expect("claimed", (await rows(driver))[B]["locked_by"], "alice")
+    expect("both are asked to stop", await answer, [Cancellation.STOPPING] * 2)
+    row = (await rows(driver))[B]
+    expect("claimed, and cancelled", (row["locked_by"], row["cancel_slot"]), ("alice", 1))
     await committed(release(taken.hold), driver.second)
-    expect("now", await committed(cancel_children(), driver.first), 1)
+    expect("now", await committed(cancel_children(), driver.first), [str(B)])
     expect("cancelled", (B, 3, "cancelled") in await ledger(driver), True)
 
 
 async def a_child_of_a_live_parent_stays(driver: Driver) -> None:
     """A child that waits for a worker is not cancelled while its parent's slot goes on."""
     await committed(release(Hold(B, 1)), driver.first)
-    expect("none", await committed(cancel_children(), driver.second), 0)
+    expect("none", await committed(cancel_children(), driver.second), [])

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from reltask.model.durable import NewSignal, Recording, StepKind, StepRecord, StepState
-from reltask.model.job import Completion, Failure, Hold, NewJob, Parent, Suspension, Verb
+from reltask.model.job import Cancellation, Completion, Failure, Hold, NewJob, Parent, Suspension, Verb
 from tests.interleaving.driver import Session
 from tests.interleaving.operations import BEFORE, HOLD, A, B, C, Operation, T, one_off
 
@@ -103,7 +103,8 @@ def die(job_id: UUID = B) -> Operation:
 
 def cancel_children(*jobs: UUID) -> Operation:
     async def statement(session: Session) -> Any:
-        return await session.store.cancel_children()
+        orphans = await session.store.cancel_children()
+        return [*(str(job_id) for job_id in orphans.ended), *(Cancellation.STOPPING for _ in orphans.stopping)]
 
     return Operation("cancel children", (statement,), Verb.DISCARD, jobs or (B,), never_waits=True)
 

@@ -31,6 +31,7 @@ from tests.interleaving.operations import (
     B,
     C,
     Operation,
+    cancel,
     claim,
     complete,
     discard,
@@ -134,20 +135,20 @@ RUNNING = [
     fail(),
     reclaim(),
 ]
-SUSPENDED = [claim(), fold(), send(), forget(), discard, pause, run_now]
-FAMILY = [end(B), end(C), die(B), fold(), reclaim((B, C)), cancel_children(B, C), discard]
+SUSPENDED = [claim(), fold(), send(), forget(), discard, cancel, pause, run_now]
+FAMILY = [end(B), end(C), die(B), fold(), reclaim((B, C)), cancel_children(B, C), discard, cancel]
 
 DURABLE_SETUPS = [
-    Setup("running", running(WAIT, since=RECENTLY), every_pair(*RUNNING[:5])),
+    Setup("running", running(WAIT, since=RECENTLY), every_pair(cancel, *RUNNING[:5])),
     Setup(
         "running, signalled, expired",
         running(WAIT, since=LONG_AGO, signalled=True),
         [*product([record(), suspend(), fold()], RUNNING)],
     ),
-    Setup("suspended", suspended(), every_pair(claim(), fold(), send(), forget(), discard)),
+    Setup("suspended", suspended(), every_pair(claim(), fold(), send(), forget(), discard, cancel)),
     Setup("suspended, signalled", suspended(signalled=True), every_pair(*SUSPENDED)),
     Setup("woken", suspended(signalled=True, folded=True), [*product([claim()], [*SUSPENDED])]),
     Setup("children run", with_children(since=LONG_AGO), every_pair(*FAMILY)),
     Setup("one child has ended", with_children(since=LONG_AGO, ended=True), [*product([fold(), end(C)], FAMILY)]),
-    Setup("orphaned", orphaned, every_pair(cancel_children(B), claim(jobs=(B,)), end(C), fold())),
+    Setup("orphaned", orphaned, every_pair(cancel_children(B, C), claim(jobs=(B,)), end(C), fold())),
 ]

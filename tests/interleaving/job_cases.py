@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reltask.model.job import Hold, NewJob, Outcome
+from reltask.model.job import Cancellation, Hold, NewJob, Outcome
 from tests.interleaving.driver import Driver
 from tests.interleaving.operations import (
     HOLD,
     A,
     B,
     Operation,
+    cancel,
     claim,
     complete,
     declare,
     enqueue,
+    fail,
     heartbeat,
     reclaim,
 )
@@ -34,7 +36,7 @@ async def beat_meets_own_completion(driver: Driver) -> None:
     async with opened(finishing):
         await do(complete(again=True), finishing)
         async with opened(beating):
-            renewed, _ = await do(heartbeat(), beating)
+            renewed, *_ = await do(heartbeat(), beating)
             expect("the row is missing from the beat's answer", renewed, [])
             holds = await beating.store.read_holds("alice", [HOLD])
             expect("the committed row is still ours", holds, {HOLD})
@@ -61,7 +63,7 @@ async def reclaim_meets_a_renewal(driver: Driver) -> None:
     """A claim that was expired in reclaim's snapshot but renewed before its lock is left alone."""
     reclaiming, beating = driver.first, driver.second
     async with stopped(reclaim(), reclaiming) as answer:
-        renewed, _ = await committed(heartbeat(), beating)
+        renewed, *_ = await committed(heartbeat(), beating)
         expect("the beat renews", renewed, [HOLD])
     expect("reclaim takes nothing", await answer, [])
     expect("alice holds it", (await rows(driver))[A]["locked_by"], "alice")
@@ -74,6 +76,39 @@ async def beat_meets_a_reclaim(driver: Driver) -> None:
         expect("reclaim takes it", len(await committed(reclaim(), reclaiming)), 1)
     expect("nothing renewed", (await answer)[0], [])
     expect("the row is free", (await rows(driver))[A]["locked_by"], None)
+
+
+# Cancels
+
+
+async def a_completion_saves_the_next_slot(driver: Driver) -> None:
+    """A cancel that waits for a completion finds the next slot; one before it dies with its own slot."""
+    await committed(cancel, driver.second)
+    expect("completed", len(await committed(complete(again=True), driver.first)), 1)
+    (following,) = await committed(claim(), driver.second)
+    expect("the next slot runs", (following.slot_no, following.cancelled), (2, False))
+
+
+async def a_cancel_meets_a_completion(driver: Driver) -> None:
+    """It waits for the completion of a one-off, and then says that the job is gone."""
+    await driver.first.begin()
+    expect("completed", len(await do(complete(again=False), driver.first)), 1)
+    async with begun(cancel, driver.second) as answer:
+        expect("the cancel waits", answer.done(), False)
+        await driver.first.commit()
+    expect("nothing to cancel", await answer, None)
+    expect("one end", await ledger(driver), [(A, 1, "succeeded")])
+
+
+async def a_cancelled_claim_that_fails(driver: Driver) -> None:
+    """A failure that has waited for nothing, while a cancel was committed after its snapshot, is due at once."""
+    async with stopped(fail(), driver.first) as answer:
+        expect("stopping", await committed(cancel, driver.second), Cancellation.STOPPING)
+    expect("failed", len(await answer), 1)
+    row = (await rows(driver))[A]
+    expect("neither dead nor delayed", (row["dead_at"], row["locked_by"]), (None, None))
+    (following,) = await committed(claim(), driver.second)
+    expect("it is ended", following.cancelled, True)
 
 
 # Claims

@@ -8,8 +8,7 @@ row that the test has locked.
     read · read · needs the gate's row ─ waits ─ UPDATE · INSERT · answer          what it has read may be stale by then
 
 Babelfish ignores lock hints: a verb that should skip a locked row waits for it there, and must give
-the result of some serial order. After such a wait, an UPDATE with FROM and OUTPUT changes nothing
-there: it is given one with a subquery instead.
+the result of some serial order.
 """
 
 from __future__ import annotations
@@ -43,8 +42,9 @@ TABLES = {
     "signals": "reltask.Signals",
     "child_ends": "reltask.ChildEnds",
     "marks": "reltask.Marks",
+    "pauses": "reltask.Pauses",
 }
-COMPUTED = {"RowNo", "DueAt", "Seq"}
+COMPUTED = {"RowNo", "DueAt", "Seq", "LimitLane"}
 NAMES = {"JobName": "task", "JobKey": "key"}
 SET_UP = """
 CREATE TABLE dbo.Effects (JobId uniqueidentifier NOT NULL, Kind nvarchar(32) NOT NULL);
@@ -54,11 +54,6 @@ PAUSE = "UPDATE dbo.Gates SET Passed = Passed + 1 WHERE Id = {};\n"
 LOOK = {"claim_jobs": "    IF @room > 0 AND", "enqueue_jobs": "    SET XACT_ABORT OFF;"}
 """The first statement after the reads of a batch. Other batches read where they write."""
 FIRST = "BEGIN TRY\n"
-JOINED = re.compile(
-    r"UPDATE job\s+SET (\w+) = job\.(.+)\n\s+(OUTPUT .+)\n\s+FROM (@\w+) AS (\w+)\n\s+JOIN reltask\.Jobs AS job"
-    r"\s+WITH \(.+\)\n\s+ON (.+)\n(?:\s+WHERE ([^;]+?))?\s+OPTION \(LOOP JOIN, FORCE ORDER\);"
-)
-"""An UPDATE of jobs that Babelfish does not take."""
 HOLD = """
 UPDATE reltask.Jobs SET Progress = Progress WHERE Id IN (SELECT value FROM OPENJSON(?));
 UPDATE reltask.Workers SET Host = Host WHERE Id IN (SELECT value FROM OPENJSON(?));
@@ -78,16 +73,13 @@ def snake(column: str) -> str:
 class Statements:
     """The shipped batches, or those of a mutant."""
 
-    def __init__(self, *, babelfish: bool) -> None:
-        self._babelfish = babelfish
+    def __init__(self) -> None:
         self._changes: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def get(self, verb: str, pause: int | None) -> Statement:
         text = read_sql("mssql", verb)
         for old, new in self._changes.get(verb, ()):
             text = _replaced(text, old, new)
-        if self._babelfish:
-            text = JOINED.sub(_without_join, text)
         if pause is not None:
             place = LOOK.get(verb, FIRST)
             text = _replaced(text, place, PAUSE.format(pause) + place if verb in LOOK else place + PAUSE.format(pause))
@@ -100,13 +92,6 @@ class Statements:
             yield
         finally:
             self._changes = {}
-
-
-def _without_join(update: re.Match[str]) -> str:
-    column, value, output, given, alias, *conditions = update.groups()
-    where = " AND ".join(filter(None, conditions)).replace("job.", "Jobs.")
-    found = f"EXISTS (SELECT 1 FROM {given} AS {alias} WHERE {where})"
-    return f"UPDATE reltask.Jobs SET {column} = {value} {output} WHERE {found};"
 
 
 def _replaced(text: str, old: str, new: str) -> str:
@@ -209,7 +194,7 @@ class _BoundTransaction(MssqlTransaction):
     """A task's transaction on the session's connection."""
 
     def __init__(self, session: MssqlSession, line: ThreadedConnection) -> None:
-        super().__init__(line, None, PATIENCE, None)
+        super().__init__(line, None, PATIENCE, None, "reltask")
         self._session = session
 
     async def verb(self, name: str, **columns: object) -> list[Row]:
@@ -282,13 +267,14 @@ async def mssql_driver(url: str) -> AsyncIterator[MssqlDriver]:
     lines = [await connections._connect() for _ in range(7)]
     monitor, *others = lines
     await _run(monitor, SET_UP)
-    ((babelfish,),) = await _run(monitor, "SELECT CAST(SERVERPROPERTY('Babelfish') AS int)")
-    statements = Statements(babelfish=bool(babelfish))
+    statements = Statements()
     sessions = []
     for line, gate, name in zip(others[:3], others[3:], ["bob", "carol", "gate"], strict=True):
         ((spid,),) = await _run(line, "SELECT @@SPID")
         await _run(monitor, "INSERT INTO dbo.Gates VALUES (?, 0)", spid)
-        sessions.append(MssqlSession(line, monitor, gate, statements, name, spid=spid, skips=not babelfish))
+        sessions.append(
+            MssqlSession(line, monitor, gate, statements, name, spid=spid, skips=not mssql_server.is_babelfish())
+        )
     try:
         yield MssqlDriver(monitor, sessions, statements)
     finally:

@@ -77,8 +77,8 @@ def comparable(answer: Any) -> Any:
     match answer:
         case ClaimAnswer(claims=claims):
             return sorted(claims, key=lambda claim: claim.job_id)
-        case BeatAnswer(renewed=renewed, strays=strays):
-            return sorted(renewed), sorted(strays)
+        case BeatAnswer(renewed=renewed, strays=strays, cancelled=cancelled):
+            return sorted(renewed), sorted(strays), sorted(cancelled)
         case LeaseAnswer(term=term):
             return term
         case [str(), *_]:
@@ -252,6 +252,7 @@ pause = _operator("pause_job", Verb.PAUSE)
 resume = _operator("resume_job", Verb.RESUME)
 retry = _operator("retry_job", Verb.RETRY)
 discard = _operator("discard_job", Verb.DISCARD)
+cancel = _operator("cancel_job", Verb.CANCEL)
 run_now = _operator("run_job_now").renamed("run_now")
 
 

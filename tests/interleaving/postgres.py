@@ -34,6 +34,7 @@ TABLES = (
     "reltask.signals",
     "reltask.child_ends",
     "reltask.marks",
+    "reltask.pauses",
 )
 
 SET_UP = """
@@ -56,7 +57,8 @@ select (select json_agg(job order by id) from reltask.jobs as job),
        (select json_agg(step order by job_id, slot_no, name) from reltask.steps as step),
        (select json_agg(to_jsonb(signal) - 'seq' order by job_id, seq) from reltask.signals as signal),
        (select json_agg(child order by parent_id, slot_no, step, nth) from reltask.child_ends as child),
-       (select json_agg(to_jsonb(mark) - 'seq' order by at, kind, job_id, name) from reltask.marks as mark)
+       (select json_agg(to_jsonb(mark) - 'seq' order by at, kind, job_id, name) from reltask.marks as mark),
+       (select json_agg(pause order by kind, name) from reltask.pauses as pause)
 """
 """Without the numbers of identity columns, which are never the same in two runs."""
 
@@ -81,7 +83,7 @@ _PARAMETERS = ("statement_timestamp()) as now\n)", "statement_timestamp()) as no
 _LEASE = ("where lease.name = :lease::text", "where {pause} and lease.name = :lease::text")
 
 FIRST_LOOK = {
-    "claim_jobs": (") as first_task\n", ") as first_task\n    where {pause}\n"),
+    "claim_jobs": ("as paused_tasks\n", "as paused_tasks\n    where {pause}\n"),
     "heartbeat_jobs": ("as pair (id, fence)\n)", "as pair (id, fence)\n    where {pause}\n)"),
     "complete_jobs": _BATCH,
     "complete_one_offs": _BATCH,
@@ -96,7 +98,11 @@ FIRST_LOOK = {
     "forget_steps": ("where seen.id = :id::uuid", "where {pause} and seen.id = :id::uuid"),
     "enqueue_jobs": ("parent_nth\n    )\n)", "parent_nth\n    )\n    where {pause}\n)"),
     "enqueue_job": ("statement_timestamp()) as now)", "statement_timestamp()) as now where {pause})"),
-    "discard_job": ("where job.id = :id::uuid", "where {pause} and job.id = :id::uuid"),
+    **dict.fromkeys(
+        ["discard_job", "cancel_job"], ("where job.id = :id::uuid", "where {pause} and job.id = :id::uuid")
+    ),
+    "add_pause": ("statement_timestamp())\non", "statement_timestamp())\nwhere {pause}\non"),
+    "end_pause": ("where kind = :kind::text", "where {pause} and kind = :kind::text"),
     "declare_job": ("where job.task = :task::text", "where {pause} and job.task = :task::text"),
     "register_worker": ("as parameters\n", "as parameters\nwhere {pause}\n"),
     "stop_worker": ("where id = :worker::text", "where {pause} and id = :worker::text"),
@@ -233,7 +239,7 @@ class _BoundTransaction(PostgresTransaction):
     """A task's transaction on the session's connection."""
 
     def __init__(self, session: PostgresSession, connection: asyncpg.Connection) -> None:
-        super().__init__(connection, None, timeout=timedelta(minutes=1), command_timeout=60.0)
+        super().__init__(connection, None, timeout=timedelta(minutes=1), command_timeout=60.0, schema="reltask")
         self._session = session
 
     async def refuse_ended(self) -> None:

@@ -92,6 +92,18 @@ CLAIMS = [
         ("for update of job skip locked", ""),
         ("\n      and job.locked_by is null\n", "\n"),
     ),
+    mutant(
+        "a claim overlooks paused queues",
+        "claim_jobs",
+        "a claim meets a pause of a queue",
+        ("on wanted.queue <> all (parameters.paused_queues)", "on true"),
+    ),
+    mutant(
+        "a claim overlooks paused tasks",
+        "claim_jobs",
+        "a claim meets a pause of a task",
+        ("array(select name from reltask.pauses where kind = 'task')", "array[]::text[]"),
+    ),
     mutant("a claim keeps the fence", "claim_jobs", ("ready", "claim", "pause"), ("fence = job.fence + 1,", "")),
     mutant("a reclaim waits", "reclaim_jobs", ("expired", "complete", "reclaim"), NOT_SKIPPING),
     mutant(
@@ -184,6 +196,27 @@ PRODUCERS = [
 ]
 
 OPERATORS = [
+    mutant(
+        "cancel believes its snapshot", "cancel_job", ("ready one-off", "cancel", "claim"), ("for update of job", "")
+    ),
+    mutant(
+        "cancel ends a claimed job",
+        "cancel_job",
+        ("held one-off", "finish", "cancel"),
+        ("job.locked_by is null and job.schedule is null as ends", "job.schedule is null as ends"),
+    ),
+    mutant(
+        "a cancel survives the completion of its slot",
+        "complete_jobs",
+        "a completion saves the next slot",
+        ("case when job.schedule is null and job.cancel_slot", "case when job.cancel_slot"),
+    ),
+    mutant(
+        "a cancelled job dies of its failure",
+        "fail_jobs",
+        "a cancelled claim that fails",
+        (" and not cancel.pending", ""),
+    ),
     mutant(
         "discard takes a claimed job",
         "discard_job",

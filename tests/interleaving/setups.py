@@ -21,6 +21,7 @@ from tests.interleaving.operations import (
     C,
     Operation,
     T,
+    cancel,
     chunk,
     claim,
     complete,
@@ -166,6 +167,7 @@ def _held_by_alice(*, again: bool) -> list[Operation]:
         pause,
         run_now,
         discard,
+        cancel,
     ]
 
 
@@ -182,10 +184,19 @@ SAME_ID = enqueue(KEYED, name="enqueue the same id")
 SAME_KEY = enqueue(RIVAL, name="enqueue the same key")
 
 SETUPS = [
-    Setup("ready", ready(recurring()), every_pair(claim(), declare(REDECLARED), pause, resume, run_now, discard)),
-    Setup("ready one-off", ready(KEYED), [*product([claim(), run_now, pause, discard], [SAME_ID, SAME_KEY])]),
-    Setup("paused", paused, every_pair(claim(), declare(REDECLARED), pause, resume, run_now, discard)),
-    Setup("dead", dead, every_pair(claim(), declare(REDECLARED), retry, pause, run_now, discard)),
+    Setup(
+        "ready", ready(recurring()), every_pair(claim(), declare(REDECLARED), pause, resume, run_now, discard, cancel)
+    ),
+    Setup(
+        "ready one-off",
+        ready(KEYED),
+        [
+            *product([claim(), run_now, pause, discard, cancel], [SAME_ID, SAME_KEY]),
+            *product([cancel], [claim(), run_now, pause, discard, cancel]),
+        ],
+    ),
+    Setup("paused", paused, every_pair(claim(), declare(REDECLARED), pause, resume, run_now, discard, cancel)),
+    Setup("dead", dead, every_pair(claim(), declare(REDECLARED), retry, pause, run_now, discard, cancel)),
     Setup(
         "held one-off",
         held(KEYED, since=RECENTLY),
@@ -206,7 +217,7 @@ SETUPS = [
     Setup(
         "expired at its last attempt",
         held(one_off(max_attempts=1), since=LONG_AGO),
-        every_pair(heartbeat(), complete(again=False), fail(), reclaim(), retry, discard, claim()),
+        every_pair(heartbeat(), complete(again=False), fail(), reclaim(), retry, discard, claim(), cancel),
     ),
     Setup("taken again", taken_again, [*product(STALE, CURRENT)]),
     Setup("absent", ready(), every_pair(SAME_ID, SAME_KEY, claim(), discard, pause)),

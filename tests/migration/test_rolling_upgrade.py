@@ -33,8 +33,8 @@ create table if not exists reltask_tenants (name text primary key);
 """,
 }
 META = {
-    "postgres": "update reltask.meta set schema_version = 6, oldest_version = {oldest} where schema_version < 6;",
-    "sqlite": "update reltask_meta set schema_version = 6, oldest_version = {oldest} where schema_version < 6;",
+    "postgres": "update reltask.meta set schema_version = 7, oldest_version = {oldest} where schema_version < 7;",
+    "sqlite": "update reltask_meta set schema_version = 7, oldest_version = {oldest} where schema_version < 7;",
 }
 OLD = ROOT / "database"
 REFUSED = 78
@@ -60,7 +60,7 @@ def newer(directory: Path, dialect: str, *, oldest: int) -> Path:
     folder = directory / "database"
     shutil.copytree(OLD, folder)
     script = COLUMNS[dialect] + META[dialect].format(oldest=oldest)
-    (folder / dialect / "006-alter-tenants.sql").write_text(script)
+    (folder / dialect / "007-alter-tenants.sql").write_text(script)
     return folder
 
 
@@ -94,7 +94,7 @@ def check_that_both_run_jobs(cluster: Cluster, *workers: WorkerProcess) -> None:
 
 def test_rolling_deploy_over_an_additive_migration_and_back(cluster: Cluster, dialect: str, tmp_path: Path) -> None:
     """Old workers go on through the migration, start again after it, and run beside new ones; so after a rollback."""
-    new = newer(tmp_path, dialect, oldest=5)
+    new = newer(tmp_path, dialect, oldest=6)
     old_worker = start(cluster, OLD)
     check_that_both_run_jobs(cluster, old_worker)
     during = cluster.enqueue("hold", gate=str(cluster.gate("during")))
@@ -121,12 +121,12 @@ def test_rolling_deploy_over_an_additive_migration_and_back(cluster: Cluster, di
 
 def test_a_breaking_migration_is_refused_to_old_workers(cluster: Cluster, dialect: str, tmp_path: Path) -> None:
     """An old worker that starts after it exits with the reason; so does its migrate. A new one runs."""
-    new = newer(tmp_path, dialect, oldest=6)
+    new = newer(tmp_path, dialect, oldest=7)
     cluster.jobs()  # opens a file of the old version
     assert reltask(cluster, new, "migrate")[0] == 0
     refused = start(cluster, OLD, wait=False)
     assert refused.exit_code(within=PATIENCE) == REFUSED
-    assert "schema version 6, which only code of version 6 or newer may use" in refused.output()
+    assert "schema version 7, which only code of version 7 or newer may use" in refused.output()
     assert "Upgrade reltask here" in refused.output()
     code, said = reltask(cluster, OLD, "migrate")
     assert (code, "Upgrade reltask here" in said) == (REFUSED, True)
@@ -135,7 +135,7 @@ def test_a_breaking_migration_is_refused_to_old_workers(cluster: Cluster, dialec
 
 def test_a_new_worker_needs_the_migration_first(postgres_url: str, tmp_path: Path) -> None:
     """On PostgreSQL, code that is newer than the schema says what to run, and old workers go on."""
-    new = newer(tmp_path, "postgres", oldest=5)
+    new = newer(tmp_path, "postgres", oldest=6)
     with running(postgres_url, tmp_path, concurrency="1") as cluster:
         old_worker = start(cluster, OLD)
         refused = start(cluster, new, wait=False)

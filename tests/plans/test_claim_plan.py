@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from reltask.model.job import ClaimRequest
 from reltask.stores.postgres import values
@@ -38,6 +39,11 @@ insert into reltask.jobs (id, task, next_run_time)
 select gen_random_uuid(), 'known', now() - interval '1 minute' from generate_series(1, 50);
 """
 
+LOW = """
+insert into reltask.jobs (id, task, priority, next_run_time)
+select gen_random_uuid(), 'known', 9, now() - interval '1 hour' from generate_series(1, 5000);
+"""
+
 REQUEST = ClaimRequest(
     worker="w",
     token=uuid4(),
@@ -59,9 +65,9 @@ async def full_table(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-async def explain(connection: asyncpg.Connection, options: str) -> dict[str, Any]:
+async def explain(connection: asyncpg.Connection, options: str, request: ClaimRequest = REQUEST) -> dict[str, Any]:
     (statement,) = load("postgres", "claim_jobs", "numbered")
-    arguments = statement.arguments({**values.request(REQUEST), "now": None})
+    arguments = statement.arguments({**values.request(request), "now": None})
     text = await connection.fetchval(f"explain ({options}, format json) {statement.text}", *arguments)
     plan: dict[str, Any] = json.loads(text)[0]["Plan"]
     return plan
@@ -96,6 +102,23 @@ async def test_claim_reads_a_number_of_rows_that_does_not_depend_on_the_table(fu
     assert {node["Node Type"] for node in reads} <= {"Index Scan", "Index Only Scan"}
     assert any(node.get("Index Name") == "jobs_claimable" for node in reads)
     assert sum(rows_read(node) for node in reads) < 100
+
+
+@pytest.mark.slow
+async def test_paused_lanes_and_the_oldest_place_read_a_few_rows(full_table: asyncpg.Connection) -> None:
+    """20 000 due jobs of a paused task are not read; the lane that waits longest costs a seek and its few rows."""
+    await full_table.execute(
+        "insert into reltask.pauses values ('task', 'foreign', null, 'me', now()), ('queue', 'mail', null, 'me', now())"
+    )
+    await full_table.execute(LOW)
+    await full_table.execute("analyze reltask.jobs")
+    request = replace(REQUEST, tasks=["after", "foreign", "known", "zebra"], oldest=2)
+    plan = await explain(full_table, "analyze", request)
+    reads = table_reads(plan)
+    assert {node["Node Type"] for node in reads} <= {"Index Scan", "Index Only Scan"}
+    assert sum(rows_read(node) for node in reads) < 130
+    locked = [node["Actual Rows"] * node["Actual Loops"] for node in nodes(plan) if node["Node Type"] == "LockRows"]
+    assert sorted(filter(None, locked)) == [2, REQUEST.limit - 2]
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import pytest
 from reltask.model.job import ClaimRequest, NewJob
 from reltask.stores.migration import migrations
 from reltask.stores.sqlite.store import SqliteStore
-from reltask.stores.statement import load, split
+from reltask.stores.statement import load
 
 PROTOCOL = [
     "claim_jobs",
@@ -64,8 +64,7 @@ _TABLES = (
 def empty() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:")) as connection:
         for migration in migrations("sqlite"):
-            for statement in split(migration.sql):
-                connection.execute(statement)
+            connection.executescript(migration.sql)
         yield connection
 
 
@@ -79,13 +78,15 @@ def explain(connection: sqlite3.Connection, verb: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("verb", PROTOCOL)
 def test_protocol_never_scans_a_table(empty: sqlite3.Connection, verb: str) -> None:
-    """Each step through one of reltask's tables is a search; but for marks, of which there are few.
+    """Each step through one of reltask's tables is a search; but for marks and workers, of which there are few.
 
-    They live for milliseconds, and an operator who forgets a step may read them all.
+    Marks live for milliseconds, and an operator who forgets a step may read them all. A look that finds nothing counts
+    the idle workers, now and then.
     """
     steps = [step for plan in explain(empty, verb) for step in plan]
     scans = [step for step in steps if re.match(rf"SCAN {_TABLES}\b", step)]
-    assert scans == (["SCAN reltask_marks"] if verb == "forget_steps" else [])
+    few = {"forget_steps": ["SCAN reltask_marks"], "claim_jobs": ["SCAN reltask_workers"]}
+    assert scans == few.get(verb, [])
 
 
 def test_lanes_are_found_by_seeks_in_the_claim_index(empty: sqlite3.Connection) -> None:
@@ -121,6 +122,17 @@ def test_cancelled_children_are_found_among_children(empty: sqlite3.Connection) 
     """Jobs without a parent are not read."""
     for plan in explain(empty, "cancel_children"):
         assert "SEARCH child USING INDEX reltask_jobs_children (parent_id>?)" in plan
+
+
+def test_screens_search_the_indexes_of_the_claims(empty: sqlite3.Connection) -> None:
+    """Lists and counts of waiting jobs walk the lanes, with and without a limit; other states have an index each."""
+    for verb in ("page_jobs", "read_overview"):
+        steps = [step for plan in explain(empty, verb) for step in plan]
+        read = [step for step in steps if re.match(r"(SEARCH|SCAN) (reltask_jobs|first|next|job)\b", step)]
+        used = {name for step in read for name in re.findall(r"INDEX (\w+)", step)}
+        assert {"reltask_jobs_claimable", "reltask_jobs_limited_due", "reltask_jobs_dead"} <= used
+        scans = [step for step in read if step.startswith("SCAN") or " INDEX " not in step]
+        assert scans == ["SCAN reltask_jobs USING INDEX reltask_jobs_recurring"] * (verb == "read_overview")
 
 
 @pytest.mark.slow

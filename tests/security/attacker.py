@@ -59,11 +59,15 @@ EXTREMES: dict[str, list[str]] = {
     "bigint": ["-9223372036854775808", "-1", "0", "1", "500", "3155760000000", "9223372036854775807"],
     "timestamp with time zone": _TIMES,
     "boolean": ["true", "false"],
+    "text[]": [
+        *("'{}'", "'{smtp}'", "'{smtp,smtp}'", "'{smtp,null}'", "'{smtp,all}'", "'{{smtp,all}}'"),
+        *("array_fill('smtp'::text, array[1000])", "array['smtp', repeat('x', 100000)]"),
+    ],
     "double precision": ["'NaN'", "'Infinity'", "'-Infinity'", "0", "1e308"],
 }
 ROWS: dict[str, dict[str, str]] = {
     "meta": {"only_row": "true", "schema_version": "1", "oldest_version": "99"},
-    "jobs": {"id": "gen_random_uuid()", "task": "'work'", "next_run_time": "now()"},
+    "jobs": {"id": "gen_random_uuid()", "task": "'work'", "next_run_time": "now()", "limit_key": "'smtp'"},
     "runs": {
         "job_id": "gen_random_uuid()",
         "fence": "1",
@@ -138,12 +142,34 @@ ROWS: dict[str, dict[str, str]] = {
         "ended_at": "now()",
     },
     "marks": {
+        "queue": "'default'",
+        "task": "'send'",
         "at": "now()",
-        "kind": "'child'",
-        "job_id": "(select id from reltask.jobs limit 1)",
-        "slot_no": "1",
-        "name": "'children'",
+        "kind": "'limit'",
+        "name": "'healthy'",
     },
+    "keys": {
+        "task": "gen_random_uuid()::text",
+        "key": "'k'",
+        "job_id": "gen_random_uuid()",
+        "until_start": "false",
+    },
+    "pauses": {
+        "kind": "'task'",
+        "name": "gen_random_uuid()::text",
+        "paused_by": "'somebody'",
+        "paused_at": "now()",
+    },
+    "actions": {
+        "id": "gen_random_uuid()",
+        "at": "now()",
+        "actor": "'somebody'",
+        "action": "'retry'",
+        "target": "'all'",
+        "jobs": "1",
+    },
+    "limits": {"name": "'healthy'", "running": "1000", "declaration": "'a'", "changed_at": "now()"},
+    "limit_keys": {"key": "'healthy'", "name": "'healthy'", "running": "-1000", "tokens": "0", "refilled_at": "now()"},
 }
 """A sound row of each table."""
 LOCKS = [
@@ -276,7 +302,12 @@ _KEYS = {
     "steps": "job_id, slot_no, name",
     "signals": "job_id, slot_no, name, id",
     "child_ends": "parent_id, slot_no, step, nth",
-    "marks": "at, seq",
+    "marks": "queue, task, at, seq",
+    "pauses": "kind, name",
+    "keys": "task, key",
+    "actions": "id",
+    "limits": "name",
+    "limit_keys": "key",
 }
 
 

@@ -95,6 +95,7 @@ begin
                 called.name, arguments, case when called.many_rows then 'setof' else '' end, result, '{body}'
             );
         end loop;
+        commit;  -- a transaction cannot hold the locks of all
     end loop;
 end
 $plant$
@@ -109,6 +110,7 @@ declare
 begin
     for planted in select oid::regprocedure as name from pg_proc where pronamespace = 'public'::regnamespace loop
         execute format('alter function %s owner to attacker', planted.name);
+        commit;
     end loop;
 end
 $give$

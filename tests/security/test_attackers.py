@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from reltask import App
+from reltask import App, Limit
 from reltask.model.views import JobView
 from reltask.stores.migration import schema_scripts
 from reltask.stores.postgres.store import PostgresStore
@@ -71,20 +71,27 @@ class Site:
             if token in self._done:
                 self._done[token].set()
 
+        @self.app.task(limit=Limit("healthy", running=1))
+        async def send(token: str) -> None:
+            await work(token)
+
+        @self.app.task(limit=Limit("smtp", running=1))
+        async def attacked() -> None: ...
+
         @self.app.task(every="1s")
         async def tick() -> None:
             self.ticks.set()
 
-        self.work = work
+        self.work, self.send = work, send
 
     def url(self, role: str) -> str:
         return self._server.url(self._name, user=f"attack_{role}")
 
     async def run_healthy(self) -> UUID:
-        """Enqueue a job, and wait until it has run."""
+        """Enqueue a job, with a limit or without one by turns, and wait until it has run."""
         token = uuid4().hex
         self._done[token] = asyncio.Event()
-        job = await self.work.enqueue(token)
+        job = await (self.work, self.send)[len(self._done) % 2].enqueue(token)
         async with asyncio.timeout(PATIENCE):
             await self._done[token].wait()
         return job.id

@@ -8,7 +8,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from reltask.stores.migration import schema_scripts
+from reltask.stores.migration import migrations, schema_scripts
 from reltask.stores.postgres.schema import migrate_postgres
 from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.statement import compile_statement, read_sql, split
@@ -66,8 +66,8 @@ async def test_no_statement_uses_an_overload(public: asyncpg.Connection, postgre
 
     The path is the default one: PgBouncer and users' own connections have it.
     """
-    for name in ("001-create-tables.sql", "004-create-leases.sql", "005-create-steps.sql"):
-        await public.execute(SCRIPTS[name])
+    for migration in migrations("postgres"):
+        await public.execute(migration.sql)
     clean = await asyncpg.connect(postgres_url)
     wrong = {}
     try:

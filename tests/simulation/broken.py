@@ -25,8 +25,8 @@ def sql(verb: str, *changes: tuple[str, str]) -> Iterator[None]:
     """The verb's file with some text replaced. If the text is not there, the mutant is wrong."""
     original = statement.read_sql
 
-    def read(store: str, asked: str) -> str:
-        text = original(store, asked)
+    def read(store: str, asked: str, *schema: str) -> str:
+        text = original(store, asked, *schema)
         if asked == verb:
             for old, new in changes:
                 if old not in text:

@@ -36,6 +36,8 @@ delete from reltask_steps;
 delete from reltask_signals;
 delete from reltask_child_ends;
 delete from reltask_marks;
+delete from reltask_pauses;
+delete from reltask_keys;
 delete from effects;
 commit;
 """

@@ -263,7 +263,7 @@ class SimEnqueuer(Enqueuer):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(APP._enqueuer.access, rng=rng)
 
-    def new_ids(self, count: int) -> list[UUID]:
+    def new_ids(self, count: int, *, shard: int | None = None) -> list[UUID]:  # noqa: ARG002 - there are none
         return [UUID(int=self._rng.getrandbits(128), version=4) for _ in range(count)]
 
 

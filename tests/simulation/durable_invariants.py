@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reltask import Context
 from reltask.errors import ChildFailed
 from reltask.model.durable import Recording
-from tests.simulation.invariants import Violation, changed_nothing
+from tests.simulation.invariants import MICROS, Violation, changed_nothing
 from tests.simulation.loop import PROCESS
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ CHANGING = frozenset(
         "fold_marks",
         "cancel_children",
         "discard_job",
+        "cancel_job",
         "retry_job",
         "run_job_now",
         "commit",
@@ -135,7 +136,7 @@ class DurableInspector:
         self._seen: dict[Place, object] = {}
         self._counted: Counter[str] = Counter()
         """Attempts of each job since its last progress."""
-        self._latest = 0
+        self._ahead = 0
         """The latest time that the database's clock has shown: it may have been set back since."""
 
     # What bodies report
@@ -281,8 +282,13 @@ class DurableInspector:
                 raise Violation("a child's end counts once", f"{step}: {alive[place]} left, {left} to be counted")
 
     def _sleepers(self, state: State) -> None:
-        """A suspended function sleeps only while nothing that it waits for has come."""
-        now = self._latest = max(self._latest, self._world.micros())
+        """A suspended function sleeps only while nothing that it waits for has come.
+
+        A time that has come once has come, also if the database's clock jumps back afterwards.
+        """
+        elapsed = round(self._world.loop.time() * MICROS)
+        self._ahead = max(self._ahead, self._world.micros() - elapsed)
+        now = elapsed + self._ahead
         waits: dict[str, list[Step]] = defaultdict(list)
         for job, step in state.current():
             if job.suspended and job.due_at > now and (step.wake_at is None or step.wake_at > now):

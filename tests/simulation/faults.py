@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from reltask.model.control import Pause, PauseKind
 from tests.simulation.invariants import Disturbance
 from tests.simulation.network import LATEST_ANSWER, Line, Trouble
 
@@ -32,6 +33,8 @@ class Faults:
             self.wall_clock: 2,
             self.shutdown: 1,
             self.operator: 3,
+            self.cancel: 2,
+            self.pause_lane: 2,
             self.more_work: 2,
         }
         (kind,) = self.rng.choices(list(kinds), weights=list(kinds.values()))
@@ -119,6 +122,38 @@ class Faults:
         won = await self.world.as_operator(lambda store: getattr(store, action)(job_id))
         if won and action == "discard_job":
             self.world.discarded.add(job_id)
+
+    async def cancel(self) -> None:
+        """A one-off, a recurring job, a durable function or a child, whatever it does now."""
+        rows = sorted(self.world.inspector.rows())
+        if not rows:
+            return
+        job_id = UUID(self.rng.choice(rows))
+        self.world.faults["cancel"] += 1
+        answer = await self.world.as_operator(lambda store: store.cancel_job(job_id))
+        if answer is not None:
+            self.world.discarded.add(job_id)
+            await self.world.as_operator(lambda store: store.signal_cancel([job_id]))
+
+    async def pause_lane(self) -> None:
+        """An operator pauses a task, or the queue, and resumes it after a while."""
+        queue = Pause(kind=PauseKind.QUEUE, name="default", paused_by="operator")
+        tasks = [
+            Pause(kind=PauseKind.TASK, name=name, paused_by="operator") for name in self.world.app.registry.names()
+        ]
+        pause = self.rng.choice([queue, *self.rng.sample(tasks, 4)])
+        self.world.faults["paused lanes"] += 1
+        await self.world.as_operator(lambda store: store.add_pause(pause))
+        self.world.loop.spawn("world", self.resume_lane(pause, self.rng.choice([0.5, 5.0, 20.0])))
+
+    async def resume_lane(self, pause: Pause, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+        async def resume(store: Any) -> None:
+            if await store.end_pause(pause.kind, pause.name):
+                await store.signal()
+
+        await self.world.as_operator(resume)
 
     async def more_work(self) -> None:
         await self.world.enqueue(self.rng.randint(1, 3))

@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from reltask import events
-from reltask.model.job import SLOT_ENDINGS, Hold, Outcome
+from reltask.model.job import SLOT_ENDINGS, Cancellation, Claim, ClaimRequest, Hold, Outcome
 from reltask.stores.sqlite.values import micros
 from tests.simulation.database import START
 from tests.simulation.workload import BYSTANDERS, INTERVALS, LOCK_TIMEOUT, STUBBORN, TRANSACTIONAL
@@ -87,6 +87,11 @@ class Inspector:
         self._now = now
         self.counts: Counter[str] = Counter()
         self._seen: dict[str, tuple[int, int]] = {}
+        self.cancelled: dict[tuple[str, int], bool] = {}
+        """The slots that were cancelled, and whether they ended in that statement."""
+        self.claimed_to_be_ended: set[Hold] = set()
+        self.paused: set[tuple[str, str]] = set()
+        """Kinds and names of what is paused."""
         self._rows: dict[str, JobRow] | None = None
 
     def rows(self) -> dict[str, JobRow]:
@@ -108,6 +113,10 @@ class Inspector:
             "record_steps": self._recorded,
             "record_in_transaction": self._recorded,
             "guard_job": self._settled,
+            "cancel_job": self._cancelled,
+            "cancel_children": self._children_cancelled,
+            "add_pause": self._paused,
+            "end_pause": self._resumed,
         }.get(verb)
         before = self.rows()
         self._rows = None  # unknown until the statement has answered; an error does not say what changed
@@ -126,14 +135,57 @@ class Inspector:
     def _claimed(self, _verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
         self.counts["claims"] += len(answer.claims)
         now = self._now()
+        self._served_oldest(args[0], before, answer.claims)
         for claim in answer.claims:
             row = before[str(claim.job_id)]
             if row.locked_by is not None:
                 raise Violation("at most one valid claim", f"{claim.task} was held by {row.locked_by}")
             if row.due_at > now or row.paused_at is not None or row.dead_at is not None:
                 raise Violation("only due jobs are claimed", f"{claim.task} at {now}, due {row.due_at}")
+            if self.is_paused(row.task):
+                raise Violation("nothing of a paused lane is claimed", claim.task)
             if row.task not in args[0].tasks:
                 raise Violation("unknown names are not claimed", claim.task)
+            if claim.cancelled != ((row.id, row.slot_no) in self.cancelled):
+                raise Violation("exactly the cancelled slots are", f"{claim.task} slot {claim.slot_no}")
+            if claim.cancelled:
+                self.claimed_to_be_ended.add(claim.hold)
+
+    def _served_oldest(self, asked: ClaimRequest, before: dict[str, JobRow], claims: Sequence[Claim]) -> None:
+        """With a place for the job that has waited longest, the claim takes that one, whatever its priority."""
+        waited = [
+            row.due_at
+            for row in before.values()
+            if row.locked_by is None and row.paused_at is None and row.dead_at is None and row.due_at <= self._now()
+            and row.task in asked.tasks and not row.isolated and not self.is_paused(row.task)
+        ]  # fmt: skip
+        taken = {before[str(claim.job_id)].due_at for claim in claims}
+        if asked.oldest and claims and waited and min(waited) < min(taken):
+            raise Violation("low priorities do not starve", f"due {min(waited)} waits, {min(taken)} was taken")
+
+    def is_paused(self, task: str) -> bool:
+        """All jobs of a history are in one queue."""
+        return ("task", task) in self.paused or ("queue", "default") in self.paused
+
+    def _paused(self, _verb: str, args: tuple[Any, ...], _before: dict[str, JobRow], _answer: Any) -> None:
+        self.paused.add((args[0].kind, args[0].name))
+
+    def _resumed(self, _verb: str, args: tuple[Any, ...], _before: dict[str, JobRow], _answer: Any) -> None:
+        self.paused.discard((args[0], args[1]))
+
+    def _cancelled(self, _verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
+        row = before.get(str(args[0]))
+        alive = row is not None and row.dead_at is None
+        if alive != (answer is not None):
+            raise Violation("what lives can be cancelled", f"{row}: {answer}")
+        if row is not None and answer is not None:
+            if (answer is Cancellation.CANCELLED) != (row.locked_by is None and row.schedule is None):
+                raise Violation("only an unclaimed one-off ends by a cancel", f"{row}: {answer}")
+            self.cancelled[row.id, row.slot_no] = answer is Cancellation.CANCELLED
+
+    def _children_cancelled(self, _verb: str, _args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
+        for job_id in answer.stopping:
+            self.cancelled[str(job_id), before[str(job_id)].slot_no] = False
 
     def _reclaimed(self, _verb: str, _args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
         self.counts["reclaims"] += len(answer)
@@ -148,7 +200,12 @@ class Inspector:
 
     def _settled(self, verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
         self.counts["settlements"] += len(answer)
-        self._held(verb, args[0], [one if isinstance(one, Hold) else one.hold for one in answer], before)
+        holds = [one if isinstance(one, Hold) else one.hold for one in answer]
+        self._held(verb, args[0], holds, before)
+        for row in (before[str(hold.job_id)] for hold in holds):
+            if row.schedule is None and (row.id, row.slot_no) in self.cancelled and row.id in self.rows():
+                # a cancelled one-off that goes on with Again is still cancelled
+                self.cancelled[row.id, self.rows()[row.id].slot_no] = False
 
     def _recorded(self, verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
         self.counts["recordings"] += len(answer)
@@ -182,8 +239,10 @@ def changed_nothing(verb: str, answer: Any) -> bool:
             return not answer.claims
         case "heartbeat_jobs":
             return not answer.renewed
-        case "reclaim_jobs" | "fold_marks" | "cancel_children":
+        case "reclaim_jobs" | "fold_marks":
             return not answer
+        case "cancel_children":
+            return not (answer.ended or answer.stopping)
         case "register_worker" | "stop_worker":
             return True
     return verb.startswith(("read_", "list_"))
@@ -235,6 +294,7 @@ class Auditor:
         self.effects()
         self.reports_agree()
         self.bodies_overlap_only_with_cause()
+        self.cancelled_slots_end()
         self.poison_dies_alone(enqueued, discarded)
         if not clock_jumped:
             self.intervals()
@@ -263,6 +323,16 @@ class Auditor:
         doubled = {*self._jobs, *self._runs} - recurring - {str(job_id) for job_id in enqueued}
         if doubled:
             raise Violation("no job is doubled", f"{len(doubled)} that were never enqueued")
+
+    def cancelled_slots_end(self) -> None:
+        """A slot that was cancelled has ended, as a dead letter never; a claim that said so has had no body."""
+        for (job_id, slot_no), at_once in self._inspector.cancelled.items():
+            ends = [run["outcome"] for run in self._runs[job_id] if run["slot_no"] == slot_no]
+            if not ends or Outcome(ends[-1]) not in SLOT_ENDINGS or (at_once and ends[-1] != "cancelled"):
+                raise Violation("a cancelled slot ends", f"{job_id} {slot_no}: {ends}")
+        for body in self._bodies:
+            if Hold(body.job_id, body.fence) in self._inspector.claimed_to_be_ended:
+                raise Violation("a cancelled claim has no body", f"{body}")
 
     def effects(self) -> None:
         """Each success of a transactional task has its effect exactly once, with that success's fence."""

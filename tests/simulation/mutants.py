@@ -21,7 +21,8 @@ from uuid import UUID
 import msgspec
 
 from reltask.errors import DatabaseError
-from reltask.model.job import NewJob, Outcome, Release
+from reltask.model.job import Claim, ClaimRequest, NewJob, Outcome, Release
+from reltask.stores.sqlite import claim
 from reltask.stores.sqlite.connections import Session
 from reltask.worker.heartbeat import Abandon, Heartbeats, Verify, Watch
 from reltask.worker.poller import Poller
@@ -34,6 +35,8 @@ from tests.simulation.durable import is_durable
 from tests.simulation.durable_mutants import DURABLE_MUTANTS
 from tests.simulation.run import run_each
 from tests.simulation.world import Node, World
+
+_take = claim._take
 
 # Statements
 
@@ -176,7 +179,7 @@ def commit_anyway() -> Iterator[None]:
         if recording is not None:
             await inner.record_steps(self._worker, recording)
             return
-        self._beater.settling([run.hold])
+        self._heartbeats.settling([run.hold])
         if completion is not None:
             await inner.complete_job(self._worker, completion)
 
@@ -185,7 +188,7 @@ def commit_anyway() -> Iterator[None]:
 
 
 async def serve_nothing_else(self: Poller) -> None:
-    self._due_at = float("inf")
+    self._waking.begin()
     if not self._places.runs_isolated:
         await Poller_claim(self)
 
@@ -219,6 +222,10 @@ def not_past_its_timeout(self: Watch, now: float) -> bool:
     return not self.abandoned and (self.renew_until is None or now < self.renew_until)
 
 
+def take_by_priority(transaction: Any, request: ClaimRequest, seen: Any) -> list[Claim]:
+    return _take(transaction, msgspec.structs.replace(request, oldest=0), seen)
+
+
 MUTANTS = [
     Mutant("no fence on complete", complete_without_fence),
     Mutant("fence but not owner on complete, and no key on the ledger", complete_without_owner),
@@ -244,6 +251,25 @@ MUTANTS = [
     Mutant("a subscriber blocks the heartbeats", method(World, "heard_soon", blocked_by_a_subscriber)),
     Mutant("starvation never counts as an attempt", method(Worker, "_abandon", starvation_never_counts)),
     Mutant("an ended body is not renewed past its timeout", method(Watch, "renewable", not_past_its_timeout)),
+    Mutant(
+        "a cancel survives the completion of its slot",
+        lambda: sql("complete_jobs", ("case when schedule is null and cancel_slot", "case when cancel_slot")),
+    ),
+    Mutant(
+        "a claim does not say that it is cancelled",
+        lambda: sql("claim_jobs", ("cancel_slot = slot_no as cancelled", "0 as cancelled")),
+    ),
+    Mutant(
+        "a claim overlooks paused tasks",
+        lambda: sql("claim_jobs", ("value not in (select name from reltask_pauses where kind = 'task')", "1 = 1")),
+    ),
+    Mutant(
+        "a claim overlooks paused queues",
+        lambda: sql(
+            "claim_jobs", ("wanted.value not in (select name from reltask_pauses where kind = 'queue')", "1 = 1")
+        ),
+    ),
+    Mutant("the oldest job has no place", lambda: mock.patch.object(claim, "_take", take_by_priority)),
     *DURABLE_MUTANTS,
 ]
 

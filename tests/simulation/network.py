@@ -27,7 +27,7 @@ from reltask.model.durable import Recording
 from reltask.model.job import NewJob
 from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.sqlite.transaction import transaction
-from reltask.stores.store import Wake
+from reltask.stores.waking import Cancelled, News, Wake
 from tests.simulation.database import OPTIONS, Database
 
 Inspect = Callable[[str, tuple[Any, ...]], Callable[[Any], None]]
@@ -40,7 +40,9 @@ READS = frozenset(
         "read_declared",
         "read_keys",
         "read_holds",
+        "read_cancelled",
         "read_outcomes",
+        "read_overdue",
         "read_status",
         "read_job",
         "read_steps",
@@ -103,22 +105,28 @@ class Signals:
 
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
-        self._listeners: list[tuple[contextvars.Context, Wake]] = []
+        self._listeners: list[tuple[contextvars.Context, Wake, Cancelled | None]] = []
 
     @contextmanager
-    def heard_by(self, wake: Wake) -> Iterator[None]:
+    def heard_by(self, wake: Wake, cancelled: Cancelled | None) -> Iterator[None]:
         """Call `wake` at each signal, as a step of the process that listens."""
-        listener = (contextvars.copy_context(), wake)
+        listener = (contextvars.copy_context(), wake, cancelled)
         self._listeners.append(listener)
         try:
             yield
         finally:
             self._listeners.remove(listener)
 
-    def send(self, due_at: datetime | None) -> None:
+    def send(self, news: News) -> None:
         if self.enabled:
-            for context, wake in self._listeners:
-                asyncio.get_running_loop().call_later(LATENCY, wake, due_at, context=context)
+            for context, wake, _ in self._listeners:
+                asyncio.get_running_loop().call_later(LATENCY, wake, news, context=context)
+
+    def send_cancel(self, job_ids: Sequence[UUID]) -> None:
+        if self.enabled:
+            for context, _, cancelled in self._listeners:
+                if cancelled is not None:
+                    asyncio.get_running_loop().call_later(LATENCY, cancelled, job_ids, context=context)
 
 
 class SimStore:
@@ -170,10 +178,15 @@ class SimStore:
             signals=self._signals,
         )
 
-    async def signal(self, due_at: datetime | None = None) -> None:
+    async def signal(self, due_at: datetime | None = None, *, wanted: int | None = None) -> None:
         await self._travel()
         if self._line.strikes() in (Trouble.NONE, Trouble.SETTLEMENTS_REFUSED, Trouble.ROWS_HELD, Trouble.ANSWER_LATE):
-            self._signals.send(due_at)
+            self._signals.send(wanted if due_at is None else due_at)
+
+    async def signal_cancel(self, job_ids: Sequence[UUID]) -> None:
+        await self._travel()
+        if self._line.strikes() in (Trouble.NONE, Trouble.SETTLEMENTS_REFUSED, Trouble.ROWS_HELD, Trouble.ANSWER_LATE):
+            self._signals.send_cancel(job_ids)
 
     @asynccontextmanager
     async def listen(
@@ -181,8 +194,12 @@ class SimStore:
         wake: Wake,
         lease: object = None,  # noqa: ARG002 - none is sent
         lost: object = None,  # noqa: ARG002
+        *,
+        cancelled: Cancelled | None = None,
+        awaited: object = None,  # noqa: ARG002
+        ended: object = None,  # noqa: ARG002
     ) -> AsyncIterator[bool]:
-        with self._signals.heard_by(wake):
+        with self._signals.heard_by(wake, cancelled):
             yield self._signals.enabled
 
     @asynccontextmanager

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 
 from reltask.errors import PermanentError
 from reltask.model.audit import BEFORE_ALL
+from reltask.model.control import Pause, PauseKind
 from reltask.model.durable import NewSignal, Recording, StepKind, StepRecord, StepState
 from reltask.model.job import (
+    Cancellation,
     ClaimRequest,
     Completion,
     Failure,
@@ -22,12 +24,15 @@ from reltask.model.job import (
     Parent,
     Release,
     Suspension,
+    Unique,
     WorkerRecord,
 )
 from reltask.model.lease import Grant, LeaseRequest, Term
+from reltask.model.limit import LimitRule
 from reltask.stores.store import Store
 
 LEASE = LeaseRequest(name="m", holder="w", acquisition=uuid4(), ttl=timedelta(seconds=10))
+SMTP = LimitRule(name="smtp", running=1, declaration="a")
 MANY = 100
 """Enough for a server that has another statement for many."""
 
@@ -80,8 +85,52 @@ async def work(store: Store) -> None:
     await store.reclaim_jobs()
     assert await store.discard_job(failed.job_id)
     assert (await store.read_status()).running == 1
+    await work_with_limits(store)
     await store.signal()
     await store.stop_worker("w")
+    await pause(store)
+    await cancel(store)
+    await enqueue_unique(store)
+    await store.prune_keys(after=("", ""), limit=10)
+
+
+async def cancel(store: Store) -> None:
+    """The verbs of cancelling, on a job that waits, and one that recurs."""
+    waiting, again = NewJob(id=uuid4(), task="c"), NewJob(id=uuid4(), task="c", key="r", schedule='{"every":"1h"}')
+    await store.enqueue_jobs([waiting, again])
+    assert await store.cancel_job(waiting.id) is Cancellation.CANCELLED
+    assert await store.cancel_job(again.id) is Cancellation.STOPPING
+    await store.cancel_children(parents=[waiting.id])
+    await store.signal_cancel([again.id])
+    assert await store.discard_job(again.id)
+
+
+async def enqueue_unique(store: Store) -> None:
+    """The verbs of unique tasks that producers need."""
+    job = NewJob(id=uuid4(), task="u", unique=Unique(key=uuid4().hex), delay=timedelta(1))
+    assert await store.enqueue_unique([job]) == {job.id}
+    assert await store.enqueue_unique([replace(job, id=uuid4())]) == set()
+    assert job.unique is not None
+    assert await store.read_unique([("u", job.unique.key)]) == {("u", job.unique.key): job.id}
+
+
+async def pause(store: Store) -> None:
+    """The verbs of pauses."""
+    assert await store.add_pause(Pause(kind=PauseKind.QUEUE, name="mail", reason="why", paused_by="me"))
+    assert [view.name for view in await store.list_pauses()] == ["mail"]
+    assert await store.end_pause(PauseKind.QUEUE, "mail")
+
+
+async def work_with_limits(store: Store) -> None:
+    """All verbs of limits."""
+    await store.write_limit(SMTP, seen=None)
+    assert SMTP in await store.read_limits()
+    assert await store.enqueue_jobs([NewJob(id=uuid4(), task="t", limits=("smtp",)) for _ in range(2)])
+    (claim,) = (await store.claim_limited(request())).claims
+    assert await store.complete_jobs("w", [Completion(hold=claim.hold)])
+    (claim,) = (await store.claim_limited(request())).claims
+    assert await store.release_jobs("w", [Release(hold=claim.hold, outcome=Outcome.RELEASED, delay=timedelta(1))])
+    assert await store.recount_limits() == 0
 
 
 async def run_in_transaction(store: Store) -> None:
@@ -119,7 +168,7 @@ async def work_durably(store: Store) -> UUID:
     assert await store.suspend_jobs("w", [Suspension(hold=claim.hold, seen=waits.wake_seq, wake_at=None)])
     (child,) = (await store.claim_jobs(request())).claims
     assert await store.complete_jobs("w", [Completion(hold=child.hold, has_parent=True)])
-    assert await store.cancel_children() == 0
+    assert (await store.cancel_children()).ended == []
     return parent.id
 
 
@@ -182,6 +231,15 @@ async def operate(store: Store, dead: UUID) -> None:
     assert [run.outcome for run in await store.list_runs(job_id=dead)] == [Outcome.DISCARDED, Outcome.FAILED]
     assert (await store.list_jobs())[0].id == schedule.id
     assert await store.release_lease(Term("m", 1))
+    assert await store.write_limit(SMTP, seen=None)
+    assert await store.write_limit(replace(SMTP, running=2), seen="a")
+    limited = NewJob(id=uuid4(), task="t", limits=("smtp",), delay=timedelta(1))
+    assert await store.enqueue_jobs([limited])
+    assert await store.run_job_now(limited.id)
+    assert await store.discard_job(limited.id)
+    await pause(store)
+    await cancel(store)
+    await enqueue_unique(store)
     await store.signal()
 
 
@@ -193,11 +251,21 @@ async def enqueue(store: Store) -> None:
     assert await store.enqueue_jobs([job], again=True) == {job.id}
     assert await store.read_keys([("t", "once")]) == {("t", "once"): job.id}
     await enqueue_many(store)
+    limited = [NewJob(id=uuid4(), task="t", limits=("smtp", "all")) for _ in range(MANY)]
+    assert len(await store.enqueue_jobs(limited)) == MANY
+    await enqueue_unique(store)
     await store.signal()
+    for refused in (store.cancel_job(job.id), store.replace_job(replace(job, unique=Unique(key="k")))):
+        with pytest.raises(PermanentError, match=r"permissions\.sql"):
+            await refused
+    with pytest.raises(PermanentError, match=r"permissions\.sql"):
+        await store.write_limit(SMTP, seen=None)
     with pytest.raises(PermanentError, match=r"permissions\.sql"):
         await store.read_job(job.id)
     with pytest.raises(PermanentError, match=r"permissions\.sql"):
         await store.claim_jobs(request())
+    with pytest.raises(PermanentError, match=r"permissions\.sql"):
+        await store.add_pause(Pause(kind=PauseKind.TASK, name="t", paused_by="me"))
 
 
 async def read(store: Store, job: NewJob) -> None:
@@ -215,6 +283,12 @@ async def read(store: Store, job: NewJob) -> None:
     assert await store.audit_waiting(lock_timeout=timedelta(minutes=2)) == []
     assert await store.audit_losses() == []
     assert await store.list_leases() == []
+    assert (await store.read_limits(), await store.list_limits(), await store.list_limit_keys("smtp")) == ([], [], [])
+    assert await store.read_job_limits(job.id) == []
+    assert list(await store.audit_limits()) == []
+    assert await store.list_pauses() == []
     assert await store.list_metrics(since=timedelta(hours=1)) == []
+    with pytest.raises(PermanentError, match=r"permissions\.sql"):
+        await store.end_pause(PauseKind.TASK, "t")
     with pytest.raises(PermanentError, match=r"permissions\.sql"):
         await store.enqueue_jobs([NewJob(id=uuid4(), task="t")])

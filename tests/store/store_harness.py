@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 from reltask.model.durable import NewSignal, Recording, StepKind, StepRecord, StepState, StepView, Waits
@@ -29,6 +30,7 @@ from reltask.model.job import (
     Suspension,
     WorkerRecord,
 )
+from reltask.model.schema_name import SCHEMA, split_schema
 from reltask.model.views import JobView, RunView
 from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.store import SqliteStore
@@ -44,7 +46,8 @@ EVERY = '{"every":"10m"}'
 
 Snapshot = dict[str, list[Any]]
 DURABLE = ("steps", "signals", "child_ends", "marks")
-TABLES = ("jobs", "runs", "workers", "leases", "lease_waiters", "metrics", *DURABLE)
+CONTROL = ("pauses", "actions", "keys", "limits", "limit_keys")
+TABLES = ("jobs", "runs", "workers", "leases", "lease_waiters", "metrics", *DURABLE, *CONTROL)
 
 
 class Now:
@@ -88,15 +91,21 @@ class Backend(Protocol):
         """Insert a due job with this value, as a person would: both as this database writes them."""
         ...
 
+    async def forget_marks(self) -> None:
+        """Remove all marks, which no verb does."""
+        ...
+
 
 class SqliteBackend:
     """A separate file for each test."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, schema: str = SCHEMA) -> None:
         self.path = path
+        self.schema = schema
 
     def store(self, now: Callable[[], datetime] | None) -> Store:
-        return SqliteStore(self.path, now=now, options=SqliteOptions(confirm_stale=timedelta(0), synchronous="normal"))
+        options = SqliteOptions(confirm_stale=timedelta(0), synchronous="normal")
+        return SqliteStore(f"sqlite:///{quote(self.path)}?schema={self.schema}", now=now, options=options)
 
     async def clear(self) -> None:
         """Nothing to do: the file is new."""
@@ -104,14 +113,14 @@ class SqliteBackend:
     async def snapshot(self) -> Snapshot:
         with closing(sqlite3.connect(self.path)) as connection:
             return {
-                table: connection.execute(f"select * from reltask_{table} order by 1, 2, 3").fetchall()
+                table: connection.execute(f"select * from {self.schema}_{table} order by 1, 2, 3").fetchall()
                 for table in TABLES
             }
 
     async def forge_success(self, claim: Claim) -> None:
         with closing(sqlite3.connect(self.path)) as connection, connection:
             connection.execute(
-                "insert into reltask_runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at,"
+                f"insert into {self.schema}_runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at,"
                 " finished_at, outcome) values (?, -1, ?, 'greet', 'default', 1, 0, 0, 0, 'succeeded')",
                 [str(claim.job_id), claim.slot_no],
             )
@@ -120,7 +129,11 @@ class SqliteBackend:
         columns = {"id": f"'{uuid4()}'", "task": "'greet'", "next_run_time": "1", column: literal}
         with closing(sqlite3.connect(self.path)) as connection, connection:
             values = ", ".join(columns.values())
-            connection.execute(f"insert into reltask_jobs ({', '.join(columns)}) values ({values})")
+            connection.execute(f"insert into {self.schema}_jobs ({', '.join(columns)}) values ({values})")
+
+    async def forget_marks(self) -> None:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute("delete from reltask_marks")
 
 
 class PostgresBackend:
@@ -128,6 +141,7 @@ class PostgresBackend:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._plain_url, self.schema = split_schema(url)
 
     def store(self, now: Callable[[], datetime] | None) -> Store:
         from reltask.stores.postgres.store import PostgresStore  # noqa: PLC0415 - the driver is an extra
@@ -137,19 +151,20 @@ class PostgresBackend:
     async def clear(self) -> None:
         async with self._connection() as connection:
             for table in TABLES:
-                await connection.execute(f"delete from reltask.{table}")
+                await connection.execute(f"delete from {self.schema}.{table}")
 
     async def snapshot(self) -> Snapshot:
         async with self._connection() as connection:
             rows = {
-                table: await connection.fetch(f"select * from reltask.{table} order by 1, 2, 3") for table in TABLES
+                table: await connection.fetch(f"select * from {self.schema}.{table} order by 1, 2, 3")
+                for table in TABLES
             }
         return {table: list(map(tuple, rows[table])) for table in TABLES}
 
     async def forge_success(self, claim: Claim) -> None:
         async with self._connection() as connection:
             await connection.execute(
-                "insert into reltask.runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at,"
+                f"insert into {self.schema}.runs (job_id, fence, slot_no, task, queue, attempt, nominal_time, due_at,"
                 " finished_at, outcome) values ($1, -1, $2, 'greet', 'default', 1, now(), now(), now(), 'succeeded')",
                 claim.job_id,
                 claim.slot_no,
@@ -159,14 +174,18 @@ class PostgresBackend:
         columns = {"id": f"'{uuid4()}'", "task": "'greet'", "next_run_time": "'2025-01-01'", column: literal}
         async with self._connection() as connection:
             await connection.execute(
-                f"insert into reltask.jobs ({', '.join(columns)}) values ({', '.join(columns.values())})"
+                f"insert into {self.schema}.jobs ({', '.join(columns)}) values ({', '.join(columns.values())})"
             )
+
+    async def forget_marks(self) -> None:
+        async with self._connection() as connection:
+            await connection.execute("delete from reltask.marks")
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
         import asyncpg  # noqa: PLC0415 - the driver is an extra
 
-        connection = await asyncpg.connect(self.url)
+        connection = await asyncpg.connect(self._plain_url)
         try:
             yield connection
         finally:
@@ -181,6 +200,7 @@ class MssqlBackend:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        _, self.schema = split_schema(url)
         self._connection: Any = None
 
     def store(self, now: Callable[[], datetime] | None) -> Store:
@@ -191,19 +211,19 @@ class MssqlBackend:
         return MssqlStore(self.url, now=now, options=MssqlOptions(command_timeout=120))
 
     async def clear(self) -> None:
-        mssql_server.clear(self.connection)
+        mssql_server.clear(self.connection, self.schema)
 
     async def snapshot(self) -> Snapshot:
         return {
-            table: mssql_server.run(self.connection, f"SELECT * FROM reltask.{name} ORDER BY 1, 2, 3")
+            table: mssql_server.run(self.connection, f"SELECT * FROM {self.schema}.{name} ORDER BY 1, 2, 3")
             for table, name in zip(TABLES, mssql_server.TABLES, strict=True)
         }
 
     async def forge_success(self, claim: Claim) -> None:
         mssql_server.run(
             self.connection,
-            "INSERT INTO reltask.Runs (JobId, Fence, SlotNo, JobName, Queue, Attempt, NominalTime, DueAt, FinishedAt,"
-            " Outcome) SELECT ?, -1, ?, N'greet', N'default', 1, now, now, now, N'succeeded'"
+            f"INSERT INTO {self.schema}.Runs (JobId, Fence, SlotNo, JobName, Queue, Attempt, NominalTime, DueAt,"
+            " FinishedAt, Outcome) SELECT ?, -1, ?, N'greet', N'default', 1, now, now, now, N'succeeded'"
             " FROM (SELECT SYSUTCDATETIME() AS now) AS clock",
             str(claim.job_id),
             claim.slot_no,
@@ -212,7 +232,10 @@ class MssqlBackend:
     async def insert_by_hand(self, column: str, literal: str) -> None:
         columns = {"JobName": "N'greet'", "NextRunTime": "'2025-01-01'", column: literal}
         values = ", ".join(columns.values())
-        mssql_server.run(self.connection, f"INSERT INTO reltask.Jobs ({', '.join(columns)}) VALUES ({values})")
+        mssql_server.run(self.connection, f"INSERT INTO {self.schema}.Jobs ({', '.join(columns)}) VALUES ({values})")
+
+    async def forget_marks(self) -> None:
+        mssql_server.run(self.connection, "DELETE FROM reltask.Marks")
 
     @property
     def connection(self) -> Any:
@@ -321,19 +344,21 @@ class StoreHarness:
         lost = await self.store.reclaim_jobs()
         assert claim.hold in [Hold(reclaimed.job_id, reclaimed.fence) for reclaimed in lost]
 
-    async def complete(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
+    async def complete(self, claim: Claim, worker: str = "alice", *, wait: bool = False, **fields: Any) -> bool:
         """Complete one claim; return whether the store accepted it."""
         ended = {"hold": claim.hold, "has_parent": claim.has_parent, **fields}
-        settled = await self.store.complete_jobs(worker, [Completion(**ended)])
+        settled = await self.store.complete_jobs(worker, [Completion(**ended)], wait=wait)
         return [accepted.hold for accepted in settled] == [claim.hold]
 
-    async def fail(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
+    async def fail(self, claim: Claim, worker: str = "alice", *, wait: bool = False, **fields: Any) -> bool:
         failure = Failure(**{"hold": claim.hold, "error": "boom", "delay": timedelta(0), **fields})
-        return [accepted.hold for accepted in await self.store.fail_jobs(worker, [failure])] == [claim.hold]
+        settled = await self.store.fail_jobs(worker, [failure], wait=wait)
+        return [accepted.hold for accepted in settled] == [claim.hold]
 
-    async def release(self, claim: Claim, worker: str = "alice", **fields: Any) -> bool:
+    async def release(self, claim: Claim, worker: str = "alice", *, wait: bool = False, **fields: Any) -> bool:
         release = Release(**{"hold": claim.hold, "outcome": Outcome.RELEASED, **fields})
-        return [accepted.hold for accepted in await self.store.release_jobs(worker, [release])] == [claim.hold]
+        settled = await self.store.release_jobs(worker, [release], wait=wait)
+        return [accepted.hold for accepted in settled] == [claim.hold]
 
     async def record(self, claim: Claim, *steps: StepRecord, worker: str = "alice", progress: bool = True) -> bool:
         """Record steps of one run; return whether the store accepted them."""
@@ -387,6 +412,10 @@ class StoreHarness:
     async def runs(self, job_id: UUID) -> list[RunView]:
         """A job's ledger rows by fence."""
         return sorted(await self.store.list_runs(job_id=job_id), key=lambda run: run.fence)
+
+    async def sweep(self, **options: Any) -> int:
+        """How many children of ended parents were ended."""
+        return len((await self.store.cancel_children(**options)).ended)
 
     async def snapshot(self) -> Snapshot:
         return await self.backend.snapshot()

@@ -288,7 +288,7 @@ async def test_discarded_and_cancelled_jobs_are_over(harness: StoreHarness) -> N
     """No worker ended them: a parent that an operator discarded, and its child."""
     parent = await harness.parent(1)
     assert await harness.store.discard_job(parent.job_id)
-    assert await harness.store.cancel_children() == 1
+    assert await harness.sweep() == 1
     assert await breaks(harness) == []
 
 

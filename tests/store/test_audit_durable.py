@@ -133,7 +133,7 @@ async def test_children_of_an_ended_slot_are_no_violation(harness: StoreHarness)
     assert await harness.record(claim, step("labels", kind=StepKind.RUN, state=StepState.WAITING, pending=1))
     assert await harness.complete(claim, next_run_time=START + DAY)
     assert await findings(harness) == []
-    assert await harness.store.cancel_children() == 1
+    assert await harness.sweep() == 1
     assert await findings(harness) == []
 
 

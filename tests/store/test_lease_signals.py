@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import datetime
 
 import asyncpg
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from reltask.errors import UsageError
 from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.store import Store
+from reltask.stores.waking import News
 from tests.store.store_harness import Backend, MssqlBackend, Now, SqliteBackend, StoreHarness
 from tests.store.test_leases import won
 
@@ -26,7 +26,7 @@ class SignalRecorder:
     """Records what a listener receives."""
 
     def __init__(self) -> None:
-        self.woken: asyncio.Queue[datetime | None] = asyncio.Queue()
+        self.woken: asyncio.Queue[News] = asyncio.Queue()
         self.leases: asyncio.Queue[str | None] = asyncio.Queue()
 
     def forget(self) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.mssql_server import VARIABLE
+from tests.mssql_server import VARIABLE, python_path
 
 pytestmark = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=f"{VARIABLE} names no server")
 
@@ -35,7 +35,7 @@ def test_a_process_exits_cleanly_while_an_answer_is_overdue(mssql_url: str) -> N
     """The driver would close the connection under the thread that uses it, and crash the process."""
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, mssql_url],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": python_path(*sys.path)},
         capture_output=True,
         text=True,
         check=False,

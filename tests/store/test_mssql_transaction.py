@@ -12,8 +12,8 @@ import pytest
 
 from reltask.errors import PermanentError, TransientError, UsageError
 from reltask.model.job import Completion, Hold, NewJob
-from tests.mssql_server import VARIABLE
-from tests.store.store_harness import MssqlBackend, new_job
+from tests.mssql_server import VARIABLE, is_babelfish
+from tests.store.store_harness import MssqlBackend, new_job, request
 
 if TYPE_CHECKING:
     from reltask.stores.mssql.store import MssqlStore
@@ -107,3 +107,25 @@ async def test_a_transaction_that_the_user_ended_completes_nothing(store: MssqlS
 
     with pytest.raises(UsageError, match="ended inside the block"):
         await complete()
+
+
+async def test_settings_of_a_task_do_not_meet_the_next(store: MssqlStore) -> None:
+    """A connection that is used again has its first settings, and no temporary table of an earlier task."""
+    for _ in range(2):
+        async with store.transaction(timeout=PATIENCE) as first:
+            assert not (await first.fetch("SELECT OBJECT_ID(N'tempdb..#left_over') AS found"))[0]["found"]
+            await first.execute("SET DATEFIRST 3")
+            await first.execute("CREATE TABLE #left_over (A int)")
+    async with store.transaction(timeout=PATIENCE) as later:
+        assert (await later.fetch("SELECT @@DATEFIRST AS first"))[0]["first"] == 7
+
+
+@pytest.mark.skipif(is_babelfish(), reason="Babelfish has no SERIALIZABLE")
+async def test_isolation_level_of_a_task_does_not_meet_the_verbs(store: MssqlStore) -> None:
+    """READPAST is an error in SERIALIZABLE: the completion inside of the task's transaction does not see it."""
+    job = new_job()
+    await store.enqueue_jobs([job])
+    (claim,) = (await store.claim_jobs(request())).claims
+    async with store.transaction(timeout=PATIENCE) as own:
+        await own.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+        assert await own.complete_job("alice", Completion(hold=claim.hold))

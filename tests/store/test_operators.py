@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import uuid4
 
+import pytest
+
 from reltask.model.job import Outcome, State
 from tests.store.store_harness import LOCK, START, StoreHarness, new_job, recurring, worker_record
 
@@ -167,3 +169,18 @@ async def test_living_workers_first(harness: StoreHarness) -> None:
         ("b-dead", "dead"),
         ("c-stopped", "stopped"),
     ]
+
+
+@pytest.mark.parametrize("verb", ["pause_job", "resume_job", "run_job_now", "retry_job", "cancel_job"])
+async def test_an_operator_who_saw_an_older_run_changes_nothing(harness: StoreHarness, verb: str) -> None:
+    """With the fence that a page showed, an action is refused once the job was claimed again."""
+    claim = await harness.claimed(new_job(max_attempts=1 if verb == "retry_job" else None))
+    assert await harness.fail(claim)
+    if verb == "resume_job":
+        assert await harness.store.pause_job(claim.job_id)
+    act = getattr(harness.store, verb)
+    before = await harness.backend.snapshot()
+    assert not await act(claim.job_id, fence=claim.fence - 1)
+    assert not await act(claim.job_id, fence=claim.fence + 1)
+    assert await harness.backend.snapshot() == before
+    assert await act(claim.job_id, fence=claim.fence)

@@ -28,6 +28,7 @@ from reltask.stores.postgres.schema import check, migrate_postgres
 from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.postgres.url import read_url
 from reltask.stores.postgres.values import WORTH_COPYING
+from reltask.stores.waking import News
 from reltask.testing import virtual_time
 from tests.postgres_server import PostgresServer
 
@@ -308,12 +309,12 @@ async def test_signal_wakes_and_a_broken_listener_listens_again(
         await is_woken()
 
 
-def recorded() -> tuple[Signals, list[datetime | None]]:
+def recorded() -> tuple[Signals, list[News]]:
     """Signals, and what they sent."""
-    sent: list[datetime | None] = []
+    sent: list[News] = []
 
-    async def send(due_at: datetime | None) -> None:
-        sent.append(due_at)
+    async def send(news: News) -> None:
+        sent.append(news)
 
     return Signals(send), sent
 
@@ -375,7 +376,7 @@ def test_closing_waits_for_the_signal_that_is_being_sent() -> None:
     """It uses a connection that could not be closed: its loop would end under it."""
     sent: list[str] = []
 
-    async def send(_: datetime | None) -> None:
+    async def send(_: News) -> None:
         sent.append("begun")
         await asyncio.sleep(1)
         sent.append("ended")

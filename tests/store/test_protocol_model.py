@@ -34,7 +34,7 @@ NEVER = datetime(8999, 12, 31, tzinfo=UTC)
 
 
 class Mark(NamedTuple):
-    """A signal that nobody has looked at yet."""
+    """A signal that no worker has looked at yet."""
 
     at: datetime
     job_id: UUID

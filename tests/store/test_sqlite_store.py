@@ -213,15 +213,15 @@ async def test_empty_poll_needs_no_write_lock(path: str, file_store: SqliteStore
 
 
 async def test_idle_polls_write_rarely(path: str) -> None:
-    """A worker's row is refreshed when its last sign of life is a few seconds old, not at each poll."""
+    """A worker's row is refreshed when a quarter of the time has passed for which it counts as alive."""
     now = Now()
     store = SqliteStore(path, now=now)
     await store.open()
-    await store.register_worker(worker_record())
+    await store.register_worker(worker_record(alive_for=timedelta(seconds=18)))
     seen = []
     for _ in range(12):
         now.advance(seconds=1)
-        await store.claim_jobs(request())
+        await store.claim_jobs(request(alive_for=timedelta(seconds=18)))
         seen.append((await store.list_workers())[0].heartbeat_at)
     await store.close()
     assert len(set(seen)) == 3

@@ -20,6 +20,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PATIENCE = 100.0
+ACCEPTED = sorted(file.name for file in HERE.glob("accepted*.py"))
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 pytestmark = pytest.mark.slow
@@ -27,8 +28,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def examples(tmp_path: Path) -> Path:
-    """Both files in a separate directory, away from the project's settings for checkers and linters."""
-    shutil.copy(HERE / "accepted.py", tmp_path / "accepted.py")
+    """The files in a separate directory, away from the project's settings for checkers and linters."""
+    for name in ACCEPTED:
+        shutil.copy(HERE / name, tmp_path / name)
     shutil.copy(HERE / "refused.py.txt", tmp_path / "refused.py")
     return tmp_path
 
@@ -83,9 +85,10 @@ def pyright(folder: Path, name: str) -> list[int]:
     return sorted({fault["range"]["start"]["line"] + 1 for fault in faults})
 
 
-def test_mypy_accepts_the_examples(examples: Path) -> None:
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_mypy_accepts_the_examples(examples: Path, name: str) -> None:
     """Mypy --strict finds nothing in what users write."""
-    assert mypy(examples, "accepted.py") == []
+    assert mypy(examples, name) == []
 
 
 def test_mypy_refuses_exactly_the_wrong_lines(examples: Path) -> None:
@@ -93,9 +96,10 @@ def test_mypy_refuses_exactly_the_wrong_lines(examples: Path) -> None:
     assert mypy(examples, "refused.py") == expected(examples / "refused.py")
 
 
-def test_pyright_accepts_the_examples(examples: Path) -> None:
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_pyright_accepts_the_examples(examples: Path, name: str) -> None:
     """Pyright strict finds nothing in what users write."""
-    assert pyright(examples, "accepted.py") == []
+    assert pyright(examples, name) == []
 
 
 def test_pyright_refuses_exactly_the_wrong_lines(examples: Path) -> None:

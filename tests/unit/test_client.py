@@ -36,7 +36,7 @@ from reltask.errors import (
     UsageError,
 )
 from reltask.model.job import EARLIEST, LATEST, NewJob, State
-from reltask.producer import client
+from reltask.producer import portal
 from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.sqlite.connections import FileTransaction
 from reltask.stores.sqlite.store import SqliteStore
@@ -260,7 +260,7 @@ def test_close_waits_for_running_calls(app: App, greet: Any, monkeypatch: pytest
 
 def test_close_cuts_off_a_hanging_call(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that hangs ends as ambiguous, instead of waiting for a loop that is gone."""
-    monkeypatch.setattr(client, "PATIENCE", 0.0)
+    monkeypatch.setattr(portal, "PATIENCE", 0.0)
     gate = Gate(monkeypatch)
     with ThreadPoolExecutor(1) as pool:
         calling = pool.submit(greet.enqueue_sync, "Ada")
@@ -273,7 +273,7 @@ def test_close_cuts_off_a_hanging_call(app: App, greet: Any, monkeypatch: pytest
 
 async def test_close_does_not_cancel_its_callers(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task group ignores a cancelled member: a call that was cut off must not look cancelled."""
-    monkeypatch.setattr(client, "PATIENCE", 0.0)
+    monkeypatch.setattr(portal, "PATIENCE", 0.0)
     gate = Gate(monkeypatch)
 
     async def serve() -> None:

@@ -54,26 +54,11 @@ def test_defaults() -> None:
         "postgresql://host/db?sslmode=require&pgbouncer=True",
     ],
 )
-def test_polls_are_closer_where_there_are_no_signals(url: str) -> None:
-    """No signal announces a new job there, so the default poll is shorter; the origin says why."""
+def test_the_default_poll_is_the_same_on_every_database(url: str) -> None:
+    """Where no signal announces a new job, idle workers take turns; the setting does not depend on it."""
     loaded = load({"RELTASK_DATABASE_URL": url})
-    assert loaded.settings.worker.poll == timedelta(seconds=5)
-    assert loaded.origins["worker.poll"] == "default, follows from database.url"
-    assert loaded.settings.worker == msgspec.structs.replace(Settings().worker, poll=timedelta(seconds=5))
-    signalled = "postgresql://host/mssql?pgbouncer=false"
-    elsewhere = load({"RELTASK_DATABASE_URL": url}, arguments={"database.url": signalled})
-    assert elsewhere.settings.worker == Settings().worker
-    assert elsewhere.origins["worker.poll"] == "default"
-
-
-@pytest.mark.parametrize("place", ["environ", "arguments", "cli"])
-def test_an_explicit_poll_wins(place: str) -> None:
-    """Also one that equals the default of other databases."""
-    chosen = {"RELTASK_WORKER_POLL" if place == "environ" else "worker.poll": "60s"}
-    url = {"RELTASK_DATABASE_URL": "mssql://server/db"}
-    loaded = load(url | chosen) if place == "environ" else load(url, **{place: chosen})
-    assert loaded.settings.worker.poll == timedelta(seconds=60)
-    assert loaded.origins["worker.poll"] != "default, follows from database.url"
+    assert loaded.settings.worker == Settings().worker
+    assert loaded.origins["worker.poll"] == "default"
 
 
 def test_settings_are_frozen() -> None:

@@ -29,7 +29,7 @@ def watching(*holds: Hold, pace: Pace = PACE, renew_until: float | None = None) 
     """Claims that were requested at 0."""
     beats = Heartbeats(sweep_interval=pace.heartbeat)
     for one in holds:
-        beats.watch(one, pace, sent_at=0.0, renew_until=renew_until)
+        beats.watch([(one, pace, renew_until)], sent_at=0.0)
     return beats
 
 
@@ -64,7 +64,7 @@ def test_claim_is_renewed_by_its_token_until_it_is_answered() -> None:
     assert beat == SendBeat((), pending=(TOKEN,))
     beats.answered(beat, renewing(hold(1)), sent_at=30.0)
     assert beats.next_at(30.0) == 60.0
-    beats.watch(hold(1), PACE, sent_at=0.0)
+    beats.watch([(hold(1), PACE, None)], sent_at=0.0)
     beats.claim_answered(TOKEN)
     assert beats.next_at(60.0) == 60.0, "its heartbeats go on from the last good one"
     assert beats.tick(61.0) == [SendBeat((hold(1),))]
@@ -135,14 +135,14 @@ def test_ended_body_is_renewed_past_its_timeout() -> None:
     """Only a body that still runs is left to expire: an outcome on its way must not lose its claim, and run again."""
     beats = watching(hold(1), renew_until=40.0)
     assert not only(SendBeat, beats.tick(60.0))
-    beats.settling(hold(1))
+    beats.settling([hold(1)])
     assert only(SendBeat, beats.tick(60.0)) == [SendBeat((hold(1),))]
 
 
 def test_heartbeat_stops_when_run_ends() -> None:
     """A run that has ended is not renewed, and needs no decision."""
     beats = watching(hold(1))
-    beats.forget(hold(1))
+    beats.forget([hold(1)])
     assert beats.next_at(0.0) is None
     assert beats.tick(1000.0) == []
 
@@ -150,7 +150,7 @@ def test_heartbeat_stops_when_run_ends() -> None:
 def test_all_claims_share_one_beat() -> None:
     """When one claim is due, all are renewed with it: one statement for all of a worker's runs."""
     beats = watching(hold(1))
-    beats.watch(hold(2), PACE, sent_at=20.0)
+    beats.watch([(hold(2), PACE, None)], sent_at=20.0)
     assert beats.tick(30.0) == [SendBeat((hold(1), hold(2)))]
 
 
@@ -175,7 +175,7 @@ def test_run_past_its_own_timeout_is_not_renewed() -> None:
 def test_settling_run_is_renewed_but_never_abandoned() -> None:
     """A body that has ended cannot be stopped: its claim is renewed until its outcome is written."""
     beats = watching(hold(1))
-    beats.settling(hold(1))
+    beats.settling([hold(1)])
     done = drive(beats, 600.0)
     assert not only(Abandon, [action for _, action in done])
     assert only(SendBeat, [action for time, action in done if time > 500.0])
@@ -279,7 +279,7 @@ def test_suspect_that_is_settling_is_not_lost() -> None:
     beats = watching(hold(1))
     (beat,) = beats.tick(30.0)
     assert isinstance(beat, SendBeat)
-    beats.settling(hold(1))
+    beats.settling([hold(1)])
     assert beats.answered(beat, renewing(), sent_at=30.0) == []
     assert beats.verified(Verify((hold(1),)), [], sent_at=1.0) == []
 
@@ -287,7 +287,7 @@ def test_suspect_that_is_settling_is_not_lost() -> None:
 def test_forgotten_suspect_is_ignored() -> None:
     """A run that ended between heartbeat and read is not abandoned."""
     beats = watching(hold(1))
-    beats.forget(hold(1))
+    beats.forget([hold(1)])
     assert beats.verified(Verify((hold(1),)), [], sent_at=1.0) == []
 
 
@@ -384,7 +384,7 @@ class History:
     def run(self, steps: int) -> None:
         for number in range(self.draw.draw(st.integers(1, 4), label="claims")):
             until = self.draw.draw(st.one_of(st.none(), st.floats(1.0, 200.0)), label="renew until")
-            self.beats.watch(hold(number), PACE, sent_at=0.0, renew_until=until)
+            self.beats.watch([(hold(number), PACE, until)], sent_at=0.0)
             self.trusted[hold(number)] = 0.0
         moves = [self.tick, self.answer, self.read, self.settle, self.lose]
         for _ in range(steps):
@@ -432,7 +432,7 @@ class History:
         one = self.draw.draw(st.sampled_from(sorted(self.trusted)), label="settles")
         if one not in self.abandoned:
             self.settling.add(one)
-            self.beats.settling(one)
+            self.beats.settling([one])
 
     def lose(self) -> None:
         self.open_beats.clear()
@@ -494,7 +494,7 @@ def test_next_at_is_exact(heartbeats: list[float], untils: list[float | None], *
     beats = Heartbeats(sweep_interval=30.0)
     for number, heartbeat in enumerate(heartbeats):
         pace = Pace(lock_timeout=4 * heartbeat, heartbeat=heartbeat, beat_timeout=heartbeat / 6, stop_grace=0.0)
-        beats.watch(hold(number), pace, sent_at=0.0, renew_until=untils[number])
+        beats.watch([(hold(number), pace, untils[number])], sent_at=0.0)
     if sweep:
         beats.claim_unanswered(TOKEN, now=0.0, may_land_for=60.0)
     now, ticks = 0.0, 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reltask.model.job import SLOT_ENDINGS, TRANSITIONS, Claim, Hold, Outcome, State, Verb
 
 ALLOWED = {
-    State.READY: {Verb.CLAIM, Verb.PAUSE, Verb.DISCARD},
+    State.READY: {Verb.CLAIM, Verb.PAUSE, Verb.DISCARD, Verb.CANCEL},
     State.CLAIMED: {
         Verb.HEARTBEAT,
         Verb.COMPLETE,
@@ -22,9 +22,10 @@ ALLOWED = {
         Verb.RECLAIM,
         Verb.PAUSE,
         Verb.RESUME,
+        Verb.CANCEL,
     },
-    State.SUSPENDED: {Verb.CLAIM, Verb.PAUSE, Verb.DISCARD},
-    State.PAUSED: {Verb.RESUME, Verb.DISCARD},
+    State.SUSPENDED: {Verb.CLAIM, Verb.PAUSE, Verb.DISCARD, Verb.CANCEL},
+    State.PAUSED: {Verb.RESUME, Verb.DISCARD, Verb.CANCEL},
     State.DEAD: {Verb.RETRY, Verb.DISCARD},
     State.GONE: set(),
 }
@@ -38,9 +39,9 @@ def test_every_pair(state: State, verb: Verb) -> None:
 
 
 def test_fences_never_shrink() -> None:
-    """The fence grows by one at a claim, and at a discard, so that an old claim is refused; nothing lowers it."""
+    """The fence grows by one at a claim, and where a job is removed without one; nothing lowers it."""
     growing = {verb for (_, verb), transition in TRANSITIONS.items() if transition.fence == 1}
-    assert growing == {Verb.CLAIM, Verb.DISCARD}
+    assert growing == {Verb.CLAIM, Verb.DISCARD, Verb.CANCEL}
     assert {transition.fence for transition in TRANSITIONS.values()} == {0, 1}
 
 
@@ -82,11 +83,11 @@ def test_pausing_outlives_a_run() -> None:
         assert {State.READY, State.PAUSED} <= TRANSITIONS[State.CLAIMED, verb].to
 
 
-def test_slots_end_by_completing_or_discarding() -> None:
-    """Only these two end a slot, and only they may remove the job."""
+def test_slots_end_by_completing_discarding_or_cancelling() -> None:
+    """Only these end a slot, and only they may remove the job."""
     ending = {verb for (_, verb), transition in TRANSITIONS.items() if transition.ends_slot}
     removing = {verb for (_, verb), transition in TRANSITIONS.items() if State.GONE in transition.to}
-    assert ending == removing == {Verb.COMPLETE, Verb.DISCARD}
+    assert ending == removing == {Verb.COMPLETE, Verb.DISCARD, Verb.CANCEL}
 
 
 def test_no_dead_end() -> None:

@@ -236,3 +236,23 @@ async def test_a_refused_login_says_so() -> None:
         await lines.ask()
     assert not lines._idle
     assert not lines._late
+
+
+async def test_a_connection_that_has_idled_for_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azure drops it without a word, and the first write on it would be ambiguous."""
+    lines = Lines()
+    first = await lines.ask()
+    monkeypatch.setattr(connections, "IDLE", -1.0)
+    assert await lines.ask() is not first
+    assert await closed(first)
+    await lines.close()
+
+
+@pytest.mark.parametrize("number", [3906, 978, 40613])
+async def test_a_connection_to_an_old_primary_is_closed(number: int) -> None:
+    """After a failover it answers as a replica, for as long as it lives."""
+    lines = Lines()
+    with pytest.raises(AnsweredError):
+        await lines.ask(fails(AnsweredError(number, "read-only")))
+    assert await lines.ask() is lines.made[1]
+    await lines.close()

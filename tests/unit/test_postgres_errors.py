@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from reltask.errors import PermanentError, ReltaskError, TransientError
+from reltask.errors import AmbiguousError, PermanentError, ReltaskError, TransientError
 from reltask.stores.postgres.errors import statement_failed
 from reltask.stores.postgres.listening import from_payload
 
@@ -25,3 +25,12 @@ def test_a_missing_feature_is_permanent_and_an_outdated_plan_is_not(
 def test_a_signal_that_names_no_possible_time_means_now(payload: str) -> None:
     """Any program can send a notification: it may cost a look, and never an error."""
     assert from_payload(payload) is None
+
+
+@pytest.mark.parametrize("severity", ["FATAL", "PANIC"])
+def test_an_error_that_ends_the_session_leaves_a_write_in_doubt(severity: str) -> None:
+    """Whatever its SQLSTATE says: the answer may be about the session, and not about the statement."""
+    error = asyncpg.InternalServerError("as PostgreSQL says")
+    error.severity_en = severity
+    assert type(statement_failed(error, verb="claim_jobs", writes=True)) is AmbiguousError
+    assert type(statement_failed(error, verb="read_holds", writes=False)) is PermanentError

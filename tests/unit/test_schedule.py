@@ -193,7 +193,7 @@ def test_clock_set_back() -> None:
 
 def test_the_example_of_the_docstring() -> None:
     """The example at the top of the module."""
-    times = {"nominal": NOON, "started": NOON + 2.4 * MINUTE, "finished": NOON + 3.5 * MINUTE}
+    times: dict[str, Any] = {"nominal": NOON, "started": NOON + 2.4 * MINUTE, "finished": NOON + 3.5 * MINUTE}
     two, three, four, five = (NOON + n * MINUTE for n in range(1, 5))
     assert next_slot(Every(MINUTE, align=True), **times) == (four, ())
     assert next_slot(Every(MINUTE, align=True, missed="all"), **times) == (two, ())

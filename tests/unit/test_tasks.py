@@ -14,6 +14,7 @@ import pytest
 from reltask import App, Context, SyncContext, Task
 from reltask.errors import ConfigurationError, DeclarationError, UnknownTask
 from reltask.model.job import NewJob
+from reltask.model.keys import KeyHash
 from reltask.model.schedule import decode
 from reltask.model.task import TaskKind, declaration_hash
 
@@ -227,13 +228,13 @@ def test_recurring_task_needs_no_arguments(app: App) -> None:
 
 
 def test_declaration_hash_changes_with_what_is_declared() -> None:
-    """The hash covers schedule, queue, priority, attempts, lock timeout and arguments; not id and version."""
+    """The hash covers schedule, queue, priority, attempts, lock timeout, arguments and headers; not id and version."""
 
     def job(**fields: object) -> NewJob:
         return NewJob(**{"id": uuid4(), "task": "t", "schedule": '{"every":"10m"}', **fields})  # type: ignore[arg-type]
 
-    base = declaration_hash(job())
-    assert base == declaration_hash(job(app_version="2", declaration="x"))
+    base = declaration_hash(job(), KeyHash())
+    assert base == declaration_hash(job(app_version="2", declaration="x"), KeyHash())
     changes: list[dict[str, object]] = [
         {"schedule": '{"every":"5m"}'},
         {"queue": "mail"},
@@ -241,8 +242,9 @@ def test_declaration_hash_changes_with_what_is_declared() -> None:
         {"max_attempts": 3},
         {"lock_timeout": timedelta(minutes=5)},
         {"args": '{"a":1}'},
+        {"headers": '{"a":1}'},
     ]
-    assert len({base, *(declaration_hash(job(**change)) for change in changes)}) == 7
+    assert len({base, *(declaration_hash(job(**change), KeyHash()) for change in changes)}) == 8
 
 
 @pytest.mark.parametrize("what", [functools.partial(plain, 1), "plain", None])

@@ -152,8 +152,13 @@ def test_no_sql_is_glued_together() -> None:
 
 WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 
-LOOK_AT_THE_WALL = ("src/reltask/producer/enqueue.py", "src/reltask/cli/doctor.py")
-"""Exceptions: a new id sorts by it, and the doctor compares it with the database's clock."""
+LOOK_AT_THE_WALL = (
+    "src/reltask/producer/enqueue.py",
+    "src/reltask/cli/doctor.py",
+    "src/reltask/cli/schedules.py",
+    "src/reltask/testing/kit.py",
+)
+"""Exceptions: a new id sorts by it, the doctor compares it with the database's, a preview and a test begin now."""
 
 
 def wall_clock(text: str) -> list[str]:
@@ -232,9 +237,17 @@ HOUSEKEEPING = {
     "advisory_lock",
 }
 """Statements that migration, start-up, pruning and a task's own transaction need, below the seam."""
-OF_POSTGRES = {"enqueue_job", "schedule_jobs", "complete_one_offs", "read_transaction", "reset_session"}
+OF_POSTGRES = {
+    "enqueue_job",
+    "schedule_jobs",
+    "complete_one_offs",
+    "read_transaction",
+    "reset_session",
+    "partition_ledger",
+    "renew_partitions",
+}
 """Simpler statements for one job, and for one-offs, which are the most frequent, and which need fewer rights; the
-sessions of tasks."""
+sessions of tasks; the partitions of the ledger."""
 OF_MSSQL = {
     "find_schema",
     "commit_transaction",
@@ -244,7 +257,8 @@ OF_MSSQL = {
     "advisory_unlock",
 }
 """What its driver has no function for."""
-WITHOUT = {"sqlite": {"signal", "signal_lease"}, "mssql": {"signal", "signal_lease"}}
+_SIGNALS = {"signal", "signal_lease", "signal_cancel", "signal_awaited", "signal_ended"}
+WITHOUT = {"sqlite": _SIGNALS, "mssql": _SIGNALS}
 """Verbs without a statement in a store: SQLite and SQL Server have no notifications."""
 
 

@@ -300,6 +300,8 @@ def test_a_hidden_durable_call_in_a_child_process_is_refused_there() -> None:
         "idempotency_key": "k",
         "last_progress": None,
         "worker": "w",
+        "headers": None,
+        "queue": "default",
     }
     context: Any = ChildContext(facts, lambda _: None)
     with pytest.raises(AttributeError, match="cannot be called in a child process"):

@@ -227,7 +227,7 @@ def test_a_child_whose_key_is_taken_is_refused(harness: WorkerHarness) -> None:
 
 
 def test_a_dead_child_counts_once_whatever_is_retried_later(harness: WorkerHarness) -> None:
-    """The operator retries it after the parent was told: it runs as any job, and the parent stays as it was."""
+    """The operator retries it after the parent was notified: it runs as any job, and the parent stays as it was."""
     app = harness.app()
     attempts: list[Any] = []
 
@@ -262,7 +262,7 @@ def test_a_dead_child_counts_once_whatever_is_retried_later(harness: WorkerHarne
 
 @pytest.mark.parametrize("end", ["discarded", "cancelled"])
 def test_children_of_an_ended_parent_are_cancelled(harness: WorkerHarness, end: str) -> None:
-    """The maintenance ends those that have not begun; nobody waits for them."""
+    """The maintenance ends those that have not begun; no caller waits for them."""
     app = harness.app(settings=LEASE)
     label = with_label(app)
 

@@ -116,7 +116,7 @@ def test_a_crash_before_the_commit_leaves_neither(harness: WorkerHarness, moment
 
 
 def test_a_lost_answer_to_the_commit_ends_the_run(harness: WorkerHarness) -> None:
-    """Nobody knows whether it was committed, but the next run reads it: the effect is there once."""
+    """Whether it was committed is unknown, but the next run reads it: the effect is there once."""
     create_effects(harness)
     app = harness.app()
     went_on: list[Any] = []

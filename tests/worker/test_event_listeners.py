@@ -20,7 +20,11 @@ def levels() -> Iterator[None]:
     loggers["loud"].setLevel(logging.INFO)
     loggers["quiet"].setLevel(logging.WARNING)
     loggers["hourly"].setLevel(logging.WARNING)
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.WARNING)  # Python's own default, whatever tests before this one have set
     yield
+    root.setLevel(before)
     for logger in loggers.values():
         logger.setLevel(logging.NOTSET)
 

@@ -1,4 +1,4 @@
-"""Forgetting steps by a job's handle: what an operator is told."""
+"""Forgetting steps by a job's handle: what an operator reads."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ async def test_a_worker_without_signals_finds_jobs_at_its_polls(
 ) -> None:
     """Behind PgBouncer no connection listens: another process's job is found by a poll."""
     signals: list[object] = []
-    monkeypatch.setattr(Poller, "signalled", lambda _, due_at: signals.append(due_at))
+    monkeypatch.setattr(Poller, "signalled", lambda _, news: signals.append(news))
     producer, app = App(postgres_url), App(f"{postgres_url}?pgbouncer=true", settings={"worker.poll": "50ms"})
     done = asyncio.Event()
     for one in (producer, app):

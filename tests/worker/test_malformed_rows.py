@@ -24,6 +24,7 @@ from reltask.model.views import JobView
 from reltask.stores.postgres.store import PostgresStore
 from reltask.worker import poller
 from reltask.worker.run import Run
+from reltask.worker.waking import Waking
 from tests.worker.worker_harness import LIVE_PATIENCE, WorkerHarness
 
 HEALTHY = 20
@@ -203,14 +204,14 @@ def test_claimed_jobs_begin_although_the_next_look_cannot_be_planned(
     harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim that is renewed but never begun would wait for ever."""
-    plan, times = poller.Poller._plan_next_look, iter([TypeError("an unforeseen time")])
+    plan, times = Waking.answered, iter([TypeError("an unforeseen time")])
 
-    def fails_once(*args: Any) -> None:
+    def fails_once(*args: Any, **named: Any) -> None:
         for error in times:
             raise error
-        plan(*args)
+        plan(*args, **named)
 
-    monkeypatch.setattr(poller.Poller, "_plan_next_look", fails_once)
+    monkeypatch.setattr(Waking, "answered", fails_once)
     assert _outcomes_of_one_job(harness) == (["succeeded"], 0.0)
 
 

@@ -161,6 +161,25 @@ def test_row_of_a_lost_claim_is_released(harness: WorkerHarness) -> None:
     harness.run(scenario())
 
 
+def test_released_row_of_a_lost_claim_is_signalled(harness: WorkerHarness) -> None:
+    """It is due, and its worker may have no place for it: others need not wait for their polls."""
+    app = harness.app()
+
+    @app.task
+    async def job() -> None: ...
+
+    app.faults.losing["claim_jobs"] = 1
+
+    async def scenario() -> None:
+        async with app.worker():
+            await job.enqueue()
+            await app.log.wait(events.RunSucceeded)
+        sent = app.faults.sent
+        assert "signal" in sent[sent.index("release_jobs") : sent.index("complete_jobs")]
+
+    harness.run(scenario())
+
+
 def test_claim_applied_late_is_found_too(harness: WorkerHarness) -> None:
     """A claim that the client gave up may be applied afterwards: the search goes on for a lock timeout."""
     app = harness.app()
@@ -247,8 +266,8 @@ def test_refused_outcome_does_not_affect_others(harness: WorkerHarness) -> None:
     picky = Picky()
     make = app._make_store
 
-    def making(*, inline: bool = False) -> object:
-        store = make(inline=inline)
+    def making(url: str | None = None, *, inline: bool = False) -> object:
+        store = make(url, inline=inline)
         complete = store.complete_jobs
 
         async def complete_jobs(worker: str, completions: list[object]) -> object:

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -175,8 +177,18 @@ async def test_signal_from_elsewhere_does_not_stop_a_child(
 
 def test_signal_from_elsewhere_does_not_stop_a_child_that_has_hardly_begun() -> None:
     """Nor while the interpreter starts, before a handler is installed."""
+    facts = dict.fromkeys(
+        ("task", "key", "slot_no", "attempt", "fence", "idempotency_key", "worker", "headers", "queue")
+    )
     order = Order(
-        module=process_tasks.__name__, file=None, qualname="add", path=sys.path, args='{"a":2,"b":3}', facts=None
+        module=process_tasks.__name__,
+        file=None,
+        qualname="add",
+        path=sys.path,
+        args='{"a":2,"b":3}',
+        takes_context=False,
+        is_surrounded=False,
+        facts={**facts, "job_id": uuid4(), "nominal_time": datetime.now(UTC), "last_progress": None},
     )
     with posix.spawn(child_command()) as child:
         child.send_signal(signal.SIGTERM)

@@ -618,7 +618,7 @@ def test_skipped_slot_ends_by_the_rule_that_it_has_claimed(harness: WorkerHarnes
             assert await store.release_jobs("other", [Release(hold=claim.hold, outcome=Outcome.RELEASED)])
             await store.close()
             await changed.log.wait(events.DatabaseUnavailable)
-            assert worker._run_of(claim.job_id) is None
+            assert worker._places.run_of(claim.job_id, worker._clock.monotonic()) is None
             changed.faults.error = None
             await asyncio.sleep(5 * AGAIN)
             assert (await changed.one_job()).next_run_time - harness.now() <= timedelta(minutes=5)

@@ -24,7 +24,8 @@ from reltask.model.job import ClaimAnswer, ClaimRequest
 from reltask.model.views import JobView, RunView
 from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.store import SqliteStore
-from reltask.stores.store import BATCH, LeaseWake, Lost, Store, Transaction, Wake
+from reltask.stores.store import BATCH, Store, Transaction
+from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, Wake
 from reltask.testing import VirtualTime
 from tests.cluster.cluster import slowness
 
@@ -89,6 +90,8 @@ class Faults:
         self.calls: Counter[str] = Counter()
         self.sent: list[str] = []
         """The same calls, in order."""
+        self.signals = True
+        """Whether workers believe that there are signals."""
         self.claims: list[ClaimRequest] = []
         """Every claim that was sent, answered or not."""
 
@@ -122,8 +125,20 @@ class FaultyStore:
     def dedicated(self, *, timeout: timedelta, inline: bool = True) -> Store:
         return cast("Store", FaultyStore(self._store.dedicated(timeout=timeout, inline=inline), self._faults))
 
-    def listen(self, wake: Wake, lease: LeaseWake | None = None, lost: Lost | None = None) -> Any:
-        return self._store.listen(wake, lease, lost)
+    @contextlib.asynccontextmanager
+    async def listen(
+        self,
+        wake: Wake,
+        lease: LeaseWake | None = None,
+        lost: Lost | None = None,
+        *,
+        cancelled: Cancelled | None = None,
+        awaited: Ids | None = None,
+        ended: Ids | None = None,
+    ) -> AsyncIterator[bool]:
+        """There are signals; where the file is not watched, they are all lost."""
+        async with self._store.listen(wake, lease, lost, cancelled=cancelled, awaited=awaited, ended=ended):
+            yield self._faults.signals
 
     async def close(self) -> None:
         await self._store.close()
@@ -173,7 +188,7 @@ class HarnessApp(App):
         self.faults = Faults()
         self.subscribe(self.log)
 
-    def _make_store(self, *, inline: bool = False, **_: Any) -> Store:
+    def _make_store(self, url: str | None = None, *, inline: bool = False, **_: Any) -> Store:  # noqa: ARG002
         return cast("Store", FaultyStore(self.sound_store(inline=inline), self.faults))
 
     def sound_store(self, *, inline: bool = False) -> Store:

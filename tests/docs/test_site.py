@@ -1,0 +1,47 @@
+"""The documentation site: what is staged, what the navigation names, and that the check of links can fail."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from reltask import errors
+from tests.docs.pages import ROOT
+from tools.site.check import problems
+from tools.site.stage import error_pages, reference
+
+
+def test_every_guide_is_in_the_navigation() -> None:
+    """A page of docs/ that the navigation leaves out would not be found by a reader."""
+    named = set(re.findall(r"docs/[\w./-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "decisions"}
+    assert there - named == set()
+    assert named - there <= {"docs/reference.md"}  # made when the site is built
+
+
+def test_every_error_code_has_a_page() -> None:
+    """The command line names a page by an error's code."""
+    codes = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")}
+    assert codes <= {code for code, _ in error_pages()}
+
+
+def test_reference_has_the_methods_of_public_classes() -> None:
+    """The reference is made from docstrings."""
+    text = reference()
+    assert "## App\n" in text
+    assert "### Job.result\n" in text
+
+
+def test_dead_links_and_foreign_files_are_found(tmp_path: Path) -> None:
+    """The check reports a missing page, a missing anchor, and a file that would be loaded from elsewhere."""
+    (tmp_path / "good.html").write_text('<h1 id="here">x</h1><a href="good.html#here">x</a>')
+    assert problems(tmp_path) == []
+    (tmp_path / "bad.html").write_text(
+        '<a href="gone.html">x</a><a href="good.html#there">x</a><script src="https://example.org/x.js"></script>'
+        '<a href="https://example.org/">a link out is fine</a>'
+    )
+    assert problems(tmp_path) == [
+        "bad.html: gone.html does not exist",
+        "bad.html: good.html#there has no such anchor",
+        "bad.html: loads https://example.org/x.js",
+    ]

@@ -1,0 +1,211 @@
+"""Plans and locks of SQL Server's statements, from the parser's trees: see tsql.py."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.plans import tsql
+from tests.plans.tsql import ROOT, Access, Lock, Tree
+
+pytestmark = pytest.mark.skipif(
+    not tsql.PARSER.exists(), reason="Microsoft's parser is not installed: run make check-tsql"
+)
+
+HOT = {"Jobs", "Runs", "Leases"}
+READS_ALL = {
+    "audit_durable": "examines every row, slice by slice",
+    "audit_limits": "counts every claimed job with a limit",
+    "audit_losses": "counts the ledger",
+    "audit_slice": "examines every row, slice by slice",
+    "audit_slots": "examines every row, slice by slice",
+    "audit_tasks": "counts every row",
+    "audit_waiting": "examines every row",
+    "list_jobs": "a list by any condition",
+    "list_leases": "all of them",
+    "list_limit_keys": "counts the jobs of every key",
+    "list_limits": "counts the jobs of every limit",
+    "list_pauses": "counts the due jobs of a queue or task",
+    "list_runs": "a list by any condition",
+    "page_jobs": "a list by any condition",
+    "find_jobs": "a list by any condition",
+    "list_dead_errors": "a list by any condition",
+    "list_schedules": "all of them",
+    "read_overview": "counts every row",
+    "read_job_limits": "the keys of one job, and the jobs that wait there",
+    "read_payload": "the rows of one job",
+    "read_status": "counts every row",
+    "recount_limits": "counts every claimed job with a limit, by the index of those",
+    "sample_runs": "a sample of the ledger",
+    "write_limit": "marks every waiting job of a limit, by the index of those",
+}
+"""Statements of people and dashboards, which read a whole table on purpose."""
+
+
+def verbs() -> list[str]:
+    folder = ROOT / "src/reltask/stores/mssql/sql"
+    return sorted(path.stem for path in folder.glob("*.sql"))
+
+
+def hot(verb: str) -> list[Access]:
+    """The accesses of a verb to the tables that every worker uses."""
+    return [access for access in tsql.accesses(tsql.verbs()[verb]) if access.table in HOT and access.target != "insert"]
+
+
+def named(access: Access) -> tsql.Index:
+    assert access.path is not None, f"{access.table} without INDEX (…)"
+    index = tsql.indexes()[access.path]
+    assert index.table == access.table
+    return index
+
+
+def seeks_one_row(access: Access, index: tsql.Index) -> bool:
+    """Whether the conditions fix the whole key of a unique index: then looking up the rest costs one row."""
+    fixed = {column for column, how in access.conditions if how == "="}
+    return index.unique and not index.filtered and fixed >= set(index.key)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in verbs() if verb not in READS_ALL])
+def test_every_access_names_an_index_that_covers_its_conditions(verb: str) -> None:
+    """A guess of the optimizer must not turn a seek into a scan, which would lock or wait for every row."""
+    for access in hot(verb):
+        index = named(access)
+        compared = {column for column, _ in access.conditions}
+        covered = index.columns | set(tsql.clustered(access.table).key)
+        assert index.clustered or seeks_one_row(access, index) or compared <= covered, (access, compared - covered)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in verbs() if verb not in READS_ALL])
+def test_every_access_is_a_seek(verb: str) -> None:
+    """The first column of the key is compared, and the plan is forced: by FORCESEEK, or as a loop in this order."""
+    for access in hot(verb):
+        index = named(access)
+        if access.ordered and not access.target and not {column for column, _ in access.conditions} & {index.key[0]}:
+            continue  # the first row by the order of the index
+        if verb == "read_surplus" or (verb == "cancel_children" and not access.target and not access.forced):
+            continue  # walk a narrow index on purpose
+        assert index.key[0] in {column for column, _ in access.conditions}, access
+        alone = access.target and seeks_one_row(access, index)
+        single = index.unique and {column for column, how in access.conditions if how == "="} >= set(index.key)
+        assert "ForceSeek" in access.hints or access.forced or alone or single, access
+
+
+@pytest.mark.parametrize("verb", ["page_jobs", "read_overview"])
+def test_screens_name_the_indexes_of_waiting_jobs(verb: str) -> None:
+    """Lists and counts of waiting jobs walk the lanes, with and without a limit, and never the table."""
+    waiting = [access for access in hot(verb) if {("LockedBy", "IS NULL"), ("DueAt", "<>")} <= access.conditions]
+    assert {access.path for access in waiting} == {"IX_Jobs_Polling", "IX_Jobs_LimitedDue"}
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_conditions_repeat_the_filter_of_a_filtered_index(verb: str) -> None:
+    """Otherwise the index cannot be used, and with INDEX (…) the statement fails: 8622."""
+    for access in tsql.accesses(tsql.verbs()[verb]):
+        if access.path is not None:
+            missing = tsql.indexes()[access.path].filtered - access.conditions
+            assert not missing, (access.path, missing)
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_targets_have_no_forceseek(verb: str) -> None:
+    """SQL Server refuses FORCESEEK on the target of a write, and index hints outside of FROM: 1069."""
+    for access in tsql.accesses(tsql.verbs()[verb]):
+        assert not (access.target and "ForceSeek" in access.hints), access
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_inserts_lock_rows(verb: str) -> None:
+    """A page lock could not be skipped."""
+    for access in tsql.accesses(tsql.verbs()[verb]):
+        assert access.target != "insert" or "Rowlock" in access.hints, access
+
+
+@pytest.mark.parametrize("verb", ["claim_jobs", "reclaim_jobs", "heartbeat_jobs"])
+def test_workers_never_wait_for_a_row(verb: str) -> None:
+    """Each first access to a key skips locked ones, and with READPAST comes ROWLOCK and READCOMMITTEDLOCK."""
+    accesses = [access for access in hot(verb) if access.table == "Jobs"]
+    first = [access for access in accesses if access.skips]
+    assert first
+    for access in accesses:
+        if access.skips:
+            assert {"Rowlock", "ReadCommittedLock"} <= access.hints
+    assert not [lock for lock in tsql.locks(tsql.verbs()[verb])[:2] if lock.waits]
+
+
+def test_claim_reads_no_lane_while_it_holds_locks() -> None:
+    """A probe after a lane would see rows that rivals have locked, and repeat: S is compatible with U."""
+    claim = [access for access in hot("claim_jobs") if access.path == "IX_Jobs_Polling"]
+    held = [access for access in claim if "UpdLock" in access.hints]
+    assert len(held) == 1
+    assert all(access.at <= held[0].at for access in claim)
+
+
+def test_heads_of_lanes_are_single_rows() -> None:
+    """A poll reads the first row of a lane, also of isolated jobs, and not all of them."""
+    claim = tsql.verbs()["claim_jobs"]
+    for query in tsql.of_kind(claim, "QuerySpecification"):
+        ours = [table for table in query.get("FromClause", {}).get("TableReferences", []) if tsql._is_table(table)]
+        if any(tsql._alias(table) == "job" for table in ours):
+            assert "TopRowFilter" in query
+
+
+@pytest.mark.parametrize("index", ["IX_Jobs_Polling", "IX_Jobs_Expiring", "IX_Jobs_Held", "UX_Jobs_Name"])
+def test_filtered_indexes_include_the_columns_of_their_filter(index: str) -> None:
+    """A column of the filter outside of key and INCLUDE costs a lookup per probe."""
+    found = tsql.indexes()[index]
+    assert {column for column, _ in found.filtered} <= {*found.key, *found.included}
+
+
+def test_every_filtered_index_includes_the_columns_of_its_filter() -> None:
+    """The same, for those that are added later."""
+    for index in tsql.indexes().values():
+        assert {column for column, _ in index.filtered} <= {*index.key, *index.included}, index.name
+
+
+def test_the_order_of_locks_is_documented() -> None:
+    """docs/sqlserver.md says who locks which keys in which order: python -m tests.plans.tsql prints it."""
+    page = (ROOT / "docs/sqlserver.md").read_text(encoding="utf-8")
+    missing = [row for row in tsql.table() if row not in page]
+    assert not missing, "\n".join(missing)
+
+
+def edges(tree: Tree) -> set[tuple[Lock, Lock]]:
+    """What a verb holds while it waits for something else: one pair for each."""
+    order = tsql.locks(tree)
+    return {
+        (held._replace(waits=True), wanted)
+        for held, wanted in itertools.combinations(order, 2)
+        if wanted.waits and held.table == wanted.table
+    }
+
+
+def cycles(one: Tree, other: Tree) -> set[tuple[Lock, Lock]]:
+    """Keys that one locks in this order, and the other in the opposite one, and both wait."""
+    back = {(wanted._replace(waits=True), held) for held, wanted in edges(other)}
+    return edges(one) & back
+
+
+def test_no_two_verbs_wait_for_each_other() -> None:
+    """Two verbs that lock two indexes of one row in opposite orders deadlock, unless one of them skips."""
+    found = {
+        (one, other): cycles(tsql.verbs()[one], tsql.verbs()[other])
+        for one, other in itertools.combinations_with_replacement(verbs(), 2)
+    }
+    rows = {pair: {edge for edge in edge_set if _of_one_row(edge)} for pair, edge_set in found.items()}
+    assert not {pair: edge_set for pair, edge_set in rows.items() if edge_set}
+
+
+def _of_one_row(edge: tuple[Lock, Lock]) -> bool:
+    """An index and the row itself. Two further indexes are only locked by a session that has locked the row."""
+    row = tsql.clustered(edge[0].table).name
+    return row in {edge[0].key, edge[1].key}
+
+
+def test_a_cycle_would_be_found() -> None:
+    """A claim that waited for the row after its index would deadlock with a pause."""
+    claim = tsql.locks(tsql.verbs()["claim_jobs"])
+    polling = next(lock for lock in claim if lock.key == "IX_Jobs_Polling")
+    row = next(lock for lock in claim if lock.key == "UQ_Jobs_RowNo")
+    waiting = {(polling._replace(waits=True), row._replace(waits=True))}
+    assert waiting & {(wanted, held) for held, wanted in edges(tsql.verbs()["pause_job"])}

@@ -1,0 +1,220 @@
+"""Everything about SQL Server that was never seen on one, in one command: `make verify-mssql`.
+
+    RELTASK_TEST_MSSQL=mssql://sa:…@127.0.0.1:1433/master make verify-mssql     an hour; with ARGS="--minutes 1" less
+
+It creates databases of its own on that server and drops them. It writes `verify-mssql.md`, which has no secret in it
+and can be pasted into an issue. On an emulator, what it cannot show is reported as "not here".
+
+    suites       conformance, interleavings, clusters, roles, 50 workers on 10 000 jobs; with snapshots on and off
+    storm        all verbs at once, from many sessions; how many of them were deadlock victims
+    plans        from the plan cache: no scan of Jobs, Runs or Leases by a verb that workers send
+    escalation   how often row locks became a lock of the table
+    throughput   jobs claimed and completed per second
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from reltask.errors import ReltaskError
+from reltask.model.job import Completion, Failure, Outcome, Release
+from reltask.stores.mssql.connections import MssqlOptions
+from reltask.stores.mssql.schema import migrate_mssql
+from reltask.stores.mssql.store import MssqlStore
+from tests import babelfish, mssql_server
+from tests.store.store_harness import new_job, request
+
+REPORT = Path("verify-mssql.md")
+SUITES = ("tests/store", "tests/interleaving", "tests/cluster", "tests/cli", "tests/azure")
+NOT_HERE = "not here: an emulator has none"
+DEADLOCKS = """SELECT SUM(cntr_value) FROM sys.dm_os_performance_counters
+               WHERE counter_name LIKE N'Number of Deadlocks/sec%' AND instance_name LIKE N'[_]Total%'"""
+ESCALATIONS = """SELECT SUM(index_lock_promotion_count)
+                 FROM sys.dm_db_index_operational_stats(DB_ID(), NULL, NULL, NULL)"""
+SCANS = """SELECT CAST(texts.text AS nvarchar(400)), CAST(plans.query_plan AS nvarchar(max))
+           FROM sys.dm_exec_query_stats AS stats
+           CROSS APPLY sys.dm_exec_sql_text(stats.sql_handle) AS texts
+           CROSS APPLY sys.dm_exec_text_query_plan(
+               stats.plan_handle, stats.statement_start_offset, stats.statement_end_offset
+           ) AS plans
+           WHERE texts.text LIKE N'%reltask.%' AND texts.text LIKE N'%Lock order%'"""
+SCAN = re.compile(r'PhysicalOp="(?:Table|Index|Clustered Index) Scan".*?Table="\[(Jobs|Runs|Leases)\]"', re.DOTALL)
+FOR_PEOPLE = re.compile(r"Purpose\s+(?:List|Read|Count|Find|Sample|Examine)", re.IGNORECASE)
+
+
+class Finding(NamedTuple):
+    """One line of the report."""
+
+    what: str
+    result: str
+    good: bool = True
+
+
+def main() -> int:
+    """Run all parts, write the report, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.verify_mssql")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long the storm lasts")
+    parser.add_argument("--jobs", type=int, default=10_000, help="for the throughput")
+    parser.add_argument("--no-suites", action="store_true", help="only the parts that pytest does not run")
+    given = parser.parse_args()
+    if not os.environ.get(mssql_server.VARIABLE):
+        print(f"{mssql_server.VARIABLE} names no server: see docs/sqlserver.md.", file=sys.stderr)  # noqa: T201
+        return 2
+    if mssql_server.is_babelfish():
+        babelfish.install()
+    findings = [Finding("server", mssql_server.version())]
+    findings += [] if given.no_suites else list(suites())
+    with mssql_server.mssql_server() as server:
+        url = server.create_database()
+        asyncio.run(migrate_mssql(url))
+        findings += storm(url, given.minutes)
+        findings += [throughput(url, given.jobs), escalation(url), plans(url)]
+    lines = ["| what | result |", "|---|---|", *(f"| {what} | {result} |" for what, result, _ in findings)]
+    REPORT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(REPORT.read_text(encoding="utf-8"))  # noqa: T201
+    return 0 if all(finding.good for finding in findings) else 1
+
+
+def suites() -> Iterator[Finding]:
+    """The suites of pytest, with both settings of READ_COMMITTED_SNAPSHOT."""
+    for snapshot in [None] if mssql_server.is_babelfish() else ["on", "off"]:
+        chosen = {} if snapshot is None else {mssql_server.SNAPSHOT: snapshot}
+        command = [sys.executable, "-m", "pytest", "-q", "-k", "mssql or odbc", *SUITES]
+        done = subprocess.run(command, env=os.environ | chosen, capture_output=True, text=True, check=False)
+        last = (done.stdout.strip().splitlines() or ["nothing"])[-1]
+        yield Finding(f"suites, READ_COMMITTED_SNAPSHOT {snapshot or 'as it is'}", last, done.returncode == 0)
+
+
+def storm(url: str, minutes: float) -> list[Finding]:
+    """All verbs at once. A deadlock costs a retry; what is lost or doubled is a fault."""
+    before = number(url, DEADLOCKS)
+    calls, errors = asyncio.run(_storm(url, minutes * 60))
+    after = number(url, DEADLOCKS)
+    deadlocks = NOT_HERE if before is None or after is None else str(after - before)
+    bad = {kind: count for kind, count in errors.items() if kind not in {"TransientError", "AmbiguousError"}}
+    return [
+        Finding(f"storm of {sum(calls.values())} statements in {minutes:g} min", f"errors: {dict(errors)}", not bad),
+        Finding("deadlocks on the server during the storm", deadlocks),
+    ]
+
+
+async def _storm(url: str, seconds: float) -> tuple[Counter[str], Counter[str]]:
+    stores = [MssqlStore(url, options=MssqlOptions(pool_size=2)) for _ in range(12)]
+    calls, errors = Counter[str](), Counter[str]()
+    until = time.monotonic() + seconds
+
+    async def worker(nth: int, store: MssqlStore) -> None:
+        rng = random.Random(nth)
+        while time.monotonic() < until:
+            for verb, call in _verbs(store, f"w{nth}", rng):
+                calls[verb] += 1
+                try:
+                    await call()
+                except ReltaskError as error:
+                    errors[type(error).__name__] += 1
+
+    try:
+        await asyncio.gather(*(worker(nth, store) for nth, store in enumerate(stores)))
+    finally:
+        await asyncio.gather(*(store.close() for store in stores))
+    return calls, errors
+
+
+def _verbs(store: MssqlStore, worker: str, rng: random.Random) -> list[tuple[str, Callable[[], Awaitable[object]]]]:
+    """Some verbs of a worker and of an operator, in a random order."""
+    short = timedelta(seconds=1)
+
+    async def run() -> None:
+        answer = await store.claim_jobs(request(worker, limit=rng.randint(1, 20), lock_timeout=short))
+        held = [claim.hold for claim in answer.claims]
+        await store.heartbeat_jobs(worker, held, alive_for=short)
+        ends = rng.choice(["complete", "fail", "release", "lose"])
+        if ends == "complete":
+            await store.complete_jobs(worker, [Completion(hold=hold) for hold in held])
+        elif ends == "fail":
+            await store.fail_jobs(worker, [Failure(hold=hold, error="x", delay=timedelta(0)) for hold in held])
+        elif ends == "release":
+            await store.release_jobs(worker, [Release(hold=hold, outcome=Outcome.RELEASED) for hold in held])
+
+    async def operate() -> None:
+        for job in (await store.list_jobs(limit=5))[: rng.randint(0, 5)]:
+            verb = rng.choice(
+                [store.pause_job, store.resume_job, store.run_job_now, store.retry_job, store.discard_job]
+            )
+            await verb(job.id)
+
+    found: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+        ("enqueue", lambda: store.enqueue_jobs([new_job() for _ in range(rng.randint(1, 20))])),
+        ("run", run),
+        ("reclaim", store.reclaim_jobs),
+        ("operate", operate),
+        ("prune", lambda: store.prune_runs(older_than=timedelta(hours=1), most=1_000, leader=None)),
+        ("count", lambda: store.roll_up_runs(leader=None)),
+    ]
+    rng.shuffle(found)
+    return found
+
+
+def throughput(url: str, jobs: int) -> Finding:
+    """Claim and complete, in batches of 100, from 8 sessions."""
+
+    async def measure() -> float:
+        stores = [MssqlStore(url) for _ in range(8)]
+        for first in range(0, jobs, 1_000):
+            await stores[0].enqueue_jobs([new_job(task="count") for _ in range(min(1_000, jobs - first))])
+        began = time.monotonic()
+
+        async def drain(worker: str, store: MssqlStore) -> None:
+            while claims := (await store.claim_jobs(request(worker, tasks=["count"], limit=100))).claims:
+                await store.complete_jobs(worker, [Completion(hold=claim.hold) for claim in claims])
+
+        await asyncio.gather(*(drain(f"t{nth}", store) for nth, store in enumerate(stores)), return_exceptions=True)
+        took = time.monotonic() - began
+        await asyncio.gather(*(store.close() for store in stores))
+        return jobs / took
+
+    return Finding("throughput, 8 sessions, batches of 100", f"{asyncio.run(measure()):.0f} jobs/s")
+
+
+def escalation(url: str) -> Finding:
+    """Row locks must never become a lock of the table."""
+    count = number(url, ESCALATIONS)
+    return Finding("lock escalations", NOT_HERE if count is None else str(count), not count)
+
+
+def plans(url: str) -> Finding:
+    """What the server planned for the statements of the storm."""
+    try:
+        with closing(mssql_server.open_connection(url)) as connection:
+            rows = mssql_server.run(connection, SCANS)
+    except Exception:  # noqa: BLE001 - the views need a permission, and an emulator lacks them
+        return Finding("plans", NOT_HERE)
+    scans = sorted({f"{text[:80]!r}: {SCAN.search(plan)[1]}" for text, plan in rows  # type: ignore[index] # found
+                    if plan and SCAN.search(plan) and not FOR_PEOPLE.search(text)})  # fmt: skip
+    return Finding(f"plans of {len(rows)} cached statements", "; ".join(scans) or "no scan", not scans)
+
+
+def number(url: str, question: str) -> int | None:
+    """One number of the server's views, or None where it has none."""
+    try:
+        with closing(mssql_server.open_connection(url)) as connection:
+            return int(mssql_server.run(connection, question)[0][0])
+    except Exception:  # noqa: BLE001 - the views need a permission, and an emulator lacks them
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""The dashboard on every database, in front of a busy system: over ASGI, and in a real browser.
+
+The browser is Debian's chromium. Where it is missing, root installs it; otherwise the browser tests say plainly that
+they did not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, sync_playwright
+
+from reltask import App
+from reltask.web.access import Authorize
+from reltask.web.dashboard import Dashboard
+from tests import mssql_server
+from tests.postgres_server import PostgresServer
+from tests.web.busy import Busy, populate, shop
+
+T = TypeVar("T")
+AXE = "4.14.0"
+
+
+@pytest.fixture(params=mssql_server.databases())
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty, migrated database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/shop.db"
+    elif request.param == "mssql":
+        mssql: str = request.getfixturevalue("mssql_database")
+        connection = mssql_server.open_connection(mssql)
+        mssql_server.clear(connection)
+        connection.close()
+        yield mssql
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        template: str = request.getfixturevalue("postgres_template")
+        name = f"web_{abs(hash(request.node.nodeid)) % 10**10}"
+        yield server.create_database(name, template=template)
+        server.drop_database(name)
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    """The shop, on an empty database."""
+    made = shop(url)
+    yield made
+    apart(made.close)
+
+
+@pytest.fixture
+def busy(app: App) -> Busy:
+    """The shop with 200 jobs."""
+
+    async def fill() -> Busy:
+        store = app._make_store()
+        await store.open()
+        try:
+            return await populate(store)
+        finally:
+            await store.close()
+
+    return apart(lambda: asyncio.run(fill()))
+
+
+def apart(work: Callable[[], T]) -> T:
+    """Do it on another thread: the browser's driver keeps a loop running on this one."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(work).result()
+
+
+Client = Callable[..., httpx.AsyncClient]
+
+
+@pytest.fixture
+async def client(app: App) -> AsyncIterator[Client]:
+    """Makes clients of dashboards: `client(authorize=…)`, or of this machine with `local="act"`."""
+    opened: list[httpx.AsyncClient] = []
+
+    def make(authorize: Authorize | None = None, *, root: str = "", peer: str = "127.0.0.1", **options: Any) -> Any:
+        dashboard = app._make_dashboard(authorize, **options)
+        transport = httpx.ASGITransport(dashboard, client=(peer, 1), root_path=root)
+        opened.append(httpx.AsyncClient(transport=transport, base_url=f"http://localhost{root}"))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        await one.aclose()
+
+
+# The browser
+
+
+@cache
+def chromium() -> str | None:
+    """The program, installed if that is possible."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None and shutil.which("apt-get") and shutil.which("id"):
+        who = subprocess.run(["id", "-u"], capture_output=True, text=True, check=False).stdout.strip()
+        if who == "0":
+            command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]
+            subprocess.run(["apt-get", "update", "-qq"], capture_output=True, check=False)
+            subprocess.run(command, capture_output=True, check=False, timeout=600)
+            found = shutil.which("chromium")
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real browser, for one module: its driver keeps a loop running, which other tests could not bear."""
+    program = chromium()
+    if program is None:
+        pytest.skip(
+            "NOT RUN: there is no chromium, and it could not be installed. Install it: apt-get install chromium"
+        )
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script of axe-core, from npm."""
+    folder = tmp_path_factory.mktemp("axe")
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("NOT RUN: there is no npm to install axe-core with.")
+    subprocess.run([npm, "install", "--silent", "--no-audit", f"axe-core@{AXE}"], cwd=folder, check=True, timeout=300)
+    return (folder / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
+
+
+class Served:
+    """A dashboard behind uvicorn, on a thread of its own."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self.dashboard = dashboard
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self._server = uvicorn.Server(
+            uvicorn.Config(dashboard, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+        )
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve(sockets=[listener])), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+
+
+@pytest.fixture
+def serve(app: App) -> Iterator[Callable[..., Served]]:
+    """Serves the app's dashboard: `serve(local="act")`."""
+    served: list[Served] = []
+
+    def make(authorize: Authorize | None = None, **options: Any) -> Served:
+        served.append(Served(app._make_dashboard(authorize, reference="shop:app", **options)))
+        return served[-1]
+
+    yield make
+    for one in served:
+        one.close()

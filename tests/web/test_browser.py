@@ -1,0 +1,387 @@
+"""The dashboard in a real browser: every screen on each database, the actions, the live parts, the keys.
+
+The screenshots of the documentation are made here. They are renewed with DASHBOARD_SCREENSHOTS=docs/images.
+"""
+
+# ruff: noqa: ARG001 - a test asks for the busy system by its fixture's name
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from reltask import App, State
+from reltask.model.job import NewJob
+from tests.web.busy import Busy, record
+from tests.web.conftest import Served, apart
+
+pytestmark = pytest.mark.slow
+SCREENS = {
+    "overview": "",
+    "jobs": "jobs?state=due&queue=mail",
+    "job": "jobs/{suspended}",
+    "dead-job": "jobs/{dead}",
+    "tasks": "tasks",
+    "queues": "queues",
+    "schedules": "schedules",
+    "dead": "dead",
+    "workers": "workers",
+    "leases": "leases",
+    "actions": "actions",
+    "confirm": "confirm?action=retry&state=dead&task=send_welcome",
+}
+Serve = Callable[..., Served]
+
+
+class Watched:
+    """A page, with all that went wrong on it."""
+
+    def __init__(self, page: Page, served: Served) -> None:
+        self.page = page
+        self.url = served.url
+        self.served = served
+        self.wrong: list[str] = []
+        page.on("console", lambda message: self._note(message.type, message.text))
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("request", lambda request: self._host(request.url))
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.wrong.append(text)
+
+    def _host(self, url: str) -> None:
+        if urlsplit(url).netloc != urlsplit(self.url).netloc and not url.startswith("data:"):
+            self.wrong.append(f"a request to {url}")
+
+    def go(self, path: str = "") -> Page:
+        self.page.goto(f"{self.url}/{path}")
+        return self.page
+
+
+@pytest.fixture
+def watched(browser: Browser, serve: Serve) -> Iterator[Watched]:
+    """A page of a viewer who may act; it fails if the console or the network shows anything wrong."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, timezone_id="Asia/Tokyo")
+    page = Watched(context.new_page(), serve(local="act"))
+    yield page
+    context.close()
+    assert page.wrong == []
+
+
+def call(app: App, operation: Callable[[Any], Any]) -> Any:
+    """Ask the store."""
+    return apart(lambda: app._client.run_sync(operation, name="test"))
+
+
+def path_of(name: str, busy: Busy) -> str:
+    return SCREENS[name].format(suspended=busy.suspended, dead=busy.dead[0])
+
+
+def photograph(page: Page, name: str) -> None:
+    """Keep a screenshot for the documentation, if asked to."""
+    if folder := os.environ.get("DASHBOARD_SCREENSHOTS"):
+        page.evaluate("document.querySelector('.database').textContent = 'postgresql://db.example.org/shop'")
+        page.screenshot(path=Path(folder) / f"dashboard-{name}.png", full_page=name in ("job", "dead-job", "overview"))
+
+
+# Screens
+
+
+def test_every_screen(watched: Watched, axe: str, busy: Busy, app: App, request: pytest.FixtureRequest) -> None:
+    """Each has its heading, names its command, breaks no rule of accessibility, and asks no other host for anything."""
+    call(app, lambda store: store.list_actions())
+    serious: dict[str, Any] = {}
+    for name in SCREENS:
+        page = watched.go(path_of(name, busy))
+        expect(page.locator("h1")).to_be_visible()
+        assert page.locator(".command code").count() >= 1, name
+        page.evaluate(axe)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        bad = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+        serious |= {name: [(one["id"], one["nodes"][0]["html"]) for one in bad]} if bad else {}
+        if "sqlite" in request.node.nodeid:
+            photograph(page, name)
+    assert serious == {}
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_both_themes_can_be_read(  # noqa: PLR0917 - fixtures
+    browser: Browser, serve: Serve, axe: str, busy: Busy, app: App, scheme: Any
+) -> None:
+    """Contrast holds in the system's theme, and the switch changes it for good."""
+    if not app.url.startswith("sqlite"):
+        pytest.skip("the same pages")
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    served = serve(local="act")
+    for name in ("overview", "jobs", "job", "dead", "queues"):
+        page.goto(f"{served.url}/{path_of(name, busy)}")
+        page.evaluate(axe)
+        found = page.evaluate("axe.run(document, {runOnly: ['color-contrast']})")
+        assert [node["html"] for one in found["violations"] for node in one["nodes"]] == [], name
+        if name == "overview" and scheme == "dark":
+            photograph(page, "dark")
+    page.click("#theme")
+    other = "light" if scheme == "dark" else "dark"
+    assert page.evaluate("document.documentElement.dataset.theme") == other
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == other
+    context.close()
+
+
+def test_a_narrow_screen(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:
+    """On a telephone nothing is wider than the screen, except tables, which scroll by themselves."""
+    if not app.url.startswith("sqlite"):
+        pytest.skip("the same pages")
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    page, served = context.new_page(), serve(local="act")
+    for name in SCREENS:
+        page.goto(f"{served.url}/{path_of(name, busy)}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+        if name == "overview":
+            photograph(page, "narrow")
+    context.close()
+
+
+def test_without_javascript(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:
+    """Every screen shows its content, and an action works: only the live parts are missing."""
+    context = browser.new_context(java_script_enabled=False)
+    page, served = context.new_page(), serve(local="act")
+    for name in SCREENS:
+        page.goto(f"{served.url}/{path_of(name, busy)}")
+        expect(page.locator("h1")).to_be_visible()
+    page.goto(f"{served.url}/jobs/{busy.dead[0]}")
+    page.click("button:text('Retry')")
+    expect(page.locator(".said")).to_contain_text("Retry: done")
+    context.close()
+    view = apart(app.job(busy.dead[0]).view_sync)
+    assert view is not None
+    assert view.state is State.READY
+
+
+# Actions
+
+
+def test_retrying_all_with_one_error(watched: Watched, busy: Busy, app: App) -> None:
+    """From the group of the error, over the exact number, to the database and the log."""
+    page = watched.go("dead")
+    page.click("text=Retry all 7 with this error…")
+    expect(page.locator("h1")).to_have_text("Retry 7 jobs?")
+    page.click("button:text('Retry 7 jobs')")
+    expect(page.locator(".said")).to_contain_text("Retry: done for 7 jobs.")
+    assert {job.task for job in apart(lambda: app.jobs_sync(state=State.DEAD))} == {"charge_card"}
+    page.click("text=See the log")
+    expect(page.locator("tbody tr").first).to_contain_text("retry")
+
+
+def test_pausing_a_queue(watched: Watched, busy: Busy, app: App) -> None:
+    """With a reason; the overview says it in a sentence; resuming ends it."""
+    page = watched.go("queues")
+    row = page.locator("tr", has=page.locator("th", has_text="mail"))
+    row.locator("summary").click()
+    row.locator("input[name=reason]").fill("provider is down")
+    row.locator("button[value=pause]").click()
+    expect(page.locator("tr.note")).to_contain_text("provider is down")
+    assert [pause.name for pause in apart(app.pauses_sync) if pause.kind == "queue"] == ["mail"]
+    expect(watched.go().locator(".problems")).to_contain_text("Queue mail is paused")
+    watched.go("queues")
+    page.locator("button[value=resume]").first.click()
+    expect(page.locator("tr.note")).to_have_count(0)
+    assert [pause.name for pause in apart(app.pauses_sync) if pause.kind == "queue"] == []
+
+
+def test_signalling_a_function(watched: Watched, busy: Busy, app: App) -> None:
+    """The page names the signal that it waits for."""
+    page = watched.go(f"jobs/{busy.suspended}")
+    expect(page.locator(".why")).to_contain_text("It waits for signal approved")
+    page.fill("input[name=value]", '{"by": "ada"}')
+    page.click("button:text('Send')")
+    expect(page.locator(".said")).to_contain_text("Signal approved: done")
+    assert "approved" in [signal.name for signal in apart(app.job(busy.suspended).signals_sync)]
+
+
+def test_the_page_of_a_newer_run_is_not_touched(watched: Watched, busy: Busy, app: App) -> None:
+    """A retry by another operator, a claim and a death later, the old page changes nothing."""
+    from tests.web.busy import claim  # noqa: PLC0415
+
+    page = watched.go(f"jobs/{busy.dead[0]}")
+    call(app, lambda store: store.retry_job(busy.dead[0]))
+
+    async def newer(store: Any) -> None:
+        await claim(store, "somebody", "send_welcome", "mail", limit=100)
+
+    call(app, newer)
+    page.click("button:text('Retry')")
+    expect(page.locator(".said")).to_contain_text("nothing was changed")
+    view = apart(app.job(busy.dead[0]).view_sync)
+    assert view is not None
+    assert view.fence == 2
+
+
+# Limits
+
+
+def test_a_full_limit_is_the_reason(watched: Watched, busy: Busy) -> None:
+    """The queues' page has running, cap, waiting and tokens of each limit; a waiting job's page names its full key."""
+    page = watched.go("queues")
+    bank = page.locator("tr", has=page.locator("th", has_text="bank")).locator("td")
+    assert bank.all_inner_texts()[:4] == ["2", "2", "3", "60/1m"]
+    expect(bank.nth(4)).to_contain_text("of 10")
+    expect(page.locator("th", has_text="bank")).to_contain_text("full")
+    why = watched.go(f"jobs/{busy.limited}").locator(".why")
+    expect(why).to_contain_text("Limit bank is full: 2 of 2 running, 3 jobs wait for it.")
+    expect(why).to_contain_text("reltask limits change bank")
+
+
+# Live
+
+
+def test_the_overview_is_live(watched: Watched, busy: Busy, app: App) -> None:
+    """A change in the database is on the page within three seconds; the focus stays where it was."""
+    page = watched.go()
+    expect(page.locator("#live")).to_have_text("live")
+    due = page.locator(".number", has_text="due").first.locator("dd")
+    expect(due).to_have_text("77")
+    page.focus("#zone")
+    call(app, lambda store: store.enqueue_jobs([NewJob(id=uuid4(), task="resize_image") for _ in range(5)]))
+    expect(due).to_have_text("82", timeout=3_000)
+    assert page.evaluate("document.activeElement.id") == "zone"
+
+
+def test_one_read_serves_all_viewers(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:
+    """Ten viewers cost the database what one costs: about one statement in two seconds."""
+    served = serve()
+    context = browser.new_context()
+    pages = [context.new_page() for _ in range(5)]
+    for page in pages:
+        page.goto(served.url)
+    for page in pages:
+        expect(page.locator("#live")).to_have_text("live", timeout=10_000)
+    before = served.dashboard.live.reads
+    pages[0].wait_for_timeout(4_000)
+    assert served.dashboard.live.reads - before <= 4
+    context.close()
+
+
+def test_rows_do_not_move_under_the_pointer(watched: Watched, busy: Busy, app: App) -> None:
+    """A list says how many are new, and shows them when it is asked to."""
+    page = watched.go("jobs?state=due")
+    expect(page.locator("#live")).to_have_text("live")
+    before = page.locator(".rows tbody").inner_text()
+    page.wait_for_timeout(2_500)
+    call(app, lambda store: store.enqueue_jobs([NewJob(id=uuid4(), task="resize_image") for _ in range(12)]))
+    expect(page.locator("#fresh")).to_contain_text("12 new", timeout=5_000)
+    assert page.locator(".rows tbody").inner_text() == before
+    page.click("#fresh button")
+    expect(page.locator("[data-count=due]")).to_have_text("89")
+
+
+def test_an_empty_system_waits_for_a_worker(watched: Watched, app: App, request: pytest.FixtureRequest) -> None:
+    """Two commands for a first job; the page turns live when a worker comes."""
+    call(app, lambda store: store.read_now())
+    page = watched.go()
+    expect(page.locator(".empty")).to_contain_text("reltask worker shop:app")
+    expect(page.locator(".waiting")).to_contain_text("Waiting for a worker…")
+    if "sqlite" in request.node.nodeid:
+        photograph(page, "empty")
+    call(app, lambda store: store.register_worker(record("web-1")))
+    expect(page.locator(".empty")).to_have_count(0, timeout=8_000)
+    expect(page.locator(".verdict")).to_be_visible()
+
+
+def test_an_outage_is_said(watched: Watched, app: App, busy: Busy) -> None:
+    """While the database does not answer, the page stays, and says so."""
+    page = watched.go()
+    expect(page.locator("#live")).to_have_text("live")
+
+    async def fail() -> Any:
+        from reltask.errors import TransientError  # noqa: PLC0415
+
+        raise TransientError("gone")
+
+    watched.served.dashboard.live._read = fail
+    expect(page.locator("#live")).to_contain_text("The database does not answer", timeout=8_000)
+    expect(page.locator(".number").first).to_be_visible()
+
+
+# Keys and clocks
+
+
+def test_keys(watched: Watched, busy: Busy) -> None:
+    """/ finds, j and k walk, x chooses, ? explains; none of them while a text is written."""
+    page = watched.go("jobs?state=due")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.locator("tr.at")).to_have_count(1)
+    page.keyboard.press("x")
+    expect(page.locator("#chosen-count")).to_have_text("1 job chosen")
+    expect(page.locator(".of-chosen").first).to_be_enabled()
+    page.keyboard.press("k")
+    page.keyboard.press("x")
+    expect(page.locator("#chosen-count")).to_have_text("2 jobs chosen")
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("jx?")
+    assert page.input_value("#search") == "jx?"
+    expect(page.locator("#keys")).not_to_be_visible()
+
+
+def test_finding_a_job(watched: Watched, busy: Busy) -> None:
+    """By its key, and by its id."""
+    page = watched.go("jobs")
+    page.fill("#search", "order-1187")
+    page.click("text=Show")
+    expect(page.locator(".rows tbody tr")).to_have_count(1)
+    page.fill("#search", str(busy.dead[0]))
+    page.click("text=Show")
+    expect(page.locator("h1")).to_contain_text("send_welcome")
+
+
+def test_filters_are_in_the_address(watched: Watched, busy: Busy) -> None:
+    """Choosing a task changes the list and the URL, which another browser opens to the same list."""
+    page = watched.go("jobs?state=due")
+    page.select_option("select[name=task]", "sync_customer")
+    expect(page.locator(".rows tbody tr")).to_have_count(25)
+    assert "task=sync_customer" in page.url
+    page.reload()
+    expect(page.locator(".rows tbody tr")).to_have_count(25)
+
+
+def test_times_are_utc_or_local(watched: Watched, busy: Busy) -> None:
+    """One switch for all times; the choice is kept."""
+    page = watched.go()
+    utc = page.locator("footer time").inner_text()
+    page.click("#zone")
+    local = page.locator("footer time").inner_text()
+    assert (int(local[11:13]) - int(utc[11:13])) % 24 == 9
+    page.reload()
+    expect(page.locator("#zone")).to_have_text("Local time")
+
+
+def test_the_browser_refuses_frames_and_foreign_forms(watched: Watched, busy: Busy, app: App, tmp_path: Path) -> None:
+    """A page of another origin can neither frame the dashboard nor submit an action to it."""
+    page = watched.page
+    attack = tmp_path / "attack.html"
+    attack.write_text(
+        f'<iframe id="f" src="{watched.url}/"></iframe>'
+        f'<form id="x" method="post" action="{watched.url}/act"><input name="action" value="retry">'
+        f'<input name="job" value="{busy.dead[0]}:1"><input name="token" value="guess"></form>'
+    )
+    watched.go("dead")  # the browser has the cookie now
+    page.goto(attack.as_uri())
+    page.evaluate("document.getElementById('x').submit()")
+    page.wait_for_load_state()
+    expect(page.locator("h1")).to_contain_text("refused")
+    view = apart(app.job(busy.dead[0]).view_sync)
+    assert view is not None
+    assert view.state is State.DEAD
+    watched.wrong.clear()  # the refusals themselves, and the address of the attack

@@ -1,0 +1,261 @@
+"""Who may look, who may act, and what the answers forbid a browser to do."""
+
+# ruff: noqa: ARG001 - a test asks for the busy system by its fixture's name
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from starlette.requests import Request
+
+from reltask import App
+from reltask.stores.store import Store
+from reltask.web.dashboard import Dashboard
+from tests.web.busy import Busy
+from tests.web.conftest import Client
+
+SCREENS = ["/", "/jobs", "/tasks", "/queues", "/schedules", "/dead", "/workers", "/leases", "/actions"]
+
+
+async def token_of(client: httpx.AsyncClient) -> str:
+    """The token of the client's cookie, as a page prints it."""
+    await client.get("/jobs")
+    return client.cookies["reltask_token"]
+
+
+async def retry(client: httpx.AsyncClient, busy: Busy, *, fence: int = 1, **changes: Any) -> httpx.Response:
+    """Ask for a retry of a dead job, as the page's form does."""
+    fields = {"token": await token_of(client), "action": "retry", "job": f"{busy.dead[0]}:{fence}", "back": "dead"}
+    headers = {"origin": "http://localhost", "sec-fetch-site": "same-origin", **changes.pop("headers", {})}
+    return await client.post("/act", data={**fields, **changes}, headers=headers)
+
+
+async def is_dead(app: App, job_id: object) -> bool:
+    view = await app.job(job_id).view()  # type: ignore[arg-type]
+    return view is not None and view.state == "dead"
+
+
+# Looking
+
+
+@pytest.mark.parametrize("path", SCREENS)
+async def test_every_answer_has_the_headers(client: Client, busy: Busy, path: str) -> None:
+    """No inline script, no frames, no other host; the cookie of the token cannot be read or sent by another site."""
+    answer = await client().get(path)
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert re.search(r"reltask_token=.+; HttpOnly; SameSite=Strict", answer.headers["set-cookie"])
+    assert not re.search(r"<script>|\son\w+=|\sstyle=|javascript:|https?://(?!localhost)", answer.text)
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers"),
+    [
+        ("10.0.0.7", {}),
+        ("127.0.0.1", {"host": "evil.example"}),
+        ("127.0.0.1", {"x-forwarded-for": "10.0.0.7"}),
+        ("127.0.0.1", {"forwarded": "for=10.0.0.7"}),
+    ],
+)
+async def test_without_authorize_only_this_machine_may_look(
+    client: Client, busy: Busy, peer: str, headers: dict[str, str]
+) -> None:
+    """Not another machine, not through a proxy, not a website whose name points here."""
+    answer = await client(peer=peer).get("/", headers=headers)
+    assert answer.status_code == 403
+    assert "authorize" in answer.text
+    assert "send_welcome" not in answer.text
+
+
+async def test_authorize_decides(client: Client, busy: Busy) -> None:
+    """A function or a coroutine function; None refuses; an answer that means nothing is an error, not a permission."""
+
+    async def later(request: Request) -> Any:
+        return "read" if request.headers.get("x-user") == "ada" else None
+
+    assert (await client(later, peer="10.0.0.7").get("/", headers={"x-user": "ada"})).status_code == 200
+    assert (await client(later).get("/")).status_code == 403
+    assert (await client(lambda _request: "admin").get("/")).status_code == 500
+
+
+# Acting
+
+
+async def test_an_action_is_done_and_recorded(client: Client, app: App, busy: Busy) -> None:
+    """With the fence that the page showed; who, what, when and which fence are in the log."""
+    allowed = client(lambda _request: ("act", "ada"), peer="10.0.0.7")
+    answer = await retry(allowed, busy)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/dead?did=Retry&changed=1&asked=1"
+    assert not await is_dead(app, busy.dead[0])
+    page = await allowed.get("/actions")
+    assert "ada" in page.text
+    assert "fence 1" in page.text
+    assert str(busy.dead[0]) in page.text
+
+
+async def test_a_page_that_is_old_cannot_act_on_a_newer_run(client: Client, app: App, busy: Busy) -> None:
+    """Another fence: nothing is changed, and both the page and the log say so."""
+    allowed = client(local="act")
+    answer = await retry(allowed, busy, fence=2)
+    assert "changed=0" in answer.headers["location"]
+    assert await is_dead(app, busy.dead[0])
+    said = await allowed.get(answer.headers["location"])
+    assert "nothing was changed" in said.text
+    assert "left as they were" in (await allowed.get("/actions")).text
+
+
+async def test_who_may_only_look_cannot_act(client: Client, app: App, busy: Busy) -> None:
+    """Neither by a form, nor does any page offer one; the default is to look."""
+    for looking in (client(), client(lambda _request: "read")):
+        assert (await retry(looking, busy)).status_code == 403
+        assert (await looking.get("/confirm?action=retry&state=dead")).status_code == 403
+        assert 'action="act"' not in (await looking.get(f"/jobs/{busy.dead[0]}")).text.replace('class="inline"', "")
+    assert await is_dead(app, busy.dead[0])
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        {"token": ""},
+        {"token": "guessed"},
+        {"headers": {"sec-fetch-site": "cross-site"}},
+        {"headers": {"sec-fetch-site": "same-site"}},
+        {"headers": {"sec-fetch-site": "none"}},
+        {"headers": {"origin": "http://evil.example"}},
+        {"headers": {"origin": "null"}},
+    ],
+)
+async def test_another_site_cannot_act(client: Client, app: App, busy: Busy, forgery: dict[str, Any]) -> None:
+    """A token that the browser does not have, or a request that another site began, changes nothing."""
+    assert (await retry(client(local="act"), busy, **forgery)).status_code == 403
+    assert await is_dead(app, busy.dead[0])
+
+
+async def test_nothing_is_changed_by_looking(client: Client, app: App, busy: Busy) -> None:
+    """GET of the address of actions is refused."""
+    allowed = client(local="act")
+    assert (await allowed.get(f"/act?action=retry&job={busy.dead[0]}:1")).status_code == 405
+    assert await is_dead(app, busy.dead[0])
+
+
+@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example"])
+async def test_an_action_leads_back_to_this_dashboard_only(client: Client, busy: Busy, back: str) -> None:
+    """A form cannot send the browser elsewhere."""
+    answer = await retry(client(local="act"), busy, back=back)
+    assert answer.headers["location"].startswith("/?did=")
+
+
+async def test_what_a_page_says_after_an_action_cannot_be_made_up(client: Client, busy: Busy) -> None:
+    """A link with another text in it says nothing."""
+    page = await client().get("/dead?did=Call+0900+12345&changed=1&asked=1")
+    assert "0900" not in page.text
+
+
+async def test_values_are_masked(client: Client, app: App, busy: Busy) -> None:
+    """Arguments, steps and signals: names stay, values do not, unless the app says so."""
+    path = f"/jobs/{busy.suspended}"
+    page = (await client().get(path)).text
+    assert '"order": "•••"' in page.replace("&#34;", '"')
+    for secret in ("R-93", "hello"):
+        assert secret not in page
+    full = (await client(show_values=True).get(path)).text
+    assert "R-93" in full
+    assert "hello" in full
+
+
+# Text from the database
+
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e{{7*7}}"
+
+
+async def test_every_text_is_escaped(client: Client, app: App) -> None:
+    """HTML in names, keys, errors, versions, reasons and metadata is shown, not run; so are characters that reorder."""
+    from tests.web.busy import claim, record  # noqa: PLC0415 - its parts, with other texts
+
+    async def fill(store: Store) -> Any:
+        from datetime import timedelta  # noqa: PLC0415
+
+        from reltask.model.control import Pause, PauseKind  # noqa: PLC0415
+        from reltask.model.job import Failure, NewJob  # noqa: PLC0415
+        from reltask.model.screens import NewAction  # noqa: PLC0415
+
+        job = NewJob(
+            id=uuid4(), task=EVIL, queue=EVIL[:100], key=EVIL, max_attempts=1, args=f'{{"{EVIL[:8]}": 1}}', headers="{}"
+        )
+        due = NewJob(id=uuid4(), task=EVIL, queue=EVIL[:100], key=EVIL + "2", schedule='{"every":"1m"}')
+        worker = record("host", app_version=EVIL, host=EVIL, queues=[EVIL], tasks=[EVIL])
+        await store.register_worker(worker)
+        await store.enqueue_jobs([job])
+        (held,) = await claim(store, worker.id, EVIL, EVIL[:100])
+        await store.fail_jobs(worker.id, [Failure(hold=held.hold, error=f"Error: {EVIL}", delay=timedelta(0))])
+        await store.enqueue_jobs([due])
+        await store.add_pause(Pause(kind=PauseKind.QUEUE, name=EVIL[:100], reason=EVIL, paused_by=EVIL))
+        await store.record_action(NewAction(id=uuid4(), actor=EVIL, action="retry", target=EVIL, seen=EVIL[:100]))
+        return job.id
+
+    job_id = await app._client.run(fill, name="fill")
+    viewer = client(local="act", show_values=True)
+    for path in [*SCREENS, f"/jobs/{job_id}", "/jobs?state=dead", "/confirm?action=retry&state=dead"]:
+        page = (await viewer.get(path)).text
+        assert "<script>alert" not in page, path
+        assert "<img src=x" not in page, path
+        assert "\u202e" not in page, path
+    assert "&lt;script&gt;" in (await viewer.get("/dead")).text
+
+
+# Mounting
+
+
+async def test_it_works_below_a_path(client: Client, app: App, busy: Busy) -> None:
+    """Links, forms, the cookie and what follows an action stay below the path."""
+    mounted = client(root="/ops/reltask", local="act")
+    page = await mounted.get("/jobs")
+    assert '<base href="/ops/reltask/">' in page.text
+    assert "Path=/ops/reltask/" in page.headers["set-cookie"]
+    fields = {"token": mounted.cookies["reltask_token"], "action": "retry", "job": f"{busy.dead[0]}:1", "back": "dead"}
+    answer = await mounted.post("/act", data=fields)
+    assert answer.headers["location"].startswith("/ops/reltask/dead?")
+    assert not re.findall(r'(?:href|src|action)="/(?!ops/reltask/)', page.text)
+
+
+def wsgi_get(dashboard: Dashboard, path: str, *, root: str = "", **environ: str) -> tuple[str, str]:
+    """One request of a WSGI server."""
+    import io  # noqa: PLC0415
+
+    started: list[str] = []
+    given = {
+        "REQUEST_METHOD": "GET",
+        "SCRIPT_NAME": root,
+        "PATH_INFO": path,
+        "QUERY_STRING": "",
+        "SERVER_NAME": "localhost",
+        "SERVER_PORT": "80",
+        "REMOTE_ADDR": "127.0.0.1",
+        "HTTP_HOST": "localhost",
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(),
+        **environ,
+    }
+    body = b"".join(dashboard.wsgi(given, lambda status, _headers: started.append(status)))
+    return started[0], body.decode()
+
+
+def test_the_wsgi_form_shows_the_same_pages(app: App, busy: Busy) -> None:
+    """Below any path, and without the stream: it would keep a thread of the server for each viewer."""
+    dashboard = app.dashboard()
+    status, page = wsgi_get(dashboard, "/dead", root="/ops")
+    assert status == "200 OK"
+    assert "ConnectionError" in page
+    assert '<base href="/ops/">' in page
+    assert 'data-streams="no"' in page
+    assert wsgi_get(dashboard, "/live")[0] == "204 No Content"
+    assert wsgi_get(dashboard, "/", REMOTE_ADDR="10.0.0.7")[0] == "403 Forbidden"
