@@ -20,6 +20,7 @@ import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -63,14 +64,12 @@ def as_batch(path: Path) -> str:
 
 
 def _statement_module() -> Any:
-    """The store's tokenizer. It is loaded by its path: reltask itself is not installed in this environment."""
-    path = ROOT / "src/reltask/stores/statement.py"
-    spec = importlib.util.spec_from_file_location("statement", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The store's tokenizer. reltask's packages are not installed here, so its own `__init__` is not run."""
+    if "reltask" not in sys.modules:
+        package = ModuleType("reltask")
+        package.__path__ = [str(ROOT / "src/reltask")]
+        sys.modules["reltask"] = package
+    return importlib.import_module("reltask.stores.statement")
 
 
 def blindness(parse: Parser) -> str:
@@ -82,8 +81,8 @@ def blindness(parse: Parser) -> str:
     return ""
 
 
-def microsoft_parser() -> Parser:
-    """Start .NET inside this process and load the parser for the dialect of SQL Server 2019."""
+def script_dom() -> Callable[[str], tuple[Any, Any]]:
+    """Start .NET inside this process and load the parser of SQL Server 2019: from text to tree and errors."""
     packages = Path(importlib.util.find_spec("mssqlcli").origin or "").parents[1]  # type: ignore[union-attr] # installed
     runtime = packages / "dotnetcore2/bin"
     (runtime / "dotnet").chmod(0o755)
@@ -93,12 +92,13 @@ def microsoft_parser() -> Parser:
     dom = importlib.import_module(DLL)
     reader = importlib.import_module("System.IO").StringReader
     parser = dom.TSql150Parser(True)  # quoted identifiers are on
+    return lambda batch: parser.Parse(reader(batch), None)
 
-    def parse(batch: str) -> list[str]:
-        _, errors = parser.Parse(reader(batch), None)
-        return [f"{error.Line}:{error.Column}: {error.Message}" for error in errors]
 
-    return parse
+def microsoft_parser() -> Parser:
+    """The parser, asked for faults only."""
+    parse = script_dom()
+    return lambda batch: [f"{fault.Line}:{fault.Column}: {fault.Message}" for fault in parse(batch)[1]]
 
 
 if __name__ == "__main__":

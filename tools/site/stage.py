@@ -1,0 +1,114 @@
+"""Collects what the site is built from: the pages as they stand in the tree, and those made from code.
+
+The tree is copied in its own shape, so that a link that works on a checkout works on the site.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import reltask
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "build" / "pages"
+COPIED = (
+    *("*.md", "docs/**/*.md", "docs/**/*.png", "docs/**/*.svg", "examples/**/*", "benchmarks/results/*.*"),
+    *(
+        "LICENSE",
+        "infrastructure/*",
+        "deploy/**/*",
+        "database/**/*.sql",
+        "src/reltask/stores/SQL.md",
+        "tests/README.md",
+    ),
+)
+_SECTION = re.compile(r"^## (?P<code>[a-z-]+)\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def stage(*, mermaid: Path | None) -> None:
+    """Write everything that zensical reads below build/."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    for pattern in COPIED:
+        for path in ROOT.glob(pattern):
+            if path.is_file() and "__pycache__" not in path.parts:
+                target = PAGES / path.relative_to(ROOT)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+    (PAGES / "README.md").rename(PAGES / "index.md")
+    _write("docs/reference.md", reference())
+    _write("docs/decisions/index.md", decisions())
+    for code, text in error_pages():
+        _write(f"errors/{code}.md", text)
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    if mermaid is not None:
+        shutil.copyfile(mermaid, PAGES / "mermaid.js")
+        settings += "extra_javascript: [mermaid.js]\n"
+    (PAGES.parent / "mkdocs.yml").write_text(settings, encoding="utf-8")
+
+
+def _write(name: str, text: str) -> None:
+    (PAGES / name).parent.mkdir(parents=True, exist_ok=True)
+    (PAGES / name).write_text(text, encoding="utf-8")
+
+
+def decisions() -> str:
+    """The list of decisions, by their titles."""
+    notes = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    titles = [(note.name, note.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")) for note in notes]
+    return "# Decisions\n\n" + "".join(f"- [{title}]({name})\n" for name, title in titles)
+
+
+def error_pages() -> list[tuple[str, str]]:
+    """A page for each error code, from its section of docs/errors.md."""
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    return [
+        (match["code"], f"# {match['code']}\n{_from_below(match['text'])}\n[All errors](../docs/errors.md)\n")
+        for match in _SECTION.finditer(text)
+    ]
+
+
+def _from_below(text: str) -> str:
+    """Links of a page in docs/ as a page in errors/ has to write them."""
+    text = re.sub(r"\]\(#([^)]+)\)", r"](../docs/errors.md#\1)", text)
+    return re.sub(r"\]\((?!https?:|\.\./)([^)]+)\)", r"](../docs/\1)", text)
+
+
+def reference() -> str:
+    """Every public name with its signature and docstring."""
+    parts = ["# Reference\n\nEvery public name, from its docstring. [Public names](api.md) lists them by subject.\n"]
+    for name in sorted(reltask.__all__, key=str.lower):
+        parts += _entry(name, getattr(reltask, name), level=2)
+    return "\n".join(parts)
+
+
+def _entry(name: str, thing: Any, *, level: int) -> list[str]:
+    text = [f"{'#' * level} {name}\n"]
+    signature = _signature(name, thing)
+    if signature:
+        text.append(f"```python\n{signature}\n```\n")
+    described = inspect.getdoc(thing) if callable(thing) or inspect.ismodule(thing) else None
+    if described:
+        text.append(_escaped(described) + "\n")
+    if inspect.isclass(thing):
+        members = [(member, value) for member, value in vars(thing).items() if not member.startswith("_")]
+        for member, value in members:
+            if inspect.isfunction(value) and inspect.getdoc(value):
+                text += _entry(f"{name}.{member}", value, level=level + 1)
+    return text
+
+
+def _signature(name: str, thing: Any) -> str:
+    try:
+        return f"{name}{inspect.signature(thing)}" if callable(thing) else ""
+    except (TypeError, ValueError):
+        return ""
+
+
+def _escaped(text: str) -> str:
+    """A docstring as Markdown: its pictures, which are indented or drawn, stay as they are."""
+    drawn = any(character in text for character in "│─►└├")
+    return f"```text\n{text}\n```" if drawn else text.replace("<", "&lt;").replace("_", r"\_")
