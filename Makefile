@@ -15,10 +15,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --no-input
 READY := $(VENV)/.reltask-ready
 TSQL := $(VENV)/tsql
+SITE := $(VENV)/site
+MERMAID := 12.3.0
 CHECKED := src tests tools $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate simulate-mutants faults bench bench-coordination bench-prune check check-tsql format lock build clean
+.PHONY: help setup demo test docs simulate simulate-mutants faults bench bench-coordination bench-prune bench-dashboard check check-tsql format lock build clean verify-mssql
 MAKEFLAGS += --no-print-directory
 
 help: ## show these lines
@@ -46,11 +48,14 @@ faults: $(READY) ## kill, pause, cut off and crash real processes; renews the ta
 bench: $(READY) ## measure against the floor and the peers, each in its own environment; QUICK=1 takes 5 minutes
 	@QUICK=$(QUICK) $(BIN)/python -m benchmarks $(ARGS)
 
-bench-coordination: $(READY) ## count what 1 to 200 idle workers send to the database; renews benchmarks/results
+bench-coordination: $(READY) ## count what 1 to 1 000 idle workers send to the database; renews benchmarks/results
 	@$(BIN)/python -m benchmarks.coordination $(ARGS)
 
 bench-prune: $(READY) ## time claims while a leader prunes a million ledger rows; renews benchmarks/results
 	@$(BIN)/python -m benchmarks.prune
+
+bench-dashboard: $(READY) ## time the dashboard's screens on large tables, and 50 viewers beside a queue; QUICK=1 is short
+	@QUICK=$(QUICK) $(BIN)/python -m benchmarks.dashboard
 
 check: $(READY) ## lint, formatting, types and layers; changes nothing
 	@$(BIN)/ruff check --quiet --output-format concise .
@@ -65,6 +70,12 @@ check-tsql: ## parse every T-SQL file with Microsoft's own parser, where that ru
 	  *) $(PYTHON) tools/check_tsql.py;; \
 	esac
 
+verify-mssql: $(READY) ## everything that was never seen on a SQL Server, on that of RELTASK_TEST_MSSQL; writes a report
+	@$(BIN)/python -m tests.verify_mssql $(ARGS)
+
+docs: $(READY) $(SITE)/.ready ## build the documentation site into build/site, and check its links
+	@$(BIN)/python -m tools.site $(SITE)/bin/zensical $$(ls $(SITE)/mermaid.js 2>/dev/null)
+
 format: $(READY) ## format, and fix what the linter can fix
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
@@ -76,6 +87,8 @@ lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, the T-SQL pars
 	@printf '%s\n' cffi clr-loader dotnetcore2==3.1.23 mssql-cli==1.0.0 pycparser pythonnet | $(BIN)/uv pip compile - --no-deps \
 	  --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet \
 	  --output-file tools/requirements-tsql.txt
+	@echo zensical | $(BIN)/uv pip compile - --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
+	  --no-annotate --no-emit-index-url --quiet --output-file tools/requirements-site.txt
 	@$(BIN)/python -m benchmarks.lock
 
 build: $(READY) ## build the wheel and the source archive into dist/
@@ -105,4 +118,15 @@ $(TSQL)/.ready: tools/requirements-tsql.txt | $(BIN)/python
 	@$(BIN)/python -m venv --clear $(TSQL)
 	@$(TSQL)/bin/python -m pip --disable-pip-version-check --quiet --quiet --no-input \
 	  install --no-deps --require-hashes --requirement $<
+	@touch $@
+
+# The site generator has an environment of its own, too. Diagrams need mermaid, from npm.
+$(SITE)/.ready: tools/requirements-site.txt | $(BIN)/python
+	@echo "Installing the site generator into $(SITE)"
+	@$(BIN)/python -m venv --clear $(SITE)
+	@$(SITE)/bin/python -m pip --disable-pip-version-check --quiet --quiet --no-input \
+	  install --no-deps --require-hashes --requirement $<
+	@cd $(SITE) && npm pack --silent mermaid@$(MERMAID) >/dev/null \
+	  && tar -xzf mermaid-$(MERMAID).tgz --strip-components 2 package/dist/mermaid.min.js && mv mermaid.min.js mermaid.js \
+	  || echo "npm is missing or failed: diagrams will be shown as text"
 	@touch $@

@@ -1,18 +1,25 @@
-"""Statements per second at the database, for 1, 10, 50 and 200 idle workers, by each coordination of maintenance.
+"""What 1, 10, 100, 200 and 1 000 idle workers cost the database, and what a job costs them all.
 
-    make bench-coordination             about a quarter of an hour
-    QUICK=1 make bench-coordination     four minutes; rough numbers, nothing is kept
+    make bench-coordination             about half an hour
+    QUICK=1 make bench-coordination     some minutes; rough numbers, nothing is kept
+    ARGS="--coordination lease --most 200"   only a part; nothing is kept
 
 **What is counted.** `pg_stat_statements` counts every statement at the server: there is no proxy and
 no code of reltask in between, and BEGIN, LISTEN and NOTIFY count like everything else. Each number of workers has a
-database of its own, so that the four can be measured at the same time; the observer's queries run in another one.
+database of its own, so that all can be measured at the same time; the observer's queries run in another one. A thousand
+workers are measured with the lease only, the default: with the others each worker does all of the maintenance, or tries
+over connections of its own.
 
 **When.** All settings are the defaults, with a poll of 60 s. After the start the workers have SETTLE seconds to settle:
 candidates for the lease find their turns. The window is a multiple of a minute, so that each poll and each step of
 the maintenance falls into it as often as it should.
 
-**With what.** A worker is a real `Worker` with its own store and connections. To have 200 on a small machine, up to 50
-of them share a process; they share nothing else.
+**With what.** A worker is a real `Worker` with its own store and connections. To have a thousand on a small machine, up
+to 200 of them share a process; they share nothing else.
+
+**Under load.** With the lease, after the idle window, a producer enqueues JOBS_PER_SECOND jobs a second, one by one.
+The claims that were sent meanwhile, by the jobs that were run, are the claims per job; the ledger tells when each job
+was claimed, and the difference to its due time is the pick-up.
 """
 
 from __future__ import annotations
@@ -37,8 +44,11 @@ from reltask.stores.postgres.schema import migrate_postgres
 from tests.postgres_server import PostgresServer
 
 COORDINATIONS = ["everyone", "advisory", "stealing", "lease"]
-WORKERS = [1, 10, 50, 200]
-PER_PROCESS = 50
+WORKERS = [1, 10, 100, 200, 1000]
+MOST_WITHOUT_LEASE = 200
+PER_PROCESS = 200
+JOBS_PER_SECOND, LOADED, QUICK_LOADED = 40, 30.0, 8.0
+"""Jobs per second, and for how many seconds."""
 SETTLE, WINDOW = 120, 60
 """Seconds."""
 QUICK_SETTLE, QUICK_WINDOW = 20, 30
@@ -47,6 +57,14 @@ STARTED = "started"
 
 Counts = dict[str, float]
 """Calls by statement."""
+Load = dict[str, float]
+"""Figures of a loaded fleet, by name."""
+CLAIM = "claim_timeout_ms = case"
+"""Found in one statement only, the claim."""
+PICK_UPS = """
+    select (extract(epoch from claimed_at - due_at) * 1000)::float8 as late
+    from reltask.runs where task = 'nothing' order by finished_at desc limit $1
+"""
 
 
 # ── A process full of workers ────────────────────────────────────────────────────────────────────────────────────────
@@ -62,11 +80,11 @@ async def crew(url: str, coordination: str, count: int) -> None:
 
 
 def make_app(url: str, coordination: str) -> App:
-    """An app with a task that is never due."""
+    """An app with a task that does nothing."""
     app = App(url, settings={"maintenance.coordination": coordination})
 
     @app.task
-    async def never() -> None: ...
+    async def nothing() -> None: ...
 
     return app
 
@@ -108,9 +126,12 @@ async def read_counts(connection: asyncpg.Connection, database: str) -> Counts:
     return counts
 
 
-def measure(server: PostgresServer, coordination: str, *, settle: float, window: float) -> dict[int, Counts]:
-    """Statements per second, by statement, for each number of workers."""
-    names = {count: f"{coordination}_{count}" for count in WORKERS}
+def measure(
+    server: PostgresServer, coordination: str, counts: list[int], *, settle: float, window: float, loaded: float
+) -> tuple[dict[int, Counts], dict[int, Load]]:
+    """Statements per second, by statement, for each number of workers; and what jobs cost them."""
+    names = {count: f"{coordination}_{count}" for count in counts}
+    loads: dict[int, Load] = {}
     with ExitStack() as running:
         for count, name in names.items():
             url = server.create_database(name)
@@ -120,9 +141,42 @@ def measure(server: PostgresServer, coordination: str, *, settle: float, window:
         before, began = asyncio.run(snapshots(server, names)), time.monotonic()
         time.sleep(window)
         after, seconds = asyncio.run(snapshots(server, names)), time.monotonic() - began
+        if coordination == "lease":
+            loads = {count: asyncio.run(load(server, name, loaded)) for count, name in names.items()}
     for name in names.values():
         server.drop_database(name)
-    return {count: _rates(before[count], after[count], seconds) for count in WORKERS}
+    return {count: _rates(before[count], after[count], seconds) for count in counts}, loads
+
+
+async def load(server: PostgresServer, name: str, seconds: float) -> Load:
+    """Enqueue jobs one by one for a while; return the claims per job, and how soon they were picked up."""
+    app = make_app(server.url(name), "off")
+    nothing = app.get_task("nothing")
+    observer, there = await asyncpg.connect(server.url()), await asyncpg.connect(server.url(name))
+    try:
+        async with app.producer():
+            await nothing.enqueue()  # the connection is open, and the fleet knows its size
+            await asyncio.sleep(2.0)
+            before = await read_counts(observer, name)
+            due, jobs = time.monotonic(), round(JOBS_PER_SECOND * seconds)
+            for _ in range(jobs):
+                await nothing.enqueue()
+                due += 1 / JOBS_PER_SECOND
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await asyncio.sleep(2.0)
+            after = await read_counts(observer, name)
+        claims = sum(rate for query, rate in _rates(before, after, 1.0).items() if CLAIM in query)
+        waits = await there.fetch(PICK_UPS, jobs)
+        late = sorted(row["late"] for row in waits)
+        return {
+            "claims per job": round(claims / jobs, 2),
+            "pick-up p50, ms": round(late[len(late) // 2], 1),
+            "pick-up p99, ms": round(late[len(late) * 99 // 100], 1),
+        }
+    finally:
+        await observer.close()
+        await there.close()
+        await asyncio.to_thread(app.close)
 
 
 async def snapshots(server: PostgresServer, names: dict[int, str]) -> dict[int, Counts]:
@@ -138,7 +192,7 @@ def prepared(server: PostgresServer) -> None:
     """Have the server count statements, and take this many connections."""
     server.execute(
         "alter system set shared_preload_libraries = 'pg_stat_statements'",
-        "alter system set max_connections = 600",
+        "alter system set max_connections = 3000",
     )
     server.restart()
     server.execute("create extension pg_stat_statements")
@@ -169,9 +223,10 @@ def _short(query: str) -> str:
     return f"{words[:40]} … {', '.join(tables)}"
 
 
-def write(results: dict[str, dict[str, float]]) -> None:
+def write(results: dict[str, dict[str, float]], loads: dict[int, Load]) -> None:
     """The numbers as JSON, and as curves."""
-    (RESULTS / "coordination.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    kept = {**results, "load": {str(count): figures for count, figures in loads.items()}}
+    (RESULTS / "coordination.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     curves = [
         Series(name, [(int(count), rate) for count, rate in by_workers.items()]) for name, by_workers in results.items()
     ]
@@ -185,21 +240,35 @@ def main() -> None:
     parser.add_argument("--crew", metavar="URL")
     parser.add_argument("--coordination", choices=COORDINATIONS)
     parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--most", type=int, help="no more workers than this")
     given = parser.parse_args()
     if given.crew:
         asyncio.run(crew(given.crew, given.coordination, given.count))
         return
     quick = bool(os.environ.get("QUICK"))
-    settle, window = (QUICK_SETTLE, QUICK_WINDOW) if quick else (SETTLE, WINDOW)
+    times = (
+        {"settle": QUICK_SETTLE, "window": QUICK_WINDOW, "loaded": QUICK_LOADED}
+        if quick
+        else {
+            "settle": SETTLE,
+            "window": WINDOW,
+            "loaded": LOADED,
+        }
+    )
     results: dict[str, dict[str, float]] = {}
+    loads: dict[int, Load] = {}
     with PostgresServer() as server:
         prepared(server)
         for coordination in [given.coordination] if given.coordination else COORDINATIONS:
-            rates = measure(server, coordination, settle=settle, window=window)
+            most = min(given.most or max(WORKERS), max(WORKERS) if coordination == "lease" else MOST_WITHOUT_LEASE)
+            rates, found_loads = measure(server, coordination, [n for n in WORKERS if n <= most], **times)
+            loads |= found_loads
             tell(coordination, rates)
+            for count, figures in found_loads.items():
+                print(f"    {count} workers under load: {figures}", flush=True)  # noqa: T201
             results[coordination] = {str(count): round(sum(found.values()), 2) for count, found in rates.items()}
-    if not quick and not given.coordination:
-        write(results)
+    if not quick and not given.coordination and not given.most:
+        write(results, loads)
 
 
 if __name__ == "__main__":

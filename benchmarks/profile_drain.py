@@ -31,7 +31,7 @@ from benchmarks.contestants import RELTASK
 from benchmarks.contestants.process import run
 from benchmarks.contestants.reltask import make_app
 from benchmarks.stage import Place, open_stage
-from reltask import events
+from reltask import logs
 from reltask.cli.runner import calm_collector
 from reltask.stores.postgres import store, values
 from reltask.worker import bodies, execute, poller, settle
@@ -111,7 +111,7 @@ def stages(watch: Stopwatch) -> Iterator[None]:
         (execute, "returned", "encode result", watch.around),
         (execute.Executor, "_outcome", "outcome", watch.around),
         (settle.Settler, "settle", "queue outcome", watch.around),
-        (events.Publisher, "emit", "report", watch.around),
+        (logs.Publisher, "emit", "report", watch.around),
     ]
     originals = [getattr(owner, name) for owner, name, _, _ in replaced]
     for owner, name, stage, timer in replaced:

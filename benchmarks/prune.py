@@ -8,6 +8,8 @@ process leads, and prunes the ledger as any worker does, in batches of at most 1
     claims   ········ before ········ | ·············· while pruning ·············· | ········ after ········
     leader                            | ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ ▪ |
 
+Then the same number of rows in a partition of the ledger, which is dropped whole, and claims beside it.
+
 A shared machine has slow moments of its own. So the question is not whether a claim ever takes twice the median, but
 whether more of them do while the leader prunes than before and after.
 """
@@ -46,6 +48,11 @@ HISTORY = """
     select gen_random_uuid(), 1, 1, 'old', 'default', 'w', 1, moment, moment, moment, moment, 'succeeded'
     from (select now() - interval '30 days' + n * interval '1 second' as moment from generate_series(1, $1) as n) as old
 """
+PARTITION = """
+    create table reltask.runs_old partition of reltask.runs
+        for values from ('01000000-0000-0000-0000-000000000000') to ('01800000-0000-0000-0000-000000000000')
+"""
+IN_PARTITION = HISTORY.replace("gen_random_uuid()", "('017' || substr(gen_random_uuid()::text, 4))::uuid")
 LEFT = "select count(*) from (select from reltask.runs where finished_at < now() - interval '1 day' limit 1) as old"
 
 
@@ -146,6 +153,30 @@ async def measure(url: str) -> dict[str, object]:
     return {"rows": ROWS, "seconds": round(seconds, 1), "milliseconds": milliseconds}
 
 
+async def measure_partition(url: str) -> dict[str, object]:
+    """The same rows in one partition: how long it takes to drop it, and what the claims beside that took."""
+    await migrate_postgres(url, partition_days=7)
+    connection = await asyncpg.connect(url)
+    await connection.execute("alter table reltask.runs detach partition reltask.runs_before")
+    await connection.execute(PARTITION)
+    await connection.execute(IN_PARTITION, ROWS, timeout=600)
+    await connection.execute("vacuum analyze", timeout=600)
+    store, leader = PostgresStore(url), PostgresStore(url)
+    await store.open()
+    await claim_for(store, BASELINE / 10)  # warm up
+    done = asyncio.Event()
+    claims = asyncio.create_task(claim_until(store, done))
+    began = time.monotonic()
+    while await connection.fetchval(LEFT):
+        await leader.prune_runs(older_than=timedelta(days=1), most=10 * ROWS, leader=None, limit=1)
+    seconds = time.monotonic() - began
+    done.set()
+    took = await claims
+    for one in (store, leader, connection):
+        await one.close()
+    return {"seconds": round(seconds, 3), "longest claim, ms": round(max(took), 1)}
+
+
 def phase(took: list[float], twice: float) -> Phase:
     """What a phase's claims amount to."""
     return Phase(
@@ -164,6 +195,7 @@ def main() -> None:
         return
     with PostgresServer() as server:
         result = asyncio.run(measure(server.create_database("prune")))
+        result["partition"] = asyncio.run(measure_partition(server.create_database("partition")))
     text = json.dumps(result, indent=2)
     print(text)  # noqa: T201 - a program's output
     if not os.environ.get("QUICK"):

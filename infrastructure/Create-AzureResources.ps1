@@ -259,6 +259,8 @@ function Write-NextStep {
     Write-Output 'Grant for a managed identity, in the database, by the name of the identity:'
     Write-Output '  CREATE USER [my-worker] FROM EXTERNAL PROVIDER;'
     Write-Output '  ALTER ROLE reltask_run ADD MEMBER [my-worker];'
+    Write-Output 'If the administrator is an application without Directory Readers, by its client id as binary(16):'
+    Write-Output '  CREATE USER [my-worker] WITH SID = 0x..., TYPE = E;'
     Write-Output ''
     Write-Output 'To remove everything:'
     Write-Output "  ./Remove-AzureResources.ps1 -SubscriptionId $SubscriptionId -ResourceGroupName $ResourceGroupName"
@@ -302,9 +304,14 @@ if ($null -ne $server -and $Given.ContainsKey('DisablePublicAccess')) {
         $null = Set-AzResource -ResourceId $server.ResourceId -Properties @{ publicNetworkAccess = $access } -ApiVersion $ApiVersion -UsePatchSemantics -Force
     }
 }
+# A database that may grow beyond the 2 GB of the Basic tier is refused there.
+$sizes = @{}
+if ($SkuName -eq 'Basic') {
+    $sizes = @{ maxSizeBytes = 2147483648 }
+}
 if ($database -ne '' -and $Given.ContainsKey('SkuName')) {
     if ($PSCmdlet.ShouldProcess("$($server.Name)/$database", "Set the tier to $SkuName")) {
-        $null = Set-AzResource -ResourceId "$($server.ResourceId)/databases/$database" -Sku @{ name = $SkuName } -ApiVersion $ApiVersion -UsePatchSemantics -Force
+        $null = Set-AzResource -ResourceId "$($server.ResourceId)/databases/$database" -Sku @{ name = $SkuName } -Properties $sizes -ApiVersion $ApiVersion -UsePatchSemantics -Force
     }
 }
 
