@@ -41,6 +41,14 @@ def test_a_job_costs_the_same_whatever_the_number_of_workers(size: int) -> None:
 
 
 @pytest.mark.slow
+def test_the_polls_of_a_fleet_that_was_started_together_are_spread() -> None:
+    """300 workers that began within ten seconds: in no ten seconds do they send more than about two looks a second."""
+    world = FleetWorld(3, size=300, signals=True)
+    world.run(jobs=1)
+    assert max(world.looks_in(10.0) for _ in range(30)) <= 30
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("signals", [True, False])
 @pytest.mark.parametrize("size", [1, 10, 100, 300])
 def test_a_held_row_costs_two_looks_per_second(size: int, signals: bool) -> None:

@@ -36,8 +36,9 @@ one signal. What stays although it was signalled is asked for twice as urgently,
 that no worker seems able to take it, and one is asked every WATCH_AGAIN seconds. No promise
 depends on the watch: without a leader the turns and the polls do its work.
 
-**Polls.** With signals a worker polls every max(poll, n TURN) seconds. Without them the turns are the
-polls: a worker looks every min(n TURN, LONGEST, poll) seconds, at its turn.
+**Polls.** With signals a worker polls every max(poll, n TURN) seconds; in a fleet whose turns take longer
+than a poll, at its turn, or workers that were started together would poll together. Without signals the
+turns are the polls: a worker looks every min(n TURN, LONGEST, poll) seconds, at its turn.
 
 The idle cost can be computed. Looks per second of n idle workers, with the default poll of 60 s:
 
@@ -271,9 +272,10 @@ class Waking:
             self._ahead = False
         if self._again_at == inf:
             self._rival = 0
-        poll_at = now + self.round
-        if not self.signals:
-            poll_at = min(now + self._poll, self.turn_after(now + min(TURN, self.round) / 4))
+        poll_at = now + self._poll
+        if not self.signals or self.fleet.size * TURN > self._poll:
+            turn = self.turn_after(now + min(TURN, self.round) / 4)
+            poll_at = turn if self.signals else min(poll_at, turn)
         self._poll_at = min(poll_at, self._promised_at + RENEW * self._promise)
 
     def reclaimed(self, now: float, *, all_of_them: bool) -> None:
