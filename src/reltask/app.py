@@ -309,7 +309,8 @@ class App(Declaring, Operations, Pausing, LeaseMethods):
             raise MissingExtra(
                 "The dashboard needs starlette and jinja2.", remedy='Run: pip install "reltask[web]"'
             ) from error
-        client = self._client if self._inline else Client(self._make_lease_store, thread="reltask-dashboard")
+        make_store = partial(self._make_store, emit=self._emit_soon)
+        client = self._client if self._inline else Client(make_store, thread="reltask-dashboard")
         dashboard = Dashboard(
             self, client, authorize=authorize, show_values=show_values, local=local, reference=reference
         )
