@@ -7,7 +7,7 @@
 -- Returns       As claim_jobs.sql. The first row has the time, the first mark of a limit that this
 --               worker may take, and whether marks are left that only other workers may take.
 -- See           SQL.md: nullable now, materialized CTE, skip locked, filtered index, limit, delay
---               in seconds, generated column, paused lanes.
+--               in seconds, generated column, paused lanes, exact types.
 --
 -- The statement looks at keys that have a mark. Places are counted in the locked row of the key: an
 -- end is a mark, which is counted here once, by the statement that removes it. So the number of
@@ -259,7 +259,7 @@ held as materialized (
         select
         from reltask.jobs as job
         where job.id = any (array[heads.id]) and job.limit_key = heads.key
-          and coalesce(job.limits, array[job.limit_key]) = heads.keys
+          and coalesce(job.limits, array[job.limit_key]) operator(pg_catalog.=) heads.keys
           and job.queue = heads.queue
           and job.isolated = heads.isolated and job.suspended = heads.suspended
           and job.due_at <= (select now from parameters)
