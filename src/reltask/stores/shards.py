@@ -341,7 +341,7 @@ async def _by_ids(router: ShardedStore, verb: str, args: tuple[Any, ...], named:
 
 
 async def _notices(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """To the shards of these ids; nobody waits for an answer."""
+    """To the shards of these ids; no caller waits for an answer."""
     numbers = {number for job_id in args[0] if router.has(number := shard_of(job_id))} or router.numbers
     await router.ask_all(partial(_send, verb, args, named), [number for number in numbers if number is not None])
 

@@ -184,7 +184,7 @@ async def find_all(store: Store, wanted: JobFilter, error: str = "") -> list[See
 
 
 class Asked(NamedTuple):
-    """A form that was sent by somebody who may act."""
+    """A form that was sent by a person who may act."""
 
     dashboard: Dashboard
     request: Request

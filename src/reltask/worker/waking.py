@@ -31,7 +31,7 @@ as long after, up to n times HELD seconds: one look per second in all.
 **The watch.** The leader of the maintenance looks once a second, with a cheaper statement, for what
 all others missed: something overdue and unclaimed, or a lock that has ended. If it finds any, it sends
 one signal. What stays although it was signalled is asked for twice as urgently, three times. After
-that nobody seems able to take it, and it is signalled only every WATCH_AGAIN seconds. No promise
+that no worker seems able to take it, and it is signalled only every WATCH_AGAIN seconds. No promise
 depends on the watch: without a leader the turns and the polls do its work.
 
 **Polls.** With signals a worker polls every max(poll, n TURN) seconds. Without them the turns are the
@@ -89,7 +89,7 @@ RENEW = 0.8
 WATCH_AGAIN = 8
 """Seconds between two signals for what stays overdue although it was asked for."""
 URGENT = 4
-"""How often the watch asks before it takes a thing for one that nobody can take."""
+"""How often the watch asks before it takes a thing for one that no worker can take."""
 
 
 class Due(NamedTuple):
