@@ -137,7 +137,9 @@ class Inspector:
     def _claimed(self, verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
         self.counts["claims"] += len(answer.claims)
         now = self._now()
-        if verb == "claim_jobs":
+        if verb == "claim_limited":
+            self.counts["limited claims"] += len(answer.claims)
+        else:
             self._served_oldest(args[0], before, answer.claims)
         for claim in answer.claims:
             row = before[str(claim.job_id)]

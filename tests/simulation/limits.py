@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from reltask import App, Backoff, Context, Limit
+from reltask.model.control import Pause, PauseKind
 from reltask.model.job import Claim
 from reltask.model.limit import LimitRule
 from tests.simulation.durable import reported
@@ -123,7 +124,6 @@ class LimitInspector:
         self._moment = 0
         self._elapsed = 0.0
         """Seconds by the database's clock; where that is set back, no time has passed."""
-        self.starts = 0
 
     def __call__(self, verb: str, _args: tuple[Any, ...], answer: Any) -> None:
         now = self._world.micros()
@@ -163,7 +163,6 @@ class LimitInspector:
                 rule = rules[key.partition(":")[0]]
                 if rule["rate_count"] is None:
                     continue
-                self.starts += 1
                 starts = self._starts[key]
                 starts.append(self._elapsed)
                 for nth, first in enumerate(starts):
@@ -255,7 +254,7 @@ class Limits:
             await asyncio.sleep(self.rng.expovariate(1 / 2.5))
             if self.world.quiet:
                 return
-            (act,) = self.rng.choices([self.change, self.more, self.recount], weights=[4, 2, 1])
+            (act,) = self.rng.choices([self.change, self.more, self.pause, self.recount], weights=[4, 2, 2, 1])
             self.world.note(act.__name__)
             await act()
 
@@ -266,6 +265,13 @@ class Limits:
         """An operator changes how many may run: also to none, and below what runs."""
         limit = self.rng.choice((NARROW, OWN, PACED))
         await self.write(limit, self.rng.choice([0, 1, 2, 3, None]))
+
+    async def pause(self) -> None:
+        """An operator pauses one of the tasks for a while: what of it is due holds no place."""
+        task = self.rng.choice([task.name for task in APP.registry])
+        pause = Pause(kind=PauseKind.TASK, name=task, paused_by="operator")
+        await self.world.as_operator(lambda store: store.add_pause(pause))
+        self.world.loop.spawn("world", self.world.misfortunes.resume_lane(pause, self.rng.choice([2.0, 8.0])))
 
     async def write(self, limit: Limit, running: int | None) -> None:
         rule = limit.rule(str(limit.name))
@@ -281,6 +287,11 @@ class Limits:
     async def recount(self) -> None:
         """What the maintenance does every minute."""
         await self.world.as_operator(lambda store: store.recount_limits())
+
+    async def help_on(self) -> None:
+        """A mark may have been used up before the database's clock was set back: the maintenance finds such a job."""
+        if self.is_on and self.world.clock_jumped:
+            await self.recount()
 
     async def calm(self) -> None:
         """The faults are over: the limits are as the code declares them."""

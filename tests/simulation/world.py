@@ -475,6 +475,7 @@ class World:
             if waiting and max(waiting.values()) > QUIET_LOOKS[self.signals.enabled]:
                 raise Violation("nothing waits that need not", f"{[claimable[key] for key in waiting]}")
             await self.durable.help_on()
+            await self.limits.help_on()
             await asyncio.sleep(QUIET_LOOK)
         for node in self.living():
             node.alive = False
