@@ -66,7 +66,7 @@ def test_never_more_than_the_limit_while_workers_die(url: str, app: App, tmp_pat
         keys = {job.id: number for job, number in zip(jobs, numbers, strict=True)}
         cluster.start(WORKERS, {"concurrency": "20"}, command=COMMAND)
         disturb(cluster, app)
-        eventually(lambda: left(app) == 0, within=500, what="all jobs end", seen=lambda: app.limits_sync())
+        eventually(lambda: left(app) == 0, within=500, what="all jobs end", seen=app.limits_sync)
         runs = cluster_runs(app, "limited")
         most = most_at_once(runs, keys)
         lost = sum(run.outcome == "lost" for run in runs)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from reltask.model.job import ClaimRequest, Completion, NewJob
 from reltask.model.limit import LimitRule
 from tests.interleaving.driver import Driver, Session
-from tests.interleaving.operations import ALIVE, LOCK, LONG_AGO, TOKEN, A, B, C, Operation, complete, one_off
+from tests.interleaving.operations import ALIVE, LOCK, TOKEN, A, B, C, Operation, complete, one_off
 from tests.interleaving.postgres_mutants import Mutant, mutant
-from tests.interleaving.setups import Setup
+from tests.interleaving.setups import LONG_AGO, Setup
 from tests.interleaving.setups import committed as commit
 from tests.interleaving.steps import committed, do, expect, opened, stopped
 
@@ -100,17 +100,19 @@ LIMIT_CASES = {
     "an end of a limited job is not committed": (SETUP, an_end_that_is_not_committed),
     "a raised limit beside a look": (SETUP, a_raised_limit_beside_a_look),
 }
+COUNTED = """else coalesce(rule.running, 1000000) - coalesce(locked.running, 0)
+                    + coalesce(wanted.freed, 0) end as room"""
+FROM_SNAPSHOT = """else coalesce(rule.running, 1000000) - (
+                    select count(*)
+                    from reltask.jobs as job
+                    where job.limit_key = needed.key and job.locked_by is not null
+                )::integer end as room"""
 LIMIT_MUTANTS: list[Mutant] = [
     mutant(
         "a look counts the claims of its snapshot",
         "claim_limited",
         "two looks at one key",
-        (
-            "else coalesce(rule.running, 1000000) - coalesce(locked.running, 0)\n"
-            "                    + coalesce(wanted.freed, 0) end as room",
-            "else coalesce(rule.running, 1000000) - (select count(*) from reltask.jobs as job"
-            " where job.limit_key = needed.key and job.locked_by is not null)::integer end as room",
-        ),
+        (COUNTED, FROM_SNAPSHOT),
     ),
     mutant(
         "a look forgets the places that became free",

@@ -242,8 +242,6 @@ def changed_nothing(verb: str, answer: Any) -> bool:
     match verb:
         case "claim_jobs":
             return not answer.claims
-        case "claim_limited":
-            return False  # it may have counted marks, and have moved jobs from one key to another
         case "heartbeat_jobs":
             return not answer.renewed
         case "reclaim_jobs" | "fold_marks":

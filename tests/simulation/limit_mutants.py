@@ -24,7 +24,7 @@ def trigger(name: str, *changes: tuple[str, str]) -> Any:
     """A trigger with some text replaced."""
 
     def prepare(self: Database) -> None:
-        (row,) = self.query(f"select sql from sqlite_master where name = '{name}'")  # noqa: S608 - a fixed name
+        (row,) = self.query(f"select sql from sqlite_master where name = '{name}'")
         text: str = row["sql"]
         for old, new in changes:
             if old not in text:

@@ -109,7 +109,7 @@ class Row(NamedTuple):
         return [self.limit_key] if self.limits is None else msgspec.json.decode(self.limits, type=list[str])
 
 
-ROWS = f"select {', '.join(Row._fields)} from reltask_jobs where limit_key is not null"  # noqa: S608 - fixed names
+ROWS = f"select {', '.join(Row._fields)} from reltask_jobs where limit_key is not null"
 FREED = "select name, sum(freed) as freed from reltask_marks where kind = 'limit' group by name"
 
 
