@@ -474,13 +474,16 @@ again as materialized (
     left join rests on rests.key = blocks.key
     where blocks.has_room and blocks.key <> blocks.gate
     union all
-    -- Jobs that only other workers can run.
-    select distinct unserved.queue, unserved.task, rests.key,
-           case when unserved.is_known then moment.now + interval '1 second'
-                else rests.token_at end
+    -- Jobs that only other workers can run, unless a mark will find them. One for a job that is due
+    -- later will not.
+    select distinct unserved.queue, unserved.task, rests.key, look.at
     from rests
     join unserved on unserved.key = rests.key
     cross join moment
+    cross join lateral (
+        select case when unserved.is_known then moment.now + interval '1 second'
+                    else rests.token_at end as at
+    ) as look
     where rests.room > 0 and not unserved.is_mine
       and (
           rests.has_moved or not exists (
@@ -488,6 +491,7 @@ again as materialized (
               from reltask.marks as mark
               where mark.kind = 'limit' and mark.name = rests.key
                 and mark.queue = unserved.queue and mark.task = unserved.task
+                and mark.at <= look.at + interval '1 second'
                 and not exists (select from taken where taken.seq = mark.seq)
           )
       )
