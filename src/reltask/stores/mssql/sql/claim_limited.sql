@@ -11,6 +11,8 @@
 --
 -- The jobs are read before the keys are locked, to know which keys they need, and again afterwards:
 -- then what is read is true until the commit, and jobs are taken one by one, the first one first.
+-- The first read locks them as well, before the keys. That is no circle: no session that has a key
+-- waits for a job.
 --
 -- A job that has several keys waits at one of them (LimitKey). If another one has no room, it goes
 -- to wait there, where the end that makes room finds it.
