@@ -200,6 +200,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     minutes: list[Minute]
     tasks: list[TaskHour]
     pauses: list[PauseSummary]
+    away: list[int] = []
+    """Shards that do not answer: nothing of them is counted."""
 
     @property
     def due(self) -> Count:

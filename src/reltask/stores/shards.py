@@ -10,7 +10,7 @@ a test, not of a user. A pause of a queue holds on every shard.
 
 Shards fail one by one. A write goes to one shard and fails with it. An insert on several shards that
 fails on some of them is ambiguous, like one whose answer was lost: sent again, it inserts what is
-missing. `read_status` counts the shards that answer and names the others; other reads fail, because
+missing. `read_status` and `read_overview` count the shards that answer and name the others; other reads fail, because
 half a list looks like a whole one.
 """
 
@@ -29,7 +29,7 @@ from reltask.errors import AmbiguousError, DatabaseError, ReltaskError, Transien
 from reltask.model.job import NewJob, Orphans
 from reltask.model.merged import merge, merge_overviews, merge_status
 from reltask.model.schema_name import split_schema
-from reltask.model.screens import Page, page_of
+from reltask.model.screens import ListedState, Page, page_of
 from reltask.model.shards import Placement, ShardMark, no_shard_answers, shard_of
 from reltask.model.views import ShardView
 from reltask.stores.shard_connection import Shard, ShardedConnection
@@ -394,15 +394,19 @@ async def _runs(router: ShardedStore, verb: str, args: tuple[Any, ...], named: d
 async def _page(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Page[Any]:
     pages = await router.every(partial(_send, verb, args, named))
     rows = sorted((row for page in pages for row in page.rows), key=lambda row: (row.at, row.job.id))
-    newest = len(pages[0].rows) > 1 and pages[0].rows[0].at > pages[0].rows[-1].at
-    rows = rows[::-1] if newest else rows
+    rows = rows[::-1] if args[0] in (ListedState.PAUSED, ListedState.DEAD) else rows  # the newest first
     limit = named.get("limit", 50)
     more = len(rows) > limit or any(page.next is not None for page in pages)
     return page_of([*rows[:limit], *rows[:1]] if more else rows[:limit], limit)
 
 
 async def _overview(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    return merge_overviews(await router.every(partial(_send, verb, args, named)))
+    """Of the shards that answer; it names the others. An engineer on call looks when one is away."""
+    found = await router.ask_all(partial(_send, verb, args, named), router.numbers)
+    answers = [one for one in found.values() if not isinstance(one, ReltaskError)]
+    if not answers:
+        raise no_shard_answers(_transient(found.values()))
+    return merge_overviews(answers, [number for number, one in found.items() if isinstance(one, ReltaskError)])
 
 
 ROUTES: dict[str, Ask] = {

@@ -111,7 +111,7 @@ class DatabaseMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges; while the database does not answer only `reltask_up`, as 0."""
+        """The gauges; while the database does not answer only `reltask_up`, as 0. A shard that is away makes it 0, too."""
         up = GaugeMetricFamily("reltask_up", "Whether the database answered.")
         try:
             overview = self._overview()
@@ -119,7 +119,7 @@ class DatabaseMetrics(Collector):
             up.add_metric([], 0)
             yield up
             return
-        up.add_metric([], 1)
+        up.add_metric([], 0 if overview.away else 1)
         yield up
         yield from gauges(overview)
 
