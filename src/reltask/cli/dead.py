@@ -52,7 +52,7 @@ def _with_filter(function: Callable[..., int]) -> Callable[..., int]:
     """Add ids, `--all`, and what `--all` can be narrowed to."""
 
     @functools.wraps(function)
-    def command(  # noqa: PLR0913 - one for each option
+    def command(
         app: App,
         *,
         job_ids: tuple[UUID, ...],

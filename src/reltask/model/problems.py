@@ -48,11 +48,27 @@ Rule = Callable[[Overview], Iterator[Problem]]
 
 def find_problems(overview: Overview, *, findings: list[Finding] | None = None) -> list[Problem]:
     """All problems, the worst first; `findings` are those of the doctor."""
-    rules: list[Rule] = [_shards, _workers, _unserved, _late, _expired, _dead, _failing, _died, _leases, _pauses, _versions]
+    rules: list[Rule] = [
+        _shards,
+        _workers,
+        _unserved,
+        _late,
+        _expired,
+        _dead,
+        _failing,
+        _died,
+        _leases,
+        _pauses,
+        _versions,
+    ]
     found = [problem for rule in rules for problem in rule(overview)]
     found += [
         Problem(
-            level=one.level, about="database", text=_sentence(one.text), remedy=one.remedy, command="reltask doctor MODULE:app"
+            level=one.level,
+            about="database",
+            text=_sentence(one.text),
+            remedy=one.remedy,
+            command="reltask doctor MODULE:app",
         )
         for one in findings or []
         if one.level is not Level.OK

@@ -111,7 +111,7 @@ class DatabaseMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges; while the database does not answer only `reltask_up`, as 0. A shard that is away makes it 0, too."""
+        """The gauges; while the database does not answer only `reltask_up`, as 0. With a shard away it is 0, too."""
         up = GaugeMetricFamily("reltask_up", "Whether the database answered.")
         try:
             overview = self._overview()

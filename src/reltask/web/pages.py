@@ -327,9 +327,7 @@ async def leases(dashboard: Dashboard, request: Request) -> Response:
     """Who leads what."""
     rows = await dashboard.reader.ask(lambda store: store.list_leases())
     snapshot = await dashboard.live.overview()
-    return dashboard.page(
-        request, "leases.html", rows=[(row, lease_progress(row)) for row in rows], now=snapshot.now
-    )
+    return dashboard.page(request, "leases.html", rows=[(row, lease_progress(row)) for row in rows], now=snapshot.now)
 
 
 class LeaseProgress(Struct, frozen=True):
@@ -344,7 +342,9 @@ class LeaseProgress(Struct, frozen=True):
 def lease_progress(lease: LeaseView) -> LeaseProgress:
     """From the lease's metadata, which is the holder's own."""
     published = lease.published
-    items, errors = (str(value) if isinstance(value := published.get(name), int) else "–" for name in ("items", "errors"))
+    items, errors = (
+        str(value) if isinstance(value := published.get(name), int) else "–" for name in ("items", "errors")
+    )
     return LeaseProgress(lease.last_run, items, errors, lease.is_stuck(STUCK))
 
 
