@@ -1,5 +1,7 @@
 """The commands that pages print: each runs, and does what its page does, to the same jobs."""
 
+# ruff: noqa: ARG001 - a test asks for the busy system by its fixture's name
+
 from __future__ import annotations
 
 import html

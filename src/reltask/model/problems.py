@@ -179,8 +179,8 @@ def _expired(overview: Overview) -> Iterator[Problem]:
     yield Problem(
         level=Level.PROBLEM,
         about="locks",
-        text=f"{plural(overview.expired, 'job')} with a lock that expired {duration(overview.age(oldest))} ago, "
-        "and no worker has taken it over.",
+        text=f"{plural(overview.expired, 'job')} not taken over, although the first lock expired "
+        f"{duration(overview.age(oldest))} ago.",
         remedy="A live worker reclaims them within its poll: check that one is alive and reaches the database.",
         link="jobs?state=claimed",
         command="reltask jobs list MODULE:app --state claimed",
@@ -221,7 +221,7 @@ def _died(overview: Overview) -> Iterator[Problem]:
             level=Level.NOTE,
             about="workers",
             text=f"{plural(lately, 'worker')} stopped answering in the last hour without a shutdown.",
-            remedy="Its jobs were taken over. If it was not killed, look at its log: memory, or a lost connection.",
+            remedy="Live workers take over what they ran. If none was killed, look at their logs: memory, or the network.",
             link="workers",
             command="reltask workers MODULE:app",
         )
