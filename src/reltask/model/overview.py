@@ -249,6 +249,12 @@ class Overview(Struct, frozen=True, kw_only=True):
         return sorted(named | {queue for fleet in self.fleet for queue in fleet.queues})
 
     @property
+    def task_names(self) -> set[str]:
+        """Every task that a job, a run or a live worker names."""
+        groups = [*self.lanes, *self.claimed, *self.paused, *self.dead, *self.tasks, *self.recurring]
+        return {group.task for group in groups} | {task for fleet in self.fleet for task in fleet.tasks}
+
+    @property
     def is_empty(self) -> bool:
         """Nothing has ever happened here: no jobs, no workers, no runs."""
         return not (self.lanes or self.claimed or self.paused or self.dead or self.states or self.tasks)

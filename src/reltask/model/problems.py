@@ -221,7 +221,7 @@ def _died(overview: Overview) -> Iterator[Problem]:
             level=Level.NOTE,
             about="workers",
             text=f"{plural(lately, 'worker')} stopped answering in the last hour without a shutdown.",
-            remedy="Live workers take over what they ran. If none was killed, look at their logs: memory, or the network.",
+            remedy="Live workers take over what they ran. If none was killed, look at their logs: memory, network.",
             link="workers",
             command="reltask workers MODULE:app",
         )

@@ -155,7 +155,11 @@ def gauges(overview: Overview) -> Iterator[Metric]:
         oldest.add_metric([queue], overview.age(overview.oldest_due(queue)).total_seconds())
     yield jobs
     yield oldest
-    yield _by("reltask_dead_jobs", "Dead letters.", "task", _sums((dead.task, dead.jobs) for dead in overview.dead))
+    dead = dict.fromkeys(
+        sorted(overview.task_names), 0
+    )  # also 0: growth from nothing is seen only beside a 0 before it
+    dead |= _sums((group.task, group.jobs) for group in overview.dead)
+    yield _by("reltask_dead_jobs", "Dead letters.", "task", dead)
     yield _by(
         "reltask_workers",
         "Workers.",

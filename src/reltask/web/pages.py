@@ -191,10 +191,7 @@ def live_counts(snapshot: Overview) -> dict[str, Any]:
 
 def known_tasks(dashboard: Dashboard, snapshot: Overview) -> list[str]:
     """Every task that the app, a worker or a job names."""
-    named = {task.name for task in dashboard.app.registry} | {lane.task for lane in snapshot.lanes}
-    named |= {group.task for group in [*snapshot.claimed, *snapshot.paused, *snapshot.dead]}
-    named |= {task.task for task in snapshot.tasks} | {one.task for one in snapshot.recurring}
-    return sorted(named | {task for fleet in snapshot.fleet for task in fleet.tasks})
+    return sorted({task.name for task in dashboard.app.registry} | snapshot.task_names)
 
 
 # Tasks, queues, schedules
