@@ -220,7 +220,7 @@ def promtool(folder: Path) -> str | None:
 
 @pytest.mark.slow
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
-    """Prometheus itself reads the rules, and fires each of them for the series of `alerts.test.yml` and for no other."""
+    """Prometheus itself reads the rules, and fires each for the series of `alerts.test.yml` that call for it."""
     program = promtool(tmp_path)
     if program is None:
         pytest.skip("NOT RUN: there is no promtool, and Debian's package prometheus could not be downloaded.")
