@@ -26,7 +26,9 @@ MINUTE = 60_000_000
 
 def overview(**parts: Any) -> Overview:
     """A system that is well, but for these parts."""
-    empty: dict[str, Any] = dict.fromkeys(("lanes", "claimed", "paused", "dead", "recurring", "leases", "minutes"), [])
+    empty: dict[str, Any] = {
+        name: [] for name in ("lanes", "claimed", "paused", "dead", "recurring", "leases", "minutes")
+    }
     served = {"fleet": [Fleet('["mail"]', '["send"]', "0.1.0", "1", 1, 4)], "states": [WorkerState("alive", 1, 1, US)]}
     return Overview(now=NOW, most=10_000, **{**empty, **served, "tasks": [], "pauses": [], **parts})
 
