@@ -89,6 +89,9 @@ lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, the T-SQL pars
 	  --output-file tools/requirements-tsql.txt
 	@echo zensical | $(BIN)/uv pip compile - --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
 	  --no-annotate --no-emit-index-url --quiet --output-file tools/requirements-site.txt
+	@printf '%s\n' 'apscheduler<4' celery procrastinate huey django-tasks 'django<6' 'psycopg[binary]' | $(BIN)/uv pip compile - --universal \
+	  --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet \
+	  --output-file tools/requirements-peers.txt
 	@$(BIN)/python -m benchmarks.lock
 
 build: $(READY) ## build the wheel and the source archive into dist/

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from contextlib import closing
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -420,7 +421,13 @@ def test_run_again_enqueues_what_has_ended(project: Project) -> None:
     assert "nothing was enqueued" in unknown.err
 
 
-@pytest.mark.parametrize("group", ["jobs", "dead", "leases"])
+def groups() -> list[str]:
+    """The commands that have a subcommand `list`."""
+    commands = {name: import_module(f"reltask.cli.{module}").command for name, (module, _) in COMMANDS.items()}
+    return [name for name, command in commands.items() if "list" in getattr(command, "commands", {})]
+
+
+@pytest.mark.parametrize("group", groups())
 def test_a_group_lists_by_default(project: Project, group: str) -> None:
     """`reltask jobs`, `reltask jobs app:app` and `reltask jobs --json` list; a misspelt command is refused."""
     project.enqueue("hello", name="Ada")

@@ -152,6 +152,7 @@ class Served:
         self.dashboard = dashboard
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
+        listener.listen()  # a browser that comes before uvicorn waits instead of being refused
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._server = uvicorn.Server(
             uvicorn.Config(dashboard, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)

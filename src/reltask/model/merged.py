@@ -13,6 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reltask.model.audit import LossCount, TaskCount, Wait
+from reltask.model.control import PauseView
+from reltask.model.limit import LimitKeyView, LimitView
 from reltask.model.overview import Fleet, Group, Lane, Minute, Overview, Recurring, TaskHour, WorkerState
 from reltask.model.views import MetricView, StatusView, WorkerView
 
@@ -37,6 +39,9 @@ RULES: dict[type[Struct], Rule] = {
         least=("started_at", "state"),  # alive before dead and stopped: it serves at least one shard
         first=("host", "pid", "version", "app_version", "queues", "tasks", "concurrency"),
     ),
+    PauseView: Rule(("kind", "name"), first=("reason", "paused_by", "paused_at")),
+    LimitView: Rule(("name",), most=("keys",), first=("running", "rate", "burst")),  # which hold on each shard
+    LimitKeyView: Rule(("key",)),
     MetricView: Rule(("minute", "task"), most=("seconds_most", "late_most")),
     TaskCount: Rule(("task",), most=("late_p50", "late_p95", "late_max")),
     Wait: Rule(("kind", "task", "queue"), least=("since",), first=("job_id",)),

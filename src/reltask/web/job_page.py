@@ -1,4 +1,4 @@
-"""The page of one job: why it is not running, what it may be told, and one timeline of all that happened to it."""
+"""The page of one job: why it is not running, which actions it allows, and one timeline of all that happened to it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def reasons(facts: JobFacts, snapshot: Overview) -> list[Reason]:
 
 
 def arguments(dashboard: Dashboard, payload: Payload | None) -> str:
-    """What it was given; what its task's types hide stays hidden, whoever looks."""
+    """What it was given; what its task's types hide stays hidden from every viewer."""
     if payload is None or not dashboard.show_values:
         return masked(payload.args if payload else None, shown_in_full=False)
     shown = Shown(dashboard.app.registry).arguments(payload)
