@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
@@ -15,7 +15,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from reltask import App, Limit
+from reltask import App, Hidden, Limit
 from reltask.model.control import Pause, PauseKind
 from reltask.model.durable import NewSignal, Recording, StepKind, StepRecord, StepState
 from reltask.model.job import Failure, NewJob, Suspension
@@ -178,6 +178,28 @@ async def test_values_are_masked(client: Client, app: App, busy: Busy) -> None:
     full = (await client(show_values=True).get(path)).text
     assert "R-93" in full
     assert "hello" in full
+
+
+async def test_hidden_values_are_never_shown(client: Client, app: App) -> None:
+    """What a type hides stays hidden with `show_values`: an argument, and what the task returned."""
+
+    @app.task
+    async def login(user: str, password: Annotated[str, Hidden]) -> Annotated[str, Hidden]:
+        return f"token of {user}"
+
+    @app.task
+    async def greet(user: str) -> str:
+        return f"hello {user}"
+
+    jobs = [await login.enqueue("ada", "correct horse"), await greet.enqueue("bob")]
+    async with app.worker() as worker:
+        await worker.drained()
+    viewer = client(show_values=True)
+    secret, plain = [(await viewer.get(f"/jobs/{job.id}")).text for job in jobs]
+    assert "ada" in secret
+    assert "correct horse" not in secret
+    assert "token of" not in secret
+    assert "hello bob" in plain
 
 
 # Text from the database
