@@ -205,6 +205,7 @@ async def test_hidden_values_are_never_shown(client: Client, app: App) -> None:
 # Text from the database
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e{{7*7}}"
+EVIL_LIMIT = "<script>alert(1)</script>"
 CONTROLS = "\x07\x1b[31m\x9b1m\r\x7f"
 """In columns that take any text; the names of jobs, tasks and queues refuse them."""
 
@@ -232,9 +233,9 @@ async def _fill_with_hostile_texts(store: Store) -> list[UUID]:
     await store.record_steps(worker.id, [Recording(hold=held.hold, steps=steps)])
     await store.suspend_jobs(worker.id, [Suspension(hold=held.hold, seen=0, wake_at=now + timedelta(days=2))])
     await store.send_signals([NewSignal(id=EVIL, name=EVIL, value=value, job_id=durable.id)])
-    rule = Limit(EVIL, running=1)
-    assert await store.write_limit(rule.rule(EVIL), seen=None)
-    limited = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "3", limits=(EVIL,))
+    rule = Limit(EVIL_LIMIT, running=1)
+    assert await store.write_limit(rule.rule(EVIL_LIMIT), seen=None)
+    limited = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "3", limits=(EVIL_LIMIT,))
     due = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "2", schedule='{"every":"1m"}')
     await store.enqueue_jobs([due, limited])
     await store.add_pause(Pause(kind=PauseKind.QUEUE, name=EVIL, reason=EVIL, paused_by=EVIL))
