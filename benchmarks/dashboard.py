@@ -47,8 +47,8 @@ JOBS = 10_000 if QUICK else 1_000_000
 RUNS = {"postgres": 100_000 if QUICK else 10_000_000, "sqlite": 10_000 if QUICK else 1_000_000}
 REPEATS = 5 if QUICK else 20
 VIEWERS = 50
-DRAINED = 2_000 if QUICK else 50_000
-ROUNDS = 1 if QUICK else 5
+DRAINED = 2_000 if QUICK else 150_000
+ROUNDS = 1 if QUICK else 7
 RESULT = Path(__file__).parent / "results" / "dashboard.json"
 SCREENS = [
     "/",
