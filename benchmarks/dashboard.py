@@ -47,23 +47,28 @@ JOBS = 10_000 if QUICK else 1_000_000
 RUNS = {"postgres": 100_000 if QUICK else 10_000_000, "sqlite": 10_000 if QUICK else 1_000_000}
 REPEATS = 5 if QUICK else 20
 VIEWERS = 50
-DRAINED = 2_000 if QUICK else 50_000
-ROUNDS = 1 if QUICK else 5
+DRAINED = 2_000 if QUICK else 150_000
+ROUNDS = 1 if QUICK else 7
 RESULT = Path(__file__).parent / "results" / "dashboard.json"
 SCREENS = [
     "/",
     *(f"/jobs?state={state}" for state in ListedState),
     *(
         "/jobs?state=due&task=task+7",
+        "/jobs?state=dead&task=task+7",
+        "/jobs?state=paused&queue=queue+3",
         "/jobs?q=key+77",
         "/tasks",
         "/queues",
         "/schedules",
         "/dead",
+        "/dead?task=task+7",
         "/workers",
         "/leases",
     ),
     "/actions",
+    "/confirm?action=retry&state=dead",
+    "/confirm?action=cancel&state=due&queue=queue+3",
 ]
 POSTGRES_LIMIT = """
 insert into reltask.limits (name, running, declaration, changed_at) values ('customer', 1, 'benchmark', now())
@@ -130,7 +135,7 @@ class Screen(Struct, frozen=True):
 
 async def measure(app: App) -> list[Screen]:
     """Ask for each screen."""
-    dashboard = app.dashboard()
+    dashboard = app._make_dashboard(None, local="act")  # noqa: SLF001 - a confirmation is a screen, too
     transport = httpx.ASGITransport(dashboard, client=("127.0.0.1", 1))
     found = []
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=120) as client:

@@ -135,7 +135,7 @@ async def test_a_search_offers_no_action_on_all(client: Client, busy: Busy) -> N
 async def test_run_again_waits_for_its_limit(client: Client, app: App) -> None:
     """A job that is run again counts to the limits of its task, as the first did."""
 
-    @app.task(limits=[Limit("bank", running=1)])
+    @app.task(limit=Limit("bank", running=1))
     async def pay() -> None: ...
 
     job = await pay.enqueue()

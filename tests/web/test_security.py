@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
@@ -15,7 +15,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from reltask import App, Limit
+from reltask import App, Hidden, Limit
 from reltask.model.control import Pause, PauseKind
 from reltask.model.durable import NewSignal, Recording, StepKind, StepRecord, StepState
 from reltask.model.job import Failure, NewJob, Suspension
@@ -180,9 +180,32 @@ async def test_values_are_masked(client: Client, app: App, busy: Busy) -> None:
     assert "hello" in full
 
 
+async def test_hidden_values_are_never_shown(client: Client, app: App) -> None:
+    """What a type hides stays hidden with `show_values`: an argument, and what the task returned."""
+
+    @app.task
+    async def login(user: str, password: Annotated[str, Hidden]) -> Annotated[str, Hidden]:
+        return f"token of {user}"
+
+    @app.task
+    async def greet(user: str) -> str:
+        return f"hello {user}"
+
+    jobs = [await login.enqueue("ada", "correct horse"), await greet.enqueue("bob")]
+    async with app.worker() as worker:
+        await worker.drained()
+    viewer = client(show_values=True)
+    secret, plain = [(await viewer.get(f"/jobs/{job.id}")).text for job in jobs]
+    assert "ada" in secret
+    assert "correct horse" not in secret
+    assert "token of" not in secret
+    assert "hello bob" in plain
+
+
 # Text from the database
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e{{7*7}}"
+EVIL_LIMIT = "<script>alert(1)</script>"
 CONTROLS = "\x07\x1b[31m\x9b1m\r\x7f"
 """In columns that take any text; the names of jobs, tasks and queues refuse them."""
 
@@ -210,9 +233,9 @@ async def _fill_with_hostile_texts(store: Store) -> list[UUID]:
     await store.record_steps(worker.id, [Recording(hold=held.hold, steps=steps)])
     await store.suspend_jobs(worker.id, [Suspension(hold=held.hold, seen=0, wake_at=now + timedelta(days=2))])
     await store.send_signals([NewSignal(id=EVIL, name=EVIL, value=value, job_id=durable.id)])
-    rule = Limit(EVIL, running=1)
-    assert await store.write_limit(rule.rule(EVIL), seen=None)
-    limited = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "3", limits=(EVIL,))
+    rule = Limit(EVIL_LIMIT, running=1)
+    assert await store.write_limit(rule.rule(EVIL_LIMIT), seen=None)
+    limited = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "3", limits=(EVIL_LIMIT,))
     due = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "2", schedule='{"every":"1m"}')
     await store.enqueue_jobs([due, limited])
     await store.add_pause(Pause(kind=PauseKind.QUEUE, name=EVIL, reason=EVIL, paused_by=EVIL))

@@ -70,6 +70,7 @@ def command(
     config = uvicorn.Config(dashboard, host=host, port=port, log_level="warning", lifespan="off", server_header=False)
     config.load()
     listener = config.bind_socket()
+    listener.listen()  # the address is printed next: a browser that is faster than the server waits
     may = "read and act" if allow_actions else "read only" if authorize is None else "as authorized"
     print_line(f"Dashboard of {safe_url(app.url)}, {may}: http://{host}:{listener.getsockname()[1]}/")
     uvicorn.Server(config).run(sockets=[listener])

@@ -19,7 +19,7 @@ from reltask.cli.job import print_job
 from reltask.cli.jobs import find_job, paused_note
 from reltask.cli.runner import EXIT_OK
 from reltask.cli.show import first_line, print_json, print_line, print_lines, print_table
-from reltask.cli.target import COUNT, ListByDefault, with_app_argument, with_app_option
+from reltask.cli.target import COUNT, Command, ListByDefault, with_app_argument, with_app_option
 from reltask.errors import UnknownJob, UsageError
 from reltask.model.job import Outcome, State
 from reltask.model.views import JobView, RunView
@@ -45,10 +45,10 @@ class Filter(Struct, frozen=True):
 
     @property
     def narrows(self) -> bool:
-        return not (self.task is self.queue is self.error is self.count is None)
+        return any(one is not None for one in (self.task, self.queue, self.error, self.count))
 
 
-def _with_filter(function: Callable[..., int]) -> Callable[..., int]:
+def _with_filter(function: Command) -> Command:
     """Add ids, `--all`, and what `--all` can be narrowed to."""
 
     @functools.wraps(function)
@@ -62,7 +62,7 @@ def _with_filter(function: Callable[..., int]) -> Callable[..., int]:
         error: str | None,
         count: int | None,
         as_json: bool,
-    ) -> int:
+    ) -> int | None:
         return function(app, job_ids, Filter(everything, task, queue, error, count), as_json=as_json)
 
     for option in (

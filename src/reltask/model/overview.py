@@ -251,7 +251,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     @property
     def task_names(self) -> set[str]:
         """Every task that a job, a run or a live worker names."""
-        groups = [*self.lanes, *self.claimed, *self.paused, *self.dead, *self.tasks, *self.recurring]
+        groups: list[Lane | Group | TaskHour | Recurring] = [*self.lanes, *self.claimed, *self.paused, *self.dead]
+        groups += [*self.tasks, *self.recurring]
         return {group.task for group in groups} | {task for fleet in self.fleet for task in fleet.tasks}
 
     @property

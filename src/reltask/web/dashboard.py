@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from jinja2 import Environment, FileSystemLoader
 from starlette.applications import Starlette
@@ -94,7 +95,7 @@ class Dashboard:
         self.wsgi = Wsgi(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._guard(scope, receive, send)
+        await self._guard(with_whole_path(scope), receive, send)
 
     def close(self) -> None:
         """Close the dashboard's connections; the next request opens them again."""
@@ -159,6 +160,19 @@ class Dashboard:
 
     async def _not_found(self, request: Request, _error: Exception) -> Response:
         return self.failure(request, 404, "There is no such page.", "The menu names all of them.")
+
+
+def with_whole_path(scope: Scope) -> Scope:
+    """The scope as ASGI says: `path` is whole, and begins with `root_path`.
+
+    Litestar gives a mounted application the rest of the path, with a slash at its end, and no `root_path`.
+    """
+    whole, path = unquote(scope.get("raw_path") or b""), scope.get("path", "")
+    rest = path.rstrip("/")
+    if not whole or whole == path or not whole.rstrip("/").endswith(rest):
+        return scope
+    below = whole.rstrip("/").removesuffix(rest)
+    return {**scope, "path": whole if rest else f"{below}/", "root_path": below}
 
 
 def _environment() -> Environment:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from reltask.web.dashboard import Dashboard
 
 SHOWN_RUNS = 200
+SHOWN_ROWS = 5
+"""Runs whose rows the page prints."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -92,7 +95,7 @@ async def job(dashboard: Dashboard, request: Request) -> Response:
         arguments=arguments(dashboard, facts.payload),
         headers=masked(facts.payload.headers, shown_in_full=show) if facts.payload and facts.payload.headers else "",
         progress=masked(facts.job.progress, shown_in_full=show) if facts.job and facts.job.progress else "",
-        rows=sql_rows(facts, show_values=show),
+        rows=sql_rows(facts, known_runs(dashboard, facts.runs) if show else [], show_values=show),
     )
 
 
@@ -212,13 +215,22 @@ def _signal(signal: SignalView, *, show_values: bool) -> Entry:
     )
 
 
-def sql_rows(facts: JobFacts, *, show_values: bool) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The rows behind the page, column by column."""
-    hidden = {"progress", "result"} if not show_values else set()
+def known_runs(dashboard: Dashboard, runs: list[RunView]) -> list[RunView]:
+    """Runs of a task whose types say which results are hidden; those are masked."""
+    registry = dashboard.app.registry
+    return [run for run in Shown(registry).runs(runs) if registry.find(run.task) is not None]
+
+
+def sql_rows(facts: JobFacts, shown: list[RunView], *, show_values: bool) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The rows behind the page, column by column; results only of the runs in `shown`, which has them masked."""
+    results = {run.fence: run.result for run in shown}
     found: list[tuple[str, list[tuple[str, str]]]] = []
     if facts.job is not None:
-        found.append(("jobs", _columns(facts.job, hidden)))
-    found += [(f"runs, fence {run.fence}", _columns(run, hidden | {"error"})) for run in facts.runs[:5]]
+        found.append(("jobs", _columns(facts.job, set() if show_values else {"progress"})))
+    for run in facts.runs[:SHOWN_ROWS]:
+        hidden = {"error"} if run.fence in results else {"error", "result"}
+        masked_run = replace(run, result=results.get(run.fence, run.result))
+        found.append((f"runs, fence {run.fence}", _columns(masked_run, hidden)))
     return found
 
 

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from reltask.errors import DeclarationError
 from reltask.model.job import State
-from reltask.model.overview import MOST, Count, Group, Overview, total
+from reltask.model.overview import MOST, Count, Group, Lane, Overview, total
 from reltask.model.problems import find_problems
 from reltask.model.schedule import decode, describe, next_slot
 from reltask.model.screens import DeadLetter, ListedState, RunSample
@@ -178,7 +178,7 @@ def live_counts(snapshot: Overview) -> dict[str, Any]:
 
     Beyond LANES of them the badges of filtered lists are not renewed.
     """
-    groups = [*snapshot.lanes, *snapshot.claimed, *snapshot.paused, *snapshot.dead]
+    groups: list[Lane | Group] = [*snapshot.lanes, *snapshot.claimed, *snapshot.paused, *snapshot.dead]
     lanes = sorted({(group.queue, group.task) for group in groups})
     return {
         "all": state_counts(snapshot),
