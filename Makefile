@@ -55,7 +55,7 @@ bench-prune: $(READY) ## time claims while a leader prunes a million ledger rows
 	@$(BIN)/python -m benchmarks.prune
 
 bench-dashboard: $(READY) ## time the dashboard's screens on large tables, and 50 viewers beside a queue; QUICK=1 is short
-	@QUICK=$(QUICK) $(BIN)/python -m benchmarks.dashboard
+	@QUICK=$(QUICK) $(BIN)/python -m benchmarks.dashboard $(ARGS)
 
 check: $(READY) ## lint, formatting, types and layers; changes nothing
 	@$(BIN)/ruff check --quiet --output-format concise .
@@ -89,6 +89,9 @@ lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, the T-SQL pars
 	  --output-file tools/requirements-tsql.txt
 	@echo zensical | $(BIN)/uv pip compile - --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
 	  --no-annotate --no-emit-index-url --quiet --output-file tools/requirements-site.txt
+	@printf '%s\n' 'apscheduler<4' celery procrastinate huey django-tasks 'django<6' 'psycopg[binary]' | $(BIN)/uv pip compile - --universal \
+	  --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet \
+	  --output-file tools/requirements-peers.txt
 	@$(BIN)/python -m benchmarks.lock
 
 build: $(READY) ## build the wheel and the source archive into dist/

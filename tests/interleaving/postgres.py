@@ -35,6 +35,8 @@ TABLES = (
     "reltask.child_ends",
     "reltask.marks",
     "reltask.pauses",
+    "reltask.limits",
+    "reltask.limit_keys",
 )
 
 SET_UP = """
@@ -84,6 +86,8 @@ _LEASE = ("where lease.name = :lease::text", "where {pause} and lease.name = :le
 
 FIRST_LOOK = {
     "claim_jobs": ("as paused_tasks\n", "as paused_tasks\n    where {pause}\n"),
+    # with its marks, before the keys: there another look may count
+    "claim_limited": ("    select key from wanted\n    union", "    select key from wanted where {pause}\n    union"),
     "heartbeat_jobs": ("as pair (id, fence)\n)", "as pair (id, fence)\n    where {pause}\n)"),
     "complete_jobs": _BATCH,
     "complete_one_offs": _BATCH,

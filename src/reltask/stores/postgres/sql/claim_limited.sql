@@ -9,7 +9,7 @@
 --               worker may take, and whether marks are left that only other workers may take.
 -- Parameters    :patience is a length for lock_timeout.
 -- See           SQL.md: nullable now, materialized CTE, skip locked, filtered index, limit, delay
---               in seconds, generated column, paused lanes, lock timeout.
+--               in seconds, generated column, paused lanes, lock timeout, exact types.
 --
 -- The statement looks at keys that have a mark. Places are counted in the locked row of the key: an
 -- end is a mark, which is counted here once, by the statement that removes it. So the number of
@@ -287,7 +287,7 @@ held as materialized (
         select
         from reltask.jobs as job
         where job.id = any (array[heads.id]) and job.limit_key = heads.key
-          and coalesce(job.limits, array[job.limit_key])::text = heads.keys::text
+          and coalesce(job.limits, array[job.limit_key]) operator(pg_catalog.=) heads.keys
           and job.queue = heads.queue
           and job.isolated = heads.isolated and job.suspended = heads.suspended
           and job.due_at <= (select now from parameters)
@@ -503,13 +503,16 @@ again as materialized (
     left join rests on rests.key = blocks.key
     where blocks.has_room and blocks.key <> blocks.gate
     union all
-    -- Jobs that only other workers can run.
-    select distinct unserved.queue, unserved.task, rests.key,
-           case when unserved.is_known then moment.now + interval '1 second'
-                else rests.token_at end
+    -- Jobs that only other workers can run, unless a mark will find them. One for a job that is due
+    -- later will not.
+    select distinct unserved.queue, unserved.task, rests.key, look.at
     from rests
     join unserved on unserved.key = rests.key
     cross join moment
+    cross join lateral (
+        select case when unserved.is_known then moment.now + interval '1 second'
+                    else rests.token_at end as at
+    ) as look
     where rests.room > 0 and not unserved.is_mine
       and (
           rests.has_moved or not exists (
@@ -517,6 +520,7 @@ again as materialized (
               from reltask.marks as mark
               where mark.kind = 'limit' and mark.name = rests.key
                 and mark.queue = unserved.queue and mark.task = unserved.task
+                and mark.at <= look.at + interval '1 second'
                 and not exists (select from taken where taken.seq = mark.seq)
           )
       )
