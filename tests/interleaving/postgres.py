@@ -44,6 +44,7 @@ create schema interleaving;
 create table interleaving.effects (job_id uuid not null, kind text not null);
 create function interleaving.pause(session integer) returns boolean language plpgsql volatile as $$
 begin
+    perform set_config('lock_timeout', '0', true);  -- a pause, and what is found after it, may last
     perform pg_advisory_xact_lock_shared(session);
     return true;
 end $$;
