@@ -64,7 +64,9 @@ def test_worker_logs_in_by_its_identity(path: Path) -> None:
     variables = _environment(resource)
     assert variables["AZURE_CLIENT_ID"].endswith(".clientId]")
     assert variables["RELTASK_DATABASE_URL"] == "[parameters('databaseUrl')]"
-    assert not re.search(r"password|secret|listKeys|securestring", path.read_text().replace("without a password", ""), re.I)
+    assert not re.search(
+        r"password|secret|listKeys|securestring", path.read_text().replace("without a password", ""), re.I
+    )
 
 
 def _environment(resource: dict[str, Any]) -> dict[str, str]:
@@ -78,9 +80,9 @@ def test_no_worker_is_killed_before_its_grace_is_over(path: Path) -> None:
     """Both wait longer than the defaults of `worker.shutdown_grace` and of the stop grace together."""
     (resource,) = read(path)["resources"]
     template = resource["properties"].get("template", {})
-    seconds = template.get("terminationGracePeriodSeconds") or _environment(resource)[
-        "WEBSITES_CONTAINER_STOP_TIME_LIMIT"
-    ]
+    seconds = (
+        template.get("terminationGracePeriodSeconds") or _environment(resource)["WEBSITES_CONTAINER_STOP_TIME_LIMIT"]
+    )
     assert timedelta(seconds=int(seconds)) > WorkerSettings().shutdown_grace + STOP_GRACE
 
 
