@@ -87,7 +87,6 @@ _LEASE = ("where lease.name = :lease::text", "where {pause} and lease.name = :le
 
 FIRST_LOOK = {
     "claim_jobs": ("as paused_tasks\n", "as paused_tasks\n    where {pause}\n"),
-    # with its marks, before the keys: there another look may count
     "claim_limited": ("    select key from wanted\n    union", "    select key from wanted where {pause}\n    union"),
     "heartbeat_jobs": ("as pair (id, fence)\n)", "as pair (id, fence)\n    where {pause}\n)"),
     "complete_jobs": _BATCH,
