@@ -311,6 +311,7 @@ def test_an_empty_system_waits_for_a_worker(watched: Watched, app: App, request:
     call(app, lambda store: store.read_now())
     page = watched.go()
     expect(page.locator(".empty")).to_contain_text("reltask worker shop:app")
+    expect(page.locator(".empty")).to_contain_text("reltask enqueue shop:app charge_card")
     expect(page.locator(".waiting")).to_contain_text("Waiting for a worker…")
     if "sqlite" in request.node.nodeid:
         photograph(page, "empty")
