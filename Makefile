@@ -20,7 +20,7 @@ MERMAID := 12.3.0
 CHECKED := src tests tools $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs simulate simulate-mutants faults bench bench-coordination bench-prune bench-dashboard check check-tsql format lock build clean verify-mssql
+.PHONY: help setup demo test coverage docs simulate simulate-mutants faults bench bench-coordination bench-prune bench-dashboard check check-tsql format lock build clean verify-mssql
 MAKEFLAGS += --no-print-directory
 
 help: ## show these lines
@@ -33,6 +33,10 @@ demo: $(READY) ## three workers; one is killed, one stopped, and the others take
 
 test: $(READY) ## run every test, on SQLite and on a real PostgreSQL
 	@$(BIN)/python -m pytest -q --numprocesses 3 --dist loadscope --no-loadscope-reorder $(ARGS)
+
+coverage: $(READY) ## every test, and which lines and branches of src they reach; HTML in build/coverage
+	@$(BIN)/python -m pytest -q --numprocesses 3 --dist loadscope --no-loadscope-reorder --cov --cov-report=html $(ARGS)
+	@$(BIN)/coverage report --skip-covered --sort=cover
 
 simulate: $(READY) ## run SEEDS simulated histories with faults, from seed FROM on
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --from $(FROM)

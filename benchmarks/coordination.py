@@ -281,7 +281,7 @@ class FleetUnderLoad(NamedTuple):
         ends = await self.there.fetchval(DIE, job.id, LOCK)
         while (taken := await self.there.fetchval(TAKEN, job.id)) is None:  # noqa: ASYNC110 - the ledger tells
             await asyncio.sleep(0.2)
-        return round((taken - ends).total_seconds(), 2)
+        return round(float((taken - ends).total_seconds()), 2)
 
 
 async def snapshots(server: PostgresServer, names: dict[int, str]) -> dict[int, Counts]:

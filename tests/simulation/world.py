@@ -295,7 +295,8 @@ class World:
 
     def declarations(self) -> list[NewJob]:
         return [
-            msgspec.structs.replace(job, id=UUID(int=self.rng.getrandbits(128), version=4)) for job in WORKLOAD.declared
+            msgspec.structs.replace(job, id=UUID(int=self.rng.getrandbits(128), version=4))
+            for job in (*WORKLOAD.declared, *self.durable.declared)
         ]
 
     async def live(self, node: Node) -> None:

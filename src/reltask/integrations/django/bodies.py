@@ -70,7 +70,7 @@ def register(app: App, alias: str, task: Any, database: str) -> None:
 
 def _on_the_loop(app: App, alias: str, task: Any, database: str) -> Callable[..., Any]:
     async def body(ctx: AsyncContext, args: Given = (), kwargs: Named | None = None) -> Any:
-        result = await sync_to_async(_begin)(app, alias, task, args, kwargs or {}, ctx)
+        result = await sync_to_async(_begin)(app, alias, task, (args, kwargs or {}), ctx)
         context = Context(task_result=result, reltask=ctx, database=database, in_test=in_test(app))
         given = (context,) if task.takes_context else ()
         try:
@@ -86,7 +86,7 @@ def _on_the_loop(app: App, alias: str, task: Any, database: str) -> Callable[...
 
 def _in_a_thread(app: App, alias: str, task: Any, database: str) -> Callable[..., Any]:
     def body(ctx: SyncContext, args: Given = (), kwargs: Named | None = None) -> Any:
-        result = _begin(app, alias, task, args, kwargs or {}, ctx)
+        result = _begin(app, alias, task, (args, kwargs or {}), ctx)
         context = Context(task_result=result, reltask=ctx, database=database, in_test=in_test(app))
         given = (context,) if task.takes_context else ()
         try:
@@ -118,12 +118,12 @@ def made_at(job_id: UUID) -> datetime:
     return datetime.fromtimestamp((job_id.int >> 80) / 1000, UTC)
 
 
-def _begin(app: App, alias: str, task: Any, args: Given, kwargs: Named, ctx: BaseContext) -> TaskResult:
+def _begin(app: App, alias: str, task: Any, given: tuple[Given, Named], ctx: BaseContext) -> TaskResult:
     """Drop connections that have died, and announce the run."""
     from reltask.integrations.django.results import starting  # noqa: PLC0415 - models need a complete registry
 
     close_old_connections()
-    result = starting(app, alias, task, args, kwargs, ctx)
+    result = starting(app, alias, task, given, ctx)
     task_started.send(type(task.get_backend()), task_result=result)
     return result
 

@@ -43,9 +43,7 @@ class Rows(NamedTuple):
     runs: list[Any]
 
 
-def starting(
-    app: App, alias: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ctx: BaseContext
-) -> TaskResult:
+def starting(app: App, alias: str, task: Any, given: tuple[Any, dict[str, Any]], ctx: BaseContext) -> TaskResult:
     """The result at the start of a run, with what came before it."""
     rows = _rows(app, alias, ctx.job_id)
     before = [run for run in rows.runs if run.worker is not None]
@@ -58,8 +56,8 @@ def starting(
         started_at=before[0].claimed_at if before else began,
         finished_at=None,
         last_attempted_at=began,
-        args=list(args),
-        kwargs=kwargs,
+        args=list(given[0]),
+        kwargs=given[1],
         backend=alias,
         errors=[_recorded(run) for run in before if run.outcome in _FAILURES],
         worker_ids=[*(run.worker for run in before), ctx.worker],
