@@ -12,6 +12,8 @@ everything but the network: reading, rendering, headers.
 
 The dashboard and its viewers are processes of their own. Each pair gives one ratio, the order of a pair changes from
 one to the next, and the median of the ratios counts: the speed of a shared machine changes from minute to minute.
+Beside that, the processor time of the dashboard and of its sessions in the server is read, with one viewer and with 50
+(on Linux): it says what a drain can lose, whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ JOBS = 10_000 if QUICK else 1_000_000
 RUNS = {"postgres": 100_000 if QUICK else 10_000_000, "sqlite": 10_000 if QUICK else 1_000_000}
 REPEATS = 5 if QUICK else 20
 VIEWERS = 50
-DRAINED = 2_000 if QUICK else 150_000
+WATCHED = 2 if QUICK else 20
+"""Seconds for which processor time is read."""
+DRAINED = 2_000 if QUICK else 100_000
 ROUNDS = 1 if QUICK else 7
 RESULT = Path(__file__).parent / "results" / "dashboard.json"
 SCREENS = [
@@ -200,28 +204,28 @@ async def drain(url: str) -> float:
 
 
 @asynccontextmanager
-async def viewers(url: str) -> AsyncIterator[None]:
-    """A dashboard in a process of its own, with this many open overviews."""
+async def viewers(url: str, count: int = VIEWERS) -> AsyncIterator[int]:
+    """A dashboard in a process of its own, with this many open overviews; yields its process id."""
     program = [sys.executable, "-m", "reltask.cli", "dashboard", "--database", url, "--port", "0"]
     process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     address = (await process.stdout.readline()).decode().split()[-1]
     watching = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.dashboard", "watch", address), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "benchmarks.dashboard", "watch", address, str(count)), stdout=asyncio.subprocess.PIPE
     )
     assert watching.stdout is not None
     await watching.stdout.readline()  # every viewer has its first frame
     try:
-        yield
+        yield process.pid
     finally:
         for one in (watching, process):
             one.terminate()
             await one.wait()
 
 
-async def watch(address: str) -> None:
-    """Keep VIEWERS overviews open, until this process is ended."""
-    seen = [asyncio.Event() for _ in range(VIEWERS)]
+async def watch(address: str, count: int) -> None:
+    """Keep overviews open, until this process is ended."""
+    seen = [asyncio.Event() for _ in range(count)]
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(timeout=None, limits=limits) as client:  # noqa: S113 - a stream has no end
 
@@ -237,6 +241,42 @@ async def watch(address: str) -> None:
             for first in seen:
                 await first.wait()
             print("watching", flush=True)  # noqa: T201 - the benchmark waits for this line
+
+
+async def costs(url: str) -> dict[str, dict[str, float]]:
+    """Processor time in percent of one core: of the dashboard, and of its sessions in PostgreSQL on this machine."""
+    found = {}
+    for count in (1, VIEWERS):
+        async with viewers(url, count) as process:
+            sessions = await _sessions(url)
+            before, started = (_seconds([process]), _seconds(sessions)), time.perf_counter()
+            await asyncio.sleep(WATCHED)
+            took = time.perf_counter() - started
+            shares = [
+                round(100 * (_seconds(pids) - was) / took, 2)
+                for pids, was in zip(([process], sessions), before, strict=True)
+            ]
+        found[str(count)] = {"dashboard": shares[0], "server": shares[1]}
+        print(f"  {count} viewers: dashboard {shares[0]} % of a core, server {shares[1]} %", flush=True)  # noqa: T201 - a program's output
+    return found
+
+
+async def _sessions(url: str) -> list[int]:
+    connection = await asyncpg.connect(url)
+    rows = await connection.fetch(
+        "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    await connection.close()
+    return [row["pid"] for row in rows]
+
+
+def _seconds(pids: list[int]) -> float:
+    """The processor time of these processes."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 async def beside(url: str) -> dict[str, Any]:
@@ -286,7 +326,13 @@ async def read_postgres(url: str) -> dict[str, Any]:
     app = App(url)
     screens = to_builtins(await measure(app))
     app.close()
-    return {"jobs": JOBS, "runs": RUNS["postgres"], "screens": screens, "statements": await explain(url)}
+    return {
+        "jobs": JOBS,
+        "runs": RUNS["postgres"],
+        "screens": screens,
+        "statements": await explain(url),
+        "cpu": await costs(url),
+    }
 
 
 async def viewers_of_postgres() -> dict[str, Any]:
@@ -344,4 +390,4 @@ def keep(part: str, measured: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(watch(sys.argv[2]) if sys.argv[1:2] == ["watch"] else main(sys.argv[1:]))
+    asyncio.run(watch(sys.argv[2], int(sys.argv[3])) if sys.argv[1:2] == ["watch"] else main(sys.argv[1:]))

@@ -196,6 +196,10 @@ class App(Declaring, Operations, Pausing, LeaseMethods):
         home = next(iter(self.shard_urls.values()), None)
         return self._make_store(home, inline=self._inline, emit=self._emit_soon)
 
+    def _make_dashboard_store(self) -> Store:
+        """Of all shards: the dashboard shows one system."""
+        return self._make_store(emit=self._emit_soon)
+
     def _make_store(
         self,
         url: str | None = None,
@@ -309,7 +313,7 @@ class App(Declaring, Operations, Pausing, LeaseMethods):
             raise MissingExtra(
                 "The dashboard needs starlette and jinja2.", remedy='Run: pip install "reltask[web]"'
             ) from error
-        client = self._client if self._inline else Client(self._make_lease_store, thread="reltask-dashboard")
+        client = self._client if self._inline else Client(self._make_dashboard_store, thread="reltask-dashboard")
         dashboard = Dashboard(
             self,
             client,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from reltask import App
+from reltask import App, State
 from reltask.model.screens import ListedState
 from reltask.telemetry.prometheus import write_overview
 from tests.shards.conftest import SHARDS, System
@@ -46,6 +46,26 @@ async def test_dead_letters_of_all_shards_are_listed_newest_first(system: System
     )
     assert [row.job.key for row in [*first.rows, *rest.rows]] == keys[::-1]
     assert rest.next is None
+
+
+async def test_every_screen_shows_all_shards(system: System) -> None:
+    """A dead letter of each shard is on the page of dead letters and has its own page, where it is retried."""
+    app = system.app()
+    await dies(app, [0, 1, 2])
+    dead = await app.jobs(state=State.DEAD)
+    transport = httpx.ASGITransport(app._make_dashboard(None, local="act"), client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for path in ("/", "/jobs?state=dead", "/tasks", "/queues", "/schedules", "/workers", "/leases", "/metrics"):
+            assert (await client.get(path)).status_code == 200, path
+        listed = (await client.get("/dead")).text
+        assert all(str(job.id)[-12:] in listed for job in dead)
+        for job in dead:
+            assert f"jobs show {job.id}" in (await client.get(f"/jobs/{job.id}")).text
+            form = {"token": client.cookies["reltask_token"], "action": "retry", "job": f"{job.id}:{job.fence}"}
+            answer = await client.post("/act", data=form)
+            assert "changed=1" in answer.headers["location"]
+        assert (await client.get("/actions")).text.count(">retry<") == SHARDS
+    assert await app.jobs(state=State.DEAD) == []
 
 
 async def test_a_shard_that_is_away_is_named(gated: System, gate: Gate) -> None:  # noqa: F811 - the fixtures
