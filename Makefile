@@ -59,7 +59,7 @@ bench-prune: $(READY) ## time claims while a leader prunes a million ledger rows
 	@$(BIN)/python -m benchmarks.prune
 
 bench-dashboard: $(READY) ## time the dashboard's screens on large tables, and 50 viewers beside a queue; QUICK=1 is short
-	@QUICK=$(QUICK) $(BIN)/python -m benchmarks.dashboard
+	@QUICK=$(QUICK) $(BIN)/python -m benchmarks.dashboard $(ARGS)
 
 check: $(READY) ## lint, formatting, types and layers; changes nothing
 	@$(BIN)/ruff check --quiet --output-format concise .

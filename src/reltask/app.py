@@ -311,7 +311,13 @@ class App(Declaring, Operations, Pausing, LeaseMethods):
             ) from error
         client = self._client if self._inline else Client(self._make_lease_store, thread="reltask-dashboard")
         dashboard = Dashboard(
-            self, client, authorize=authorize, show_values=show_values, local=local, reference=reference
+            self,
+            client,
+            authorize=authorize,
+            show_values=show_values,
+            local=local,
+            reference=reference,
+            run_again=self._run_again,
         )
         self._dashboards.append(dashboard)
         return dashboard

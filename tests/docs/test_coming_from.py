@@ -51,7 +51,11 @@ def test_all_guides_are_here() -> None:
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
 def test_the_program_after(terminal: Terminal, guide: Path) -> None:
-    """It runs as written, and prints what the one before printed."""
+    """It runs as written, and prints what the one before printed.
+
+    Bodies run one after another: two that print at the same moment would share a line.
+    """
+    terminal.environment["RELTASK_WORKER_CONCURRENCY"] = "1"
     for block in blocks(guide):
         if block.title != "before.py":
             terminal.read(block)

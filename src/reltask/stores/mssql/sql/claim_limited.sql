@@ -11,6 +11,8 @@
 --
 -- The jobs are read before the keys are locked, to know which keys they need, and again afterwards:
 -- then what is read is true until the commit, and jobs are taken one by one, the first one first.
+-- The first read locks them as well, before the keys. That is no circle: no session that has a key
+-- waits for a job.
 --
 -- A job that has several keys waits at one of them (LimitKey). If another one has no room, it goes
 -- to wait there, where the end that makes room finds it.
@@ -510,12 +512,17 @@ BEGIN TRY
         WHERE own_key.IsTouched = 1;
 
         -- Keys with room and jobs that are left: for this worker when there is a token, for others
-        -- by a mark of their own, unless they have one.
+        -- by a mark of their own, unless they have one that is not for a job that is due later.
         INSERT INTO @again (Queue, Task, At, [Key], Mine)
         SELECT CASE WHEN lane.IsMine = 1 THEN N'' ELSE lane.Queue END,
                CASE WHEN lane.IsMine = 1 THEN N'limit' ELSE lane.JobName END,
-               MIN(
-                   CASE WHEN lane.IsMine = 0 AND lane.IsKnown = 1 THEN DATEADD(SECOND, 1, @now)
+               MIN(look.At),
+               lane.[Key],
+               MAX(CASE WHEN lane.IsKnown = 1 THEN 1 ELSE 0 END)
+        FROM @lanes AS lane
+        JOIN @keys AS own_key ON own_key.[Key] = lane.[Key]
+        CROSS APPLY (
+            SELECT CASE WHEN lane.IsMine = 0 AND lane.IsKnown = 1 THEN DATEADD(SECOND, 1, @now)
                         WHEN own_key.Tokens >= 1 OR (lane.Suspended = 1 AND lane.IsMine = 1)
                         THEN @now
                         ELSE DATEADD(
@@ -527,12 +534,8 @@ BEGIN TRY
                                     CEILING((1 - own_key.Tokens) * own_key.TokenMs) AS bigint
                                 ) / 60000, @now
                             )
-                        ) END
-               ),
-               lane.[Key],
-               MAX(CASE WHEN lane.IsKnown = 1 THEN 1 ELSE 0 END)
-        FROM @lanes AS lane
-        JOIN @keys AS own_key ON own_key.[Key] = lane.[Key]
+                        ) END AS At
+        ) AS look
         CROSS APPLY (
             SELECT COUNT(*) AS Jobs, SUM(CAST(head.IsGone AS int)) AS Gone
             FROM @heads AS head
@@ -546,6 +549,7 @@ BEGIN TRY
                   FROM reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
                   WHERE mark.Name = lane.[Key] AND mark.Kind = N'limit'
                     AND mark.Queue = lane.Queue AND mark.Task = lane.JobName
+                    AND mark.At <= DATEADD(SECOND, 1, look.At)
               )
           )
         GROUP BY CASE WHEN lane.IsMine = 1 THEN N'' ELSE lane.Queue END,
