@@ -15,8 +15,8 @@ def main() -> int:
     """Run the demo; write each line with the second at which it came."""
     command = [sys.executable, "-u", "-m", "reltask.cli", "demo"]
     begun, lines = time.monotonic(), []
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}  # events go to stderr, the result to stdout
-    with subprocess.Popen(command, text=True, **pipes) as demo:  # type: ignore[call-overload]  # noqa: S603 - our own
+    # events go to stderr, the result to stdout
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as demo:  # noqa: S603
         lines = [[round(time.monotonic() - begun, 1), line.rstrip()] for line in demo.stdout or ()]
     entries = ",\n".join(f" {json.dumps(line, ensure_ascii=False)}" for line in lines)
     TARGET.write_text(f"[\n{entries}\n]\n", encoding="utf-8")
