@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from reltask.cli import main
+from reltask.cli import cli
 from reltask.model.settings import WorkerSettings
 from tests.cluster.cluster import ROOT
 from tests.deploy.test_files import STOP_GRACE
@@ -93,7 +93,7 @@ def test_command_is_one_that_the_image_understands(path: Path) -> None:
     given = properties["template"]["containers"][0]["args"] if "template" in properties else None
     words = given or shlex.split(properties["siteConfig"]["appCommandLine"])
     assert words[0] == "worker"
-    shown = CliRunner().invoke(main, ["worker", "--help"]).output
+    shown = CliRunner().invoke(cli, ["worker", "--help"]).output
     assert [word for word in words if word.startswith("--") and word not in shown] == []
     if "siteConfig" in properties:  # App Service restarts a container that does not answer on its port
         assert words[-1].endswith(":" + _environment(resource)["WEBSITES_PORT"])

@@ -315,8 +315,6 @@ def check_declarations() -> None:
         task(unknown=1)(answer.func)
     with refused(TypeError):
         task(run_after=timezone.now())(answer.func)
-    with refused(InvalidTask):
-        task(timeout="soon")(answer.func)
     custom = task(priority=10, queue_name="mail", max_attempts=3, timeout="10s")(answer.func)
     assert (custom.priority, custom.queue_name, custom.max_attempts, custom.timeout) == (10, "mail", 3, "10s")
     assert (noop.name, noop.module_path) == ("noop", f"{__name__}.noop")

@@ -15,9 +15,11 @@ def main() -> int:
     """Run the demo; write each line with the second at which it came."""
     command = [sys.executable, "-u", "-m", "reltask.cli", "demo"]
     begun, lines = time.monotonic(), []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:  # noqa: S603 - our own command
+    # events go to stderr, the result to stdout
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as demo:  # noqa: S603
         lines = [[round(time.monotonic() - begun, 1), line.rstrip()] for line in demo.stdout or ()]
-    TARGET.write_text(json.dumps(lines, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    entries = ",\n".join(f" {json.dumps(line, ensure_ascii=False)}" for line in lines)
+    TARGET.write_text(f"[\n{entries}\n]\n", encoding="utf-8")
     return demo.returncode
 
 

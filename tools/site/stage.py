@@ -73,7 +73,8 @@ def recording() -> str:
     """The demo as it ran: each line with the second at which it came. Without JavaScript all lines are shown."""
     lines = json.loads((ROOT / "tools" / "site" / "demo.json").read_text(encoding="utf-8"))
     shown = "\n".join(f'<span data-at="{at}">{html.escape(line)}</span>' for at, line in lines)
-    return f'<div class="highlight recording"><button>Play</button><pre>$ reltask demo\n{shown}</pre></div>'
+    text = f'<pre style="overflow-x: auto"><code>$ reltask demo\n{shown}</code></pre>'
+    return f'<div class="recording"><button class="md-button">Play</button>{text}</div>'
 
 
 def faults(promises: str) -> str:

@@ -16,7 +16,6 @@ import msgspec
 from django.utils import timezone
 
 from reltask.app import App
-from reltask.errors import UnknownJob
 from reltask.integrations.django.bodies import CHANGED, in_test, made_at
 from reltask.integrations.django.interface import (
     InvalidTask,
@@ -140,9 +139,8 @@ def _rows_of_kit(app: App, job_id: UUID) -> Rows:
         _KitRow(run, payload, result=run.result and msgspec.json.decode(run.result), outcome=run.outcome.value)
         for run in sorted(handle.runs_sync(), key=lambda run: run.fence)
     ]
-    try:
-        view = handle.view_sync()
-    except UnknownJob:
+    view = handle.view_sync()
+    if view is None:
         return Rows(None, runs)
     return Rows(_KitRow(view, payload, dead_at=runs[-1].finished_at if view.state == "dead" else None), runs)
 
