@@ -290,7 +290,7 @@ class App(Declaring, Operations, Pausing, LeaseMethods):
         """A web page about this app's jobs: an ASGI application to mount below any path; `.wsgi` is its WSGI form.
 
         `authorize(request)` answers "read", "act", a pair of that and a person's name, or None to refuse; it may be a
-        coroutine function. Without it only this machine may look, and nobody may act. Arguments, results and values of
+        coroutine function. Without it only this machine may look, and no one may act. Arguments, results and values of
         steps are masked unless `show_values` is true. Needs the extra `web`.
         """
         return self._make_dashboard(authorize, show_values=show_values)
@@ -311,7 +311,13 @@ class App(Declaring, Operations, Pausing, LeaseMethods):
             ) from error
         client = self._client if self._inline else Client(self._make_lease_store, thread="reltask-dashboard")
         dashboard = Dashboard(
-            self, client, authorize=authorize, show_values=show_values, local=local, reference=reference
+            self,
+            client,
+            authorize=authorize,
+            show_values=show_values,
+            local=local,
+            reference=reference,
+            run_again=self._run_again,
         )
         self._dashboards.append(dashboard)
         return dashboard

@@ -15,6 +15,7 @@ from tests.docs.terminal import Terminal
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 COLUMNS = 120
 GUIDES = [
+    "tutorial.md",
     "tasks.md",
     "jobs.md",
     "durable.md",

@@ -195,6 +195,35 @@ async def test_a_shard_is_added_without_downtime(system: System, urls: list[str]
     assert {shard_of((await new.using(key=key).enqueue(1)).id) for key in fresh} == {SHARDS}
 
 
+async def test_a_unique_job_is_found_where_it_was(system: System, urls: list[str]) -> None:
+    """A unique task's key that a new shard takes over, or a drained one gives away, makes no second job."""
+    old, new = unique_of(system.app()), unique_of(system.app([*urls]))
+    before = [await old.using(delay="1h").enqueue(n) for n in range(12)]
+    after = [await new.enqueue(n) for n in range(12)]
+    assert [(job.id, job.created) for job in after] == [(job.id, False) for job in before]
+    assert {shard_of((await new.enqueue(n)).id) for n in range(100, 130)} == set(range(SHARDS + 1))
+    drained = system.app([*urls])
+    await drained.drain_shard(1)
+    third = unique_of(drained)
+    assert [(await third.enqueue(n)).id for n in range(12)] == [job.id for job in before]
+
+
+async def test_a_unique_job_is_replaced_where_it_was(system: System, urls: list[str]) -> None:
+    """`replace` reaches the job on the shard that had its key before; one that has ended frees the key."""
+    old, app = unique_of(system.app()), system.app([*urls])
+    new = unique_of(app)
+    before = [await old.using(delay="1h").enqueue(n, 1) for n in range(12)]
+    after = [await new.using(replace=True).enqueue(n, 2) for n in range(12)]
+    assert [job.id for job in after] == [job.id for job in before]
+    for job in before:
+        await job.run_now()
+    async with app.worker(), asyncio.timeout(PATIENCE):
+        assert [await job.result() for job in before] == [n + 2 for n in range(12)]
+    again = [await new.enqueue(n, 3) for n in range(12)]
+    assert all(job.created for job in again)
+    assert [(await new.enqueue(n, 3)).id for n in range(12)] == [job.id for job in again]
+
+
 async def test_one_connection_reaches_the_shards_of_its_database(system: System, kind: str) -> None:
     """In a transaction of the user's own, a key goes to its shard, if the connection leads there."""
     if not kind.startswith("postgres"):
@@ -234,3 +263,13 @@ def test_an_id_keeps_its_time_and_randomness() -> None:
 
 def _shard(job: Any) -> int | None:
     return shard_of(job.id)
+
+
+def unique_of(app: App) -> Any:
+    """The task `total` of an app, unique by its first argument."""
+
+    @app.task(unique="x")
+    async def total(x: int, y: int = 0) -> int:
+        return x + y
+
+    return total

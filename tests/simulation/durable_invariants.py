@@ -24,7 +24,7 @@ from tests.simulation.loop import PROCESS
 if TYPE_CHECKING:
     from tests.simulation.world import World  # for types only
 
-DURABLE = ("durable", "part", "broken")
+DURABLE = ("durable", "recurring_durable", "part", "broken")
 CHANGING = frozenset(
     {
         "claim_jobs",

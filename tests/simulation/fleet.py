@@ -20,9 +20,9 @@ from math import inf
 from typing import Any, NamedTuple
 from unittest import mock
 
-from reltask.model.job import ClaimAnswer, Fleet
+from reltask.model.job import ClaimAnswer, Fleet, Overdue
 from reltask.worker import waking
-from reltask.worker.waking import LONGEST, TURN, Waking
+from reltask.worker.waking import LONGEST, TURN, Waking, Watch
 from tests.simulation.database import START
 from tests.simulation.invariants import Violation
 
@@ -70,6 +70,8 @@ class FleetWorld:
         self.waits: list[float] = []
         self.looks = 0
         self.looks_at: list[float] = []
+        self.held_at = inf
+        """When a job becomes due whose row another session keeps locked."""
         self._full_at = 0.0
         """When no living worker had a free place, last."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -121,6 +123,25 @@ class FleetWorld:
         delay = self.rng.choice(self.delays)
         heapq.heappush(self.due, (self.now + delay, self._numbers))
         self.signal()
+
+    def hold(self) -> None:
+        """From now on a job is due whose row another session keeps locked, and a leader watches."""
+        self.held_at, watch = self.now, Watch()
+        self.signal()
+        stuck = Overdue(lanes=1, oldest=START, newest=START, marked=False, expired=False)
+
+        def look_after_it() -> None:
+            if wanted := watch.seen(stuck):
+                self.signal(wanted=wanted)
+            self.at(self.now + 1.0, look_after_it)
+
+        self.at(self.now + 1.0, look_after_it)
+
+    def looks_in(self, seconds: float) -> int:
+        """Let this time pass; return the looks in it."""
+        before = self.looks
+        self._until(self.now + seconds)
+        return self.looks - before
 
     def signal(self, wanted: int | None = None) -> None:
         if self.signals:
@@ -189,6 +210,7 @@ class FleetWorld:
         elif member.idle_until > self.now:
             member.idle_until = max(member.idle_until, alive_until)
         later = [moment for moment, _ in self.due if moment > self.now]
+        later += [self.held_at] if self.held_at < inf else []
         start: list[Any] = [object()] * claims
         return ClaimAnswer(
             claims=start,

@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 
+from reltask.worker.waking import LONGEST
 from tests.simulation.fleet import MUTANTS, FleetMutant, FleetWorld, check_all
 from tests.simulation.invariants import Violation
 
@@ -37,6 +38,30 @@ def test_a_job_costs_the_same_whatever_the_number_of_workers(size: int) -> None:
     assert len(world.waits) == jobs
     assert len(at_work) / jobs < 6
     assert statistics.median(world.waits) < 0.05
+
+
+@pytest.mark.slow
+def test_the_polls_of_a_fleet_that_was_started_together_are_spread() -> None:
+    """300 workers that began within ten seconds: in no ten seconds do they send more than about two looks a second."""
+    world = FleetWorld(3, size=300, signals=True)
+    world.run(jobs=1)
+    assert max(world.looks_in(10.0) for _ in range(30)) <= 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signals", [True, False])
+@pytest.mark.parametrize("size", [1, 10, 100, 300])
+def test_a_held_row_costs_two_looks_per_second(size: int, signals: bool) -> None:
+    """Whatever the number of workers: a due row that stays locked adds at most two looks a second to the fleet's own.
+
+    The first seconds do not count: a few look again soon, and the watch asks for 60 looks in all.
+    """
+    world = FleetWorld(size, size=size, signals=signals)
+    world.run(jobs=1)
+    own = 2.0 if signals else max(2.0, size / LONGEST)
+    world.hold()
+    world.looks_in(10.0)
+    assert world.looks_in(60.0) <= 60.0 * (own + 2.0)
 
 
 @pytest.mark.slow

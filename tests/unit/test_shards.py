@@ -144,7 +144,7 @@ def test_a_removed_shard_leaves_its_number() -> None:
 def test_every_verb_has_a_way() -> None:
     """A verb that is added to the store interface needs a route, or is for one shard's own store."""
     verbs = {name for base in Store.__mro__ for name in vars(base) if not name.startswith("_")}
-    routed = ROUTES.keys() | {name for name in vars(ShardedStore) if not name.startswith("_")}
+    routed = ROUTES.keys() | {name for name in dir(ShardedStore) if not name.startswith("_")}
     assert verbs - routed == OF_A_WORKER
     assert ROUTES.keys() <= verbs
 

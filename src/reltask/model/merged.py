@@ -13,6 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reltask.model.audit import LossCount, TaskCount, Wait
+from reltask.model.control import PauseView
+from reltask.model.limit import LimitKeyView, LimitView
 from reltask.model.overview import Fleet, Group, Lane, Minute, Overview, Recurring, TaskHour, WorkerState
 from reltask.model.views import MetricView, StatusView, WorkerView
 
@@ -37,6 +39,9 @@ RULES: dict[type[Struct], Rule] = {
         least=("started_at", "state"),  # alive before dead and stopped: it serves at least one shard
         first=("host", "pid", "version", "app_version", "queues", "tasks", "concurrency"),
     ),
+    PauseView: Rule(("kind", "name"), first=("reason", "paused_by", "paused_at")),
+    LimitView: Rule(("name",), most=("keys",), first=("running", "rate", "burst")),  # which hold on each shard
+    LimitKeyView: Rule(("key",)),
     MetricView: Rule(("minute", "task"), most=("seconds_most", "late_most")),
     TaskCount: Rule(("task",), most=("late_p50", "late_p95", "late_max")),
     Wait: Rule(("kind", "task", "queue"), least=("since",), first=("job_id",)),
@@ -80,8 +85,20 @@ def merge_status(found: Sequence[StatusView], away: Sequence[int]) -> StatusView
     return replace(status, unknown=unknown, away=list(away))
 
 
-def merge_overviews(found: Sequence[Overview]) -> Overview:
-    """The dashboard's first page. Leases of the first shard are the system's own."""
+def merge_overviews(found: Sequence[Overview], away: Sequence[int] = ()) -> Overview:
+    """The dashboard's first page, as far as shards answer. Leases of the first shard are the system's own."""
     lists = ("lanes", "claimed", "paused", "dead", "recurring", "fleet", "states", "minutes", "tasks")
     together = {name: merge(row for one in found for row in getattr(one, name)) for name in lists}
-    return replace(found[0], **together)
+    claimed = [_soonest(group, found) for group in together["claimed"]]
+    return replace(found[0], **{**together, "claimed": claimed}, away=list(away))
+
+
+def _soonest(group: Group, found: Sequence[Overview]) -> Group:
+    """Of claimed jobs the earliest end of a lock is reported, of others the latest time."""
+    ends = [
+        one.at_us
+        for overview in found
+        for one in overview.claimed
+        if (one.queue, one.task) == (group.queue, group.task) and one.at_us is not None
+    ]
+    return replace(group, at_us=min(ends, default=None))

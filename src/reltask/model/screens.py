@@ -26,6 +26,10 @@ class ListedState(StrEnum):
     DEAD = "dead"
 
 
+LATEST_FIRST = frozenset({ListedState.PAUSED, ListedState.DEAD})
+"""The lists that begin with the latest time; the others begin with the earliest."""
+
+
 class Cursor(NamedTuple):
     """The last row of a page: the next page begins after it."""
 

@@ -10,7 +10,7 @@ a test, not of a user. A pause of a queue holds on every shard.
 
 Shards fail one by one. A write goes to one shard and fails with it. An insert on several shards that
 fails on some of them is ambiguous, like one whose answer was lost: sent again, it inserts what is
-missing. `read_status` counts the shards that answer and names the others; other reads fail, because
+missing. `read_status` and `read_overview` count the shards that answer and name the others; other reads fail, because
 half a list looks like a whole one.
 """
 
@@ -29,10 +29,11 @@ from reltask.errors import AmbiguousError, DatabaseError, ReltaskError, Transien
 from reltask.model.job import NewJob, Orphans
 from reltask.model.merged import merge, merge_overviews, merge_status
 from reltask.model.schema_name import split_schema
-from reltask.model.screens import Page, page_of
+from reltask.model.screens import LATEST_FIRST, Page, page_of
 from reltask.model.shards import Placement, ShardMark, no_shard_answers, shard_of
 from reltask.model.views import ShardView
 from reltask.stores.shard_connection import Shard, ShardedConnection
+from reltask.stores.shard_keys import ShardedKeys, send
 from reltask.stores.store import BATCH, Store, open_as_shard
 from reltask.stores.waking import Wake
 
@@ -41,7 +42,7 @@ FRESH = 10.0
 Ask = Callable[["ShardedStore", str, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 
 
-class ShardedStore:
+class ShardedStore(ShardedKeys):
     """All shards of a system. Belongs to one event loop, as every store."""
 
     bulk = BATCH
@@ -50,7 +51,7 @@ class ShardedStore:
         self._shards = {shard.number: shard for shard in shards}
         self._open: set[int] = set()
         self._opening = asyncio.Lock()
-        self._placement = placement
+        self.placement = placement
         self._read_at = float("-inf")
         self._written: set[int] = set()
 
@@ -78,7 +79,7 @@ class ShardedStore:
 
     def dedicated(self, **options: Any) -> Store:
         """Of the first shard: only leases use it."""
-        return self._shards[self._placement.home].store.dedicated(**options)
+        return self._shards[self.placement.home].store.dedicated(**options)
 
     async def _opened(self, number: int) -> Store:
         store = self._shards[number].store
@@ -104,7 +105,7 @@ class ShardedStore:
 
     @property
     def home(self) -> int:
-        return self._placement.home
+        return self.placement.home
 
     async def ask(self, number: int, question: Callable[[Store], Awaitable[Any]]) -> Any:
         """Ask one shard. Its number is in the error, if it does not answer."""
@@ -112,9 +113,9 @@ class ShardedStore:
             answer = await question(await self._opened(number))
         except DatabaseError as error:
             if isinstance(error, TransientError):
-                self._placement.did_not_answer(number, time.monotonic())
+                self.placement.did_not_answer(number, time.monotonic())
             raise type(error)(f"Shard {number}: {error.message}", remedy=error.remedy) from error
-        self._placement.answered(number)
+        self.placement.answered(number)
         return answer
 
     async def ask_all(
@@ -143,7 +144,7 @@ class ShardedStore:
     async def placed(self, jobs: Sequence[NewJob]) -> list[int]:
         """The shard of each of these new jobs."""
         await self._refresh()
-        return self._placement.place(jobs, time.monotonic())
+        return self.placement.place(jobs, time.monotonic())
 
     async def _refresh(self) -> None:
         """Read which shards are being drained, now and then. A shard that is away keeps its mark."""
@@ -153,37 +154,17 @@ class ShardedStore:
         self._read_at = now
         for number, mark in (await self.ask_all(lambda store: store.read_shard(), self._shards)).items():
             if isinstance(mark, ShardMark):
-                rest = self._placement.draining - {number}
-                self._placement.draining = rest | {number} if mark.draining else rest
+                rest = self.placement.draining - {number}
+                self.placement.draining = rest | {number} if mark.draining else rest
 
-    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
-        taken = set() if again else await self._taken_elsewhere(jobs)
-        return await self._insert("enqueue_jobs", [job for job in jobs if job.id not in taken], again=again)
-
-    async def enqueue_unique(self, jobs: Sequence[NewJob], *, again: bool = False) -> set[UUID]:
-        return await self._insert("enqueue_unique", jobs, again=again)
-
-    async def _insert(self, verb: str, jobs: Sequence[NewJob], *, again: bool) -> set[UUID]:
+    async def insert(self, verb: str, jobs: Sequence[NewJob], *, again: bool) -> set[UUID]:
         groups = self.by_shard(jobs, lambda job: job.id)
         self._written |= groups.keys()
         answers = await asyncio.gather(
-            *(self.ask(number, partial(_send, verb, (some,), {"again": again})) for number, some in groups.items()),
+            *(self.ask(number, partial(send, verb, (some,), {"again": again})) for number, some in groups.items()),
             return_exceptions=True,
         )
         return _inserted(answers, len(jobs))
-
-    async def _taken_elsewhere(self, jobs: Sequence[NewJob]) -> set[UUID]:
-        """The jobs whose key another job has, on a shard where the key lived before."""
-        asked: dict[int, list[NewJob]] = {}
-        for job in jobs:
-            for number in self._placement.before(job.key) if job.key and job.schedule is None else []:
-                asked.setdefault(number, []).append(job)
-        taken: set[UUID] = set()
-        for number, some in asked.items():
-            names = [(job.task, job.key or "") for job in some]
-            found = await self.ask(number, partial(_send, "read_keys", (names,), {}))
-            taken |= {job.id for job in some if (job.task, job.key) in found}
-        return taken
 
     def by_shard(self, rows: Iterable[Any], id_of: Callable[[Any], UUID]) -> dict[int, list[Any]]:
         """These rows by the shard of their ids."""
@@ -193,30 +174,9 @@ class ShardedStore:
             found.setdefault(self.home if number is None or number not in self._shards else number, []).append(row)
         return found
 
-    async def read_keys(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
-        """On every shard: a job may live where its key belonged when it was enqueued."""
-        found: dict[tuple[str, str], UUID] = {}
-        for keys in await self.every(lambda store: store.read_keys(names)):
-            found |= keys
-        return found
-
-    async def read_unique(self, names: Sequence[tuple[str, str]]) -> dict[tuple[str, str], UUID]:
-        """On every shard, as `read_keys`."""
-        found: dict[tuple[str, str], UUID] = {}
-        for keys in await self.every(lambda store: store.read_unique(names)):
-            found |= keys
-        return found
-
-    async def replace_job(self, job: NewJob) -> UUID | None:
-        """On the shard of its key, which the id of the new one carries."""
-        ((number, _),) = self.by_shard([job], lambda job: job.id).items()
-        self._written.add(number)
-        replaced: UUID | None = await self.ask(number, lambda store: store.replace_job(job))
-        return replaced
-
     def borrow(self, connection: object) -> ShardedConnection:
         """The shards in the database of the user's own connection."""
-        return ShardedConnection(self._shards, self._placement, connection)
+        return ShardedConnection(self._shards, self.placement, connection)
 
     # Reading
 
@@ -302,31 +262,27 @@ def _inserted(answers: Sequence[Any], wanted: int) -> set[UUID]:
 # ── Routes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _send(verb: str, args: tuple[Any, ...], named: dict[str, Any], store: Store) -> Any:
-    return await getattr(store, verb)(*args, **named)
-
-
 async def _by_id(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """The first argument is a job's id. One that names no shard is looked for on all."""
     number = shard_of(args[0])
     if router.has(number):
         router.wrote(number or 0)
-        return await router.ask(number or 0, partial(_send, verb, args, named))
+        return await router.ask(number or 0, partial(send, verb, args, named))
     answer = None
     for other in router.numbers:
-        answer = await router.ask(other, partial(_send, verb, args, named))
+        answer = await router.ask(other, partial(send, verb, args, named))
         if answer:
             break
     return answer
 
 
 async def _at_home(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    return await router.ask(router.home, partial(_send, verb, args, named))
+    return await router.ask(router.home, partial(send, verb, args, named))
 
 
 async def _everywhere(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """On all shards; the answer of the first."""
-    return (await router.every(partial(_send, verb, args, named)))[0]
+    return (await router.every(partial(send, verb, args, named)))[0]
 
 
 async def _by_ids(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -335,22 +291,22 @@ async def _by_ids(router: ShardedStore, verb: str, args: tuple[Any, ...], named:
     groups = router.by_shard([job_id for job_id in args[0] if job_id not in unknown], lambda job_id: job_id)
     asked = {number: [*groups.get(number, []), *unknown] for number in router.numbers}
     answers = await asyncio.gather(
-        *(router.ask(number, partial(_send, verb, (ids, *args[1:]), named)) for number, ids in asked.items() if ids)
+        *(router.ask(number, partial(send, verb, (ids, *args[1:]), named)) for number, ids in asked.items() if ids)
     )
     return [row for answer in answers for row in answer]
 
 
 async def _notices(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """To the shards of these ids; nobody waits for an answer."""
+    """To the shards of these ids; no caller waits for an answer."""
     numbers = {number for job_id in args[0] if router.has(number := shard_of(job_id))} or router.numbers
-    await router.ask_all(partial(_send, verb, args, named), [number for number in numbers if number is not None])
+    await router.ask_all(partial(send, verb, args, named), [number for number in numbers if number is not None])
 
 
 async def _orphans(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Orphans:
     """Children live with their parents."""
     numbers = {number for job_id in named["parents"] if router.has(number := shard_of(job_id))} or router.numbers
     asked = [number for number in numbers if number is not None]
-    found = await router.every(partial(_send, verb, args, named), asked)
+    found = await router.every(partial(send, verb, args, named), asked)
     return Orphans(
         ended=[job for one in found for job in one.ended], stopping=[job for one in found for job in one.stopping]
     )
@@ -366,7 +322,7 @@ async def _signals(router: ShardedStore, _verb: str, args: tuple[Any, ...], _nam
     for number, signals in asked.items():
         if signals:
             router.wrote(number)
-            sent |= await router.ask(number, partial(_send, "send_signals", (signals,), {}))
+            sent |= await router.ask(number, partial(send, "send_signals", (signals,), {}))
     return sent
 
 
@@ -374,7 +330,7 @@ def _merged(by: Callable[[Any], Any] | None = None, *, newest: bool = False, row
     """On all shards: one list in the order of `by`, cut to `limit`. `rows`: rows about the same thing become one."""
 
     async def ask(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        answers = await router.every(partial(_send, verb, args, named))
+        answers = await router.every(partial(send, verb, args, named))
         found = [row for answer in answers for row in answer]
         found = merge(found) if rows else found
         found = found if by is None else sorted(found, key=by, reverse=newest)
@@ -386,23 +342,27 @@ def _merged(by: Callable[[Any], Any] | None = None, *, newest: bool = False, row
 async def _runs(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     number = None if named.get("job_id") is None else shard_of(named["job_id"])
     asked = [number] if number is not None and router.has(number) else None
-    answers = await router.every(partial(_send, verb, args, named), asked)
+    answers = await router.every(partial(send, verb, args, named), asked)
     found = sorted((run for answer in answers for run in answer), key=lambda run: run.finished_at, reverse=True)
     return found[: named.get("limit", 100)]
 
 
 async def _page(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Page[Any]:
-    pages = await router.every(partial(_send, verb, args, named))
+    pages = await router.every(partial(send, verb, args, named))
     rows = sorted((row for page in pages for row in page.rows), key=lambda row: (row.at, row.job.id))
-    newest = len(pages[0].rows) > 1 and pages[0].rows[0].at > pages[0].rows[-1].at
-    rows = rows[::-1] if newest else rows
+    rows = rows[::-1] if args[0] in LATEST_FIRST else rows
     limit = named.get("limit", 50)
     more = len(rows) > limit or any(page.next is not None for page in pages)
     return page_of([*rows[:limit], *rows[:1]] if more else rows[:limit], limit)
 
 
 async def _overview(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    return merge_overviews(await router.every(partial(_send, verb, args, named)))
+    """Of the shards that answer; it names the others. An engineer on call looks when one is away."""
+    found = await router.ask_all(partial(send, verb, args, named), router.numbers)
+    answers = [one for one in found.values() if not isinstance(one, ReltaskError)]
+    if not answers:
+        raise no_shard_answers(_transient(found.values()))
+    return merge_overviews(answers, [number for number, one in found.items() if isinstance(one, ReltaskError)])
 
 
 ROUTES: dict[str, Ask] = {
@@ -425,9 +385,10 @@ ROUTES: dict[str, Ask] = {
     **dict.fromkeys(["acquire_lease", "heartbeat_lease", "resign_lease", "signal_lease", "release_lease"], _at_home),
     **dict.fromkeys(["list_leases", "record_action", "end_action", "list_actions"], _at_home),
     **dict.fromkeys(["add_pause", "end_pause", "write_limit"], _everywhere),
-    **dict.fromkeys(["list_pauses", "read_limits"], _at_home),
-    **dict.fromkeys(["list_limits", "list_limit_keys", "audit_limits"], _merged()),
-    **dict.fromkeys(["audit_slots", "audit_durable", "find_jobs", "sample_runs"], _merged()),
+    "read_limits": _at_home,
+    **dict.fromkeys(["list_pauses", "list_limits"], _merged(rows=True)),
+    "list_limit_keys": _merged(lambda key: (-key.waiting, -key.in_use, key.key), rows=True),
+    **dict.fromkeys(["audit_limits", "audit_slots", "audit_durable", "find_jobs", "sample_runs"], _merged()),
     **dict.fromkeys(["list_workers", "list_metrics", "audit_waiting", "audit_losses"], _merged(rows=True)),
     "audit_tasks": _merged(lambda count: count.task, rows=True),
     "list_jobs": _merged(lambda job: job.due_at),

@@ -23,19 +23,22 @@ looked within a lock timeout before it; if polls are rarer than that, the probab
 the same factor.
 
 **A burst** spreads because a claim that fills a worker's places signals again. It asks for as many
-answers as it claimed jobs, at most ANSWERS: each answer of four more, until nothing is due.
+answers as it claimed jobs, at most ANSWERS: each answer of four more, until nothing is due. Those that
+are not drawn for such a signal plan no turn: they have one since the job was enqueued.
 
-**A held row** is due, but another session has locked it. A worker looks again soon, and then twice
-as long after, up to n times HELD seconds: one look per second in all.
+**A held row** is due, but another session has locked it, mostly for the moment of a claim. About
+ANSWERS of n that see it look again soon, and then twice as long after; all others wait n times HELD
+seconds, and so do the former in the end: one look per second in all.
 
 **The watch.** The leader of the maintenance looks once a second, with a cheaper statement, for what
 all others missed: something overdue and unclaimed, or a lock that has ended. If it finds any, it sends
 one signal. What stays although it was signalled is asked for twice as urgently, three times. After
-that nobody seems able to take it, and it is signalled only every WATCH_AGAIN seconds. No promise
+that no worker seems able to take it, and one is asked every WATCH_AGAIN seconds. No promise
 depends on the watch: without a leader the turns and the polls do its work.
 
-**Polls.** With signals a worker polls every max(poll, n TURN) seconds. Without them the turns are the
-polls: a worker looks every min(n TURN, LONGEST, poll) seconds, at its turn.
+**Polls.** With signals a worker polls every max(poll, n TURN) seconds; in a fleet whose turns take longer
+than a poll, at its turn, or workers that were started together would poll together. Without signals the
+turns are the polls: a worker looks every min(n TURN, LONGEST, poll) seconds, at its turn.
 
 The idle cost can be computed. Looks per second of n idle workers, with the default poll of 60 s:
 
@@ -71,6 +74,8 @@ EXPIRY_PAUSE = (0.26, 0.4)
 """The same for a lock that has ended but was not reclaimed: a little longer than a store needs that looks twice."""
 HELD = 1.0
 """Seconds per idle worker between two looks at what stays held."""
+PATIENT = 30
+"""After this many looks at what stays held the pause is the longest."""
 DUE_SPREAD = (0.004, 0.064)
 EXPIRY_SPREAD = 0.25
 HINT_SPREAD = (0.005, 0.069)
@@ -89,7 +94,7 @@ RENEW = 0.8
 WATCH_AGAIN = 8
 """Seconds between two signals for what stays overdue although it was asked for."""
 URGENT = 4
-"""How often the watch asks before it takes a thing for one that nobody can take."""
+"""How often the watch asks before it takes a thing for one that no worker can take."""
 
 
 class Due(NamedTuple):
@@ -196,7 +201,11 @@ class Waking:
             insort(self._hints, now + seconds + self._rng.uniform(*HINT_SPREAD))
             del self._hints[HINTS:]
             return False
-        return self._draw(ANSWERS if wanted is None else wanted, now, sure=self._ahead)
+        if wanted is None:
+            return self._draw(ANSWERS, now, sure=self._ahead)
+        drawn = self._ahead or self._is_one_of(wanted)
+        self._drawn = self._drawn or drawn
+        return drawn
 
     def call(self) -> None:
         """Look, whatever the draws say. From any thread."""
@@ -208,12 +217,15 @@ class Waking:
 
     def _draw(self, wanted: float, now: float, *, sure: bool = False) -> bool:
         """Whether this worker is one of the `wanted`. If not, it looks at its turn."""
-        drawn = sure or self._rng.random() * self.fleet.size < wanted
+        drawn = sure or self._is_one_of(wanted)
         if drawn:
             self._drawn = True
         else:
             self._turn_at = min(self._turn_at, self.turn_after(now))
         return drawn
+
+    def _is_one_of(self, wanted: float) -> bool:
+        return self._rng.random() * self.fleet.size < wanted
 
     # A look
 
@@ -260,9 +272,10 @@ class Waking:
             self._ahead = False
         if self._again_at == inf:
             self._rival = 0
-        poll_at = now + self.round
-        if not self.signals:
-            poll_at = min(now + self._poll, self.turn_after(now + min(TURN, self.round) / 4))
+        poll_at = now + self._poll
+        if not self.signals or self.fleet.size * TURN > self._poll:
+            turn = self.turn_after(now + min(TURN, self.round) / 4)
+            poll_at = turn if self.signals else min(poll_at, turn)
         self._poll_at = min(poll_at, self._promised_at + RENEW * self._promise)
 
     def reclaimed(self, now: float, *, all_of_them: bool) -> None:
@@ -281,6 +294,8 @@ class Waking:
         """When it is worth looking again: at a due time, or soon after a look at a held row."""
         seconds = (due - database_now).total_seconds()
         if seconds <= 0:
+            if not self._rival and not self._is_one_of(ANSWERS):
+                self._rival = PATIENT
             self._again_at = min(self._again_at, now + self._pause(RIVAL_PAUSE, self._rival))
         else:
             self._due_at = min(self._due_at, now + seconds + self._rng.uniform(0, self._due_spread))
@@ -303,7 +318,7 @@ class Waking:
     def _pause(self, first: tuple[float, float], times: int) -> float:
         """Seconds until the next look at what another session holds: longer each time."""
         longest = HELD * self.fleet.size * self._rng.uniform(0.75, 1.25)
-        return min(self._rng.uniform(*first) * 2.0 ** min(times, 30), max(longest, first[1]))
+        return min(self._rng.uniform(*first) * 2.0 ** min(times, PATIENT), max(longest, first[1]))
 
 
 class Watch:
@@ -323,4 +338,4 @@ class Watch:
         self._last = found
         if self._times < URGENT:
             return int(ANSWERS * 2**self._times)
-        return ANSWERS if self._times % WATCH_AGAIN == 0 else 0
+        return int(self._times % WATCH_AGAIN == 0)

@@ -522,12 +522,17 @@ BEGIN TRY
         OPTION (LOOP JOIN, FORCE ORDER);
 
         -- Keys with room and jobs that are left: for this worker when there is a token, for others
-        -- by a mark of their own, unless they have one.
+        -- by a mark of their own, unless they have one that is not for a job that is due later.
         INSERT INTO @again (Queue, Task, At, [Key], Mine)
         SELECT CASE WHEN lane.IsMine = 1 THEN N'' ELSE lane.Queue END,
                CASE WHEN lane.IsMine = 1 THEN N'limit' ELSE lane.JobName END,
-               MIN(
-                   CASE WHEN lane.IsMine = 0 AND lane.IsKnown = 1 THEN DATEADD(SECOND, 1, @now)
+               MIN(look.At),
+               lane.[Key],
+               MAX(CASE WHEN lane.IsKnown = 1 THEN 1 ELSE 0 END)
+        FROM @lanes AS lane
+        JOIN @keys AS own_key ON own_key.[Key] = lane.[Key]
+        CROSS APPLY (
+            SELECT CASE WHEN lane.IsMine = 0 AND lane.IsKnown = 1 THEN DATEADD(SECOND, 1, @now)
                         WHEN own_key.Tokens >= 1 OR (lane.Suspended = 1 AND lane.IsMine = 1)
                         THEN @now
                         ELSE DATEADD(
@@ -539,12 +544,8 @@ BEGIN TRY
                                     CEILING((1 - own_key.Tokens) * own_key.TokenMs) AS bigint
                                 ) / 60000, @now
                             )
-                        ) END
-               ),
-               lane.[Key],
-               MAX(CASE WHEN lane.IsKnown = 1 THEN 1 ELSE 0 END)
-        FROM @lanes AS lane
-        JOIN @keys AS own_key ON own_key.[Key] = lane.[Key]
+                        ) END AS At
+        ) AS look
         CROSS APPLY (
             SELECT COUNT(*) AS Jobs, SUM(CAST(head.IsGone AS int)) AS Gone
             FROM @heads AS head
@@ -561,6 +562,7 @@ BEGIN TRY
                       )
                   WHERE mark.Name = lane.[Key] AND mark.Kind = N'limit'
                     AND mark.Queue = lane.Queue AND mark.Task = lane.JobName
+                    AND mark.At <= DATEADD(SECOND, 1, look.At)
               )
           )
         GROUP BY CASE WHEN lane.IsMine = 1 THEN N'' ELSE lane.Queue END,

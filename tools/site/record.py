@@ -1,0 +1,25 @@
+"""Records `reltask demo` for the first page of the site: `python -m tools.site.record` renews tools/site/demo.json."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TARGET = Path(__file__).parent / "demo.json"
+
+
+def main() -> int:
+    """Run the demo; write each line with the second at which it came."""
+    command = [sys.executable, "-u", "-m", "reltask.cli", "demo"]
+    begun, lines = time.monotonic(), []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:  # noqa: S603 - our own command
+        lines = [[round(time.monotonic() - begun, 1), line.rstrip()] for line in demo.stdout or ()]
+    TARGET.write_text(json.dumps(lines, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return demo.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
