@@ -29,6 +29,15 @@ pytestmark = [pytest.mark.slow, needs_libraries]
 
 HANGS = 60.0
 """Seconds after which a process has hung."""
+BARE = """
+from reltask import App
+
+app = App()
+
+@app.task
+async def hello(name: str) -> str:
+    return name
+"""
 COMMANDS = [
     ("status",),
     ("jobs",),
@@ -45,6 +54,7 @@ COMMANDS = [
     ("doctor",),
     ("migrate",),
     ("audit",),
+    ("actions",),
 ]
 WITHOUT_DATABASE = {"demo", "explain", "sql", "config"}
 """Commands that connect to nothing, or to a file of their own."""
@@ -95,6 +105,13 @@ def cut_off() -> Iterator[str]:
         server.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.fixture
+def app(project: Project) -> str:
+    """An app whose database is that of the environment."""
+    (project.folder / "bare.py").write_text(BARE)
+    return "bare:app"
+
+
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Exit status and errors of a process that must end by itself."""
     _, errors = process.communicate(timeout=HANGS)
@@ -123,10 +140,10 @@ def test_command_ends_if_the_server_hangs_up(project: Project, cut_off: str, com
 
 
 @pytest.mark.parametrize("server", ["silent", "falls_silent", "cut_off"])
-def test_enqueue_ends(project: Project, server: str, request: pytest.FixtureRequest) -> None:
+def test_enqueue_ends(project: Project, app: str, server: str, request: pytest.FixtureRequest) -> None:
     """A write that was never sent: the database is unavailable."""
     once = {"RELTASK_DATABASE_URL": request.getfixturevalue(server), "RELTASK_DATABASE_RETRY_ATTEMPTS": "1"}
-    code, errors = ended(project.start("enqueue", project.app, "hello", '{"name": "x"}', **once))
+    code, errors = ended(project.start("enqueue", app, "hello", '{"name": "x"}', **once))
     assert code == EXIT_UNAVAILABLE, errors
 
 
@@ -142,23 +159,23 @@ def test_strict_encryption_that_the_server_does_not_know(project: Project, silen
     assert code == EXIT_UNAVAILABLE, errors
 
 
-def test_worker_that_is_still_connecting_stops(project: Project, falls_silent: str) -> None:
+def test_worker_that_is_still_connecting_stops(project: Project, app: str, falls_silent: str) -> None:
     """SIGTERM during the start ends the process; no job was claimed."""
     patient = falls_silent.replace("connect_timeout=1", "connect_timeout=60")
-    worker = project.start("worker", project.app, RELTASK_DATABASE_URL=patient)
-    wait_for(worker, "connecting")
+    worker = project.start("worker", app, RELTASK_DATABASE_URL=patient)
+    wait_for(worker, "connecting to mssql:")
     worker.send_signal(signal.SIGTERM)
     code, errors = ended(worker)
     assert code == EXIT_OK, errors
 
 
 @pytest.mark.skipif(not os.environ.get(VARIABLE), reason=f"{VARIABLE} names no server")
-def test_worker_on_mssql_stops_while_its_network_is_a_black_hole(project: Project, mssql_url: str) -> None:
+def test_worker_on_mssql_stops_while_its_network_is_a_black_hole(project: Project, app: str, mssql_url: str) -> None:
     """SIGTERM ends a running worker whose statements get no answer; the driver would keep it for minutes."""
     port = urlsplit(mssql_url).port
     assert port is not None
     with Proxy(port, TDS) as proxy:
-        worker = project.start("worker", project.app, RELTASK_DATABASE_URL=proxy.url(mssql_url))
+        worker = project.start("worker", app, RELTASK_DATABASE_URL=proxy.url(mssql_url))
         wait_for(worker, "next due")
         proxy.black_hole()
         worker.send_signal(signal.SIGTERM)

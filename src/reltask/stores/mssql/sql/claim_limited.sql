@@ -164,14 +164,16 @@ BEGIN TRY
     ) AS lane
     WHERE EXISTS (
         SELECT 1
-        FROM reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        FROM reltask.Marks AS mark
+            WITH (INDEX (PK_Marks), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE mark.Queue = lane.Queue AND mark.Task = lane.Task
     );
 
     IF @limit > 0 AND EXISTS (
         SELECT 1
         FROM @mark_lanes AS lane
-        JOIN reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        JOIN reltask.Marks AS mark
+            WITH (INDEX (PK_Marks), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
             ON mark.Queue = lane.Queue AND mark.Task = lane.Task
         WHERE mark.At <= @now
     )
@@ -183,7 +185,8 @@ BEGIN TRY
         FROM @mark_lanes AS lane
         CROSS APPLY (
             SELECT TOP (2 * @limit + 10) mark.Name
-            FROM reltask.Marks AS mark WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+            FROM reltask.Marks AS mark
+                WITH (INDEX (PK_Marks), FORCESEEK, READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
             WHERE mark.Queue = lane.Queue AND mark.Task = lane.Task AND mark.At <= @now
             ORDER BY mark.At, mark.Seq
         ) AS mark;
@@ -193,9 +196,11 @@ BEGIN TRY
         OUTPUT deleted.Name, deleted.Freed INTO @taken ([Key], Freed)
         FROM @picked AS picked
         CROSS JOIN @mark_lanes AS lane
-        JOIN reltask.Marks AS mark WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+        JOIN reltask.Marks AS mark
+            WITH (INDEX (IX_Marks_Keys), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
             ON mark.Name = picked.[Key] AND mark.Queue = lane.Queue AND mark.Task = lane.Task
-        WHERE mark.Kind = N'limit' AND mark.At <= @now;
+        WHERE mark.Kind = N'limit' AND mark.At <= @now
+        OPTION (LOOP JOIN, FORCE ORDER);
 
         INSERT INTO @keys
         SELECT [Key], 1, NULL, NULL, SUM(Freed), 0, 0, 0, 0, 1
@@ -229,7 +234,8 @@ BEGIN TRY
                         WHERE limit_.Name = LEFT(@key, CHARINDEX(N':', @key + N':') - 1)
                           AND NOT EXISTS (
                               SELECT 1
-                              FROM reltask.LimitKeys WITH (UPDLOCK, HOLDLOCK)
+                              FROM reltask.LimitKeys
+                                  WITH (INDEX (PK_LimitKeys), FORCESEEK, UPDLOCK, HOLDLOCK, ROWLOCK)
                               WHERE [Key] = @key
                           );
                 END;
@@ -272,9 +278,11 @@ BEGIN TRY
                       AND job.LimitKey IS NOT NULL
                 ) THEN 1 ELSE 0 END
             FROM @keys AS own_key
-            LEFT JOIN reltask.LimitKeys AS counter ON counter.[Key] = own_key.[Key]
+            LEFT JOIN reltask.LimitKeys AS counter WITH (INDEX (PK_LimitKeys), FORCESEEK)
+                ON counter.[Key] = own_key.[Key]
             LEFT JOIN reltask.Limits AS limit_
-                ON limit_.Name = LEFT(own_key.[Key], CHARINDEX(N':', own_key.[Key] + N':') - 1);
+                ON limit_.Name = LEFT(own_key.[Key], CHARINDEX(N':', own_key.[Key] + N':') - 1)
+            OPTION (LOOP JOIN, FORCE ORDER);
 
             -- The lanes of jobs at these keys: from one to the next with one seek each.
             SELECT @step = 0, @added = 1;
@@ -508,8 +516,10 @@ BEGIN TRY
             Tokens = CASE WHEN own_key.TokenMs IS NULL THEN counter.Tokens ELSE own_key.Tokens END,
             RefilledAt = @now
         FROM @keys AS own_key
-        JOIN reltask.LimitKeys AS counter WITH (ROWLOCK) ON counter.[Key] = own_key.[Key]
-        WHERE own_key.IsTouched = 1;
+        JOIN reltask.LimitKeys AS counter WITH (INDEX (PK_LimitKeys), UPDLOCK, ROWLOCK)
+            ON counter.[Key] = own_key.[Key]
+        WHERE own_key.IsTouched = 1
+        OPTION (LOOP JOIN, FORCE ORDER);
 
         -- Keys with room and jobs that are left: for this worker when there is a token, for others
         -- by a mark of their own, unless they have one that is not for a job that is due later.
@@ -546,7 +556,10 @@ BEGIN TRY
           AND (
               lane.IsMine = 1 OR NOT EXISTS (
                   SELECT 1
-                  FROM reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                  FROM reltask.Marks AS mark
+                      WITH (
+                          INDEX (IX_Marks_Keys), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK
+                      )
                   WHERE mark.Name = lane.[Key] AND mark.Kind = N'limit'
                     AND mark.Queue = lane.Queue AND mark.Task = lane.JobName
                     AND mark.At <= DATEADD(SECOND, 1, look.At)
@@ -571,7 +584,8 @@ BEGIN TRY
     ) AS lane
     CROSS APPLY (
         SELECT TOP (1) mark.At
-        FROM reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        FROM reltask.Marks AS mark
+            WITH (INDEX (PK_Marks), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE mark.Queue = lane.Queue AND mark.Task = lane.Task
         ORDER BY mark.At
     ) AS first;
