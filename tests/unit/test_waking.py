@@ -150,7 +150,7 @@ def test_a_worker_looks_before_its_sign_of_life_lapses(size: int, signals: bool,
     promise = one.alive_for
     look(one, 1.0, fleet=Fleet(0, size))
     assert one.next_at(free=True) < promise
-    assert one.next_at(free=True) <= 1.0 + max(one.round, 1.0)
+    assert one.next_at(free=True) <= 1.0 + max(1.5 * one.round if signals else one.round, 1.0)
 
 
 def test_a_full_worker_looks_when_it_has_room() -> None:

@@ -37,8 +37,8 @@ that no worker seems able to take it, and one is asked every WATCH_AGAIN seconds
 depends on the watch: without a leader the turns and the polls do its work.
 
 **Polls.** With signals a worker polls every max(poll, n TURN) seconds; in a fleet whose turns take longer
-than a poll, at its turn, or workers that were started together would poll together. Without signals the
-turns are the polls: a worker looks every min(n TURN, LONGEST, poll) seconds, at its turn.
+than a poll, at its first turn after half a round, or workers that were started together would poll
+together. Without signals the turns are the polls: a worker looks every min(n TURN, LONGEST, poll) seconds, at its turn.
 
 The idle cost can be computed. Looks per second of n idle workers, with the default poll of 60 s:
 
@@ -273,9 +273,10 @@ class Waking:
         if self._again_at == inf:
             self._rival = 0
         poll_at = now + self._poll
-        if not self.signals or self.fleet.size * TURN > self._poll:
-            turn = self.turn_after(now + min(TURN, self.round) / 4)
-            poll_at = turn if self.signals else min(poll_at, turn)
+        if not self.signals:
+            poll_at = min(poll_at, self.turn_after(now + min(TURN, self.round) / 4))
+        elif self.round > self._poll:
+            poll_at = self.turn_after(now + self.round / 2)
         self._poll_at = min(poll_at, self._promised_at + RENEW * self._promise)
 
     def reclaimed(self, now: float, *, all_of_them: bool) -> None:
