@@ -132,7 +132,7 @@ async def test_worker_starts_while_its_declarations_are_held(postgres_url: str) 
             await worker.__aenter__()
             await plain.enqueue()
             await log.wait(events.RunSucceeded, task="plain")
-        limits, rules = [], before
+        limits, rules = list[int | None](), before
         while limits != [7] or rules == before:
             limits = [one.running for one in await app.limits()]
             rules = [one.rule for one in await app.schedules()]
