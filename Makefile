@@ -20,7 +20,7 @@ MERMAID := 12.3.0
 CHECKED := src tests tools $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs simulate simulate-mutants faults bench bench-coordination bench-prune bench-dashboard check check-tsql format lock build clean verify-mssql
+.PHONY: help setup demo test coverage docs simulate simulate-mutants faults bench bench-coordination bench-prune bench-dashboard check check-tsql format lock build clean verify-mssql
 MAKEFLAGS += --no-print-directory
 
 help: ## show these lines
@@ -33,6 +33,10 @@ demo: $(READY) ## three workers; one is killed, one stopped, and the others take
 
 test: $(READY) ## run every test, on SQLite and on a real PostgreSQL
 	@$(BIN)/python -m pytest -q --numprocesses 3 --dist loadscope --no-loadscope-reorder $(ARGS)
+
+coverage: $(READY) ## every test, and which lines and branches of src they reach; HTML in build/coverage
+	@$(BIN)/python -m pytest -q --numprocesses 3 --dist loadscope --no-loadscope-reorder --cov --cov-report=html $(ARGS)
+	@$(BIN)/coverage report --skip-covered --sort=cover
 
 simulate: $(READY) ## run SEEDS simulated histories with faults, from seed FROM on
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --from $(FROM)
@@ -55,7 +59,7 @@ bench-prune: $(READY) ## time claims while a leader prunes a million ledger rows
 	@$(BIN)/python -m benchmarks.prune
 
 bench-dashboard: $(READY) ## time the dashboard's screens on large tables, and 50 viewers beside a queue; QUICK=1 is short
-	@QUICK=$(QUICK) $(BIN)/python -m benchmarks.dashboard
+	@QUICK=$(QUICK) $(BIN)/python -m benchmarks.dashboard $(ARGS)
 
 check: $(READY) ## lint, formatting, types and layers; changes nothing
 	@$(BIN)/ruff check --quiet --output-format concise .
@@ -89,6 +93,9 @@ lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, the T-SQL pars
 	  --output-file tools/requirements-tsql.txt
 	@echo zensical | $(BIN)/uv pip compile - --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
 	  --no-annotate --no-emit-index-url --quiet --output-file tools/requirements-site.txt
+	@printf '%s\n' 'apscheduler<4' celery procrastinate huey django-tasks 'django<6' 'psycopg[binary]' | $(BIN)/uv pip compile - --universal \
+	  --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet \
+	  --output-file tools/requirements-peers.txt
 	@$(BIN)/python -m benchmarks.lock
 
 build: $(READY) ## build the wheel and the source archive into dist/

@@ -1,13 +1,19 @@
 """How fast are the dashboard's screens on large tables, and what do 50 viewers cost a queue that is being drained?
 
-    make bench-dashboard            10⁶ jobs; 10⁷ ledger rows on PostgreSQL, 10⁶ on SQLite; a quarter of an hour
-    QUICK=1 make bench-dashboard    a hundredth of it
+    make bench-dashboard                           10⁶ jobs; 10⁷ ledger rows on PostgreSQL, 10⁶ on SQLite; 20 minutes
+    make bench-dashboard ARGS="postgres-viewers"   one of the four parts; the others' results stay
+    QUICK=1 make bench-dashboard                   a hundredth of it; nothing is kept
 
 Screens are asked for through the ASGI application, each REPEATS times after one that warms up. The answer includes
 everything but the network: reading, rendering, headers.
 
-    drain      ──── without viewers ────   ──── with 50 open overviews ────     taken in turns, ROUNDS times
+    drain      ──── without viewers ────   ──── with 50 open overviews ────     in pairs, ROUNDS times
     throughput        jobs/s                        jobs/s                       within 3 %
+
+The dashboard and its viewers are processes of their own. Each pair gives one ratio, the order of a pair changes from
+one to the next, and the median of the ratios counts: the speed of a shared machine changes from minute to minute.
+Beside that, the processor time of the dashboard and of its sessions in the server is read, with one viewer and with 50
+(on Linux): it says what a drain can lose, whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -43,23 +49,30 @@ JOBS = 10_000 if QUICK else 1_000_000
 RUNS = {"postgres": 100_000 if QUICK else 10_000_000, "sqlite": 10_000 if QUICK else 1_000_000}
 REPEATS = 5 if QUICK else 20
 VIEWERS = 50
-DRAINED = 2_000 if QUICK else 50_000
-ROUNDS = 1 if QUICK else 5
+WATCHED = 2 if QUICK else 20
+"""Seconds for which processor time is read."""
+DRAINED = 2_000 if QUICK else 100_000
+ROUNDS = 1 if QUICK else 7
 RESULT = Path(__file__).parent / "results" / "dashboard.json"
 SCREENS = [
     "/",
     *(f"/jobs?state={state}" for state in ListedState),
     *(
         "/jobs?state=due&task=task+7",
+        "/jobs?state=dead&task=task+7",
+        "/jobs?state=paused&queue=queue+3",
         "/jobs?q=key+77",
         "/tasks",
         "/queues",
         "/schedules",
         "/dead",
+        "/dead?task=task+7",
         "/workers",
         "/leases",
     ),
     "/actions",
+    "/confirm?action=retry&state=dead",
+    "/confirm?action=cancel&state=due&queue=queue+3",
 ]
 POSTGRES_LIMIT = """
 insert into reltask.limits (name, running, declaration, changed_at) values ('customer', 1, 'benchmark', now())
@@ -126,7 +139,7 @@ class Screen(Struct, frozen=True):
 
 async def measure(app: App) -> list[Screen]:
     """Ask for each screen."""
-    dashboard = app.dashboard()
+    dashboard = app._make_dashboard(None, local="act")  # noqa: SLF001 - a confirmation is a screen, too
     transport = httpx.ASGITransport(dashboard, client=("127.0.0.1", 1))
     found = []
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=120) as client:
@@ -191,42 +204,101 @@ async def drain(url: str) -> float:
 
 
 @asynccontextmanager
-async def viewers(url: str) -> AsyncIterator[None]:
-    """A dashboard in a process of its own, with this many open overviews."""
+async def viewers(url: str, count: int = VIEWERS) -> AsyncIterator[int]:
+    """A dashboard in a process of its own, with this many open overviews; yields its process id."""
     program = [sys.executable, "-m", "reltask.cli", "dashboard", "--database", url, "--port", "0"]
     process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     address = (await process.stdout.readline()).decode().split()[-1]
-    async with httpx.AsyncClient(timeout=None) as client:  # noqa: S113 - a stream has no end
+    watching = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.dashboard", "watch", address, str(count)), stdout=asyncio.subprocess.PIPE
+    )
+    assert watching.stdout is not None
+    await watching.stdout.readline()  # every viewer has its first frame
+    try:
+        yield process.pid
+    finally:
+        for one in (watching, process):
+            one.terminate()
+            await one.wait()
 
-        async def watch() -> None:
+
+async def watch(address: str, count: int) -> None:
+    """Keep overviews open, until this process is ended."""
+    seen = [asyncio.Event() for _ in range(count)]
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(timeout=None, limits=limits) as client:  # noqa: S113 - a stream has no end
+
+        async def read(first: asyncio.Event) -> None:
             async with client.stream("GET", f"{address}live") as answer:
-                async for _ in answer.aiter_raw():
-                    pass
+                async for part in answer.aiter_raw():
+                    if b"event:" in part:
+                        first.set()
 
-        watching = [asyncio.ensure_future(watch()) for _ in range(VIEWERS)]
-        await asyncio.sleep(3)
-        try:
-            yield
-        finally:
-            for one in watching:
-                one.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
-    process.terminate()
-    await process.wait()
+        async with asyncio.TaskGroup() as group:
+            for first in seen:
+                group.create_task(read(first))
+            for first in seen:
+                await first.wait()
+            print("watching", flush=True)  # noqa: T201 - the benchmark waits for this line
+
+
+async def costs(url: str) -> dict[str, dict[str, float]]:
+    """Processor time in percent of one core: of the dashboard, and of its sessions in PostgreSQL on this machine."""
+    found = {}
+    for count in (1, VIEWERS):
+        async with viewers(url, count) as process:
+            sessions = await _sessions(url)
+            before, started = (_seconds([process]), _seconds(sessions)), time.perf_counter()
+            await asyncio.sleep(WATCHED)
+            took = time.perf_counter() - started
+            shares = [
+                round(100 * (_seconds(pids) - was) / took, 2)
+                for pids, was in zip(([process], sessions), before, strict=True)
+            ]
+        found[str(count)] = {"dashboard": shares[0], "server": shares[1]}
+        print(f"  {count} viewers: dashboard {shares[0]} % of a core, server {shares[1]} %", flush=True)  # noqa: T201 - a program's output
+    return found
+
+
+async def _sessions(url: str) -> list[int]:
+    connection = await asyncpg.connect(url)
+    rows = await connection.fetch(
+        "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    await connection.close()
+    return [row["pid"] for row in rows]
+
+
+def _seconds(pids: list[int]) -> float:
+    """The processor time of these processes."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 async def beside(url: str) -> dict[str, Any]:
     """Throughput without and with viewers, in turns."""
+    await drain(url)  # warms up
     alone, watched = [], []
-    for _ in range(ROUNDS):
-        alone.append(await drain(url))
-        async with viewers(url):
-            watched.append(await drain(url))
-    change = statistics.median(watched) / statistics.median(alone) - 1
-    speeds = f"{statistics.median(alone):,.0f} jobs/s alone, {statistics.median(watched):,.0f}"
-    print(f"  {speeds} with {VIEWERS} viewers: {change:+.1%}")  # noqa: T201 - a program\'s output
-    return {"alone": alone, "watched": watched, "change": change}
+    for nth in range(ROUNDS):
+        for is_watched in (False, True) if nth % 2 == 0 else (True, False):
+            if is_watched:
+                async with viewers(url):
+                    watched.append(await drain(url))
+            else:
+                alone.append(await drain(url))
+        print(f"  {alone[-1]:,.0f} jobs/s alone, {watched[-1]:,.0f} with {VIEWERS} viewers", flush=True)  # noqa: T201 - a program\'s output
+    change = statistics.median(one / other for one, other in zip(watched, alone, strict=True)) - 1
+    print(f"  with {VIEWERS} viewers: {change:+.1%}", flush=True)  # noqa: T201 - a program\'s output
+    return {
+        "jobs": DRAINED,
+        "alone": [round(one) for one in alone],
+        "watched": [round(one) for one in watched],
+        "change": round(change, 4),
+    }
 
 
 async def fill_postgres(url: str) -> None:
@@ -241,52 +313,81 @@ async def fill_postgres(url: str) -> None:
     await connection.close()
 
 
-async def on_postgres() -> dict[str, Any]:
+async def screens_of_postgres() -> dict[str, Any]:
     """Fill a server of its own, and measure."""
     with PostgresServer() as server:
         url = server.create_database("dashboard")
         await fill_postgres(url)
-        app = App(url)
-        screens = await measure(app)
-        app.close()
-        empty = server.create_database("drained")
-        await migrate_postgres(empty)
-        return {
-            "jobs": JOBS,
-            "runs": RUNS["postgres"],
-            "screens": to_builtins(screens),
-            "statements": await explain(url),
-            "viewers": await beside(empty),
-        }
+        return await read_postgres(url)
 
 
-async def on_sqlite(folder: Path) -> dict[str, Any]:
-    """Fill a file, and measure."""
-    url, path = f"sqlite:///{folder}/large.db", folder / "large.db"
+async def read_postgres(url: str) -> dict[str, Any]:
+    """The screens of a filled database, and their statements."""
     app = App(url)
-    await app.status()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        now = time.time_ns() // 1_000
-        connection.execute(SQLITE_LIMIT, {"now": now})
-        connection.execute(SQLITE, {"jobs": JOBS, "now": now})
-        connection.execute(SQLITE_RUNS, {"runs": RUNS["sqlite"], "now": now})
-        connection.execute("analyze")
-    screens = await measure(app)
+    screens = to_builtins(await measure(app))
     app.close()
-    small = f"sqlite:///{folder}/drained.db"
-    return {"jobs": JOBS, "runs": RUNS["sqlite"], "screens": to_builtins(screens), "viewers": await beside(small)}
+    return {
+        "jobs": JOBS,
+        "runs": RUNS["postgres"],
+        "screens": screens,
+        "statements": await explain(url),
+        "cpu": await costs(url),
+    }
 
 
-async def main() -> None:
-    """Measure both databases, and keep the result unless QUICK."""
-    print(f"SQLite: {JOBS:,} jobs, {RUNS['sqlite']:,} ledger rows")  # noqa: T201 - a program\'s output
+async def viewers_of_postgres() -> dict[str, Any]:
+    """A queue of its own, drained with and without viewers."""
+    with PostgresServer() as server:
+        url = server.create_database("drained")
+        await migrate_postgres(url)
+        return {"viewers": await beside(url)}
+
+
+async def screens_of_sqlite() -> dict[str, Any]:
+    """Fill a file, and measure."""
     with tempfile.TemporaryDirectory() as folder:
-        sqlite = await on_sqlite(Path(folder))
-    print(f"PostgreSQL: {JOBS:,} jobs, {RUNS['postgres']:,} ledger rows")  # noqa: T201 - a program\'s output
-    postgres = await on_postgres()
+        path = Path(folder) / "large.db"
+        app = App(f"sqlite:///{path}")
+        await app.status()
+        with closing(sqlite3.connect(path)) as connection, connection:
+            now = time.time_ns() // 1_000
+            connection.execute(SQLITE_LIMIT, {"now": now})
+            connection.execute(SQLITE, {"jobs": JOBS, "now": now})
+            connection.execute(SQLITE_RUNS, {"runs": RUNS["sqlite"], "now": now})
+            connection.execute("analyze")
+        screens = to_builtins(await measure(app))
+        app.close()
+        return {"jobs": JOBS, "runs": RUNS["sqlite"], "screens": screens}
+
+
+async def viewers_of_sqlite() -> dict[str, Any]:
+    """A queue of its own, drained with and without viewers."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {"viewers": await beside(f"sqlite:///{folder}/drained.db")}
+
+
+PARTS = {
+    "sqlite-screens": screens_of_sqlite,
+    "sqlite-viewers": viewers_of_sqlite,
+    "postgres-screens": screens_of_postgres,
+    "postgres-viewers": viewers_of_postgres,
+}
+
+
+async def main(parts: list[str]) -> None:
+    """Measure these parts, or all, and keep each result unless QUICK."""
+    for part in parts or PARTS:
+        print(part, flush=True)  # noqa: T201 - a program's output
+        keep(part, await PARTS[part]())
+
+
+def keep(part: str, measured: dict[str, Any]) -> None:
+    """Renew one part of the results."""
     if not QUICK:
-        RESULT.write_text(json.dumps({"sqlite": sqlite, "postgres": postgres}, indent=2) + "\n", encoding="utf-8")
+        kept = json.loads(RESULT.read_text(encoding="utf-8"))
+        kept[part.partition("-")[0]] |= measured
+        RESULT.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(watch(sys.argv[2], int(sys.argv[3])) if sys.argv[1:2] == ["watch"] else main(sys.argv[1:]))

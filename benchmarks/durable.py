@@ -15,7 +15,7 @@ from functools import partial
 
 import psycopg
 
-from benchmarks.contestants import DBOS, RELTASK, Contestant
+from benchmarks.contestants import ABSURD, DBOS, RELTASK, Contestant
 from benchmarks.harness import Bench, Cell, Measures, Question, main
 from benchmarks.pickup import percentiles
 from benchmarks.stage import Stage
@@ -27,6 +27,7 @@ CASE = f"{AT_ONCE} functions of {STEPS} steps at once"
 CONTESTANTS = [
     RELTASK._replace(program="reltask_steps", concurrency=AT_ONCE, jobs=1_000),
     DBOS._replace(program="dbos_steps", concurrency=AT_ONCE, jobs=100),
+    ABSURD._replace(concurrency=AT_ONCE),
 ]
 
 
@@ -45,7 +46,7 @@ LATE = """
 
 
 def cells(bench: Bench) -> list[Cell]:
-    """reltask, and DBOS, which keeps its steps in PostgreSQL as well; then reltask's sleepers."""
+    """reltask, and DBOS and absurd, which keep their steps in PostgreSQL as well; then reltask's sleepers."""
     steps = [
         Cell(CASE, each.name, partial(record, bench.stage, each, each.jobs), bench.rounds(slow=each.slow))
         for each in CONTESTANTS

@@ -16,6 +16,7 @@ PEERS = {
     "oban": ["oban", PSYCOPG, UVLOOP],
     "saq": ["saq[postgres]", PSYCOPG, UVLOOP],
     "dbos": ["dbos"],
+    "absurd-sdk": ["absurd-sdk==0.4.0", "psycopg[binary]", UVLOOP],
     "chancy": ["chancy[asyncio]", PSYCOPG, UVLOOP],
     "huey": ["huey"],
 }

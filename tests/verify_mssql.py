@@ -6,7 +6,7 @@ It creates databases of its own on that server and drops them. It writes `verify
 and can be pasted into an issue. On an emulator, what it cannot show is reported as "not here".
 
     suites       conformance, interleavings, clusters, roles, 50 workers on 10 000 jobs; with snapshots on and off
-    storm        all verbs at once, from many sessions; how many of them were deadlock victims
+    storm        all verbs that lock at once, from many sessions; how many were deadlock victims; the audit afterwards
     plans        from the plan cache: no scan of Jobs, Runs or Leases by a verb that workers send
     escalation   how often row locks became a lock of the table
     throughput   jobs claimed and completed per second
@@ -17,28 +17,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import random
 import re
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from reltask.errors import ReltaskError
-from reltask.model.job import Completion, Failure, Outcome, Release
-from reltask.stores.mssql.connections import MssqlOptions
+from reltask.model.job import Completion
+from reltask.producer.audit import audit
 from reltask.stores.mssql.schema import migrate_mssql
 from reltask.stores.mssql.store import MssqlStore
-from tests import babelfish, mssql_server
+from tests import babelfish, mssql_server, mssql_storm
 from tests.store.store_harness import new_job, request
 
 REPORT = Path("verify-mssql.md")
-SUITES = ("tests/store", "tests/interleaving", "tests/cluster", "tests/cli", "tests/azure")
+SUITES = (
+    "tests/store", "tests/worker", "tests/interleaving", "tests/cluster", "tests/cli", "tests/azure", "tests/faults",
+    "tests/web", "tests/shards",
+)  # fmt: skip
 NOT_HERE = "not here: an emulator has none"
 DEADLOCKS = """SELECT SUM(cntr_value) FROM sys.dm_os_performance_counters
                WHERE counter_name LIKE N'Number of Deadlocks/sec%' AND instance_name LIKE N'[_]Total%'"""
@@ -101,71 +101,31 @@ def suites() -> Iterator[Finding]:
 def storm(url: str, minutes: float) -> list[Finding]:
     """All verbs at once. A deadlock costs a retry; what is lost or doubled is a fault."""
     before = number(url, DEADLOCKS)
-    calls, errors = asyncio.run(_storm(url, minutes * 60))
+    calls, errors = asyncio.run(mssql_storm.rage(url, minutes * 60))
     after = number(url, DEADLOCKS)
     deadlocks = NOT_HERE if before is None or after is None else str(after - before)
     bad = {kind: count for kind, count in errors.items() if kind not in {"TransientError", "AmbiguousError"}}
+    missing = sorted(mssql_storm.WRITING - set(calls))
+    breaks = asyncio.run(_breaks(url))
     return [
         Finding(f"storm of {sum(calls.values())} statements in {minutes:g} min", f"errors: {dict(errors)}", not bad),
+        Finding(
+            f"verbs of the storm, of {len(mssql_storm.WRITING)} that lock",
+            f"not sent: {', '.join(missing)}" if missing else "all sent",
+            not missing,
+        ),
         Finding("deadlocks on the server during the storm", deadlocks),
+        Finding("audit after the storm", "; ".join(breaks) or "no slot lost or doubled", not breaks),
     ]
 
 
-async def _storm(url: str, seconds: float) -> tuple[Counter[str], Counter[str]]:
-    stores = [MssqlStore(url, options=MssqlOptions(pool_size=2)) for _ in range(12)]
-    calls, errors = Counter[str](), Counter[str]()
-    until = time.monotonic() + seconds
-
-    async def worker(nth: int, store: MssqlStore) -> None:
-        rng = random.Random(nth)
-        while time.monotonic() < until:
-            for verb, call in _verbs(store, f"w{nth}", rng):
-                calls[verb] += 1
-                try:
-                    await call()
-                except ReltaskError as error:
-                    errors[type(error).__name__] += 1
-
+async def _breaks(url: str) -> list[str]:
+    store = MssqlStore(url)
     try:
-        await asyncio.gather(*(worker(nth, store) for nth, store in enumerate(stores)))
+        report = await audit(store, task=None, lock_timeout=timedelta(minutes=2), timeout=timedelta(minutes=30))
     finally:
-        await asyncio.gather(*(store.close() for store in stores))
-    return calls, errors
-
-
-def _verbs(store: MssqlStore, worker: str, rng: random.Random) -> list[tuple[str, Callable[[], Awaitable[object]]]]:
-    """Some verbs of a worker and of an operator, in a random order."""
-    short = timedelta(seconds=1)
-
-    async def run() -> None:
-        answer = await store.claim_jobs(request(worker, limit=rng.randint(1, 20), lock_timeout=short))
-        held = [claim.hold for claim in answer.claims]
-        await store.heartbeat_jobs(worker, held, alive_for=short)
-        ends = rng.choice(["complete", "fail", "release", "lose"])
-        if ends == "complete":
-            await store.complete_jobs(worker, [Completion(hold=hold) for hold in held])
-        elif ends == "fail":
-            await store.fail_jobs(worker, [Failure(hold=hold, error="x", delay=timedelta(0)) for hold in held])
-        elif ends == "release":
-            await store.release_jobs(worker, [Release(hold=hold, outcome=Outcome.RELEASED) for hold in held])
-
-    async def operate() -> None:
-        for job in (await store.list_jobs(limit=5))[: rng.randint(0, 5)]:
-            verb = rng.choice(
-                [store.pause_job, store.resume_job, store.run_job_now, store.retry_job, store.discard_job]
-            )
-            await verb(job.id)
-
-    found: list[tuple[str, Callable[[], Awaitable[object]]]] = [
-        ("enqueue", lambda: store.enqueue_jobs([new_job() for _ in range(rng.randint(1, 20))])),
-        ("run", run),
-        ("reclaim", store.reclaim_jobs),
-        ("operate", operate),
-        ("prune", lambda: store.prune_runs(older_than=timedelta(hours=1), most=1_000, leader=None)),
-        ("count", lambda: store.roll_up_runs(leader=None)),
-    ]
-    rng.shuffle(found)
-    return found
+        await store.close()
+    return [f"{one.kind} of {one.task}" for one in report.breaks]
 
 
 def throughput(url: str, jobs: int) -> Finding:
@@ -181,7 +141,7 @@ def throughput(url: str, jobs: int) -> Finding:
             while claims := (await store.claim_jobs(request(worker, tasks=["count"], limit=100))).claims:
                 await store.complete_jobs(worker, [Completion(hold=claim.hold) for claim in claims])
 
-        await asyncio.gather(*(drain(f"t{nth}", store) for nth, store in enumerate(stores)), return_exceptions=True)
+        await asyncio.gather(*(drain(f"t{nth}", store) for nth, store in enumerate(stores)))
         took = time.monotonic() - began
         await asyncio.gather(*(store.close() for store in stores))
         return jobs / took

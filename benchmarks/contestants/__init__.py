@@ -63,6 +63,17 @@ DBOS = Contestant(
     bulk=False,
 )
 
+ABSURD = Contestant(
+    "absurd-sdk",
+    "select count(*) from absurd.t_touches where state in ('pending', 'running', 'sleeping')",
+    100,
+    100,
+    slow=True,
+    bulk=False,
+    program="absurd_steps",
+)
+"""Measured by `benchmarks/durable.py` alone: it has functions of steps, and no plain jobs."""
+
 ON_POSTGRES = [FLOOR, RELTASK, PGQUEUER, OBAN, SAQ, PROCRASTINATE, CHANCY, DBOS]
 
 RELTASK_ON_SQLITE = Contestant("reltask", "select count(*) from reltask_jobs", 5_000, 1000, peer=False)
@@ -70,4 +81,4 @@ HUEY = Contestant("huey", "select count(*) from task", 2_000, 1, bulk=False)
 
 ON_SQLITE = [RELTASK_ON_SQLITE, HUEY]
 
-PEERS = [contestant for contestant in [*ON_POSTGRES, *ON_SQLITE] if contestant.peer]
+PEERS = [contestant for contestant in [*ON_POSTGRES, ABSURD, *ON_SQLITE] if contestant.peer]

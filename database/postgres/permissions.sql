@@ -71,6 +71,7 @@ alter table reltask.actions owner to reltask_migrate;
 alter table reltask.limits owner to reltask_migrate;
 alter table reltask.limit_keys owner to reltask_migrate;
 alter function reltask.refuse_ended_jobs() owner to reltask_migrate;
+alter function reltask.limits_fit(text, text[]) owner to reltask_migrate;
 alter function reltask.mark_waiting_job() owner to reltask_migrate;
 alter function reltask.mark_freed_places() owner to reltask_migrate;
 alter function reltask.mark_taken_places() owner to reltask_migrate;

@@ -196,6 +196,10 @@ class App(Declaring, Operations, Pausing, LeaseMethods):
         home = next(iter(self.shard_urls.values()), None)
         return self._make_store(home, inline=self._inline, emit=self._emit_soon)
 
+    def _make_dashboard_store(self) -> Store:
+        """Of all shards: the dashboard shows one system."""
+        return self._make_store(emit=self._emit_soon)
+
     def _make_store(
         self,
         url: str | None = None,
@@ -290,7 +294,7 @@ class App(Declaring, Operations, Pausing, LeaseMethods):
         """A web page about this app's jobs: an ASGI application to mount below any path; `.wsgi` is its WSGI form.
 
         `authorize(request)` answers "read", "act", a pair of that and a person's name, or None to refuse; it may be a
-        coroutine function. Without it only this machine may look, and nobody may act. Arguments, results and values of
+        coroutine function. Without it only this machine may look, and no one may act. Arguments, results and values of
         steps are masked unless `show_values` is true. Needs the extra `web`.
         """
         return self._make_dashboard(authorize, show_values=show_values)
@@ -309,10 +313,15 @@ class App(Declaring, Operations, Pausing, LeaseMethods):
             raise MissingExtra(
                 "The dashboard needs starlette and jinja2.", remedy='Run: pip install "reltask[web]"'
             ) from error
-        make_store = partial(self._make_store, emit=self._emit_soon)
-        client = self._client if self._inline else Client(make_store, thread="reltask-dashboard")
+        client = self._client if self._inline else Client(self._make_dashboard_store, thread="reltask-dashboard")
         dashboard = Dashboard(
-            self, client, authorize=authorize, show_values=show_values, local=local, reference=reference
+            self,
+            client,
+            authorize=authorize,
+            show_values=show_values,
+            local=local,
+            reference=reference,
+            run_again=self._run_again,
         )
         self._dashboards.append(dashboard)
         return dashboard

@@ -19,7 +19,8 @@ from reltask.errors import (
     TransientError,
 )
 from reltask.stores.mssql.connections import failed, fetch
-from reltask.stores.mssql.errors import answered, connection_failed, quotable, read_only, statement_failed
+from reltask.stores.mssql.error_numbers import PHRASES
+from reltask.stores.mssql.errors import _number_in, answered, connection_failed, quotable, read_only, statement_failed
 from reltask.stores.statement import Statement
 from reltask.worker.settle import AWAY
 
@@ -170,6 +171,76 @@ def test_failure_to_connect(state: str, text: str, kind: type[ReltaskError], adv
     error = connection_failed(driver_error(state, text))
     assert type(error) is kind
     assert re.search(advice, str(error)), str(error)
+
+
+DOCUMENTED = [
+    (207, "Invalid column name 'Headers'."),
+    (208, "Invalid object name 'reltask.Jobs'."),
+    (229, "The UPDATE permission was denied on the object 'Jobs', database 'D', schema 'reltask'."),
+    (547, 'The INSERT statement conflicted with the CHECK constraint "CK_Jobs_Priority".'),
+    (596, "Cannot continue the execution because the session is in the kill state."),
+    (701, "There is insufficient system memory in resource pool 'default' to run this query."),
+    (916, 'The server principal "u" is not able to access the database "D" under the current security context.'),
+    (976, "The target database, 'D', is participating in an availability group and is currently not accessible."),
+    (978, "('D') is currently accessible for connections when the application intent is set to read only."),
+    (1105, "Could not allocate space for object 'Jobs' in database 'D' because the 'PRIMARY' filegroup is full."),
+    (1105, "Could not allocate a new page for database 'D' because of insufficient disk space in filegroup 'F'."),
+    (1205, "Transaction (Process ID 52) was deadlocked on lock resources with another process."),
+    (1222, "Lock request time out period exceeded."),
+    (2627, "Violation of PRIMARY KEY constraint 'PK_Runs'. Cannot insert duplicate key in object 'reltask.Runs'."),
+    (3902, "The COMMIT TRANSACTION request has no corresponding BEGIN TRANSACTION."),
+    (3906, 'Failed to update database "D" because the database is read-only.'),
+    (3930, "The current transaction cannot be committed and cannot support operations that write to the log file."),
+    (3960, "Snapshot isolation transaction aborted due to update conflict."),
+    (3998, "Uncommittable transaction is detected at the end of the batch. The transaction is rolled back."),
+    (4060, 'Cannot open database "D" requested by the login. The login failed.'),
+    (9002, "The transaction log for database 'D' is full due to 'LOG_BACKUP'."),
+    (10928, "Resource ID: 1. The request limit for the database is 30 and has been reached."),
+    (10929, "Resource ID: 1. The request minimum guarantee is 0, maximum limit is 60 and the current usage is 60."),
+    (10936, "Resource ID : 1. The request limit for the elastic pool is 30 and has been reached."),
+    (10053, "TCP Provider: Error code 0x2745"),
+    (10054, "TCP Provider: Error code 0x2746"),
+    (10060, "TCP Provider: Error code 0x274C"),
+    (11001, "TCP Provider: No such host is known."),
+    (18401, "Login failed for user 'u'. Reason: Server is in script upgrade mode."),
+    (18452, "Login failed. The login is from an untrusted domain and cannot be used with Integrated authentication."),
+    (18456, "Login failed for user 'u'."),
+    (18470, "Login failed for user 'u'. Reason: The account is disabled."),
+    (18487, "Login failed for user 'u'.  Reason: The password of the account has expired."),
+    (18488, "Login failed for user 'u'.  Reason: The password of the account must be changed."),
+    (37353, "Login failed. The server is not currently configured to accept this token."),
+    (40197, "The service has encountered an error processing your request. Please try again. Error code 40540."),
+    (40501, "The service is currently busy. Retry the request after 10 seconds."),
+    (40531, "Server name cannot be determined. It must appear as the first segment of the server's dns name."),
+    (40532, "Cannot open server 's' requested by the login. The login failed."),
+    (40544, "The database has reached its size quota. Partition or delete data, drop indexes."),
+    (40544, "The database 'D' has reached its size quota."),
+    (40549, "Session is terminated because you have a long-running transaction. Try shortening your transaction."),
+    (40550, "The session has been terminated because it has acquired too many locks."),
+    (40551, "The session has been terminated because of excessive TEMPDB usage."),
+    (40552, "The session has been terminated because of excessive transaction log space usage."),
+    (40553, "The session has been terminated because of excessive memory usage."),
+    (40613, "Database 'D' on server 's' is not currently available. Please retry the connection later."),
+    (40615, "Cannot open server 's' requested by the login. Client with IP address '203.0.113.7' is not allowed."),
+    (40914, "Cannot open server 's' requested by the login. Client is not allowed to access the server."),
+    (47073, "Reason: An instance-specific error. Connection was denied since Deny Public Network Access is Yes."),
+    (49918, "Cannot process request. Not enough resources to process request. Please retry your request later."),
+    (49919, "Cannot process create or update request. Too many create or update operations in progress."),
+    (49919, "Cannot process request. Too many operations in progress for subscription."),
+]
+"""What Microsoft documents: one text at least for each pattern."""
+
+
+@pytest.mark.parametrize(("number", "text"), DOCUMENTED, ids=[str(number) for number, _ in DOCUMENTED])
+def test_documented_text_is_recognised(number: int, text: str) -> None:
+    """The driver hides the number. A pattern that the server's own words miss would make the error permanent."""
+    assert _number_in(text) == number
+
+
+def test_every_pattern_has_a_documented_text() -> None:
+    """A pattern that no text of the table matches was never tested."""
+    texts = [text.lower() for _, text in DOCUMENTED]
+    assert not [pattern for pattern, _ in PHRASES if not any(re.search(pattern, text) for text in texts)]
 
 
 STATEMENTS = [

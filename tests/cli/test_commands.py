@@ -6,6 +6,7 @@ import json
 import sqlite3
 from contextlib import closing
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -420,7 +421,13 @@ def test_run_again_enqueues_what_has_ended(project: Project) -> None:
     assert "nothing was enqueued" in unknown.err
 
 
-@pytest.mark.parametrize("group", ["jobs", "dead", "leases"])
+def groups() -> list[str]:
+    """The commands that have a subcommand `list`."""
+    commands = {name: import_module(f"reltask.cli.{module}").command for name, (module, _) in COMMANDS.items()}
+    return [name for name, command in commands.items() if "list" in getattr(command, "commands", {})]
+
+
+@pytest.mark.parametrize("group", groups())
 def test_a_group_lists_by_default(project: Project, group: str) -> None:
     """`reltask jobs`, `reltask jobs app:app` and `reltask jobs --json` list; a misspelt command is refused."""
     project.enqueue("hello", name="Ada")
@@ -428,3 +435,18 @@ def test_a_group_lists_by_default(project: Project, group: str) -> None:
     assert listed.code == 0
     assert project.run(group, project.app, "--json") == listed
     assert project.run(group, "lst").code == 2
+
+
+def test_dead_letters_are_narrowed_only_with_all(worked: Project) -> None:
+    """By task, queue and error; another number than was said changes nothing."""
+    error = "ValueError: it broke"
+    for wrong in (["--task", "fragile"], ["--all", "--count", "2"], ["--all", "--error", error, "--count", "0"]):
+        assert worked.run("dead", "retry", *wrong, "--app", worked.app).code == 2
+    assert worked.run("dead", "retry", "--all", "--task", "hello", "--app", worked.app).out == (
+        "There are no dead letters.\n"
+    )
+    assert worked.run("dead", "retry", "--all", "--queue", "slow", "--app", worked.app).out == (
+        "There are no dead letters.\n"
+    )
+    narrowed = ["--all", "--task", "fragile", "--queue", "default", "--error", error, "--count", "1"]
+    assert "will be tried again" in worked.run("dead", "retry", *narrowed, "--app", worked.app).out

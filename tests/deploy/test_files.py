@@ -72,14 +72,15 @@ def test_no_password_is_in_a_file() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """`systemd-analyze verify` has nothing to say, once the program exists."""
+    """`systemd-analyze verify` has nothing to say about it, once the program exists."""
     program = tmp_path / "reltask"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     copy = tmp_path / UNIT.name
     copy.write_text(UNIT.read_text(encoding="utf-8").replace("/opt/shop/venv/bin/reltask", str(program)))
     done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    about_it = [line for line in done.stderr.splitlines() if UNIT.name in line]  # it reads the machine's units as well
+    assert (done.returncode, about_it) == (0, [])
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from tests.docs.pages import ROOT, Block
 
 PATIENCE = 60.0
-SERVERS = ("uvicorn", "flask")
+SERVERS = ("uvicorn", "flask", "python manage.py runserver")
 
 
 class Command(NamedTuple):
@@ -121,7 +121,7 @@ class Terminal:
             set_variable(self.environment, line.removeprefix("export "))
         elif line.startswith("kill "):
             self._kill(*line.split()[1:])
-        elif " worker " in line and "--once" not in line:
+        elif " worker " in f"{line} " and "--once" not in line:
             self._start(command, ready=["…next due…"])
         elif line.startswith(SERVERS):
             self._start(command, ready=command.expected)

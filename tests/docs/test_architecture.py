@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterator
 from typing import NamedTuple
+
+import pytest
 
 from tests.docs.pages import ROOT, mermaid
 
@@ -54,6 +57,19 @@ def test_every_room_of_the_package_is_in_the_table() -> None:
     there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     cells = room_cells(PAGE.read_text(encoding="utf-8"))
     assert there - {"__init__"} == {cell.rstrip("/").removesuffix(".py") for cell in cells}
+
+
+ROOMS = ("leases", "model", "producer", "stores", "worker")
+"""The rooms whose docstring is a table of contents; in the others the file names are enough."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_names_its_modules(room: str) -> None:
+    """The docstring of a room has a line for each of its modules, and for no other."""
+    docstring = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8")))
+    assert docstring is not None
+    named = set(re.findall(r"^(\w+)  +\S", docstring, re.MULTILINE))
+    assert named == {path.stem for path in (PACKAGE / room).glob("*.py")} - {"__init__"}
 
 
 # The paths

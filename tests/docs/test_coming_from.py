@@ -1,13 +1,14 @@
 """The guides for people who come from elsewhere: the same small program before and after.
 
-The second program is always run. The first needs the other package: `RELTASK_TEST_PEERS` names a Python that has
-APScheduler 3, celery, procrastinate, huey and django-tasks.
+The first program needs the other package. All of them are locked in `tools/requirements-peers.txt`, and installed into
+an environment below this one when a test first asks; without an index to install from, the tests say so.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.docs.pages import ROOT, blocks
 from tests.docs.terminal import Terminal
 
 GUIDES = sorted((ROOT / "docs/coming-from").glob("*.md"))
-PEERS = os.environ.get("RELTASK_TEST_PEERS")
+LOCK = ROOT / "tools" / "requirements-peers.txt"
 LINES = ["rates refreshed", "welcome, user 42"]
 
 pytestmark = pytest.mark.slow
@@ -24,6 +25,21 @@ pytestmark = pytest.mark.slow
 
 def before(guide: Path) -> str | None:
     return next((block.text for block in blocks(guide) if block.title == "before.py"), None)
+
+
+@pytest.fixture(scope="module")
+def peers() -> str:
+    """A Python that has the other packages."""
+    home = Path(sys.prefix) / "peers"
+    python, stamp, lock = home / "bin" / "python", home / ".ready", LOCK.read_text(encoding="utf-8")
+    if not (stamp.exists() and stamp.read_text(encoding="utf-8") == lock):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, capture_output=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        done = subprocess.run([*install, "--require-hashes", "-r", str(LOCK)], capture_output=True, check=False)
+        if done.returncode != 0:
+            pytest.skip("NOT RUN: APScheduler, Celery, procrastinate, huey and django-tasks could not be installed")
+        stamp.write_text(lock, encoding="utf-8")
+    return str(python)
 
 
 def test_all_guides_are_here() -> None:
@@ -35,20 +51,25 @@ def test_all_guides_are_here() -> None:
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
 def test_the_program_after(terminal: Terminal, guide: Path) -> None:
-    """It runs as written, and prints what the one before printed."""
+    """It runs as written, and prints what the one before printed.
+
+    Bodies run one after another: two that print at the same moment would share a line.
+    """
+    terminal.environment["RELTASK_WORKER_CONCURRENCY"] = "1"
     for block in blocks(guide):
         if block.title != "before.py":
             terminal.read(block)
     assert terminal.close() == []
 
 
-@pytest.mark.skipif(PEERS is None, reason="RELTASK_TEST_PEERS names no Python with the other packages")
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(os.name != "posix", reason="the environment's paths are those of POSIX")
 @pytest.mark.parametrize("guide", [guide for guide in GUIDES if before(guide)], ids=lambda guide: guide.stem)
-def test_the_program_before(tmp_path: Path, guide: Path) -> None:
+def test_the_program_before(tmp_path: Path, guide: Path, peers: str) -> None:
     """It runs as written with the other package, and prints the same."""
     (tmp_path / "before.py").write_text(before(guide) or "", encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [str(PEERS), "before.py"]
+    command = [peers, "before.py"]
     done = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert [line for line in LINES if line not in done.stdout] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 from reltask import errors
 from tests.docs.pages import ROOT
 from tools.site.check import problems
-from tools.site.stage import error_pages, reference
+from tools.site.stage import error_pages, landing, reference
 
 
 def test_every_guide_is_in_the_navigation() -> None:
@@ -30,6 +30,20 @@ def test_reference_has_the_methods_of_public_classes() -> None:
     text = reference()
     assert "## App\n" in text
     assert "### Job.result\n" in text
+
+
+def test_first_page_has_code_a_recording_and_the_faults() -> None:
+    """One sentence, the README's code and commands, the demo line by line, and each row of the fault matrix."""
+    page, readme = landing(), (ROOT / "README.md").read_text(encoding="utf-8")
+    promises = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
+    code = readme.partition("```python")[2].partition("```")[0]
+    assert code in page
+    assert "$ reltask worker app:app --once" in page
+    times = [float(at) for at in re.findall(r'data-at="([\d.]+)"', page)]
+    assert len(times) > 10
+    assert times == sorted(times)
+    assert page.count("| PostgreSQL |") == promises.count("| PostgreSQL |")
+    assert not re.search(r"^\{\w+\}$", page, re.MULTILINE)
 
 
 def test_dead_links_and_foreign_files_are_found(tmp_path: Path) -> None:

@@ -172,8 +172,14 @@ def test_admin_pages_show_and_operate(project: Project) -> None:
         "    client.post('/admin/reltask/deadletter/', {'action': 'retry', '_selected_action': [str(dead.pk)]})\n"
         "    dead.refresh_from_db()\n"
         "    print('dead' if dead.dead_at else 'alive')\n"
+        "for action in ('pause', 'resume', 'run_now', 'cancel'):\n"
+        "    client.post('/admin/reltask/job/', {'action': action, '_selected_action': [str(dead.pk)]})\n"
+        "    job = Job.objects.filter(pk=dead.pk).first()\n"
+        "    print('gone' if job is None else 'paused' if job.paused_at else 'waiting')\n"
+        "from django.contrib.admin.models import LogEntry\n"
+        "print(*LogEntry.objects.order_by('pk').values_list('user__username', flat=True))\n"
     ).split()
-    assert out == ["dead", "alive"]
+    assert out == ["dead", "alive", "paused", "waiting", "waiting", "gone", *["root"] * 5]
 
 
 def test_page_shows_the_example() -> None:

@@ -42,6 +42,7 @@ from tests.interleaving.lease_cases import (
 )
 from tests.interleaving.lease_operations import LED, lead
 from tests.interleaving.lease_setups import leased
+from tests.interleaving.limit_cases import LIMIT_CASES
 from tests.interleaving.operations import LATER, Operation, complete, fail, recurring, release
 from tests.interleaving.pause_cases import PAUSE_CASES
 from tests.interleaving.setups import KEYED, LONG_AGO, RIVAL, ROWS, Setup, held, ready
@@ -121,5 +122,6 @@ CASES: dict[str, tuple[Setup, Case]] = {
     "two prunes at once": (LED_ONCE, two_prunes_at_once),
     "a resignation hands over at once": (LEADING, a_resignation_hands_over_at_once),
     **{name: (LANE, case) for name, case in PAUSE_CASES.items()},
+    **LIMIT_CASES,
     **DURABLE_CASES,
 }

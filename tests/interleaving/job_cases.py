@@ -246,14 +246,12 @@ async def a_resend_with_an_old_snapshot(driver: Driver) -> None:
 
 
 async def a_declaration_meets_a_claim(driver: Driver) -> None:
-    """A declaration that waited for a claim checks again, and leaves the running job unchanged."""
+    """A declaration does not wait for a claim, and leaves the running job unchanged."""
     before = (await rows(driver))[A]
-    await driver.first.begin()
-    await do(claim(), driver.first)
-    async with begun(declare(REDECLARED), driver.second) as answer:
-        expect("the declaration waits", answer.done(), False)
-        await driver.first.commit()
-    expect("declared", await answer, False)
+    async with opened(driver.first):
+        await do(claim(), driver.first)
+        expect("declared while it is locked", await committed(declare(REDECLARED), driver.second), False)
+    expect("declared while it runs", await committed(declare(REDECLARED), driver.second), False)
     after = (await rows(driver))[A]
     expect("the slot stays", (after["next_run_time"], after["due_at"]), (before["next_run_time"], before["due_at"]))
     expect("the old definition", after["declaration"], "v1")

@@ -235,7 +235,7 @@ def declare(job: NewJob) -> Operation:
     async def statement(session: Session) -> Any:
         return await session.store.declare_job(job, seen=seen(at=BEFORE))
 
-    return Operation("declare", (statement,))
+    return Operation("declare", (statement,), never_waits=True)
 
 
 # Operators
@@ -284,4 +284,4 @@ def stop(worker: str) -> Operation:
     async def statement(session: Session) -> Any:
         await session.store.stop_worker(worker)
 
-    return Operation(f"stop {worker}", (statement,), jobs=(), workers=(worker,))
+    return Operation(f"stop {worker}", (statement,), jobs=(), workers=(worker,), never_waits=True)

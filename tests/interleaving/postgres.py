@@ -35,6 +35,8 @@ TABLES = (
     "reltask.child_ends",
     "reltask.marks",
     "reltask.pauses",
+    "reltask.limits",
+    "reltask.limit_keys",
 )
 
 SET_UP = """
@@ -42,6 +44,7 @@ create schema interleaving;
 create table interleaving.effects (job_id uuid not null, kind text not null);
 create function interleaving.pause(session integer) returns boolean language plpgsql volatile as $$
 begin
+    perform set_config('lock_timeout', '0', true);  -- a pause, and what is found after it, may last
     perform pg_advisory_xact_lock_shared(session);
     return true;
 end $$;
@@ -84,6 +87,7 @@ _LEASE = ("where lease.name = :lease::text", "where {pause} and lease.name = :le
 
 FIRST_LOOK = {
     "claim_jobs": ("as paused_tasks\n", "as paused_tasks\n    where {pause}\n"),
+    "claim_limited": ("    select key from wanted\n    union", "    select key from wanted where {pause}\n    union"),
     "heartbeat_jobs": ("as pair (id, fence)\n)", "as pair (id, fence)\n    where {pause}\n)"),
     "complete_jobs": _BATCH,
     "complete_one_offs": _BATCH,
@@ -92,7 +96,7 @@ FIRST_LOOK = {
     "reclaim_jobs": _PARAMETERS,
     "record_steps": _BATCH,
     "suspend_jobs": _BATCH,
-    "fold_marks": _PARAMETERS,
+    "fold_marks": ("as lock_timeout\n)", "as lock_timeout\n    where {pause}\n)"),
     "send_signals": ("    ) as job\n),\n", "    ) as job\n    where {pause}\n),\n"),
     "cancel_children": ("where job.parent_id is not null", "where {pause} and job.parent_id is not null"),
     "forget_steps": ("where seen.id = :id::uuid", "where {pause} and seen.id = :id::uuid"),
@@ -103,9 +107,9 @@ FIRST_LOOK = {
     ),
     "add_pause": ("statement_timestamp())\non", "statement_timestamp())\nwhere {pause}\non"),
     "end_pause": ("where kind = :kind::text", "where {pause} and kind = :kind::text"),
-    "declare_job": ("where job.task = :task::text", "where {pause} and job.task = :task::text"),
+    "declare_job": ("where own.task = :task::text", "where {pause} and own.task = :task::text"),
     "register_worker": ("as parameters\n", "as parameters\nwhere {pause}\n"),
-    "stop_worker": ("where id = :worker::text", "where {pause} and id = :worker::text"),
+    "stop_worker": ("where id = :worker::text and", "where {pause} and id = :worker::text and"),
     **dict.fromkeys(["guard_job", "record_progress", "pause_job", "resume_job", "run_job_now", "retry_job"], _ROW),
     # without a lease row, the planner decides whether the table is read at all
     "acquire_lease": ("as ttl\n)", "as ttl\n    where {pause}\n)"),

@@ -10,6 +10,7 @@ from tests.interleaving.durable_mutants import DURABLE_MUTANTS
 from tests.interleaving.durable_setups import DURABLE_SETUPS
 from tests.interleaving.explore import Suite
 from tests.interleaving.lease_setups import LEASE_SETUPS
+from tests.interleaving.limit_cases import LIMIT_MUTANTS
 from tests.interleaving.postgres import PostgresDriver
 from tests.interleaving.postgres_mutants import MUTANTS, Check, Mutant
 from tests.interleaving.setups import SETUPS
@@ -31,7 +32,7 @@ async def run(suite: Suite, check: Check) -> None:
         await suite.explore(setup, pair)
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *DURABLE_MUTANTS], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *DURABLE_MUTANTS, *LIMIT_MUTANTS], ids=lambda mutant: mutant.name)
 async def test_a_mutant_is_caught(suite: Suite, mutant: Mutant) -> None:
     """The check beside the mutant raises a Violation."""
     if not isinstance(suite.drivers[0], PostgresDriver):

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from tests import mssql_storm
 from tests.plans import tsql
 from tests.plans.tsql import ROOT, Access, Lock, Tree
 
@@ -89,6 +90,16 @@ def test_every_access_is_a_seek(verb: str) -> None:
         alone = access.target and seeks_one_row(access, index)
         single = index.unique and {column for column, how in access.conditions if how == "="} >= set(index.key)
         assert "ForceSeek" in access.hints or access.forced or alone or single, access
+
+
+@pytest.mark.parametrize(
+    "verb", ["claim_jobs", "claim_limited", "enqueue_unique", "fold_marks", "forget_steps", "prune_keys"]
+)
+def test_marks_and_keys_are_sought(verb: str) -> None:
+    """Small tables that many sessions write: a scan would wait for, or lock, the keys of others, and deadlock."""
+    for access in tsql.accesses(tsql.verbs()[verb]):
+        if access.table in {"Marks", "LimitKeys", "Keys"} and access.target != "insert":
+            assert access.path or seeks_one_row(access, tsql.clustered(access.table)), access
 
 
 @pytest.mark.parametrize("verb", ["page_jobs", "read_overview"])
@@ -202,6 +213,33 @@ def _of_one_row(edge: tuple[Lock, Lock]) -> bool:
     return row in {edge[0].key, edge[1].key}
 
 
+def test_no_two_verbs_lock_two_tables_in_opposite_orders() -> None:
+    """Rows of two tables: one that is locked by its key is waited for, whatever index leads to it elsewhere."""
+
+    def across(verb: str) -> set[tuple[str, str]]:
+        rows = [lock for lock in tsql.locks(tsql.verbs()[verb]) if tsql.indexes()[lock.key].identifies]
+        pairs = itertools.combinations(rows, 2)
+        return {(held.table, wanted.table) for held, wanted in pairs if wanted.waits and held.table != wanted.table}
+
+    orders = {verb: across(verb) for verb in verbs()}
+    assert ("Jobs", "Marks") in orders["fold_marks"], "the rule sees the orders that there are"
+    against = [
+        (one, other, held, wanted)
+        for one, other in itertools.combinations(verbs(), 2)
+        for held, wanted in orders[one]
+        if (wanted, held) in orders[other]
+    ]
+    assert not against
+
+
+def test_computed_columns_are_written_with_their_sources() -> None:
+    """Otherwise an index on a computed column would be missing in the order of locks."""
+    assert tsql.computed() == {
+        "DueAt": {"NotBefore", "NextRunTime"},
+        "LimitLane": {"LimitKey", "Isolated", "Suspended", "Queue", "JobName", "Priority"},
+    }
+
+
 def test_a_cycle_would_be_found() -> None:
     """A claim that waited for the row after its index would deadlock with a pause."""
     claim = tsql.locks(tsql.verbs()["claim_jobs"])
@@ -209,3 +247,14 @@ def test_a_cycle_would_be_found() -> None:
     row = next(lock for lock in claim if lock.key == "UQ_Jobs_RowNo")
     waiting = {(polling._replace(waits=True), row._replace(waits=True))}
     assert waiting & {(wanted, held) for held, wanted in edges(tsql.verbs()["pause_job"])}
+
+
+def test_the_storm_sends_every_verb_that_locks() -> None:
+    """`make verify-mssql` must not pass over a verb that was added later."""
+    writing = {
+        verb
+        for verb, tree in tsql.verbs().items()
+        if any(access.target or "UpdLock" in access.hints for access in tsql.accesses(tree))
+    }
+    assert writing - mssql_storm.WRITING == {"drain_shard", "mark_shard"}
+    assert mssql_storm.WRITING - writing == {"guard_lease"}, "it locks a name, not a row"

@@ -40,6 +40,11 @@ class Index(NamedTuple):
     def columns(self) -> set[str]:
         return {*self.key, *self.included, *(column for column, _ in self.filtered)}
 
+    @property
+    def identifies(self) -> bool:
+        """Whether its key is that of every row, so that a session which locks it has the row."""
+        return self.clustered or (self.unique and not self.filtered)
+
 
 class Access(NamedTuple):
     """One mention of a table in a statement."""
@@ -148,6 +153,20 @@ def _keys(tree: Tree) -> Iterator[Index]:
             )
 
 
+@cache
+def computed() -> dict[str, frozenset[str]]:
+    """The columns that the server computes, with the columns that they are computed from."""
+    scripts = [tree for name, tree in trees().items() if name[0].isdigit()]
+    return {
+        column["ColumnIdentifier"]["Value"]: frozenset(
+            _column(source)[1] for source in of_kind(column["ComputedColumnExpression"], "ColumnReferenceExpression")
+        )
+        for tree in scripts
+        for column in of_kind(tree, "ColumnDefinition")
+        if "ComputedColumnExpression" in column
+    }
+
+
 def clustered(table: str) -> Index:
     """The index that is the table itself."""
     return next(index for index in indexes().values() if index.table == table and index.clustered)
@@ -218,7 +237,7 @@ def _in_scope(scope: Tree, *, forced: bool) -> Iterator[Access]:
 def _written(scope: Tree) -> frozenset[str]:
     """The columns that SET names, and those that are computed from them."""
     columns = {_column(clause["Column"])[1] for clause in scope.get("SetClauses", []) if "Column" in clause}
-    return frozenset(columns | {"DueAt"} if columns & {"NotBefore", "NextRunTime"} else columns)
+    return frozenset(columns | {name for name, sources in computed().items() if sources & columns})
 
 
 def _read(scope: Tree, alias: str) -> frozenset[str]:

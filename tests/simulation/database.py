@@ -38,6 +38,8 @@ delete from reltask_child_ends;
 delete from reltask_marks;
 delete from reltask_pauses;
 delete from reltask_keys;
+delete from reltask_limits;
+delete from reltask_limit_keys;
 delete from effects;
 commit;
 """

@@ -20,6 +20,7 @@ from uuid import UUID
 from reltask import App, Backoff, Cancel, Context
 from reltask.errors import Again, AmbiguousError, ChildFailed, StepFailed, TransientError, WaitTimeout
 from reltask.model.durable import NewSignal
+from reltask.model.job import NewJob
 from reltask.producer.enqueue import Call, Enqueuer
 from reltask.stores.sqlite.transaction import transaction
 from tests.simulation.durable_invariants import DURABLE, DurableInspector
@@ -61,14 +62,16 @@ class Op(NamedTuple):
 class Script:
     """Makes up what one slot of a function does."""
 
-    def __init__(self, job_id: UUID, slot_no: int, depth: int) -> None:
+    def __init__(self, job_id: UUID, slot_no: int, depth: int, *, recurs: bool = False) -> None:
+        """`recurs`: its schedule starts it again, and nothing signals it."""
         self.rng = random.Random(f"script:{job_id}:{slot_no}")
         self.depth = depth
+        self.recurs = recurs
         self._numbers = 0
         self.ops = [self.op(several=True) for _ in range(self.rng.randint(1, 4))]
         self.tidies_up = self.rng.choice([0.0, 0.0, 0.3])
         """Seconds that its `finally` block takes, at each suspension too."""
-        ends = ["return", "return", "return", "cancel", "fail", *["again"] * 3 * (slot_no < SLOTS)]
+        ends = ["return", "return", "return", "cancel", "fail", *["again"] * 3 * (slot_no < SLOTS and not recurs)]
         self.end = self.rng.choice(ends)
 
     def op(self, *, several: bool) -> Op:
@@ -80,10 +83,7 @@ class Script:
             "step",
             "transact",
             "sleep",
-            "wait",
-            "wait",
-            "run",
-            "start",
+            *(["sleep"] if self.recurs else ["wait", "wait", "run", "start"]),
             *["gather", "gather", "group", "group"] * several,
         ]
         match kind := rng.choice(kinds):
@@ -230,6 +230,21 @@ async def durable(ctx: Context, depth: int = 0) -> int:
     return result
 
 
+@APP.task(every="19s", max_attempts=4, backoff=SHORT)
+async def recurring_durable(ctx: Context) -> None:
+    """Its steps and sleeps belong to the slot; the next slot counts from the first claim of this one."""
+    script = Script(ctx.job_id, ctx.slot_no, DEEPEST, recurs=True)
+
+    async def work() -> None:
+        await Function(ctx, CURRENT_WORLD.get()).perform(script.ops)  # type: ignore[arg-type]  # the world itself
+        if script.end == "cancel":
+            raise Cancel
+        if script.end == "fail":
+            raise ValueError("it always fails")
+
+    await reported(ctx, work(), script.tidies_up)
+
+
 @APP.task(max_attempts=8, backoff=SHORT)
 async def part(ctx: Context, nth: int) -> list[int]:
     """A child that returns its place, and a number of its own."""
@@ -294,6 +309,11 @@ class Durables:
             return []
         missing = None if knows_all or self.rng.random() < 0.8 else self.rng.choice(DURABLE)
         return [task for task in APP.registry if task.name != missing]
+
+    @property
+    def declared(self) -> list[NewJob]:
+        """What every worker declares at its start, without the ids."""
+        return APP.declarations() if self.is_on else []
 
     async def begin(self) -> None:
         if not self.is_on:

@@ -24,7 +24,7 @@ from tests.simulation.loop import PROCESS
 if TYPE_CHECKING:
     from tests.simulation.world import World  # for types only
 
-DURABLE = ("durable", "part", "broken")
+DURABLE = ("durable", "recurring_durable", "part", "broken")
 CHANGING = frozenset(
     {
         "claim_jobs",
@@ -44,6 +44,9 @@ CHANGING = frozenset(
         "commit",
     }
 )
+
+MARKS = "select job_id, seq, kind, name, at from reltask_marks where kind <> 'limit'"
+"""Those of limits are no durable function's: a worker may be unable to use them, and `limits.py` looks at the jobs."""
 
 Place = tuple[str, int, str]
 """Job, slot and name of a step."""
@@ -317,5 +320,5 @@ class DurableInspector:
 
     def marks(self, now: int) -> dict[tuple[str, int], str]:
         """Marks that a worker could fold now."""
-        rows = self._world.database.query("select job_id, seq, kind, name, at from reltask_marks")
+        rows = self._world.database.query(MARKS)
         return {(row[0], -row[1]): f"mark of {row[2]} {row[3]} for {row[0]}" for row in rows if row[4] <= now}

@@ -70,11 +70,12 @@ class JobRow(NamedTuple):
     lock_expires_at: int | None
     fence: int
     isolated: int
+    limit_key: str | None
 
 
 JOB_ROWS = """
 select id, task, schedule, slot_no, next_run_time, due_at, paused_at, dead_at, locked_by, lock_expires_at, fence,
-       isolated
+       isolated, limit_key
   from reltask_jobs
 """
 
@@ -104,6 +105,7 @@ class Inspector:
         """Read the rows before a statement; the function returned checks them after it."""
         check = {
             "claim_jobs": self._claimed,
+            "claim_limited": self._claimed,
             "reclaim_jobs": self._reclaimed,
             "heartbeat_jobs": self._renewed,
             "complete_jobs": self._settled,
@@ -132,10 +134,13 @@ class Inspector:
 
         return after
 
-    def _claimed(self, _verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
+    def _claimed(self, verb: str, args: tuple[Any, ...], before: dict[str, JobRow], answer: Any) -> None:
         self.counts["claims"] += len(answer.claims)
         now = self._now()
-        self._served_oldest(args[0], before, answer.claims)
+        if verb == "claim_limited":
+            self.counts["limited claims"] += len(answer.claims)
+        else:
+            self._served_oldest(args[0], before, answer.claims)
         for claim in answer.claims:
             row = before[str(claim.job_id)]
             if row.locked_by is not None:
@@ -157,7 +162,7 @@ class Inspector:
             row.due_at
             for row in before.values()
             if row.locked_by is None and row.paused_at is None and row.dead_at is None and row.due_at <= self._now()
-            and row.task in asked.tasks and not row.isolated and not self.is_paused(row.task)
+            and row.task in asked.tasks and not row.isolated and not self.is_paused(row.task) and row.limit_key is None
         ]  # fmt: skip
         taken = {before[str(claim.job_id)].due_at for claim in claims}
         if asked.oldest and claims and waited and min(waited) < min(taken):

@@ -33,6 +33,8 @@ from tests.simulation.broken import Broken, Mutant, method, sql
 from tests.simulation.database import OPTIONS, Database
 from tests.simulation.durable import is_durable
 from tests.simulation.durable_mutants import DURABLE_MUTANTS
+from tests.simulation.limit_mutants import LIMIT_MUTANTS
+from tests.simulation.limits import is_limited
 from tests.simulation.run import run_each
 from tests.simulation.world import Node, World
 
@@ -271,6 +273,7 @@ MUTANTS = [
     ),
     Mutant("the oldest job has no place", lambda: mock.patch.object(claim, "_take", take_by_priority)),
     *DURABLE_MUTANTS,
+    *LIMIT_MUTANTS,
 ]
 
 
@@ -285,12 +288,18 @@ class Catch(NamedTuple):
 def hunt(index: int, limit: int) -> Catch:
     """Run seeds against one mutant until one breaks an invariant."""
     mutant = MUTANTS[index]
-    seeds = filter(is_durable, itertools.count()) if mutant in DURABLE_MUTANTS else itertools.count()
-    with mutant.broken(), closing(run_each(itertools.islice(seeds, limit))) as verdicts:
+    with mutant.broken(), closing(run_each(itertools.islice(seeds_for(mutant), limit))) as verdicts:
         for number, verdict in enumerate(verdicts, start=1):
             if verdict.broken is not None:
                 return Catch(mutant.name, verdict.broken, number)
     return Catch(mutant.name, None, limit)
+
+
+def seeds_for(mutant: Mutant) -> Iterator[int]:
+    """The histories that have what the mutant breaks."""
+    if mutant in DURABLE_MUTANTS:
+        return filter(is_durable, itertools.count())
+    return filter(is_limited, itertools.count()) if mutant in LIMIT_MUTANTS else itertools.count()
 
 
 def table(catches: list[Catch]) -> str:

@@ -39,6 +39,7 @@ READS = frozenset(
     {
         "read_declared",
         "read_keys",
+        "read_limits",
         "read_holds",
         "read_cancelled",
         "read_outcomes",
@@ -53,7 +54,7 @@ READS = frozenset(
 )
 SETTLEMENTS = frozenset({"complete_jobs", "fail_jobs", "release_jobs", "suspend_jobs", "record_steps"})
 SKIPPING = SETTLEMENTS | {"heartbeat_jobs"}
-LOOKS = frozenset({"claim_jobs", "reclaim_jobs", "fold_marks"})
+LOOKS = frozenset({"claim_jobs", "claim_limited", "reclaim_jobs", "fold_marks"})
 LATEST_ANSWER = 30.0
 """Seconds: three lock timeouts."""
 

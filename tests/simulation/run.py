@@ -28,7 +28,7 @@ CHUNK = 25
 """Seeds given to a process at a time."""
 PROGRESS = 1000
 """Seeds between two progress lines."""
-COVERED = ("claims", "settlements", "reclaims", "recordings", "suspensions")
+COVERED = ("claims", "settlements", "reclaims", "recordings", "suspensions", "limited claims")
 """What is counted per seed."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """From glibc's malloc.h."""

@@ -31,6 +31,7 @@ def hold_all_promises(seeds: Iterable[int], record: Record) -> None:
     assert not tally.broken, tally.findings()
     assert tally.faults["bites"] > 10 * tally.seeds, "the faults did not bite: this simulation would prove nothing"
     assert tally.counts["suspensions"] > tally.seeds / 4, "too few durable functions were suspended"
+    assert tally.counts["limited claims"] > tally.seeds, "too few jobs with limits were claimed"
 
 
 @pytest.mark.timeout(600)
@@ -66,6 +67,8 @@ def test_a_seed_replays_exactly() -> None:
         "lost answer taken for a lost lock",
         "suspension ignores what was seen",
         "no fence on records",
+        "a place is not free after a reclaim",
+        "tokens by the worker's clock",
     ],
 )
 def test_a_broken_worker_is_caught(name: str) -> None:

@@ -36,7 +36,13 @@ ONE_OFFS = (
     "timed",
     "greedy",
 )
-INTERVALS = {"recurring_timed": 9.0, "recurring": 13.0, "recurring_transfer": 17.0, "recurring_failing": 14.0}
+INTERVALS = {
+    "recurring_timed": 9.0,
+    "recurring": 13.0,
+    "recurring_transfer": 17.0,
+    "recurring_failing": 14.0,
+    "recurring_durable": 19.0,
+}
 """Recurring tasks, counted from the start of each slot: seconds."""
 EFFECT = "insert into effects (job_id, slot_no, fence, kind) values (:job, :slot, :fence, :kind)"
 

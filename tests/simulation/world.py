@@ -29,6 +29,7 @@ from tests.simulation.database import START, Database
 from tests.simulation.durable import Durables, SimEnqueuer
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Auditor, Body, Disturbance, Inspector, Reports, Violation
+from tests.simulation.limits import Limits
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.simulation.network import Line, Signals, SimStore, Trouble
 from tests.simulation.workload import CURRENT_WORLD, LOCK_TIMEOUT, ONE_OFFS, WORKLOAD
@@ -145,6 +146,7 @@ class World:
         self.misfortunes = Faults(self)
         self._numbers = 0
         self.durable = Durables(self)
+        self.limits = Limits(self)
 
     # Time
 
@@ -212,6 +214,7 @@ class World:
     async def history(self) -> None:
         await self.enqueue(self.rng.randint(6, 12))
         await self.durable.begin()
+        await self.limits.begin()
         for _ in range(self.rng.randint(1, 4)):
             self.start_node()
         end = self.loop.time() + self.rng.uniform(20, 42)
@@ -286,13 +289,14 @@ class World:
         for task in self.app.registry:
             if task.name not in missing:
                 registry.add(task)
-        for task in self.durable.tasks(knows_all=knows_all):
+        for task in (*self.durable.tasks(knows_all=knows_all), *self.limits.tasks(knows_all=knows_all)):
             registry.add(task)
         return registry
 
     def declarations(self) -> list[NewJob]:
         return [
-            msgspec.structs.replace(job, id=UUID(int=self.rng.getrandbits(128), version=4)) for job in WORKLOAD.declared
+            msgspec.structs.replace(job, id=UUID(int=self.rng.getrandbits(128), version=4))
+            for job in (*WORKLOAD.declared, *self.durable.declared)
         ]
 
     async def live(self, node: Node) -> None:
@@ -310,7 +314,7 @@ class World:
 
         def after(answer: Any) -> None:
             self.note(verb, PROCESS.get(), len(answer) if hasattr(answer, "__len__") else 0)
-            if verb == "claim_jobs":
+            if verb in ("claim_jobs", "claim_limited"):
                 self.claimed.update({(claim.job_id, claim.fence): self.loop.time() for claim in answer.claims})
             if verb in ("fail_jobs", "release_jobs", "suspend_jobs") and args[0] not in {n.name for n in self.living()}:
                 self.freed_late.update({one.hold.job_id: self.loop.time() for one in answer})
@@ -320,6 +324,8 @@ class World:
                 check(answer)
                 if self.durable.is_on:
                     self.durable.inspector(verb, args, answer)
+                if self.limits.is_on:
+                    self.limits.inspector(verb, args, answer)
             except Violation as violation:
                 self.remember(violation)
                 raise
@@ -454,6 +460,7 @@ class World:
             self.loop.resume(node.name)
             self.loop.resume(node.beat)
         await self.durable.calm()
+        await self.limits.calm()
         await self.as_operator(self.resume_all)
         for node in self.living()[1:]:
             if node.worker.started:
@@ -469,6 +476,7 @@ class World:
             if waiting and max(waiting.values()) > QUIET_LOOKS[self.signals.enabled]:
                 raise Violation("nothing waits that need not", f"{[claimable[key] for key in waiting]}")
             await self.durable.help_on()
+            await self.limits.help_on()
             await asyncio.sleep(QUIET_LOOK)
         for node in self.living():
             node.alive = False
@@ -494,6 +502,7 @@ class World:
             for row in self.inspector.rows().values()
             if row.locked_by is None and row.dead_at is None and row.paused_at is None and row.due_at < now
             if not self.inspector.is_paused(row.task)
+            if row.limit_key is None or self.limits.inspector.may_start(row.id)
             if self.loop.time() - self.freed_late.get(UUID(row.id), -inf) > SETTINGS.poll.total_seconds()
             if any(
                 row.task in worker._registry.tasks and not (row.isolated and worker._places.runs_isolated)

@@ -59,12 +59,12 @@ async def test_a_slice_ends_with_a_job(harness: StoreHarness) -> None:
 
 
 async def test_an_audit_reports_its_progress(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four parts; that of the slots counts the ledger rows that it has read. The findings are in order."""
+    """Five parts; that of the slots counts the ledger rows that it has read. The findings are in order."""
     await broken_jobs(harness)
     monkeypatch.setattr(auditing, "SLICE", 10)
     seen: list[AuditProgress] = []
     report = await audit(harness.store, task=None, lock_timeout=LOCK, timeout=MINUTE, watch=seen.append)
-    assert [one.part for one in seen] == ["tasks", "slots", "slots", "waiting", "losses"]
+    assert [one.part for one in seen] == ["tasks", "slots", "slots", "waiting", "losses", "limits"]
     assert [(one.rows, one.of_rows) for one in seen if one.part == "slots"] == [(0, 19), (10, 19)]
     assert report.breaks == await harness.store.audit_slots(kept_for=KEPT_FOR)
 

@@ -249,6 +249,19 @@ async def test_jobs_of_other_workers_are_left_to_them(harness: StoreHarness) -> 
     assert claim.job_id == other
 
 
+async def test_a_job_of_another_worker_is_found_although_one_is_due_later(harness: StoreHarness) -> None:
+    """The mark of a job that is due tomorrow does not stand for one that could start now."""
+    await declare(harness, running=1)
+    await harness.add(new_job(limits=("smtp",)))
+    (claim,) = await claims(harness)
+    (waits,) = await jobs(harness, 1)
+    await jobs(harness, 1, run_at=START + timedelta(days=1))
+    assert await claims(harness) == []
+    assert await harness.complete(claim)
+    assert (await look(harness, "bob", tasks=frozenset({"other"}))).claims == []
+    assert [claim.job_id for claim in (await look(harness)).claims] == [waits]
+
+
 async def test_marks_do_not_grow_while_nobody_serves_a_lane(harness: StoreHarness) -> None:
     """A hundred jobs of one task come and go beside one of a task that no worker knows: one mark stays."""
     await declare(harness, running=2)

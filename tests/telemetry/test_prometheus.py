@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import urllib.request
 from datetime import timedelta
 from pathlib import Path
@@ -202,6 +204,36 @@ async def test_grafana_and_alerts_use_metrics_that_exist(overview: Overview) -> 
     runbooks = re.findall(r"runbook_url: docs/monitoring\.md#(\w+)", rules)
     assert len(runbooks) == len(re.findall(r"- alert:", rules)) == 6
     assert set(runbooks) <= headings
+
+
+def promtool(folder: Path) -> str | None:
+    """Prometheus's own checker: installed, or unpacked from Debian's package, which needs no rights."""
+    if found := shutil.which("promtool"):
+        return found
+    if shutil.which("apt-get") and shutil.which("dpkg-deb"):
+        subprocess.run(["apt-get", "download", "-qq", "prometheus"], cwd=folder, capture_output=True, check=False)
+        for package in folder.glob("prometheus_*.deb"):
+            subprocess.run(["dpkg-deb", "-x", package, folder], check=True)
+    unpacked = folder / "usr/bin/promtool"
+    return str(unpacked) if unpacked.exists() else None
+
+
+@pytest.mark.slow
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    """Prometheus itself reads the rules, and fires each for the series of `alerts.test.yml` that call for it."""
+    program = promtool(tmp_path)
+    if program is None:
+        pytest.skip("NOT RUN: there is no promtool, and Debian's package prometheus could not be downloaded.")
+    for arguments in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]):
+        ended = subprocess.run(
+            [program, *arguments], cwd=ROOT / "monitoring", capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+async def test_a_task_without_dead_letters_counts_none(overview: Overview) -> None:
+    """Growth is the difference to an earlier sample: the first dead letter needs a 0 before it."""
+    assert sample(write_overview(overview).decode(), "reltask_dead_jobs", task="a") == 0
 
 
 def test_the_page_lists_every_metric() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from reltask.version import __version__
 from tools.check_release import problems
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +29,51 @@ def test_tag_version_and_changelog_must_agree(tmp_path: Path) -> None:
     (tmp_path / "src/reltask/version.py").write_text('__version__ = "1.2.2"\n')
     (tmp_path / "CHANGELOG.md").write_text("## [Unreleased]\n")
     assert len(problems("v1.2.3", tmp_path)) == 2
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel and the source archive, as `make build` makes them."""
+    target = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", str(target)], cwd=ROOT, check=True, capture_output=True
+    )
+    return {"wheel": next(target.glob("*.whl")), "source": next(target.glob("*.tar.gz"))}
+
+
+@pytest.mark.slow
+def test_wheel_alone_runs_a_job_and_explains_errors(archives: dict[str, Path], tmp_path: Path) -> None:
+    """Unpacked elsewhere: its own SQL makes the tables, and its own page of errors is read."""
+    with zipfile.ZipFile(archives["wheel"]) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    code = (
+        "import reltask; app = reltask.App('sqlite:///x.db')\n@app.task\ndef hello() -> None: print(reltask.__file__)\n"
+    )
+    (tmp_path / "shop.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'installed'}{os.pathsep}{tmp_path}"}
+
+    def reltask(*words: str) -> str:
+        command = [sys.executable, "-m", "reltask.cli", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+
+    reltask("enqueue", "shop:app", "hello")
+    assert str(tmp_path / "installed") in reltask("worker", "shop:app", "--once")
+    assert "No task of that name" in reltask("explain", "unknown-task")
+
+
+@pytest.mark.slow
+def test_archives_say_who_what_and_where(archives: dict[str, Path]) -> None:
+    """Authors, version and licence are named; no address is given that does not exist; the docs are in the source."""
+    with zipfile.ZipFile(archives["wheel"]) as wheel:
+        names = wheel.namelist()
+        metadata = wheel.read(next(name for name in names if name.endswith("METADATA"))).decode()
+    assert "Author: reltask contributors" in metadata
+    assert f"Version: {__version__}\n" in metadata
+    assert "Project-URL" not in metadata
+    assert {"reltask/py.typed", "reltask/docs/errors.md", "reltask/database/postgres/permissions.sql"} <= set(names)
+    with tarfile.open(archives["source"]) as source:
+        inside = {name.partition("/")[2] for name in source.getnames()}
+    assert {"docs/tutorial.md", "CHANGELOG.md", "LICENSE", "tests/unit/test_release.py"} <= inside
 
 
 @pytest.mark.parametrize("workflow", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.name)

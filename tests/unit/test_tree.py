@@ -179,6 +179,36 @@ def test_no_wall_clock() -> None:
     assert [complaint for complaint in found if not complaint.startswith(LOOK_AT_THE_WALL)] == []
 
 
+# Prose
+
+MANNERED = re.compile(r"\b(nobody|somebody|whoever|so many seconds|mended|takes its leave)\b", re.IGNORECASE)
+"""Words of CONTRIBUTING.md's table, "Plain English", that have a plain substitute wherever they stand."""
+SPEAKS_OF_THEM = ("CONTRIBUTING.md",)
+NOT_PROSE = re.compile(r"^```.*?^```|<!-- [\w ]+: begin.*?: end -->", re.DOTALL | re.MULTILINE)
+
+
+def wide(text: str) -> list[str]:
+    """Lines of Markdown over 120 columns, outside of tables, code and generated parts."""
+    prose = NOT_PROSE.sub(lambda part: "\n" * part[0].count("\n"), text)
+    lines = enumerate(prose.splitlines(), 1)
+    return [f"line {number}" for number, line in lines if len(line) > 120 and not line.startswith(("|", "    "))]
+
+
+def mannered(text: str) -> list[str]:
+    return MANNERED.findall(text)
+
+
+def test_markdown_is_wrapped() -> None:
+    """At most 120 columns: a diff shows what has changed."""
+    assert complaints(wide, ".md") == []
+
+
+def test_prose_is_plain() -> None:
+    """The actor is named: readers read their second language."""
+    found = complaints(mannered, ".md", ".sql") + complaints(mannered, under="src/")
+    assert [complaint for complaint in found if not complaint.startswith(SPEAKS_OF_THEM)] == []
+
+
 # Each rule finds its mistake
 
 PLANTED: list[tuple[Rule, str]] = [
@@ -200,6 +230,8 @@ PLANTED: list[tuple[Rule, str]] = [
     (wall_clock, "import time\ntime.time()"),
     (wall_clock, "import datetime\ndatetime.datetime.now()"),
     (wall_clock, "from datetime import datetime\ndatetime.now(UTC)"),
+    (wide, "word " * 25),
+    (mannered, "The row belongs to whoever holds it."),
 ]
 CORRECT: list[tuple[Rule, str]] = [
     (of_one_machine, "https://packages.example/project/reltask/ and src/work/home/ada/"),
@@ -207,6 +239,8 @@ CORRECT: list[tuple[Rule, str]] = [
     (unpinned, "- uses: actions/checkout@" + "0" * 40 + " # v7.0.1"),
     (glued_sql, "'select a from b'; f'{n} rows'; 'insert into t values (:x)'"),
     (wall_clock, "import time\ntime.monotonic(); row.now"),
+    (wide, "| cell " * 25 + "\n```text\n" + "x" * 130 + "\n```\n"),
+    (mannered, "The row belongs to its holder."),
 ]
 
 

@@ -5,6 +5,7 @@ It is made through the store's own verbs, so that it is the same on every databa
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -208,7 +209,8 @@ async def _leases(store: Store, first: str, second: str) -> None:
         answer = await store.acquire_lease(request)
         assert answer.term is not None
         grant = Grant(term=Term(name, answer.term), acquisition=request.acquisition)
-        await store.heartbeat_lease(grant, metadata='{"last_run": "ok", "items": 12, "errors": 0}')
+        published = {"last_run": datetime.now(UTC).isoformat(), "items": 12, "errors": 0}
+        await store.heartbeat_lease(grant, metadata=json.dumps(published))
     waiting = LeaseRequest(
         name="billing-export", holder=first, acquisition=uuid4(), ttl=timedelta(minutes=1), waits=timedelta(minutes=9)
     )

@@ -4,13 +4,18 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
-from reltask import App, State
-from tests.web.busy import Busy
+from reltask import App, Limit, State
+from reltask.model.job import Failure, NewJob
+from reltask.stores.store import Store
+from tests.web.busy import Busy, claim
 from tests.web.conftest import Client
 from tests.web.test_security import token_of
 
@@ -79,18 +84,69 @@ async def test_retry_all_with_one_error(client: Client, app: App, busy: Busy) ->
     query = {"action": "retry", "state": "dead", "task": "send_welcome", "error": error}
     page = await viewer.get("/confirm", params=query)
     assert "Retry 7 jobs" in page.text
-    answer = await post(viewer, all="yes", count="7", **query)
+    answer = await post(viewer, **form_of(page.text), **query)
     assert "changed=7" in answer.headers["location"]
     assert [job.task for job in await app.jobs(state=State.DEAD)] == ["charge_card", "charge_card"]
+    log = (await viewer.get("/actions")).text
+    assert all(f"{job_id}:1" in log for job_id in busy.dead)
 
 
-async def test_a_list_that_has_grown_is_confirmed_again(client: Client, app: App, busy: Busy) -> None:
-    """More jobs than were confirmed: nothing is changed, and the page asks with the new number."""
+def form_of(page: str) -> dict[str, str]:
+    """The jobs that a confirmation names."""
+    found = re.search(r'name="jobs" value="([^"]+)"', page)
+    assert found
+    return {"jobs": found[1]}
+
+
+async def test_only_what_was_confirmed_is_changed(client: Client, app: App, busy: Busy) -> None:
+    """A job that died after the page was shown stays dead, and so does one that has run again since."""
     viewer = client(local="act")
-    answer = await post(viewer, all="yes", count="6", action="retry", state="dead", task="send_welcome")
-    assert answer.status_code == 409
-    assert "7 jobs now, 6 were confirmed" in answer.text
-    assert len(await app.jobs(state=State.DEAD)) == 9
+    query = {"action": "retry", "state": "dead", "task": "send_welcome"}
+    page = await viewer.get("/confirm", params=query)
+    newer = await app._client.run(lambda store: _die_again(store, busy.dead[0]), name="die")
+    answer = await post(viewer, **form_of(page.text), **query)
+    assert "changed=6&asked=7" in answer.headers["location"]
+    dead = {job.id for job in await app.jobs(state=State.DEAD, task="send_welcome")}
+    assert dead == {busy.dead[0], newer}
+
+
+async def _die_again(store: Store, job_id: UUID) -> UUID:
+    """Retry a dead letter until it is dead again, beside a new one."""
+    await store.retry_job(job_id)
+    new = NewJob(id=uuid4(), task="send_welcome", queue="mail", max_attempts=1)
+    await store.enqueue_jobs([new])
+    held = await claim(store, "w", "send_welcome", "mail", limit=100)
+    dying = [one for one in held if one.job_id in (job_id, new.id)]
+    while dying:  # a retried job may have more attempts
+        await store.fail_jobs("w", [Failure(hold=one.hold, error="E", delay=timedelta(0)) for one in dying])
+        held = await claim(store, "w", "send_welcome", "mail", limit=100)
+        dying = [one for one in held if one.job_id in (job_id, new.id)]
+    return new.id
+
+
+async def test_a_search_offers_no_action_on_all(client: Client, busy: Busy) -> None:
+    """The jobs that were found are in any state: each is shown in its own, and "all" would mean another list."""
+    page = (await client(local="act").get("/jobs?q=order-1187")).text
+    assert "confirm?" not in page
+    assert "suspended</span></td>" in page
+    assert "reltask jobs list MODULE:app --key order-1187" in page
+
+
+async def test_run_again_waits_for_its_limit(client: Client, app: App) -> None:
+    """A job that is run again counts to the limits of its task, as the first did."""
+
+    @app.task(limit=Limit("bank", running=1))
+    async def pay() -> None: ...
+
+    job = await pay.enqueue()
+    async with app.worker() as worker:
+        await worker.drained()
+    (run,) = await app.runs(job_id=job.id)
+    answer = await post(client(local="act"), action="again", job=f"{job.id}:{run.fence}")
+    assert "changed=1" in answer.headers["location"]
+    (again,) = await app.jobs(task="pay")
+    limits = await app._client.run(lambda store: store.read_job_limits(again.id), name="limits")
+    assert [limit.key for limit in limits] == ["bank"]
 
 
 async def test_chosen_jobs(client: Client, app: App, busy: Busy) -> None:
@@ -109,7 +165,8 @@ async def test_chosen_jobs(client: Client, app: App, busy: Busy) -> None:
         {"action": "retry"},
         {"action": "retry", "job": "not-an-id:1"},
         {"action": "pause", "kind": "planet", "name": "mail"},
-        {"action": "retry", "all": "yes", "state": "due", "count": "1"},
+        {"action": "retry", "jobs": f"{'0' * 32}-1", "state": "due"},
+        {"action": "retry", "jobs": "x-1.-.1-2", "state": "dead"},
         {"action": "signal", "job": "x"},
     ],
 )

@@ -22,7 +22,7 @@ from reltask.model.job import NewJob
 from tests.web.busy import Busy, record
 from tests.web.conftest import Served, apart
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first one may install the browser
 SCREENS = {
     "overview": "",
     "jobs": "jobs?state=due&queue=mail",
@@ -94,20 +94,25 @@ def photograph(page: Page, name: str) -> None:
 # Screens
 
 
-def test_every_screen(watched: Watched, axe: str, busy: Busy, app: App, request: pytest.FixtureRequest) -> None:
-    """Each has its heading, names its command, breaks no rule of accessibility, and asks no other host for anything."""
-    call(app, lambda store: store.list_actions())
-    serious: dict[str, Any] = {}
+def test_every_screen(watched: Watched, busy: Busy, request: pytest.FixtureRequest) -> None:
+    """Each has its heading, names its command, and asks no other host for anything."""
     for name in SCREENS:
         page = watched.go(path_of(name, busy))
         expect(page.locator("h1")).to_be_visible()
         assert page.locator(".command code").count() >= 1, name
+        if "sqlite" in request.node.nodeid:
+            photograph(page, name)
+
+
+def test_every_screen_is_accessible(watched: Watched, axe: str, busy: Busy) -> None:
+    """No screen breaks a serious rule."""
+    serious: dict[str, Any] = {}
+    for name in SCREENS:
+        page = watched.go(path_of(name, busy))
         page.evaluate(axe)
         found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         bad = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
         serious |= {name: [(one["id"], one["nodes"][0]["html"]) for one in bad]} if bad else {}
-        if "sqlite" in request.node.nodeid:
-            photograph(page, name)
     assert serious == {}
 
 
@@ -160,7 +165,15 @@ def test_without_javascript(browser: Browser, serve: Serve, busy: Busy, app: App
     page.goto(f"{served.url}/jobs/{busy.dead[0]}")
     page.click("button:text('Retry')")
     expect(page.locator(".said")).to_contain_text("Retry: done")
+    page.goto(f"{served.url}/jobs?state=due")
+    chosen = [page.locator(".rows tbody tr").nth(nth).get_attribute("data-href") for nth in (0, 3)]
+    for href in chosen:
+        page.check(f'tr[data-href="{href}"] input[type=checkbox]')
+    page.click("button:text('Pause chosen')")
+    expect(page.locator(".said")).to_contain_text("Pause: done for 2 jobs.")
     context.close()
+    paused = {str(job.id) for job in apart(lambda: app.jobs_sync(state=State.PAUSED))}
+    assert {str(href).removeprefix("jobs/") for href in chosen} <= paused
     view = apart(app.job(busy.dead[0]).view_sync)
     assert view is not None
     assert view.state is State.READY
@@ -283,11 +296,27 @@ def test_rows_do_not_move_under_the_pointer(watched: Watched, busy: Busy, app: A
     expect(page.locator("[data-count=due]")).to_have_text("89")
 
 
+def test_a_filtered_list_counts_its_own(watched: Watched, busy: Busy, app: App) -> None:
+    """Its tabs keep the filter and count what matches it; jobs of other tasks are not new to it."""
+    page = watched.go("jobs?state=due")
+    expect(page.locator("#live")).to_have_text("live")
+    page.select_option("select[name=task]", "sync_customer")
+    expect(page.locator("[data-count=due]")).to_have_text("25")
+    expect(page.locator("[data-count=later]")).to_have_text("0")
+    assert "task=sync_customer" in str(page.locator(".tabs a", has_text="Later").get_attribute("href"))
+    page.wait_for_timeout(2_500)
+    jobs = [NewJob(id=uuid4(), task=task) for task in ["resize_image"] * 5 + ["sync_customer"] * 3]
+    call(app, lambda store: store.enqueue_jobs(jobs))
+    expect(page.locator("#fresh")).to_contain_text("3 new", timeout=5_000)
+    expect(page.locator("[data-count=due]")).to_have_text("28")
+
+
 def test_an_empty_system_waits_for_a_worker(watched: Watched, app: App, request: pytest.FixtureRequest) -> None:
     """Two commands for a first job; the page turns live when a worker comes."""
     call(app, lambda store: store.read_now())
     page = watched.go()
     expect(page.locator(".empty")).to_contain_text("reltask worker shop:app")
+    expect(page.locator(".empty")).to_contain_text("reltask enqueue shop:app charge_card")
     expect(page.locator(".waiting")).to_contain_text("Waiting for a worker…")
     if "sqlite" in request.node.nodeid:
         photograph(page, "empty")

@@ -4,18 +4,26 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any
-from uuid import uuid4
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+from urllib.parse import quote
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 from starlette.requests import Request
 
-from reltask import App
+from reltask import App, Hidden, Limit
+from reltask.model.control import Pause, PauseKind
+from reltask.model.durable import NewSignal, Recording, StepKind, StepRecord, StepState
+from reltask.model.job import Failure, NewJob, Suspension
+from reltask.model.lease import Grant, LeaseRequest, Term
+from reltask.model.screens import ListedState, NewAction
 from reltask.stores.store import Store
-from reltask.web.dashboard import Dashboard
-from tests.web.busy import Busy
+from reltask.web.dashboard import LIVE_PARTS, Dashboard
+from tests.web.busy import Busy, claim, record
 from tests.web.conftest import Client
 
 SCREENS = ["/", "/jobs", "/tasks", "/queues", "/schedules", "/dead", "/workers", "/leases", "/actions"]
@@ -172,44 +180,104 @@ async def test_values_are_masked(client: Client, app: App, busy: Busy) -> None:
     assert "hello" in full
 
 
+async def test_hidden_values_are_never_shown(client: Client, app: App) -> None:
+    """What a type hides stays hidden with `show_values`: an argument, and what the task returned."""
+
+    @app.task
+    async def login(user: str, password: Annotated[str, Hidden]) -> Annotated[str, Hidden]:
+        return f"token of {user}"
+
+    @app.task
+    async def greet(user: str) -> str:
+        return f"hello {user}"
+
+    jobs = [await login.enqueue("ada", "correct horse"), await greet.enqueue("bob")]
+    async with app.worker() as worker:
+        await worker.drained()
+    viewer = client(show_values=True)
+    secret, plain = [(await viewer.get(f"/jobs/{job.id}")).text for job in jobs]
+    assert "ada" in secret
+    assert "correct horse" not in secret
+    assert "token of" not in secret
+    assert "hello bob" in plain
+
+
 # Text from the database
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e{{7*7}}"
+EVIL_LIMIT = "<script>alert(1)</script>"
+CONTROLS = "\x07\x1b[31m\x9b1m\r\x7f"
+"""In columns that take any text; the names of jobs, tasks and queues refuse them."""
+
+
+async def _fill_with_hostile_texts(store: Store) -> list[UUID]:
+    """A system whose every text is an attack: a dead letter, a suspended function, and one that waits."""
+    worker = record("host", app_version=EVIL, host=EVIL, version=EVIL, queues=[EVIL], tasks=[EVIL])
+    await store.register_worker(worker)
+    error = f"Error: {EVIL}{CONTROLS}"
+    value = json.dumps({EVIL: EVIL + CONTROLS})
+    dead = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL, max_attempts=1, args=value, headers=value)
+    durable = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "1", args=value)
+    await store.enqueue_jobs([dead])
+    (held,) = await claim(store, worker.id, EVIL, EVIL)
+    await store.fail_jobs(worker.id, [Failure(hold=held.hold, error=error, delay=timedelta(0))])
+    await store.enqueue_jobs([durable])
+    (held,) = await claim(store, worker.id, EVIL, EVIL)
+    await store.record_progress(worker.id, held.hold, value)
+    now = datetime.now(UTC)
+    steps = (
+        StepRecord(name=EVIL, kind=StepKind.STEP, state=StepState.DONE, started_at=now, value=value),
+        StepRecord(name=EVIL + "f", kind=StepKind.STEP, state=StepState.FAILED, started_at=now, error=error),
+        StepRecord(name=EVIL + "w", kind=StepKind.WAIT, state=StepState.WAITING, started_at=now, signal=EVIL),
+    )
+    await store.record_steps(worker.id, [Recording(hold=held.hold, steps=steps)])
+    await store.suspend_jobs(worker.id, [Suspension(hold=held.hold, seen=0, wake_at=now + timedelta(days=2))])
+    await store.send_signals([NewSignal(id=EVIL, name=EVIL, value=value, job_id=durable.id)])
+    rule = Limit(EVIL_LIMIT, running=1)
+    assert await store.write_limit(rule.rule(EVIL_LIMIT), seen=None)
+    limited = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "3", limits=(EVIL_LIMIT,))
+    due = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "2", schedule='{"every":"1m"}')
+    await store.enqueue_jobs([due, limited])
+    await store.add_pause(Pause(kind=PauseKind.QUEUE, name=EVIL, reason=EVIL, paused_by=EVIL))
+    request = LeaseRequest(name=EVIL, holder=EVIL, acquisition=uuid4(), ttl=timedelta(minutes=30))
+    answer = await store.acquire_lease(request)
+    assert answer.term is not None
+    grant = Grant(term=Term(EVIL, answer.term), acquisition=request.acquisition)
+    await store.heartbeat_lease(grant, metadata=json.dumps({"items": EVIL, "errors": EVIL, "last_run": EVIL}))
+    action = NewAction(id=uuid4(), actor=EVIL, action=EVIL, target=EVIL * 3, seen=EVIL)
+    await store.record_action(action)
+    await store.end_action(action.id, outcome=EVIL, changed=0)
+    return [dead.id, durable.id, due.id, limited.id]
 
 
 async def test_every_text_is_escaped(client: Client, app: App) -> None:
-    """HTML in names, keys, errors, versions, reasons and metadata is shown, not run; so are characters that reorder."""
-    from tests.web.busy import claim, record  # noqa: PLC0415 - its parts, with other texts
-
-    async def fill(store: Store) -> Any:
-        from datetime import timedelta  # noqa: PLC0415
-
-        from reltask.model.control import Pause, PauseKind  # noqa: PLC0415
-        from reltask.model.job import Failure, NewJob  # noqa: PLC0415
-        from reltask.model.screens import NewAction  # noqa: PLC0415
-
-        job = NewJob(
-            id=uuid4(), task=EVIL, queue=EVIL[:100], key=EVIL, max_attempts=1, args=f'{{"{EVIL[:8]}": 1}}', headers="{}"
-        )
-        due = NewJob(id=uuid4(), task=EVIL, queue=EVIL[:100], key=EVIL + "2", schedule='{"every":"1m"}')
-        worker = record("host", app_version=EVIL, host=EVIL, queues=[EVIL], tasks=[EVIL])
-        await store.register_worker(worker)
-        await store.enqueue_jobs([job])
-        (held,) = await claim(store, worker.id, EVIL, EVIL[:100])
-        await store.fail_jobs(worker.id, [Failure(hold=held.hold, error=f"Error: {EVIL}", delay=timedelta(0))])
-        await store.enqueue_jobs([due])
-        await store.add_pause(Pause(kind=PauseKind.QUEUE, name=EVIL[:100], reason=EVIL, paused_by=EVIL))
-        await store.record_action(NewAction(id=uuid4(), actor=EVIL, action="retry", target=EVIL, seen=EVIL[:100]))
-        return job.id
-
-    job_id = await app._client.run(fill, name="fill")
+    """HTML and control characters in every column are shown, not obeyed; so are characters that reorder text."""
+    jobs = await app._client.run(_fill_with_hostile_texts, name="fill")
     viewer = client(local="act", show_values=True)
-    for path in [*SCREENS, f"/jobs/{job_id}", "/jobs?state=dead", "/confirm?action=retry&state=dead"]:
+    lists = [f"/jobs?state={state}" for state in ListedState]
+    shown = [*SCREENS, *lists, *(f"/jobs/{job_id}" for job_id in jobs), "/confirm?action=retry&state=dead"]
+    for path in [*shown, f"/jobs?q={quote(EVIL)}", f"/dead?task={quote(EVIL)}", f"/jobs?queue={quote(EVIL)}"]:
         page = (await viewer.get(path)).text
         assert "<script>alert" not in page, path
         assert "<img src=x" not in page, path
-        assert "\u202e" not in page, path
+        assert not re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", page), path
     assert "&lt;script&gt;" in (await viewer.get("/dead")).text
+    assert "\\u001b[31m" in (await viewer.get(f"/jobs/{jobs[0]}")).text
+
+
+async def test_the_stream_is_escaped(client: Client, app: App) -> None:
+    """What a browser puts into the page is escaped; names that it only compares are JSON; no text ends an event."""
+    await app._client.run(_fill_with_hostile_texts, name="fill")
+    dashboard = app.dashboard()
+    frame = (await dashboard.live._frame()).decode()
+    fragments = dict(re.findall(r"event: (\w+)\ndata: (.+)\n", frame))
+    assert set(LIVE_PARTS) < fragments.keys()
+    for name in LIVE_PARTS:
+        assert "&lt;script&gt;" in fragments[name] or name == "numbers"
+        assert "<script>alert" not in fragments[name]
+        assert "<img src=x" not in fragments[name]
+    assert not re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", frame)
+    assert {line.partition(":")[0] for line in frame.splitlines() if line} == {"event", "data"}
 
 
 # Mounting

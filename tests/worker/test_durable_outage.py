@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reltask import Context, events
+from reltask import Context, SyncContext, events
 from reltask.errors import AmbiguousError, LockLost, StepFailed
 from reltask.model.job import State
 from tests.worker.durable_helpers import away, result_of, send, steps_of
@@ -237,3 +237,43 @@ def test_a_failed_step_does_not_hide_a_lost_claim(harness: WorkerHarness) -> Non
 
     harness.run(scenario())
     assert seen == []
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+def test_transact_waits_for_a_database_that_is_away(harness: WorkerHarness, live: WorkerHarness, kind: str) -> None:
+    """Before its function is called nothing has been tried: an outage uses up no attempt, and makes no dead letter."""
+    setup = harness if kind == "async" else live
+    app = setup.app()
+    calls: list[int] = []
+    refused: list[int] = []
+
+    def refuse() -> Exception:
+        refused.append(1)
+        if len(refused) == 5:
+            app.faults.error = None
+        return away()
+
+    async def write(_: Any) -> None:
+        calls.append(1)
+
+    def write_in_thread(_: Any) -> None:
+        calls.append(1)
+
+    async def order(ctx: Context) -> None:
+        await ctx.transact("write", write)
+
+    def order_in_thread(ctx: SyncContext) -> None:
+        ctx.transact("write", write_in_thread)
+
+    body: Any = order if kind == "async" else order_in_thread
+    task = app.task(max_attempts=1)(body)
+
+    async def scenario() -> None:
+        await task.enqueue()
+        app.faults.error, app.faults.verbs = refuse, {"begin"}
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded)
+        assert await app.outcomes() == ["succeeded"]
+
+    asyncio.run(scenario()) if setup is live else harness.run(scenario())
+    assert (len(calls), len(refused)) == (1, 5)

@@ -5,7 +5,9 @@ The tree is copied in its own shape, so that a link that works on a checkout wor
 
 from __future__ import annotations
 
+import html
 import inspect
+import json
 import re
 import shutil
 from pathlib import Path
@@ -38,7 +40,7 @@ def stage(*, mermaid: Path | None) -> None:
                 target = PAGES / path.relative_to(ROOT)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
-    (PAGES / "README.md").rename(PAGES / "index.md")
+    _write("index.md", landing())
     _write("docs/reference.md", reference())
     _write("docs/decisions/index.md", decisions())
     for code, text in error_pages():
@@ -46,13 +48,41 @@ def stage(*, mermaid: Path | None) -> None:
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     if mermaid is not None:
         shutil.copyfile(mermaid, PAGES / "mermaid.js")
-        settings += "extra_javascript: [mermaid.js]\n"
+    shutil.copyfile(ROOT / "tools" / "site" / "recording.js", PAGES / "recording.js")
+    scripts = ["mermaid.js", "recording.js"] if mermaid is not None else ["recording.js"]
+    settings += f"extra_javascript: [{', '.join(scripts)}]\n"
     (PAGES.parent / "mkdocs.yml").write_text(settings, encoding="utf-8")
 
 
 def _write(name: str, text: str) -> None:
     (PAGES / name).parent.mkdir(parents=True, exist_ok=True)
     (PAGES / name).write_text(text, encoding="utf-8")
+
+
+def landing() -> str:
+    """The first page: one sentence, the code of the README, the recorded demo, and the matrix of faults."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    promises = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+    code, commands = re.findall(r"^```(?:python|console)[^\n]*\n.*?^```$", readme, re.MULTILINE | re.DOTALL)[:2]
+    text = (ROOT / "tools" / "site" / "landing.md").read_text(encoding="utf-8")
+    parts = {"code": code, "commands": commands, "recording": recording(), "faults": faults(promises)}
+    return re.sub(r"^\{(\w+)\}$", lambda match: parts[match[1]], text, flags=re.MULTILINE)
+
+
+def recording() -> str:
+    """The demo as it ran: each line with the second at which it came. Without JavaScript all lines are shown."""
+    lines = json.loads((ROOT / "tools" / "site" / "demo.json").read_text(encoding="utf-8"))
+    shown = "\n".join(f'<span data-at="{at}">{html.escape(line)}</span>' for at, line in lines)
+    text = f'<pre style="overflow-x: auto"><code>$ reltask demo\n{shown}</code></pre>'
+    return f'<div class="recording"><button class="md-button">Play</button>{text}</div>'
+
+
+def faults(promises: str) -> str:
+    """The matrix of promises.md, without the columns that repeat a trial."""
+    matrix = promises.partition("fault matrix: begin")[2].partition("fault matrix: end")[0]
+    kept = [line for line in matrix.splitlines() if line.startswith("- ") and "trials" in line]
+    rows = [line.split("|")[1:7] for line in matrix.splitlines() if line.startswith("|")]
+    return "\n".join([*kept, "", *("|" + "|".join(row) + "|" for row in rows)])
 
 
 def decisions() -> str:

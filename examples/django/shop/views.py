@@ -17,7 +17,7 @@ def order(request):
         placed = Order.objects.create(customer=request.POST["customer"])
         booking = book.enqueue(placed.pk)
     receipt = send_receipt.enqueue(placed.customer, total=100)
-    return JsonResponse({"order": placed.pk, "booking": booking.id, "receipt": receipt.id})
+    return JsonResponse({"order": placed.pk, "receipt": receipt.id, "booking": booking.id})
 
 
 def result(_request, result_id):

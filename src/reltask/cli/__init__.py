@@ -37,6 +37,7 @@ COMMANDS = {
     "doctor": ("doctor", "Check the database: connection, schema, permissions, server settings."),
     "dead": ("dead", "List and show dead letters; retry or discard them."),
     "dashboard": ("dashboard", "Serve a web page that says what is wrong, and shows jobs, queues and workers."),
+    "actions": ("actions", "List what operators did through the dashboard."),
     "exporter": ("exporter", "Serve what the database knows to Prometheus."),
     "migrate": ("migrate", "Create or upgrade reltask's tables."),
     "explain": ("explain", "Say what an error code means, and what to do."),

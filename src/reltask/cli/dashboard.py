@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+from shlex import quote
 from typing import Any
 
 import click
@@ -61,11 +63,14 @@ def command(
         None if authorize is None else _function(authorize),
         show_values=show_values,
         local="act" if allow_actions else "read",
-        reference=ctx.params.get("reference") or "MODULE:app",
+        reference=ctx.params.get("reference")
+        or os.environ.get("RELTASK_APP")
+        or f"--database {quote(safe_url(app.url))}",
     )
     config = uvicorn.Config(dashboard, host=host, port=port, log_level="warning", lifespan="off", server_header=False)
     config.load()
     listener = config.bind_socket()
+    listener.listen()  # the address is printed next: a browser that is faster than the server waits
     may = "read and act" if allow_actions else "read only" if authorize is None else "as authorized"
     print_line(f"Dashboard of {safe_url(app.url)}, {may}: http://{host}:{listener.getsockname()[1]}/")
     uvicorn.Server(config).run(sockets=[listener])

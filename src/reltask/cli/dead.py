@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
 import click
 import msgspec
+from msgspec import Struct
 
 from reltask.app import App
 from reltask.cli.errors import report
+from reltask.cli.filters import find_dead
 from reltask.cli.job import print_job
 from reltask.cli.jobs import find_job, paused_note
 from reltask.cli.runner import EXIT_OK
 from reltask.cli.show import first_line, print_json, print_line, print_lines, print_table
-from reltask.cli.target import COUNT, ListByDefault, with_app_argument, with_app_option
+from reltask.cli.target import COUNT, Command, ListByDefault, with_app_argument, with_app_option
 from reltask.errors import UnknownJob, UsageError
 from reltask.model.job import Outcome, State
 from reltask.model.views import JobView, RunView
@@ -25,6 +28,53 @@ from reltask.producer.job import Job
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "ATTEMPTS", "LAST FAILURE (UTC)", "ERROR"]
 ALL_AT_ONCE = 1_000
 """Jobs listed per query."""
+
+
+_TASK = click.option("--task", metavar="NAME", help="Only those of this task.")
+
+
+class Filter(Struct, frozen=True):
+    """Which dead letters `--all` means."""
+
+    everything: bool
+    task: str | None
+    queue: str | None
+    error: str | None
+    count: int | None
+    """Change nothing unless exactly this many match."""
+
+    @property
+    def narrows(self) -> bool:
+        return any(one is not None for one in (self.task, self.queue, self.error, self.count))
+
+
+def _with_filter(function: Command) -> Command:
+    """Add ids, `--all`, and what `--all` can be narrowed to."""
+
+    @functools.wraps(function)
+    def command(
+        app: App,
+        *,
+        job_ids: tuple[UUID, ...],
+        everything: bool,
+        task: str | None,
+        queue: str | None,
+        error: str | None,
+        count: int | None,
+        as_json: bool,
+    ) -> int | None:
+        return function(app, job_ids, Filter(everything, task, queue, error, count), as_json=as_json)
+
+    for option in (
+        click.argument("job_ids", type=click.UUID, nargs=-1, metavar="ID..."),
+        click.option("--all", "everything", is_flag=True, help="All dead letters, or all that the next options leave."),
+        _TASK,
+        click.option("--queue", metavar="NAME", help="Only those of this queue."),
+        click.option("--error", metavar="TEXT", help="Only those with this error, as the dashboard groups them."),
+        click.option("--count", type=click.IntRange(min=0), help="Change nothing unless exactly this many match."),
+    ):
+        command = option(command)
+    return with_app_option(command)
 
 
 @click.group(name="dead", cls=ListByDefault)
@@ -37,7 +87,7 @@ def command() -> None:
 
 @command.command(name="list")
 @with_app_argument
-@click.option("--task", metavar="NAME", help="Only those of this task.")
+@_TASK
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="List at most this many.")
 def list_(app: App, *, task: str | None, limit: int, as_json: bool) -> None:
     """List the jobs that have used up their attempts, with their last error."""
@@ -63,26 +113,33 @@ def show(app: App, *, job_id: UUID, as_json: bool) -> None:
         print_lines(failure.error.rstrip())
 
 
-_IDS = click.argument("job_ids", type=click.UUID, nargs=-1, metavar="ID...")
-_ALL = click.option("--all", "everything", is_flag=True, help="All dead letters.")
-
-
 @command.command()
-@with_app_option
-@_IDS
-@_ALL
-def retry(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> int:
+@_with_filter
+def retry(app: App, job_ids: tuple[UUID, ...], wanted: Filter, *, as_json: bool) -> int:
     """Give dead letters a new set of attempts, due at once."""
-    return _change(app, Job.retry_sync, _retried, job_ids, everything=everything, as_json=as_json)
+    return _change(app, Job.retry_sync, _retried, _named(app, job_ids, wanted), as_json=as_json)
 
 
 @command.command()
-@with_app_option
-@_IDS
-@_ALL
-def discard(app: App, *, job_ids: tuple[UUID, ...], everything: bool, as_json: bool) -> int:
+@_with_filter
+def discard(app: App, job_ids: tuple[UUID, ...], wanted: Filter, *, as_json: bool) -> int:
     """Remove dead letters; the ledger keeps their runs."""
-    return _change(app, Job.discard_sync, lambda *_: "discarded", job_ids, everything=everything, as_json=as_json)
+    return _change(app, Job.discard_sync, lambda *_: "discarded", _named(app, job_ids, wanted), as_json=as_json)
+
+
+def _named(app: App, job_ids: tuple[UUID, ...], wanted: Filter) -> Iterable[UUID]:
+    """The dead letters that the command line names."""
+    if bool(job_ids) == wanted.everything or (wanted.narrows and not wanted.everything):
+        raise UsageError(
+            "No dead letters were named.",
+            remedy="Give job ids, or --all, but not both; --task, --queue, --error and --count need --all.",
+        )
+    if not wanted.narrows:
+        return job_ids or _all_dead(app)
+    found = [letter.id for letter in find_dead(app, task=wanted.task, queue=wanted.queue, error=wanted.error)]
+    if wanted.count is not None and len(found) != wanted.count:
+        raise UsageError(f"{len(found):,} dead letters match, not {wanted.count:,}. Nothing was changed.")
+    return found
 
 
 def _retried(app: App, job_id: UUID) -> str:
@@ -97,17 +154,14 @@ def _change(
     app: App,
     change: Callable[[Job[Any]], None],
     result_of: Callable[[App, UUID], str],
-    job_ids: tuple[UUID, ...],
+    job_ids: Iterable[UUID],
     *,
-    everything: bool,
     as_json: bool,
 ) -> int:
     """Change each job, report the result of each, and go on after one that cannot be changed."""
-    if bool(job_ids) == everything:
-        raise UsageError("No dead letters were named.", remedy="Give job ids, or --all, but not both.")
     results: list[dict[str, object]] = []
     code = EXIT_OK
-    for job_id in _all_dead(app) if everything else job_ids:
+    for job_id in job_ids:
         try:
             _dead(app, job_id)  # "discard" removes any job that is not running; here only a dead one may be removed
             change(app.job(job_id))

@@ -11,6 +11,7 @@ import msgspec
 
 from reltask.app import App
 from reltask.cli.cancel import command as cancel
+from reltask.cli.filters import find_jobs
 from reltask.cli.job import print_job
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_json, print_line, print_table, text, worker_text
@@ -22,7 +23,7 @@ from reltask.producer.job import Job
 
 _ID = click.argument("job_id", type=click.UUID, metavar="ID")
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "STATE", "SLOT", "DUE (UTC)", "ATTEMPT", "WORKER"]
-LISTED = [state.value for state in State if state is not State.GONE]
+LISTED = ["due", "later", *(state.value for state in State if state is not State.GONE)]
 
 
 @click.group(name="jobs", cls=ListByDefault)
@@ -38,16 +39,20 @@ command.add_command(cancel)
 
 @command.command(name="list")
 @with_app_argument
-@click.option("--state", type=click.Choice(LISTED), help="Only jobs in this state.")
+@click.option("--state", type=click.Choice(LISTED), help="Only jobs in this state; ready is due or later.")
 @click.option("--task", metavar="NAME", help="Only jobs of this task.")
+@click.option("--queue", metavar="NAME", help="Only jobs of this queue.")
+@click.option("--key", metavar="KEY", help="Only jobs with this key.")
 @click.option("--limit", type=COUNT, default=50, show_default=True, help="List at most this many.")
-def list_(app: App, *, state: str | None, task: str | None, limit: int, as_json: bool) -> None:
+def list_(
+    app: App, *, state: str | None, task: str | None, queue: str | None, key: str | None, limit: int, as_json: bool
+) -> None:
     """List jobs by due time."""
-    jobs = app.jobs_sync(state=None if state is None else State(state), task=task, limit=limit)
+    jobs = find_jobs(app, state=state, task=task, queue=queue, key=key, limit=limit)
     if as_json:
         print_json(jobs)
     else:
-        nothing = "No job matches." if state or task else "There are no jobs."
+        nothing = "No job matches." if state or task or queue or key else "There are no jobs."
         print_table(COLUMNS, [_row(job) for job in jobs], nothing=nothing)
 
 

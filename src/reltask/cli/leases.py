@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import click
 import msgspec
@@ -15,7 +14,7 @@ from reltask.cli.target import ListByDefault, with_app_argument, with_app_option
 from reltask.errors import UsageError
 from reltask.model.duration import format_duration, parse_duration
 from reltask.model.escape import escape
-from reltask.model.lease import MAINTENANCE, Term
+from reltask.model.lease import Term
 from reltask.model.views import LeaseView
 
 COLUMNS = ["LEASE", "HOLDER", "TERM", "HELD FOR", "LAST BEAT", "LEFT", "LAST RUN (UTC)", "ITEMS", "ERRORS", "WAITING"]
@@ -40,9 +39,9 @@ def list_(app: App, *, stuck: bool, long: str, as_json: bool) -> int:
 
     A holder publishes when it last finished work, how many items it processed and how many errors occurred.
     """
-    leases = [lease for lease in app.leases_sync() if not stuck or is_stuck(lease, _length(long))]
+    leases = [lease for lease in app.leases_sync() if not stuck or lease.is_stuck(_length(long))]
     if as_json:
-        print_json([{**msgspec.structs.asdict(lease), "metadata": metadata(lease)} for lease in leases])
+        print_json([{**msgspec.structs.asdict(lease), "metadata": lease.published} for lease in leases])
     else:
         nothing = "No lease is stuck." if stuck else "No lease has ever been requested."
         print_table(COLUMNS, [_row(lease) for lease in leases], nothing=nothing)
@@ -81,33 +80,8 @@ def _held(app: App, name: str) -> LeaseView:
     return leases[name]
 
 
-def is_stuck(lease: LeaseView, long: timedelta) -> bool:
-    """Whether a lease is held and renewed, but its holder has finished no work for `long`.
-
-    A holder that never publishes its progress cannot be judged; the maintenance lease always does.
-    """
-    publishes = lease.name == MAINTENANCE or "last_run" in metadata(lease)
-    return lease.held and publishes and lease.now - (last_run(lease) or lease.acquired_at) >= long
-
-
-def metadata(lease: LeaseView) -> dict[str, Any]:
-    """What its holder has published."""
-    try:
-        return msgspec.json.decode(lease.metadata, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return {}
-
-
-def last_run(lease: LeaseView) -> datetime | None:
-    """When its holder last finished work, as it published."""
-    try:
-        return msgspec.convert(metadata(lease).get("last_run"), datetime | None)
-    except msgspec.ValidationError:
-        return None
-
-
 def _row(lease: LeaseView) -> list[object]:
-    published = metadata(lease)
+    published = lease.published
     if not lease.held:
         times = [None, text(lease.heartbeat_at), "expired" if lease.holder else "released"]
     else:
@@ -117,7 +91,7 @@ def _row(lease: LeaseView) -> list[object]:
             _ago(lease.now, lease.expires_at),
         ]
     counts = [published.get("items"), published.get("errors"), lease.waiting]
-    return [lease.name, worker_text(lease.holder), lease.term, *times, last_run(lease), *counts]
+    return [lease.name, worker_text(lease.holder), lease.term, *times, lease.last_run, *counts]
 
 
 def _ago(earlier: datetime, later: datetime) -> str:

@@ -11,7 +11,7 @@ from reltask.cli.target import COUNT, ListByDefault, with_app_argument, with_app
 from reltask.errors import UsageError
 from reltask.model.limit import LimitView
 
-COLUMNS = ["LIMIT", "RUNNING", "AT MOST", "WAITING", "RATE", "BURST", "KEYS"]
+COLUMNS = ["LIMIT", "RUNNING", "AT MOST", "WAITING", "RATE", "BURST", "TOKENS", "KEYS"]
 KEY_COLUMNS = ["KEY", "RUNNING", "WAITING", "TOKENS"]
 ANY = "any"
 
@@ -84,7 +84,8 @@ def _number(running: str) -> int | None:
 
 
 def _row(limit: LimitView) -> list[object]:
-    numbers = [limit.in_use, _any(limit.running), limit.waiting, _any(limit.rate), limit.burst, limit.keys]
+    tokens = None if limit.tokens is None else int(limit.tokens)
+    numbers = [limit.in_use, _any(limit.running), limit.waiting, _any(limit.rate), limit.burst, tokens, limit.keys]
     return [limit.name, *numbers]
 
 

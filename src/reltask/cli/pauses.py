@@ -6,15 +6,15 @@ import click
 
 from reltask.app import App
 from reltask.cli.show import print_json, print_line, print_table, text
-from reltask.cli.target import with_app_argument, with_app_option
+from reltask.cli.target import ListByDefault, with_app_argument, with_app_option
 from reltask.model.control import PauseKind, PauseView
 
 
 def pausing(kind: PauseKind) -> click.Group:
     """The commands for queues, or those for tasks."""
-    group = click.Group(
+    group = ListByDefault(
         name=f"{kind}s",
-        help=f"List {kind}s, and pause or resume one: workers claim no job of a paused {kind}.",
+        help=f"List {kind}s; pause or resume one: workers claim nothing of a paused {kind}. Without a command: list.",
     )
 
     @group.command(name="list", help=f"List the {kind}s that live workers serve or that are paused.")

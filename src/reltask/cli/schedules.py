@@ -8,16 +8,19 @@ import click
 
 from reltask.app import App
 from reltask.cli.show import print_json, print_table, text
-from reltask.cli.target import COUNT, with_app_argument
+from reltask.cli.target import COUNT, ListByDefault, with_app_argument
 from reltask.errors import DeclarationError, UsageError
 from reltask.model.duration import parse_duration
 from reltask.model.preview import FIRES, preview
 from reltask.model.schedule import Schedule, make_schedule
 
 
-@click.group(name="schedules")
+@click.group(name="schedules", cls=ListByDefault)
 def command() -> None:
-    """List schedules with their next fires; preview when a rule would fire."""
+    """List schedules with their next fires; preview when a rule would fire.
+
+    Without a command: list.
+    """
 
 
 @command.command(name="list")

@@ -7,22 +7,14 @@ import click
 from reltask.app import App
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_json, print_line, print_table
-from reltask.cli.target import with_app_argument, with_app_option
+from reltask.cli.target import ListByDefault, with_app_argument, with_app_option
 from reltask.model.connection_url import safe_url
 from reltask.model.views import ShardView
 
 COLUMNS = ["SHARD", "DATABASE", "STATE", "JOBS"]
 
 
-class _ListByDefault(click.Group):
-    """`reltask shards` and `reltask shards app:app` mean `reltask shards list …`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, args if named else ["list", *args])
-
-
-@click.group(name="shards", cls=_ListByDefault)
+@click.group(name="shards", cls=ListByDefault)
 def command() -> None:
     """List shards; drain one, so that it can be removed.
 

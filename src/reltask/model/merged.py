@@ -85,8 +85,20 @@ def merge_status(found: Sequence[StatusView], away: Sequence[int]) -> StatusView
     return replace(status, unknown=unknown, away=list(away))
 
 
-def merge_overviews(found: Sequence[Overview]) -> Overview:
-    """The dashboard's first page. Leases of the first shard are the system's own."""
+def merge_overviews(found: Sequence[Overview], away: Sequence[int] = ()) -> Overview:
+    """The dashboard's first page, as far as shards answer. Leases of the first shard are the system's own."""
     lists = ("lanes", "claimed", "paused", "dead", "recurring", "fleet", "states", "minutes", "tasks")
     together = {name: merge(row for one in found for row in getattr(one, name)) for name in lists}
-    return replace(found[0], **together)
+    claimed = [_soonest(group, found) for group in together["claimed"]]
+    return replace(found[0], **{**together, "claimed": claimed}, away=list(away))
+
+
+def _soonest(group: Group, found: Sequence[Overview]) -> Group:
+    """Of claimed jobs the earliest end of a lock is reported, of others the latest time."""
+    ends = [
+        one.at_us
+        for overview in found
+        for one in overview.claimed
+        if (one.queue, one.task) == (group.queue, group.task) and one.at_us is not None
+    ]
+    return replace(group, at_us=min(ends, default=None))

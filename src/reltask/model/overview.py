@@ -200,6 +200,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     minutes: list[Minute]
     tasks: list[TaskHour]
     pauses: list[PauseSummary]
+    away: list[int] = []
+    """Shards that do not answer: nothing of them is counted."""
 
     @property
     def due(self) -> Count:
@@ -245,6 +247,13 @@ class Overview(Struct, frozen=True, kw_only=True):
         named = {group.queue for group in [*self.claimed, *self.paused, *self.dead]}
         named |= {lane.queue for lane in self.lanes}
         return sorted(named | {queue for fleet in self.fleet for queue in fleet.queues})
+
+    @property
+    def task_names(self) -> set[str]:
+        """Every task that a job, a run or a live worker names."""
+        groups: list[Lane | Group | TaskHour | Recurring] = [*self.lanes, *self.claimed, *self.paused, *self.dead]
+        groups += [*self.tasks, *self.recurring]
+        return {group.task for group in groups} | {task for fleet in self.fleet for task in fleet.tasks}
 
     @property
     def is_empty(self) -> bool:

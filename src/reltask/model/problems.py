@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from shlex import quote
+from urllib.parse import quote_plus
 
 from msgspec import Struct
 
@@ -46,11 +48,27 @@ Rule = Callable[[Overview], Iterator[Problem]]
 
 def find_problems(overview: Overview, *, findings: list[Finding] | None = None) -> list[Problem]:
     """All problems, the worst first; `findings` are those of the doctor."""
-    rules: list[Rule] = [_workers, _unserved, _late, _expired, _dead, _failing, _died, _leases, _pauses, _versions]
+    rules: list[Rule] = [
+        _shards,
+        _workers,
+        _unserved,
+        _late,
+        _expired,
+        _dead,
+        _failing,
+        _died,
+        _leases,
+        _pauses,
+        _versions,
+    ]
     found = [problem for rule in rules for problem in rule(overview)]
     found += [
         Problem(
-            level=one.level, about="database", text=_sentence(one.text), remedy=one.remedy, command="reltask doctor"
+            level=one.level,
+            about="database",
+            text=_sentence(one.text),
+            remedy=one.remedy,
+            command="reltask doctor MODULE:app",
         )
         for one in findings or []
         if one.level is not Level.OK
@@ -69,6 +87,17 @@ def duration(length: timedelta) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def _shards(overview: Overview) -> Iterator[Problem]:
+    for number in overview.away:
+        yield Problem(
+            level=Level.PROBLEM,
+            about=f"shard {number}",
+            text=f"Shard {number} does not answer: its jobs are not counted here, and wait.",
+            remedy="Look at its database and the network to it. The other shards go on.",
+            command="reltask shards list MODULE:app",
+        )
 
 
 def _workers(overview: Overview) -> Iterator[Problem]:
@@ -106,8 +135,8 @@ def _unserved(overview: Overview) -> Iterator[Problem]:
             remedy="Deploy a worker with this task; after a rename, keep the old name in aliases=."
             if unknown
             else f"Start a worker that serves it: --queues {lane.queue}",
-            link=f"jobs?state=due&task={lane.task}",
-            command=f"reltask worker MODULE:app --queues {lane.queue}",
+            link=f"jobs?state=due&task={quote_plus(lane.task)}",
+            command=f"reltask worker MODULE:app --queues {quote(lane.queue)}",
         )
 
 
@@ -136,8 +165,8 @@ def _late(overview: Overview) -> Iterator[Problem]:
             remedy="Start more workers, or raise worker.concurrency."
             if full
             else "Look at the oldest job: it says what it waits for.",
-            link=f"jobs?state=due&queue={queue}",
-            command="reltask audit",
+            link=f"jobs?state=due&queue={quote_plus(queue)}",
+            command="reltask audit MODULE:app",
         )
 
 
@@ -150,11 +179,11 @@ def _expired(overview: Overview) -> Iterator[Problem]:
     yield Problem(
         level=Level.PROBLEM,
         about="locks",
-        text=f"{plural(overview.expired, 'job')} with a lock that expired {duration(overview.age(oldest))} ago, "
-        "and no worker has taken it over.",
+        text=f"{plural(overview.expired, 'job')} not taken over, although the first lock expired "
+        f"{duration(overview.age(oldest))} ago.",
         remedy="A live worker reclaims them within its poll: check that one is alive and reaches the database.",
         link="jobs?state=claimed",
-        command="reltask jobs list --state claimed",
+        command="reltask jobs list MODULE:app --state claimed",
     )
 
 
@@ -167,8 +196,8 @@ def _dead(overview: Overview) -> Iterator[Problem]:
                 text=f"{group.task}: {plural(group.lately, 'job')} died in the last hour, "
                 f"the latest {duration(overview.age(group.at))} ago.",
                 remedy="Read the error, fix it, then retry all that have it.",
-                link=f"dead?task={group.task}",
-                command="reltask dead list",
+                link=f"dead?task={quote_plus(group.task)}",
+                command=f"reltask dead list MODULE:app --task {quote(group.task)}",
             )
 
 
@@ -180,8 +209,8 @@ def _failing(overview: Overview) -> Iterator[Problem]:
                 about=task.task,
                 text=f"{task.task}: {task.failed / task.runs:.0%} of {task.runs:,} runs failed in the last hour.",
                 remedy="The last errors are on the pages of its jobs.",
-                link=f"jobs?state=later&task={task.task}",
-                command="reltask stats",
+                link=f"jobs?state=later&task={quote_plus(task.task)}",
+                command="reltask stats MODULE:app",
             )
 
 
@@ -192,9 +221,9 @@ def _died(overview: Overview) -> Iterator[Problem]:
             level=Level.NOTE,
             about="workers",
             text=f"{plural(lately, 'worker')} stopped answering in the last hour without a shutdown.",
-            remedy="Its jobs were taken over. If it was not killed, look at its log: memory, or a lost connection.",
+            remedy="Live workers take over what they ran. If none was killed, look at their logs: memory, network.",
             link="workers",
-            command="reltask workers",
+            command="reltask workers MODULE:app",
         )
 
 
@@ -211,7 +240,7 @@ def _leases(overview: Overview) -> Iterator[Problem]:
                 text=f"{lease.name}: no holder for {duration(overview.age(lease.expires_at))}.",
                 remedy="A candidate takes it within seconds: check that their database user may write leases.",
                 link="leases",
-                command="reltask leases list",
+                command="reltask leases list MODULE:app",
             )
 
 
@@ -225,7 +254,7 @@ def _pauses(overview: Overview) -> Iterator[Problem]:
             f"by {pause.by}{because}.",
             remedy="Nothing of it is claimed until it is resumed.",
             link=f"{pause.kind}s",
-            command=f"reltask {pause.kind}s resume {pause.name}",
+            command=f"reltask {pause.kind}s resume {quote(pause.name)} --app MODULE:app",
         )
 
 
@@ -242,5 +271,5 @@ def _versions(overview: Overview) -> Iterator[Problem]:
             text=f"Workers run {len(versions)} versions of the app: {counted}.",
             remedy="Expected during a deploy; otherwise restart the old ones.",
             link="workers",
-            command="reltask workers",
+            command="reltask workers MODULE:app",
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 
 from reltask.model.job import Outcome, State
+from reltask.model.lease import MAINTENANCE
 
 _SHOWN = 100
 """Characters of a text that cannot be read."""
@@ -141,6 +143,30 @@ class LeaseView(Struct, frozen=True, kw_only=True):
     metadata: str
     """JSON that its holder last published: last_run, items, errors and its own values."""
     now: datetime
+
+    @property
+    def published(self) -> dict[str, Any]:
+        """The metadata as values; nothing if it is not an object."""
+        try:
+            return msgspec.json.decode(self.metadata, type=dict[str, Any])
+        except msgspec.DecodeError:
+            return {}
+
+    @property
+    def last_run(self) -> datetime | None:
+        """When its holder last finished work, as it published."""
+        try:
+            return msgspec.convert(self.published.get("last_run"), datetime | None)
+        except msgspec.ValidationError:
+            return None
+
+    def is_stuck(self, long: timedelta) -> bool:
+        """Whether it is held and renewed, but its holder has finished no work for `long`.
+
+        A holder that never publishes its progress cannot be judged; the maintenance lease always does.
+        """
+        publishes = self.name == MAINTENANCE or "last_run" in self.published
+        return self.held and publishes and self.now - (self.last_run or self.acquired_at) >= long
 
 
 class MetricView(Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ def why_waiting(
         found += [] if found and job.state is State.SUSPENDED else [_later(job, now)]
         return found
     full = [Reason(f"Limit {limit.full}.", _raise(limit)) for limit in limits if limit.full]
-    return found + _nobody(job, workers) + full + _busy(job, workers, found + full)
+    return found + _unserved(job, workers) + full + _busy(job, workers, found + full)
 
 
 def _raise(limit: JobLimit) -> str:
@@ -104,7 +104,7 @@ def _steps(steps: Sequence[StepView], now: datetime) -> list[Reason]:
     return found
 
 
-def _nobody(job: JobView, workers: Sequence[WorkerView]) -> list[Reason]:
+def _unserved(job: JobView, workers: Sequence[WorkerView]) -> list[Reason]:
     alive = [worker for worker in workers if worker.state == "alive"]
     if not alive:
         return [Reason("No worker is alive.", "Start one: reltask worker MODULE:app")]

@@ -220,10 +220,16 @@ class Enqueuer:
             priority=5 if payload.priority is None else payload.priority,
             max_attempts=ONE_OFF_ATTEMPTS if attempts is msgspec.UNSET else attempts,
             lock_timeout=None if task is None else task.options.lock_timeout,
+            limits=self._limits(task, payload.args or "{}"),
         )
         await insert_surely([job], store)
         await self.access.sender.signal(store)
         return Job(self.access, job_id, payload.task, None, task)
+
+    def _limits(self, task: TaskDefinition | None, args: str) -> tuple[str, ...]:
+        """The keys of a job with these arguments; a task that is not known here has none."""
+        limits = None if task is None else task.limits
+        return () if task is None or limits is None else limits.keys(task.arguments, args, self.access.keys)
 
     # In a statement of their own
 

@@ -74,7 +74,10 @@ def _change(
             )
         before = known[name]
         if not await store.write_limit(changed(before, running, rate, burst), seen=before.declaration):
-            raise UsageError(f"A worker has just declared limit {name!r} anew.", remedy="Look at it, and try again.")
+            raise UsageError(
+                f"Another session has just changed limit {name!r}, or is changing it.",
+                remedy="Look at it, and try again.",
+            )
         await store.signal()
 
     return change

@@ -10,7 +10,7 @@ a test, not of a user. A pause of a queue holds on every shard.
 
 Shards fail one by one. A write goes to one shard and fails with it. An insert on several shards that
 fails on some of them is ambiguous, like one whose answer was lost: sent again, it inserts what is
-missing. `read_status` counts the shards that answer and names the others; other reads fail, because
+missing. `read_status` and `read_overview` count the shards that answer and name the others; other reads fail, because
 half a list looks like a whole one.
 """
 
@@ -297,7 +297,7 @@ async def _by_ids(router: ShardedStore, verb: str, args: tuple[Any, ...], named:
 
 
 async def _notices(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """To the shards of these ids; nobody waits for an answer."""
+    """To the shards of these ids; no caller waits for an answer."""
     numbers = {number for job_id in args[0] if router.has(number := shard_of(job_id))} or router.numbers
     await router.ask_all(partial(send, verb, args, named), [number for number in numbers if number is not None])
 
@@ -357,7 +357,12 @@ async def _page(router: ShardedStore, verb: str, args: tuple[Any, ...], named: d
 
 
 async def _overview(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    return merge_overviews(await router.every(partial(send, verb, args, named)))
+    """Of the shards that answer; it names the others. An engineer on call looks when one is away."""
+    found = await router.ask_all(partial(send, verb, args, named), router.numbers)
+    answers = [one for one in found.values() if not isinstance(one, ReltaskError)]
+    if not answers:
+        raise no_shard_answers(_transient(found.values()))
+    return merge_overviews(answers, [number for number, one in found.items() if isinstance(one, ReltaskError)])
 
 
 ROUTES: dict[str, Ask] = {

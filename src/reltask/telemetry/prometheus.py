@@ -111,7 +111,7 @@ class DatabaseMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges; while the database does not answer only `reltask_up`, as 0."""
+        """The gauges; while the database does not answer only `reltask_up`, as 0. With a shard away it is 0, too."""
         up = GaugeMetricFamily("reltask_up", "Whether the database answered.")
         try:
             overview = self._overview()
@@ -119,7 +119,7 @@ class DatabaseMetrics(Collector):
             up.add_metric([], 0)
             yield up
             return
-        up.add_metric([], 1)
+        up.add_metric([], 0 if overview.away else 1)
         yield up
         yield from gauges(overview)
 
@@ -155,7 +155,11 @@ def gauges(overview: Overview) -> Iterator[Metric]:
         oldest.add_metric([queue], overview.age(overview.oldest_due(queue)).total_seconds())
     yield jobs
     yield oldest
-    yield _by("reltask_dead_jobs", "Dead letters.", "task", _sums((dead.task, dead.jobs) for dead in overview.dead))
+    dead = dict.fromkeys(
+        sorted(overview.task_names), 0
+    )  # also 0: growth from nothing is seen only beside a 0 before it
+    dead |= _sums((group.task, group.jobs) for group in overview.dead)
+    yield _by("reltask_dead_jobs", "Dead letters.", "task", dead)
     yield _by(
         "reltask_workers",
         "Workers.",

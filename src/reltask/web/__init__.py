@@ -10,7 +10,9 @@ access.py      who may read and who may act; headers that browsers enforce; forg
 reader.py      what the pages read, on a thread and a connection of their own
 live.py        the overview as a stream of events
 pages.py       the screens; job_page.py: the page of one job; forms.py: the address of a list
-actions.py     retry, cancel, run now, pause and resume, signal; bulk by filter
+actions.py     retry, cancel, run now, pause and resume, signal
+bulk.py        all jobs that match a filter, confirmed one by one
+commands.py    the commands that do the same in a terminal
 words.py       times, lengths and numbers as people read them
 wsgi.py        the same application for Flask and Django without ASGI
 """

@@ -1,4 +1,4 @@
-"""Who may look, who may act, and what a browser is told to refuse.
+"""Who may look, who may act, and what a browser must refuse.
 
     request ──► loopback, or authorize(request) ──► None: 403    "read": pages    "act": pages and actions
                                                        │

@@ -6,14 +6,14 @@
 Each job is named with the fence that the page showed. A job that was claimed again since is left as it is, and the
 answer says so: what a person decided about one run is not done to another.
 
-Many jobs are named by a filter and confirmed with their exact number. If there are more by then, the page asks again.
+Many jobs at once are confirmed first: see bulk.py. The log names them, each with its fence.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, urlencode
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -23,12 +23,11 @@ from starlette.responses import RedirectResponse, Response
 from reltask.model.control import Pause, PauseKind
 from reltask.model.durable import NewSignal
 from reltask.model.escape import escape
-from reltask.model.job import Cancellation, NewJob
-from reltask.model.overview import MOST
-from reltask.model.screens import Cursor, ListedState, NewAction
-from reltask.model.task import ONE_OFF_ATTEMPTS
+from reltask.model.job import Cancellation
+from reltask.model.screens import NewAction
 from reltask.stores.store import Store
 from reltask.web.access import Viewer, forged
+from reltask.web.bulk import BULK, WORDS, Seen, read_only, read_seen
 from reltask.web.forms import JobFilter, read_filter, read_id
 
 if TYPE_CHECKING:
@@ -36,50 +35,8 @@ if TYPE_CHECKING:
 
 LARGEST = 1_000_000
 """Bytes of a form."""
-WORDS = {
-    "retry": "Retry",
-    "again": "Run again",
-    "run": "Run now",
-    "pause": "Pause",
-    "resume": "Resume",
-    "cancel": "Cancel",
-    "signal": "Signal",
-}
-"""What can be done to jobs, as the buttons say it."""
-COMMANDS = {
-    "retry": "reltask dead retry",
-    "run": "reltask jobs run",
-    "pause": "reltask jobs pause",
-    "resume": "reltask jobs resume",
-    "cancel": "reltask jobs cancel",
-}
-BULK = {
-    ListedState.DUE: ("pause", "cancel"),
-    ListedState.LATER: ("run", "pause", "cancel"),
-    ListedState.SUSPENDED: ("pause", "cancel"),
-    ListedState.CLAIMED: ("cancel",),
-    ListedState.PAUSED: ("resume", "cancel"),
-    ListedState.DEAD: ("retry",),
-}
-"""What can be done to all jobs of a list."""
-SHOWN = 20
-"""Jobs that a confirmation names."""
-
-
-class Seen(NamedTuple):
-    """A job, and the fence that the page showed."""
-
-    id: UUID
-    fence: int
-
-
-class Bulk(NamedTuple):
-    """What is to be done to all jobs that match."""
-
-    action: str
-    wanted: JobFilter
-    error: str
-    """Only dead letters with this kind of error; empty: any."""
+NAMED = 200
+"""Jobs of one action that the log names."""
 
 
 class Form:
@@ -97,94 +54,21 @@ class Form:
         return read_filter({name: self.get(name) for name in ("state", "task", "queue")})
 
     def jobs(self) -> list[Seen]:
-        """The jobs that were chosen, each as "id:fence"."""
-        found = []
+        """The jobs that were chosen, each as "id:fence", or those of a confirmation."""
+        found = read_seen(self.get("jobs"))
         for text in self._fields.get("job", []):
             identity, _, fence = text.partition(":")
             job_id = read_id(identity)
-            if job_id is not None and fence.isdigit():
+            if job_id is not None and fence.isascii() and fence.isdigit():
                 found.append(Seen(job_id, int(fence)))
         return found
-
-
-# Asking first
-
-
-async def confirm(dashboard: Dashboard, request: Request) -> Response:
-    """The exact number of jobs that match, some of their names, and one button."""
-    query = request.query_params
-    action, wanted = query.get("action", ""), read_filter(query)
-    error = query.get("error", "")
-    if not request.state.viewer.may_act:
-        return _read_only(dashboard, request)
-    if action not in BULK.get(wanted.state, ()):
-        return dashboard.failure(request, 400, "This cannot be done to all jobs of this list.")
-    matching = await dashboard.reader.ask(lambda store: find_all(store, wanted, error))
-    return _ask(dashboard, request, Bulk(action, wanted, error), matching)
-
-
-def _ask(dashboard: Dashboard, request: Request, bulk: Bulk, matching: list[Seen], *, note: str = "") -> Response:
-    action, wanted, error = bulk
-    return dashboard.page(
-        request,
-        "confirm.html",
-        status=409 if note else 200,
-        action=action,
-        word=WORDS[action],
-        filter=wanted,
-        error=error,
-        count=len(matching),
-        names=matching[:SHOWN],
-        capped=len(matching) >= MOST,
-        note=note,
-        same=_command(action, wanted),
-    )
-
-
-def _command(action: str, wanted: JobFilter) -> str:
-    if action == "retry":
-        return "reltask dead retry --all"
-    listing = f"reltask jobs list --state {_STORED[wanted.state]}" + (f" --task {wanted.task}" if wanted.task else "")
-    return f"{listing} --json | jq -r '.[].id' | xargs -n1 {COMMANDS[action]}"
-
-
-_STORED = {
-    ListedState.DUE: "ready",
-    ListedState.LATER: "ready",
-    ListedState.SUSPENDED: "suspended",
-    ListedState.CLAIMED: "claimed",
-    ListedState.PAUSED: "paused",
-    ListedState.DEAD: "dead",
-}
-
-
-async def find_all(store: Store, wanted: JobFilter, error: str = "") -> list[Seen]:
-    """Every job that matches, up to MOST: those of a list, or the dead letters with one kind of error."""
-    if wanted.state is ListedState.DEAD:
-        letters = await store.list_dead_errors(most=MOST)
-        return [
-            Seen(letter.id, letter.fence)
-            for letter in letters
-            if wanted.task in (None, letter.task)
-            and wanted.queue in (None, letter.queue)
-            and error in ("", letter.signature)
-        ]
-    found: list[Seen] = []
-    after: Cursor | None = None
-    while len(found) < MOST:
-        page = await store.page_jobs(wanted.state, task=wanted.task, queue=wanted.queue, after=after, limit=1_000)
-        found += [Seen(row.job.id, row.job.fence) for row in page.rows]
-        after = page.next
-        if after is None:
-            break
-    return found[:MOST]
 
 
 # Acting
 
 
 class Asked(NamedTuple):
-    """A form that was sent by somebody who may act."""
+    """A form that was sent by a viewer who may act."""
 
     dashboard: Dashboard
     request: Request
@@ -197,7 +81,7 @@ class Asked(NamedTuple):
 
     def record(self, action: str, target: str, *, seen: str | None = None, jobs: int = 1) -> NewAction:
         """What is about to be done."""
-        actor = _printable(self.viewer.name)
+        actor = _printable(self.viewer.name)[:250]
         return NewAction(id=uuid4(), actor=actor, action=action, target=_printable(target), seen=seen, jobs=jobs)
 
 
@@ -209,7 +93,7 @@ async def act(dashboard: Dashboard, request: Request) -> Response:
     if refused := forged(request, form.get("token")):
         return dashboard.failure(request, 403, refused)
     if not viewer.may_act:
-        return _read_only(dashboard, request)
+        return read_only(dashboard, request)
     return await _do(Asked(dashboard, request, form, viewer))
 
 
@@ -221,37 +105,23 @@ async def _do(asked: Asked) -> Response:
         return await _signal(asked)
     if action not in WORDS:
         return asked.refused("There is no such action.")
-    if form.get("all"):
-        return await _act_on_all(asked)
     chosen = form.jobs()
     if not chosen:
         return asked.refused("No job was chosen.", "Choose one in the list: the key x does so.")
-    return await _act_on(asked, chosen, str(chosen[0].id) if len(chosen) == 1 else f"{len(chosen)} chosen jobs")
-
-
-async def _act_on_all(asked: Asked) -> Response:
-    dashboard, request, form, _ = asked
-    action, wanted, error = form.get("action"), form.filter(), form.get("error")
-    if action not in BULK.get(wanted.state, ()):
+    if form.get("jobs") and action not in BULK[form.filter().state]:
         return asked.refused("This cannot be done to all jobs of this list.")
-    confirmed = int(form.get("count")) if form.get("count").isdigit() else -1
-    matching = await dashboard.reader.ask(lambda store: find_all(store, wanted, error))
-    if len(matching) > confirmed:
-        note = f"The list has grown: {len(matching)} jobs now, {confirmed} were confirmed. Nothing was changed."
-        return _ask(dashboard, request, Bulk(action, wanted, error), matching, note=note)
-    return await _act_on(asked, matching, wanted.words + (f", error {error}" if error else ""))
+    return await _act_on(asked, chosen)
 
 
-async def _act_on(asked: Asked, chosen: list[Seen], target: str) -> Response:
+async def _act_on(asked: Asked, chosen: list[Seen]) -> Response:
     action = asked.form.get("action")
-    seen = f"fence {chosen[0].fence}" if len(chosen) == 1 else None
-    record = asked.record(WORDS[action].lower(), target, seen=seen, jobs=len(chosen))
+    record = asked.record(WORDS[action].lower(), _target(asked.form, chosen), seen=_fences(chosen), jobs=len(chosen))
 
     async def work(store: Store) -> int:
         await store.record_action(record)
         changed = 0
         for job in chosen:
-            changed += await _change(store, action, job)
+            changed += await _change(asked.dashboard, store, action, job)
         if changed:
             await store.signal()
         refused = len(chosen) - changed
@@ -262,7 +132,24 @@ async def _act_on(asked: Asked, chosen: list[Seen], target: str) -> Response:
     return _back(asked, WORDS[action], await asked.dashboard.reader.ask(work), len(chosen))
 
 
-async def _change(store: Store, action: str, job: Seen) -> bool:
+def _target(form: Form, chosen: list[Seen]) -> str:
+    """What the log says an action was for: the filter, and each job with its fence."""
+    if len(chosen) == 1:
+        return str(chosen[0].id)
+    named = ", ".join(f"{job.id}:{job.fence}" for job in chosen[:NAMED])
+    more = f" and {len(chosen) - NAMED} more" if len(chosen) > NAMED else ""
+    error = form.get("error")
+    words = form.filter().words + (f", error {error}" if error else "") if form.get("jobs") else "chosen"
+    return f"{_printable(words)[:1_000]}: {named}{more}"
+
+
+def _fences(chosen: list[Seen]) -> str:
+    """The fences that the page showed."""
+    fences = sorted({job.fence for job in chosen})
+    return f"fence {fences[0]}" if len(fences) == 1 else f"fences {fences[0]} to {fences[-1]}"
+
+
+async def _change(dashboard: Dashboard, store: Store, action: str, job: Seen) -> bool:
     """Do it to one job, if it is still the run that was seen."""
     match action:
         case "retry":
@@ -276,7 +163,7 @@ async def _change(store: Store, action: str, job: Seen) -> bool:
         case "cancel":
             return await _cancel(store, job)
         case _:
-            return await _again(store, job)
+            return await _again(dashboard, store, job)
 
 
 async def _cancel(store: Store, job: Seen) -> bool:
@@ -287,21 +174,13 @@ async def _cancel(store: Store, job: Seen) -> bool:
     return answer is not None
 
 
-async def _again(store: Store, job: Seen) -> bool:
+async def _again(dashboard: Dashboard, store: Store, job: Seen) -> bool:
     """Enqueue what an ended one-off was given, as a new job."""
     payload, runs = await store.read_payload(job.id), await store.list_runs(job_id=job.id, limit=1)
     if payload is None or payload.args is None or not runs or runs[0].fence != job.fence:
         return False
-    new = NewJob(
-        id=uuid4(),
-        task=payload.task,
-        queue=payload.queue,
-        priority=5 if payload.priority is None else payload.priority,
-        args=payload.args,
-        headers=payload.headers,
-        max_attempts=ONE_OFF_ATTEMPTS,
-    )
-    return bool(await store.enqueue_jobs([new]))
+    await dashboard.run_again(payload, store)
+    return True
 
 
 async def _pause_lane(asked: Asked) -> Response:
@@ -315,7 +194,7 @@ async def _pause_lane(asked: Asked) -> Response:
     async def work(store: Store) -> bool:
         await store.record_action(record)
         if action == "pause":
-            reason = _printable(form.get("reason")) or None
+            reason = _printable(form.get("reason"))[:500] or None
             changed = await store.add_pause(
                 Pause(kind=PauseKind(kind), name=name, reason=reason, paused_by=record.actor)
             )
@@ -378,15 +257,6 @@ def said(query: QueryParams) -> dict[str, object]:
     return {"did": did[:100], "changed": int(changed), "asked": int(asked)}
 
 
-def _read_only(dashboard: Dashboard, request: Request) -> Response:
-    return dashboard.failure(
-        request,
-        403,
-        "You may look, but not act.",
-        'On this machine: reltask dashboard --allow-actions. Elsewhere, authorize(request) must answer "act".',
-    )
-
-
 def _printable(text: str) -> str:
     """For the log: no control characters, and not longer than its columns."""
-    return escape(text)[:250]
+    return escape(text)[:9_000]

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from jinja2 import Environment, FileSystemLoader
 from starlette.applications import Starlette
@@ -25,10 +26,13 @@ from reltask.errors import ReltaskError
 from reltask.model.connection_url import safe_url
 from reltask.model.doctor import Finding
 from reltask.model.overview import Overview
+from reltask.model.screens import Payload
 from reltask.producer.client import Client
+from reltask.stores.store import Store
 from reltask.version import __version__
-from reltask.web import actions, job_page, pages, words
+from reltask.web import actions, bulk, job_page, pages, words
 from reltask.web.access import Authorize, Guard, Level, Viewer
+from reltask.web.commands import ANY_APP, Commands
 from reltask.web.live import Live
 from reltask.web.reader import Reader
 from reltask.web.wsgi import Wsgi
@@ -49,7 +53,7 @@ _SCREENS: dict[str, Screen] = {
     "/workers": pages.workers,
     "/leases": pages.leases,
     "/actions": pages.actions,
-    "/confirm": actions.confirm,
+    "/confirm": bulk.confirm,
 }
 LIVE_PARTS = ("problems", "numbers", "queues", "fleet")
 """The fragments of the overview that the stream renews."""
@@ -66,11 +70,13 @@ class Dashboard:
         authorize: Authorize | None = None,
         show_values: bool = False,
         local: Level = "read",
-        reference: str = "MODULE:app",
+        reference: str = ANY_APP,
+        run_again: Callable[[Payload, Store], Awaitable[object]],
     ) -> None:
         self.app = app
         self.show_values = show_values
-        self.reference = reference
+        self.commands = Commands(reference)
+        self.run_again = run_again
         self.reader = Reader(client)
         self.live = Live(self.reader.overview, self._fragments)
         self.findings: list[Finding] = []
@@ -89,7 +95,7 @@ class Dashboard:
         self.wsgi = Wsgi(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._guard(scope, receive, send)
+        await self._guard(with_whole_path(scope), receive, send)
 
     def close(self) -> None:
         """Close the dashboard's connections; the next request opens them again."""
@@ -100,7 +106,7 @@ class Dashboard:
 
     def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
         """A page of the dashboard."""
-        context = {"reference": self.reference, **self._context(request)}
+        context = {"commands": self.commands, **self._context(request)}
         return HTMLResponse(self._render(template, **{**context, **values}), status)
 
     def failure(self, request: Request, status: int, text: str, remedy: str = "") -> Response:
@@ -136,9 +142,7 @@ class Dashboard:
         """What the stream sends: rendered once, for all viewers."""
         values = pages.overview_parts(self, snapshot)
         parts = {name: self._render(f"live/{name}.html", **values) for name in LIVE_PARTS}
-        counts = {state: words.number(count) for state, count in pages.state_counts(snapshot).items()}
-        counts["workers"] = words.number(snapshot.workers("alive"))
-        return {**parts, "chart": json.dumps(values["chart"]), "counts": json.dumps(counts)}
+        return {**parts, "chart": json.dumps(values["chart"]), "counts": json.dumps(pages.live_counts(snapshot))}
 
     # Answering
 
@@ -158,6 +162,19 @@ class Dashboard:
         return self.failure(request, 404, "There is no such page.", "The menu names all of them.")
 
 
+def with_whole_path(scope: Scope) -> Scope:
+    """The scope as ASGI says: `path` is whole, and begins with `root_path`.
+
+    Litestar gives a mounted application the rest of the path, with a slash at its end, and no `root_path`.
+    """
+    whole, path = unquote(scope.get("raw_path") or b""), scope.get("path", "")
+    rest = path.rstrip("/")
+    if not whole or whole == path or not whole.rstrip("/").endswith(rest):
+        return scope
+    below = whole.rstrip("/").removesuffix(rest)
+    return {**scope, "path": whole if rest else f"{below}/", "root_path": below}
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
@@ -168,6 +185,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "clock": words.clock,
+        "moment": words.moment,
         "since": words.since,
         "seconds": words.seconds,
         "number": words.number,

@@ -1,13 +1,15 @@
-"""The page of one job: why it is not running, what it may be told, and one timeline of all that happened to it."""
+"""The page of one job: why it is not running, which actions it allows, and one timeline of all that happened to it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from reltask.web.dashboard import Dashboard
 
 SHOWN_RUNS = 200
+SHOWN_ROWS = 5
+"""Runs whose rows the page prints."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -43,7 +47,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     until: datetime | None = None
     text: str = ""
     """A traceback or a value, folded away."""
-    link: str = ""
+    children: Sequence[ChildView] = ()
+    """Of a step that started jobs."""
     fence: int | None = None
 
 
@@ -73,6 +78,7 @@ async def job(dashboard: Dashboard, request: Request) -> Response:
         )
     snapshot = await dashboard.live.overview()
     show = dashboard.show_values
+    signals = sorted({step.signal for step in facts.steps if step.signal and step.state is StepState.WAITING})
     return dashboard.page(
         request,
         "job.html",
@@ -84,11 +90,12 @@ async def job(dashboard: Dashboard, request: Request) -> Response:
         reasons=reasons(facts, snapshot),
         timeline=timeline(facts, show_values=show),
         error=last_error(facts),
-        signals_wanted=sorted({step.signal for step in facts.steps if step.signal and step.state is StepState.WAITING}),
+        signals_wanted=signals,
+        same=dashboard.commands.job(facts.job, job_id, signals),
         arguments=arguments(dashboard, facts.payload),
         headers=masked(facts.payload.headers, shown_in_full=show) if facts.payload and facts.payload.headers else "",
         progress=masked(facts.job.progress, shown_in_full=show) if facts.job and facts.job.progress else "",
-        rows=sql_rows(facts, show_values=show),
+        rows=sql_rows(facts, known_runs(dashboard, facts.runs) if show else [], show_values=show),
     )
 
 
@@ -124,7 +131,7 @@ def reasons(facts: JobFacts, snapshot: Overview) -> list[Reason]:
 
 
 def arguments(dashboard: Dashboard, payload: Payload | None) -> str:
-    """What it was given; what its task's types hide stays hidden, whoever looks."""
+    """What it was given; what its task's types hide stays hidden from every viewer."""
     if payload is None or not dashboard.show_values:
         return masked(payload.args if payload else None, shown_in_full=False)
     shown = Shown(dashboard.app.registry).arguments(payload)
@@ -139,7 +146,7 @@ def last_error(facts: JobFacts) -> RunView | None:
 def timeline(facts: JobFacts, *, show_values: bool) -> list[Entry]:
     """Everything that happened, the latest first."""
     entries = [_run(run) for run in facts.runs]
-    entries += [_step(step, show_values=show_values) for step in facts.steps]
+    entries += [_step(step, facts.children, show_values=show_values) for step in facts.steps]
     entries += [_signal(signal, show_values=show_values) for signal in facts.signals]
     if facts.job is not None:
         entries.append(Entry(at=facts.job.created_at, kind="enqueued", state="enqueued", title="Enqueued"))
@@ -175,7 +182,7 @@ def _run(run: RunView) -> Entry:
     )
 
 
-def _step(step: StepView, *, show_values: bool) -> Entry:
+def _step(step: StepView, children: Sequence[ChildView], *, show_values: bool) -> Entry:
     words = {StepKind.SLEEP: "Sleep", StepKind.WAIT: "Wait", StepKind.RUN: "Children", StepKind.START: "Start"}
     detail = f"attempt {step.attempt}" if step.attempt > 1 else ""
     waits = step.state is StepState.WAITING
@@ -191,6 +198,7 @@ def _step(step: StepView, *, show_values: bool) -> Entry:
         title=f"{words.get(step.kind, 'Step')} {step.name} {'waits' if waits else step.state}",
         detail=detail,
         text=step.error or value,
+        children=[child for child in children if child.step == step.name],
         fence=step.fence,
     )
 
@@ -207,13 +215,22 @@ def _signal(signal: SignalView, *, show_values: bool) -> Entry:
     )
 
 
-def sql_rows(facts: JobFacts, *, show_values: bool) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The rows behind the page, column by column."""
-    hidden = {"progress", "result"} if not show_values else set()
+def known_runs(dashboard: Dashboard, runs: list[RunView]) -> list[RunView]:
+    """Runs of a task whose types say which results are hidden; those are masked."""
+    registry = dashboard.app.registry
+    return [run for run in Shown(registry).runs(runs) if registry.find(run.task) is not None]
+
+
+def sql_rows(facts: JobFacts, shown: list[RunView], *, show_values: bool) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The rows behind the page, column by column; results only of the runs in `shown`, which has them masked."""
+    results = {run.fence: run.result for run in shown}
     found: list[tuple[str, list[tuple[str, str]]]] = []
     if facts.job is not None:
-        found.append(("jobs", _columns(facts.job, hidden)))
-    found += [(f"runs, fence {run.fence}", _columns(run, hidden | {"error"})) for run in facts.runs[:5]]
+        found.append(("jobs", _columns(facts.job, set() if show_values else {"progress"})))
+    for run in facts.runs[:SHOWN_ROWS]:
+        hidden = {"error"} if run.fence in results else {"error", "result"}
+        masked_run = replace(run, result=results.get(run.fence, run.result))
+        found.append((f"runs, fence {run.fence}", _columns(masked_run, hidden)))
     return found
 
 

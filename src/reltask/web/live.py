@@ -2,7 +2,7 @@
 
     viewers 0 ──► no task, no reads
     viewers n ──► one task: read ──► render once ──► the same bytes to every viewer's mailbox
-                                                     (a slow viewer misses frames, and delays nobody)
+                                                     (a slow viewer misses frames, and delays no other)
 
 The last snapshot also answers page loads, if it is younger than two seconds.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -12,11 +12,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from reltask.errors import DeclarationError
-from reltask.model.overview import MOST, Count, Overview, total
+from reltask.model.job import State
+from reltask.model.overview import MOST, Count, Group, Lane, Overview, total
 from reltask.model.problems import find_problems
 from reltask.model.schedule import decode, describe, next_slot
 from reltask.model.screens import DeadLetter, ListedState, RunSample
-from reltask.model.views import JobView
+from reltask.model.views import JobView, LeaseView
+from reltask.web.bulk import BULK, WORDS
 from reltask.web.forms import read_cursor, read_filter, read_id, write_cursor
 from reltask.web.reader import GROUPED
 
@@ -27,6 +29,12 @@ FIRES = 5
 """Times that the page of schedules shows of each."""
 MISSED = 1_000
 """Missed slots are counted up to this number."""
+SEARCHED = ("retry", "run", "pause", "resume", "cancel")
+"""What can be chosen for jobs that were searched for: they may be in any state."""
+LANES = 200
+"""Pairs of queue and task whose counts the stream renews one by one."""
+STUCK = timedelta(minutes=5)
+"""A leader that has finished no work for this long is stuck, as for `reltask leases list --stuck`."""
 
 
 class Percentiles(Struct, frozen=True):
@@ -66,14 +74,15 @@ async def overview(dashboard: Dashboard, request: Request) -> Response:
     """Is anything wrong? In sentences, then in numbers."""
     snapshot = await dashboard.live.overview()
     await dashboard.examine()
-    return dashboard.page(request, "overview.html", **overview_parts(dashboard, snapshot))
+    first_task = min((task.name for task in dashboard.app.registry), default="TASK")
+    return dashboard.page(request, "overview.html", first_task=first_task, **overview_parts(dashboard, snapshot))
 
 
 def overview_parts(dashboard: Dashboard, snapshot: Overview) -> dict[str, Any]:
     """What the overview shows; the stream renders the same parts."""
     return {
         "overview": snapshot,
-        "reference": dashboard.reference,
+        "commands": dashboard.commands,
         "now": snapshot.now,
         "problems": find_problems(snapshot, findings=dashboard.findings),
         "queues": [queue_row(snapshot, name) for name in snapshot.queues],
@@ -127,34 +136,63 @@ async def jobs(dashboard: Dashboard, request: Request) -> Response:
         request,
         "list.html" if request.headers.get("hx-target") == "list" else "jobs.html",
         filter=wanted,
-        rows=rows,
+        rows=[(at, listed_state(job, snapshot.now), job) for at, job in rows],
+        offered=[(name, WORDS[name]) for name in (SEARCHED if wanted.q else BULK[wanted.state])],
+        same=dashboard.commands.jobs(wanted),
         following=following,
         is_first=after is None,
-        counts=state_counts(snapshot),
+        counts=state_counts(snapshot, task=wanted.task, queue=wanted.queue),
         tasks=known_tasks(dashboard, snapshot),
         queues=snapshot.queues,
         now=snapshot.now,
     )
 
 
-def state_counts(snapshot: Overview) -> dict[str, Count]:
-    """How many jobs are in each list."""
+def listed_state(job: JobView, now: datetime) -> ListedState:
+    """The list that a job is in."""
+    if job.state is State.READY:
+        return ListedState.DUE if job.due_at <= now else ListedState.LATER
+    return ListedState(job.state.value)
+
+
+def state_counts(snapshot: Overview, *, task: str | None = None, queue: str | None = None) -> dict[str, Count]:
+    """How many jobs are in each list, of this task and queue or of all."""
+    lanes = [lane for lane in snapshot.lanes if task in (None, lane.task) and queue in (None, lane.queue)]
+    later = total(lane.later for lane in lanes)
+
+    def grouped(groups: list[Group]) -> Count:
+        jobs = sum(one.jobs for one in groups if task in (None, one.task) and queue in (None, one.queue))
+        return Count(min(jobs, MOST), jobs > MOST)
+
     return {
-        ListedState.DUE: snapshot.due,
-        ListedState.CLAIMED: Count(snapshot.running),
-        ListedState.LATER: snapshot.later,
-        ListedState.SUSPENDED: Count(snapshot.suspended, snapshot.later.more),
-        ListedState.PAUSED: snapshot.paused_jobs,
-        ListedState.DEAD: snapshot.dead_jobs,
+        ListedState.DUE: total(lane.due for lane in lanes),
+        ListedState.CLAIMED: grouped(snapshot.claimed),
+        ListedState.LATER: later,
+        ListedState.SUSPENDED: Count(sum(lane.suspended for lane in lanes), later.more),
+        ListedState.PAUSED: grouped(snapshot.paused),
+        ListedState.DEAD: grouped(snapshot.dead),
+    }
+
+
+def live_counts(snapshot: Overview) -> dict[str, Any]:
+    """What the badges of lists show: of all jobs, and of each queue and task, so that a filtered list counts its own.
+
+    Beyond LANES of them the badges of filtered lists are not renewed.
+    """
+    groups: list[Lane | Group] = [*snapshot.lanes, *snapshot.claimed, *snapshot.paused, *snapshot.dead]
+    lanes = sorted({(group.queue, group.task) for group in groups})
+    return {
+        "all": state_counts(snapshot),
+        "workers": snapshot.workers("alive"),
+        "lanes": [(queue, task, state_counts(snapshot, queue=queue, task=task)) for queue, task in lanes]
+        if len(lanes) <= LANES
+        else [],
     }
 
 
 def known_tasks(dashboard: Dashboard, snapshot: Overview) -> list[str]:
     """Every task that the app, a worker or a job names."""
-    named = {task.name for task in dashboard.app.registry} | {lane.task for lane in snapshot.lanes}
-    named |= {group.task for group in [*snapshot.claimed, *snapshot.paused, *snapshot.dead]}
-    named |= {task.task for task in snapshot.tasks} | {one.task for one in snapshot.recurring}
-    return sorted(named | {task for fleet in snapshot.fleet for task in fleet.tasks})
+    return sorted({task.name for task in dashboard.app.registry} | snapshot.task_names)
 
 
 # Tasks, queues, schedules
@@ -287,7 +325,25 @@ async def leases(dashboard: Dashboard, request: Request) -> Response:
     """Who leads what."""
     rows = await dashboard.reader.ask(lambda store: store.list_leases())
     snapshot = await dashboard.live.overview()
-    return dashboard.page(request, "leases.html", rows=rows, now=snapshot.now)
+    return dashboard.page(request, "leases.html", rows=[(row, lease_progress(row)) for row in rows], now=snapshot.now)
+
+
+class LeaseProgress(Struct, frozen=True):
+    """What a holder has published: when it last finished work, and how much. Other values are not shown."""
+
+    last_run: datetime | None
+    items: str
+    errors: str
+    stuck: bool
+
+
+def lease_progress(lease: LeaseView) -> LeaseProgress:
+    """From the lease's metadata, which is the holder's own."""
+    published = lease.published
+    items, errors = (
+        str(value) if isinstance(value := published.get(name), int) else "–" for name in ("items", "errors")
+    )
+    return LeaseProgress(lease.last_run, items, errors, lease.is_stuck(STUCK))
 
 
 async def actions(dashboard: Dashboard, request: Request) -> Response:

@@ -34,6 +34,12 @@ def clock(value: datetime | None) -> Markup:
     return Markup('<time datetime="{}" data-time>{}</time>').format(machine, text)
 
 
+def moment(value: datetime) -> Markup:
+    """A time without its year and seconds, for lists of times; the browser shows it in its user's zone."""
+    machine, text = value.isoformat(timespec="milliseconds"), f"{value:%m-%d %H:%M}"
+    return Markup('<time datetime="{}" data-time="short">{}</time>').format(machine, text)
+
+
 def since(value: datetime | None, now: datetime) -> Markup:
     """How long ago, or in how long, with the exact time beside it for those who point at it."""
     if value is None:

@@ -46,14 +46,21 @@ class Wsgi:
 
     async def _ask(self, scope: dict[str, Any], body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         sent: list[Message] = []
+        given = iter([{"type": "http.request", "body": body, "more_body": False}])
+        answered = asyncio.Event()
 
         async def receive() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
+            """The body, once. Then nothing comes: an answer that listens for the end of the connection must wait."""
+            if (message := next(given, None)) is not None:
+                return message
+            await answered.wait()
+            return {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
             sent.append(message)
 
         await self._app(scope, receive, send)
+        answered.set()
         start = next(message for message in sent if message["type"] == "http.response.start")
         content = b"".join(message.get("body", b"") for message in sent if message["type"] == "http.response.body")
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"]]

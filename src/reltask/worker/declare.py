@@ -65,7 +65,7 @@ class Declaration(NamedTuple):
     blocking: list[Declared]
     """One-offs that have the key of a schedule: the schedule is inserted when they are done."""
     waits: bool
-    """Whether a job could not be inserted or rewritten: it runs, or another worker was faster."""
+    """Whether a job or a limit could not be written: the job runs, another session has it, or was faster."""
     runs_here: Callable[[], bool]
     """Whether this worker now runs one of those that wait to be rewritten."""
 
@@ -211,17 +211,22 @@ async def _insert(store: Store, jobs: list[NewJob]) -> bool:
     return len(created) == len(placed)
 
 
-async def declare_limits(store: Store, rules: Sequence[LimitRule]) -> None:
-    """Write the limits that the code declares, as `declare` does for schedules: run-time changes stay until then."""
+async def declare_limits(store: Store, rules: Sequence[LimitRule]) -> bool:
+    """Write the limits that the code declares, as `declare` does for schedules: run-time changes stay until then.
+
+    False: another session is writing one of them, or was faster.
+    """
     if not rules:
-        return
+        return True
     known = {rule.name: rule for rule in await store.read_limits()}
+    written = True
     for rule in rules:
         row = known.get(rule.name)
         if row is None:
-            await store.write_limit(rule, seen=None)
+            written &= await store.write_limit(rule, seen=None)
         elif row.declaration != rule.declaration and not is_older(rule.app_version, row.app_version):
-            await store.write_limit(rule, seen=row.declaration)
+            written &= await store.write_limit(rule, seen=row.declaration)
+    return written
 
 
 def _is_news(job: NewJob, row: Declared) -> bool:

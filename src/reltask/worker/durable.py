@@ -206,6 +206,17 @@ class Durable:
         await self._pause(call, wake_at)
         call.attempt += 1
 
+    async def fail_transact(self, call: Call, options: StepOptions, error: Exception, *, is_begun: bool) -> None:
+        """As `fail_step`, but a database that is away before the function was called is waited for.
+
+        Nothing has been tried then, and an outage must not use up the attempts.
+        """
+        if is_begun or not isinstance(error, AWAY):
+            await self.fail_step(call, options, error)
+            return
+        self._run.check()
+        await self._clock.sleep(OUTAGE_PAUSES[0])
+
     def encode(self, codec: Value, value: object) -> str:
         """The JSON to record. What cannot be recorded ends the job: to run the step again would repeat its effect."""
         try:

@@ -162,7 +162,7 @@ class Steps:
                     if self._run.fatal is not None or not is_failure(error):
                         raise
                     failed = error
-                await durable.fail_step(call, self._options, failed)
+                await durable.fail_transact(call, self._options, failed, is_begun=recorder.is_begun)
         finally:
             durable.leave(call)
 
@@ -172,6 +172,7 @@ class Steps:
         home = OnLoop(asyncio.get_running_loop())
         opening = self._services.transactions.open(self._run, complete=False, home=home, record=recorder.make)
         async with opening as block:
+            recorder.is_begun = True
             made = step_of(self._run, recorder.call)
             token, step = current.set(block), running_step.set(made)
             try:
@@ -190,6 +191,8 @@ class TransactionRecord:
         self.call = call
         self.value: Any = None
         """What the function has returned."""
+        self.is_begun = False
+        """Whether the transaction is open: the function is called."""
         self._durable = durable
         self._codec = codec
         self._text = ""

@@ -131,12 +131,15 @@ class SyncSteps:
                     if there.run.fatal is not None or not is_failure(error):
                         raise
                     failed = error
-                there.wait(partial(Durable.fail_step, call=call, options=self._options, error=failed))
+                begun = recorder.is_begun
+                fail = partial(Durable.fail_transact, call=call, options=self._options, error=failed, is_begun=begun)
+                there.wait(fail)
         finally:
             there.leave(call)
 
     def _transacted(self, recorder: TransactionRecord, function: Callable[[SyncTransaction], Any]) -> Any:
         with self._block(record=recorder.make) as tx:
+            recorder.is_begun = True
             token = running_step.set(step_of(self._there.run, recorder.call))
             try:
                 recorder.value = function(tx)

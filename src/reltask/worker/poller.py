@@ -39,8 +39,8 @@ from reltask.worker.reclaim import reclaim
 from reltask.worker.run import Run, StopReason
 from reltask.worker.waking import ANSWERS, Waking
 
-FOLD_PAUSE = 1.0
-"""Seconds until marks are folded again whose jobs other sessions had locked."""
+FOLD_PAUSE, FOLD_AGAIN = 0.05, 1.0
+"""Seconds until marks may be, and until they are, folded again, after other sessions had locked all of their jobs."""
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -186,11 +186,13 @@ class Poller(Service):
     async def _fold(self) -> None:
         """Signals came, or children ended: wake the durable functions that wait for them, and look again."""
         now = self._clock.monotonic()
-        if now >= self._fold_at and await self._store.fold_marks():
+        if now < self._fold_at:
+            self._waking.again(self._fold_at)
+        elif await self._store.fold_marks():
             self.wake()
-            return
-        self._fold_at = max(self._fold_at, now + FOLD_PAUSE) if now >= self._fold_at else self._fold_at
-        self._waking.again(self._fold_at)
+        else:
+            self._fold_at = now + FOLD_PAUSE
+            self._waking.again(now + FOLD_AGAIN)
 
     async def _claim_plan(self, plan: ClaimPlan) -> int:
         """Claim jobs without limits, and jobs with limits if some may have room.

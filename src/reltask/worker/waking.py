@@ -94,7 +94,7 @@ RENEW = 0.8
 WATCH_AGAIN = 8
 """Seconds between two signals for what stays overdue although it was asked for."""
 URGENT = 4
-"""How often the watch asks before it takes a thing for one that nobody can take."""
+"""How often the watch asks before it takes a thing for one that no worker can take."""
 
 
 class Due(NamedTuple):

@@ -260,7 +260,6 @@ class Worker:
 
     async def _register(self) -> None:
         await (self.store.open() if self._here is None else open_as_shard(self.store, self._here.number))
-        await declare_limits(self.store, self._registry.limit_rules(self._app_version))
         declared = await self._declare()
         if declared.waits or declared.blocking:
             self._others.append(LoopHost(Redeclaring(self._declare)))
@@ -284,7 +283,8 @@ class Worker:
         self._emit(events.ListenerLost(worker=self.id, reason=reason))
 
     async def _declare(self) -> Declaration:
-        return await declare(
+        written = await declare_limits(self.store, self._registry.limit_rules(self._app_version))
+        declared = await declare(
             self.store,
             self._schedules,
             self._registry,
@@ -292,6 +292,7 @@ class Worker:
             run_of=lambda job_id: self._places.run_of(job_id, self._clock.monotonic()),
             app_version=self._app_version,
         )
+        return declared if written else declared._replace(waits=True)
 
     def serve(self, results: Results) -> None:
         """Report jobs that have ended here to callers in this process: they need no signal."""

@@ -47,6 +47,7 @@ def _action(change: str, title: str) -> Any:
                 page.message_user(request, f"{job}: {error}", messages.WARNING)
             else:
                 done += 1
+                page.log_change(request, job, f"{title}, at fence {job.fence}")
         page.message_user(request, f"{title}: {done}", messages.SUCCESS if done else messages.INFO)
 
     act.__name__ = change
@@ -70,6 +71,7 @@ class JobAdmin(Reading):
         _action("run_now", "Run now"),
         _action("pause", "Pause"),
         _action("resume", "Resume"),
+        _action("cancel", "Cancel"),
     )
 
     @admin.display

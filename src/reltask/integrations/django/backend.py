@@ -9,10 +9,9 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.core import checks
 from django.db import connections, transaction
-from django.utils import timezone
 
-from reltask.errors import ReltaskError
-from reltask.integrations.django.bodies import rank
+from reltask.errors import ConfigurationError, ReltaskError
+from reltask.integrations.django.bodies import CHANGED, made_at, rank
 from reltask.integrations.django.interface import (
     BaseTaskBackend,
     InvalidTask,
@@ -22,7 +21,7 @@ from reltask.integrations.django.interface import (
     normalize_json,
     task_enqueued,
 )
-from reltask.integrations.django.project import app_of, database_of, declare
+from reltask.integrations.django.project import app_of, database_of, database_url, declare, declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +74,7 @@ class Backend(BaseTaskBackend):
         app, connection = app_of(self.alias), connections[database_of(self.alias)]
         given = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
         options = {"queue": task.queue_name, "priority": rank(task.priority), "at": task.run_after}
+        options["headers"] = _changed(task, declared(self.alias, task.module_path))
         if connection.in_atomic_block:
             job = app.get_task(task.module_path).using(**options, connection=connection).enqueue_sync(**given)
             transaction.on_commit(app.notify_sync, using=connection.alias, robust=True)
@@ -84,7 +84,7 @@ class Backend(BaseTaskBackend):
             task=task,
             id=str(job.id),
             status=TaskResultStatus.READY,
-            enqueued_at=timezone.now(),
+            enqueued_at=made_at(job.id),
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
@@ -111,12 +111,24 @@ class Backend(BaseTaskBackend):
         """For `manage.py check`: the database is one that reltask can use, and its tables come with `migrate`."""
         from django.apps import apps  # noqa: PLC0415 - known when checks run
 
-        if apps.is_installed("reltask.integrations.django"):
-            return []
-        return [
-            checks.Error(
-                "reltask's tables and commands come with its Django application.",
-                hint='Add "reltask.integrations.django" to INSTALLED_APPS.',
-                id="reltask.E001",
+        found = []
+        if not apps.is_installed("reltask.integrations.django"):
+            found.append(
+                checks.Error(
+                    "reltask's tables and commands come with its Django application.",
+                    hint='Add "reltask.integrations.django" to INSTALLED_APPS.',
+                    id="reltask.E001",
+                )
             )
-        ]
+        try:
+            database_url(database_of(self.alias))
+        except ConfigurationError as error:
+            found.append(checks.Error(str(error), hint=error.remedy, id="reltask.E002"))
+        return found
+
+
+def _changed(task: Any, plain: Any) -> dict[str, Any] | None:
+    """What `using` has changed, where a job's row has no place for it: for `get_result`."""
+    if (task.priority, task.run_after) == (plain.priority, plain.run_after):
+        return None
+    return {CHANGED: {"priority": task.priority, "run_after": task.run_after and task.run_after.isoformat()}}

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from inspect import iscoroutinefunction
 from typing import Any
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections, connections
+from django.db import close_old_connections, connections, transaction
 from django.utils.timezone import now
 
 from reltask.app import App
-from reltask.errors import UsageError
+from reltask.errors import Again, Cancel, LockLost, Snooze, Stopped, UsageError
 from reltask.integrations.django.interface import (
     TaskContext,
     TaskResult,
@@ -28,6 +30,8 @@ from reltask.worker.context import SyncContext
 
 Given = tuple[Any, ...]
 Named = dict[str, Any]
+CHANGED = "django"
+"""The header of a job whose task was changed by `using`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,8 @@ class Context(TaskContext):
 
     reltask: SyncContext | AsyncContext
     database: str
+    in_test: bool = False
+    """Whether a TestKit runs the task."""
 
     def atomic(self) -> AbstractContextManager[Any]:
         """What the ORM writes in this block commits together with the task's completion: exactly once, or not at all.
@@ -47,6 +53,8 @@ class Context(TaskContext):
                 "context.atomic() is for `def` tasks: the ORM has no asynchronous transactions.",
                 remedy="Write `def` instead of `async def`, or: async with context.reltask.transaction() as tx.",
             )
+        if self.in_test:  # the kit's jobs are on a database of the test's own
+            return transaction.atomic(using=self.database)
         return self.reltask.transaction(connection=connections[self.database])
 
 
@@ -54,37 +62,42 @@ def register(app: App, alias: str, task: Any, database: str) -> None:
     """Let an App run a Django task, under its dotted path."""
     options = {name: value for name, value in task.reltask.items() if value is not None}
     make = _on_the_loop if iscoroutinefunction(task.func) else _in_a_thread
-    body = make(alias, task, database)
+    body = make(app, alias, task, database)
     body.__name__ = body.__qualname__ = task.func.__name__
     body.__module__ = task.func.__module__
     app.task(name=task.module_path, queue=task.queue_name, priority=rank(task.priority), **options)(body)
 
 
-def _on_the_loop(alias: str, task: Any, database: str) -> Callable[..., Any]:
+def _on_the_loop(app: App, alias: str, task: Any, database: str) -> Callable[..., Any]:
     async def body(ctx: AsyncContext, args: Given = (), kwargs: Named | None = None) -> Any:
-        result = await sync_to_async(_begin)(alias, task, args, kwargs or {}, ctx)
-        given = [Context(task_result=result, reltask=ctx, database=database)] if task.takes_context else []
+        result = await sync_to_async(_begin)(app, alias, task, (args, kwargs or {}), ctx)
+        context = Context(task_result=result, reltask=ctx, database=database, in_test=in_test(app))
+        given = (context,) if task.takes_context else ()
         try:
             value = normalize_json(await task.func(*given, *args, **kwargs or {}))
-        except Exception as error:
-            await sync_to_async(_finish)(result, error=error)
+        except (Exception, SystemExit) as error:
+            await sync_to_async(_fail)(result, error, ctx)
             raise
-        await sync_to_async(_finish)(result, value)
+        await sync_to_async(_succeed)(result, value)
         return value
 
     return body
 
 
-def _in_a_thread(alias: str, task: Any, database: str) -> Callable[..., Any]:
+def _in_a_thread(app: App, alias: str, task: Any, database: str) -> Callable[..., Any]:
     def body(ctx: SyncContext, args: Given = (), kwargs: Named | None = None) -> Any:
-        result = _begin(alias, task, args, kwargs or {}, ctx)
-        given = [Context(task_result=result, reltask=ctx, database=database)] if task.takes_context else []
+        result = _begin(app, alias, task, (args, kwargs or {}), ctx)
+        context = Context(task_result=result, reltask=ctx, database=database, in_test=in_test(app))
+        given = (context,) if task.takes_context else ()
         try:
             value = normalize_json(task.func(*given, *args, **kwargs or {}))
-        except Exception as error:
-            _finish(result, error=error)
+        except (Exception, SystemExit) as error:
+            _fail(result, error, ctx)
             raise
-        _finish(result, value)
+        else:
+            _succeed(result, value)
+        finally:
+            close_old_connections()
         return value
 
     return body
@@ -95,24 +108,51 @@ def rank(priority: int) -> int:
     return 5 - -(-priority * 5 // 100) if priority > 0 else 5 + -(priority * 4 // 100)
 
 
-def _begin(alias: str, task: Any, args: Given, kwargs: Named, ctx: BaseContext) -> TaskResult:
+def in_test(app: App) -> bool:
+    """Whether a TestKit has the app: then its jobs are not in Django's database."""
+    return app._sender.ignores_connections  # noqa: SLF001 - the kit sets it
+
+
+def made_at(job_id: UUID) -> datetime:
+    """When the job was enqueued: its id begins with the milliseconds since 1970."""
+    return datetime.fromtimestamp((job_id.int >> 80) / 1000, UTC)
+
+
+def _begin(app: App, alias: str, task: Any, given: tuple[Given, Named], ctx: BaseContext) -> TaskResult:
     """Drop connections that have died, and announce the run."""
     from reltask.integrations.django.results import starting  # noqa: PLC0415 - models need a complete registry
 
     close_old_connections()
-    result = starting(alias, task, args, kwargs, ctx)
+    result = starting(app, alias, task, given, ctx)
     task_started.send(type(task.get_backend()), task_result=result)
     return result
 
 
-def _finish(result: TaskResult, value: Any = None, *, error: Exception | None = None) -> None:
-    """Announce the end, as Django's own backends do, and drop connections that have died."""
+def _succeed(result: TaskResult, value: Any) -> None:
+    object.__setattr__(result, "_return_value", value)
+    _finish(result, TaskResultStatus.SUCCESSFUL)
+
+
+def _fail(result: TaskResult, error: BaseException, ctx: BaseContext) -> None:
+    """Announce a failure that ends the task. One that will be tried again has not finished it."""
     from reltask.integrations.django.results import error_of  # noqa: PLC0415 - as above
 
-    if error is not None:
+    if _ends_the_task(error, ctx):
         result.errors.append(error_of(error))
-    object.__setattr__(result, "_return_value", value)
+        _finish(result, TaskResultStatus.FAILED)
+    else:
+        close_old_connections()
+
+
+def _ends_the_task(error: BaseException, ctx: Any) -> bool:
+    if isinstance(error, Snooze | Again | LockLost | Stopped):
+        return False
+    most = ctx._run.claim.max_attempts  # noqa: SLF001 - the context does not show it
+    return isinstance(error, Cancel) or (most is not None and ctx.attempt >= most)
+
+
+def _finish(result: TaskResult, status: Any) -> None:
     object.__setattr__(result, "finished_at", now())
-    object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL if error is None else TaskResultStatus.FAILED)
+    object.__setattr__(result, "status", status)
     task_finished.send(type(result.task.get_backend()), task_result=result)
     close_old_connections()

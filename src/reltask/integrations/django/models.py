@@ -68,6 +68,7 @@ class Job(models.Model):
     queue = models.TextField()
     priority = models.SmallIntegerField()
     args = Document()
+    headers = Document(null=True)
     schedule = models.TextField(null=True)
     created_at = Moment()
     slot_no = models.BigIntegerField()
@@ -117,6 +118,7 @@ class Run(models.Model):
     error = models.TextField(null=True)
     result = Document(null=True)
     args = Document(null=True)
+    headers = Document(null=True)
 
     class Meta:
         managed = False

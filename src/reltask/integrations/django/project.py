@@ -25,6 +25,8 @@ _lock = threading.RLock()
 _tasks: dict[str, dict[str, Any]] = {}
 """By alias of TASKS and dotted path of the function: the tasks as they were declared."""
 _apps: dict[str, App] = {}
+_urls: dict[str, str] = {}
+"""By alias of TASKS: the URL that its App was made for. Within a TestKit the App itself is on another."""
 
 
 def declare(alias: str, task: Any) -> None:
@@ -49,10 +51,10 @@ def app_of(alias: str = DEFAULT) -> App:
     url = database_url(database_of(alias))
     with _lock:
         app = _apps.get(alias)
-        if app is None or app.url != url:
+        if app is None or _urls[alias] != url:
             if app is not None:
                 app.close()
-            options = dict(_options(alias))
+            options, _urls[alias] = dict(_options(alias)), url
             app = _apps[alias] = App(url, version=options.get("version"), settings=options.get("settings"))
             for task in list(_tasks.get(alias, {}).values()):
                 register(app, alias, task, database_of(alias))

@@ -48,6 +48,9 @@ class DurableVerbs(ABC):
     async def _ask(self, verb: str, **columns: object) -> list[Any]: ...
 
     @abstractmethod
+    async def _patiently(self, verb: str, **columns: object) -> list[Any] | None: ...
+
+    @abstractmethod
     async def _settle(
         self, verb: str, worker: str, batch: Sequence[S], columns: Callable[[Sequence[S]], Columns], *, wait: bool
     ) -> list[Settled]: ...
@@ -71,7 +74,8 @@ class DurableVerbs(ABC):
         return receivers(await self._ask("send_signals", **sent(signals))) if signals else {}
 
     async def fold_marks(self, *, limit: int = BATCH) -> int:
-        return _number(await self._ask("fold_marks", limit=limit))
+        rows = await self._patiently("fold_marks", limit=limit)
+        return 0 if rows is None else _number(rows)
 
     async def forget_steps(self, job_id: UUID, name: str, *, and_after: bool = False) -> int:
         return _number(await self._ask("forget_steps", id=job_id, name=name, and_after=and_after))
@@ -96,6 +100,7 @@ def recorded(given: Sequence[Recording]) -> Columns:
         return [None if step is None else getattr(step, name) for _, step in rows]
 
     return {
+        "patience": None,
         "ids": [recording.hold.job_id for recording, _ in rows],
         "fences": [recording.hold.fence for recording, _ in rows],
         "progress": [recording.progress for recording, _ in rows],

@@ -35,6 +35,11 @@ from reltask.stores.postgres.driver import asyncpg
 _LOCKED = "55P03"
 """A lock was not available within lock_timeout."""
 
+PATIENCE = "100ms"
+"""How long a statement waits for a locked row that it cannot skip: longer than a heartbeat or a claim holds it."""
+SKIP_FOR = 5.0
+"""Seconds in which the statement that skips locked rows is sent at once, after that wait was in vain."""
+
 _DYING = frozenset({"57P01", "57P02"})
 """The server ends this connection: a running statement may or may not have been committed."""
 

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from typing import Any
 
+from reltask.errors import TransientError
 from reltask.model.audit import Miscount
 from reltask.model.job import ClaimAnswer, ClaimRequest
 from reltask.model.limit import LimitKeyView, LimitRule, LimitView, Rate, shown_rate
 from reltask.stores.limits import ALL, BATCH
 from reltask.stores.postgres import values
+from reltask.stores.postgres.errors import SKIP_FOR
 
 
 class LimitVerbs(ABC):
     """The verbs that limits need."""
 
+    _skip_keys_until = 0.0
+
     @abstractmethod
     async def _ask(self, verb: str, **columns: object) -> list[Any]: ...
 
+    @abstractmethod
+    async def _patiently(self, verb: str, **columns: object) -> list[Any] | None: ...
+
     async def claim_limited(self, request: ClaimRequest) -> ClaimAnswer:
-        return values.claim_answer(await self._ask("claim_limited", **values.request(request)))
+        """Wait for keys that other claims have locked. One that stays locked is skipped, for a while at once."""
+        columns, rows = values.request(request), None
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._skip_keys_until:
+            rows = await self._patiently("claim_limited", skips=False, **columns)
+        if rows is None:
+            self._skip_keys_until = max(self._skip_keys_until, loop.time() + SKIP_FOR)
+            rows = await self._patiently("claim_limited", skips=True, **columns)
+        if rows is None:
+            raise TransientError("another session has inserted the key of a limit, and has not committed it.")
+        return values.claim_answer(rows)
 
     async def read_limits(self) -> list[LimitRule]:
         rows = await self._ask("read_limits")

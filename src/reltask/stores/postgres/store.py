@@ -47,7 +47,7 @@ from reltask.stores.postgres.cancel import CancelVerbs
 from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions, Signals
 from reltask.stores.postgres.control import ControlVerbs
 from reltask.stores.postgres.durable import DurableVerbs, Held
-from reltask.stores.postgres.errors import EndedBefore, RowLocked, quotable, statement_failed
+from reltask.stores.postgres.errors import PATIENCE, SKIP_FOR, EndedBefore, RowLocked, quotable, statement_failed
 from reltask.stores.postgres.examine import examine
 from reltask.stores.postgres.keys import UniqueVerbs
 from reltask.stores.postgres.limits import LimitVerbs
@@ -65,10 +65,6 @@ from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, News, Wake
 S = TypeVar("S", bound=Held)
 T = TypeVar("T")
 Rows = list[Any]
-PATIENCE = "100ms"
-"""How long the statement for one-offs waits for a locked row: longer than a heartbeat holds it."""
-SKIP_FOR = 5.0
-"""Seconds in which one-offs skip locked rows at once, after that wait was in vain."""
 
 
 class PostgresStore(MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, CancelVerbs, UniqueVerbs, ScreenVerbs):
@@ -391,6 +387,18 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, Ca
         """Send a verb's statement, as the table of verbs says."""
         return await self._call(verb, lambda: self._send(verb, columns, writes=VERBS[verb].writes))
 
+    async def _patiently(self, verb: str, **columns: object) -> Rows | None:
+        """Send a statement that waits for locked rows, but not for long. None: one stayed locked, nothing was done."""
+        given = {**columns, "patience": PATIENCE}
+
+        async def send() -> Rows | None:
+            try:
+                return await self._send(verb, given, writes=VERBS[verb].writes)
+            except RowLocked:
+                return None
+
+        return await self._call(verb, send)
+
     async def _call(self, verb: str, operation: Callable[[], Awaitable[T]]) -> T:
         how = VERBS[verb]
         return await self._policy.call(verb, operation, resend_ambiguous=how.resend_ambiguous, retry=how.retry)
@@ -407,10 +415,11 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, Ca
         async def send(some: Sequence[S]) -> list[Settled]:
             given = columns(some)
             if wait:
-                rows = await self._call(verb, lambda: self._wait_and_settle(verb, worker, some, given))
-            else:
-                rows = await self._ask(verb, worker=worker, **given)
-            return values.settled(rows)
+                return values.settled(await self._call(verb, lambda: self._wait_and_settle(verb, worker, some, given)))
+            rows = await self._patiently(verb, worker=worker, **given)
+            if rows is None and len(some) > 1:  # another session has locked a step or a signal of one of them
+                return [settled for one in some for settled in await send([one])]
+            return values.settled(rows or [])
 
         return await row_by_row(batch, send)
 

@@ -15,7 +15,14 @@
       const date = new Date(time.dateTime);
       if (isNaN(date)) continue;
       const shifted = local ? new Date(date.getTime() - date.getTimezoneOffset() * 60000) : date;
-      time.textContent = shifted.toISOString().slice(0, 19).replace("T", " ");
+      const text = shifted.toISOString().replace("T", " ");
+      time.textContent = time.dataset.time === "short" ? text.slice(5, 16) : text.slice(0, 19);
+    }
+    for (const time of all("time[title]", within)) {
+      const date = new Date(time.dateTime);
+      if (isNaN(date)) continue;
+      const shifted = local ? new Date(date.getTime() - date.getTimezoneOffset() * 60000) : date;
+      time.title = shifted.toISOString().slice(0, 19).replace("T", " ") + (local ? " local time" : " UTC");
     }
     for (const name of all(".zone-name")) name.textContent = local ? "local" : "UTC";
     const button = $("#zone");
@@ -110,16 +117,28 @@
     source.addEventListener("counts", (event) => counted(JSON.parse(JSON.parse(event.data))));
     source.addEventListener("outage", (event) => say(JSON.parse(event.data), false));
   }
+  const total = (parts) => [parts.reduce((sum, part) => sum + part[0], 0), parts.some((part) => part[1])];
+  const write = ([number, more]) => (more ? "> " : "") + String(number).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+  // The counts of the list that is shown: of its task and queue, or of all. Undefined: there are too many lanes.
+  function shownCounts(counts, tabs) {
+    const { task, queue } = tabs.dataset;
+    if (!task && !queue) return counts.all;
+    if (!counts.lanes.length && Object.values(counts.all).some((count) => count[0])) return undefined;
+    const lanes = counts.lanes.filter((lane) => (!queue || lane[0] === queue) && (!task || lane[1] === task));
+    return Object.fromEntries(Object.keys(counts.all).map((state) => [state, total(lanes.map((lane) => lane[2][state]))]));
+  }
   function counted(counts) {
-    if ($("[data-waits]") && Object.values(counts).some((text) => text !== "0")) { location.reload(); return; }
-    for (const badge of all("[data-count]")) badge.textContent = counts[badge.dataset.count];
+    if ($("[data-waits]") && (counts.workers || Object.values(counts.all).some((count) => count[0]))) { location.reload(); return; }
+    const tabs = $(".tabs");
+    const shown = tabs && shownCounts(counts, tabs);
+    if (!shown) return;
+    for (const badge of all("[data-count]", tabs)) badge.textContent = write(shown[badge.dataset.count]);
     const fresh = $("#fresh");
-    const current = $(".tabs [aria-current] [data-count]");
+    const current = $("[aria-current] [data-count]", tabs);
     if (!fresh || !current) return;
-    first = first || counts;
+    first = first || shown;
     const state = current.dataset.count;
-    const read = (text) => Number(text.replace(/[^0-9]/g, ""));
-    const more = read(counts[state]) - read(first[state]);
+    const more = shown[state][0] - first[state][0];
     fresh.hidden = more === 0;
     $("button", fresh).textContent = (more > 0 ? more + " new" : -more + " fewer") + " — show the list again";
   }
@@ -144,12 +163,13 @@
     const box = rows()[at] && $('input[type="checkbox"]', rows()[at]);
     if (box) { box.checked = !box.checked; box.dispatchEvent(new Event("change", { bubbles: true })); }
   }
-  document.addEventListener("change", () => {
+  document.addEventListener("change", showChosen);
+  function showChosen() {
     const chosen = all('.rows input[type="checkbox"]:checked').length;
     for (const button of all(".of-chosen")) button.disabled = chosen === 0;
     const text = $("#chosen-count");
     if (text && chosen) text.textContent = chosen === 1 ? "1 job chosen" : chosen + " jobs chosen";
-  });
+  }
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target.matches("input:not([type=checkbox]), select, textarea")) { if (event.key === "Escape") event.target.blur(); return; }
@@ -170,10 +190,11 @@
     for (const menu of all("details.menu[open]")) if (menu !== open) menu.open = false;
   });
   if (navigator.clipboard) for (const button of all("[data-copy]")) button.hidden = false;
-  document.addEventListener("htmx:afterSwap", () => { at = -1; first = null; showTimes(); });
+  document.addEventListener("htmx:afterSwap", () => { at = -1; first = null; showTimes(); showChosen(); });
 
   nameTheme();
   showTimes();
+  showChosen();
   drawChart();
   listen();
 })();

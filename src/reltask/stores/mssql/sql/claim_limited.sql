@@ -11,6 +11,8 @@
 --
 -- The jobs are read before the keys are locked, to know which keys they need, and again afterwards:
 -- then what is read is true until the commit, and jobs are taken one by one, the first one first.
+-- The first read locks them as well, before the keys. That is no circle: no session that has a key
+-- waits for a job.
 --
 -- A job that has several keys waits at one of them (LimitKey). If another one has no room, it goes
 -- to wait there, where the end that makes room finds it.
@@ -162,14 +164,16 @@ BEGIN TRY
     ) AS lane
     WHERE EXISTS (
         SELECT 1
-        FROM reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        FROM reltask.Marks AS mark
+            WITH (INDEX (PK_Marks), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE mark.Queue = lane.Queue AND mark.Task = lane.Task
     );
 
     IF @limit > 0 AND EXISTS (
         SELECT 1
         FROM @mark_lanes AS lane
-        JOIN reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        JOIN reltask.Marks AS mark
+            WITH (INDEX (PK_Marks), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
             ON mark.Queue = lane.Queue AND mark.Task = lane.Task
         WHERE mark.At <= @now
     )
@@ -181,7 +185,8 @@ BEGIN TRY
         FROM @mark_lanes AS lane
         CROSS APPLY (
             SELECT TOP (2 * @limit + 10) mark.Name
-            FROM reltask.Marks AS mark WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+            FROM reltask.Marks AS mark
+                WITH (INDEX (PK_Marks), FORCESEEK, READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
             WHERE mark.Queue = lane.Queue AND mark.Task = lane.Task AND mark.At <= @now
             ORDER BY mark.At, mark.Seq
         ) AS mark;
@@ -191,9 +196,11 @@ BEGIN TRY
         OUTPUT deleted.Name, deleted.Freed INTO @taken ([Key], Freed)
         FROM @picked AS picked
         CROSS JOIN @mark_lanes AS lane
-        JOIN reltask.Marks AS mark WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+        JOIN reltask.Marks AS mark
+            WITH (INDEX (IX_Marks_Keys), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
             ON mark.Name = picked.[Key] AND mark.Queue = lane.Queue AND mark.Task = lane.Task
-        WHERE mark.Kind = N'limit' AND mark.At <= @now;
+        WHERE mark.Kind = N'limit' AND mark.At <= @now
+        OPTION (LOOP JOIN, FORCE ORDER);
 
         INSERT INTO @keys
         SELECT [Key], 1, NULL, NULL, SUM(Freed), 0, 0, 0, 0, 1
@@ -227,7 +234,8 @@ BEGIN TRY
                         WHERE limit_.Name = LEFT(@key, CHARINDEX(N':', @key + N':') - 1)
                           AND NOT EXISTS (
                               SELECT 1
-                              FROM reltask.LimitKeys WITH (UPDLOCK, HOLDLOCK)
+                              FROM reltask.LimitKeys
+                                  WITH (INDEX (PK_LimitKeys), FORCESEEK, UPDLOCK, HOLDLOCK, ROWLOCK)
                               WHERE [Key] = @key
                           );
                 END;
@@ -270,9 +278,11 @@ BEGIN TRY
                       AND job.LimitKey IS NOT NULL
                 ) THEN 1 ELSE 0 END
             FROM @keys AS own_key
-            LEFT JOIN reltask.LimitKeys AS counter ON counter.[Key] = own_key.[Key]
+            LEFT JOIN reltask.LimitKeys AS counter WITH (INDEX (PK_LimitKeys), FORCESEEK)
+                ON counter.[Key] = own_key.[Key]
             LEFT JOIN reltask.Limits AS limit_
-                ON limit_.Name = LEFT(own_key.[Key], CHARINDEX(N':', own_key.[Key] + N':') - 1);
+                ON limit_.Name = LEFT(own_key.[Key], CHARINDEX(N':', own_key.[Key] + N':') - 1)
+            OPTION (LOOP JOIN, FORCE ORDER);
 
             -- The lanes of jobs at these keys: from one to the next with one seek each.
             SELECT @step = 0, @added = 1;
@@ -506,16 +516,23 @@ BEGIN TRY
             Tokens = CASE WHEN own_key.TokenMs IS NULL THEN counter.Tokens ELSE own_key.Tokens END,
             RefilledAt = @now
         FROM @keys AS own_key
-        JOIN reltask.LimitKeys AS counter WITH (ROWLOCK) ON counter.[Key] = own_key.[Key]
-        WHERE own_key.IsTouched = 1;
+        JOIN reltask.LimitKeys AS counter WITH (INDEX (PK_LimitKeys), UPDLOCK, ROWLOCK)
+            ON counter.[Key] = own_key.[Key]
+        WHERE own_key.IsTouched = 1
+        OPTION (LOOP JOIN, FORCE ORDER);
 
         -- Keys with room and jobs that are left: for this worker when there is a token, for others
-        -- by a mark of their own, unless they have one.
+        -- by a mark of their own, unless they have one that is not for a job that is due later.
         INSERT INTO @again (Queue, Task, At, [Key], Mine)
         SELECT CASE WHEN lane.IsMine = 1 THEN N'' ELSE lane.Queue END,
                CASE WHEN lane.IsMine = 1 THEN N'limit' ELSE lane.JobName END,
-               MIN(
-                   CASE WHEN lane.IsMine = 0 AND lane.IsKnown = 1 THEN DATEADD(SECOND, 1, @now)
+               MIN(look.At),
+               lane.[Key],
+               MAX(CASE WHEN lane.IsKnown = 1 THEN 1 ELSE 0 END)
+        FROM @lanes AS lane
+        JOIN @keys AS own_key ON own_key.[Key] = lane.[Key]
+        CROSS APPLY (
+            SELECT CASE WHEN lane.IsMine = 0 AND lane.IsKnown = 1 THEN DATEADD(SECOND, 1, @now)
                         WHEN own_key.Tokens >= 1 OR (lane.Suspended = 1 AND lane.IsMine = 1)
                         THEN @now
                         ELSE DATEADD(
@@ -527,12 +544,8 @@ BEGIN TRY
                                     CEILING((1 - own_key.Tokens) * own_key.TokenMs) AS bigint
                                 ) / 60000, @now
                             )
-                        ) END
-               ),
-               lane.[Key],
-               MAX(CASE WHEN lane.IsKnown = 1 THEN 1 ELSE 0 END)
-        FROM @lanes AS lane
-        JOIN @keys AS own_key ON own_key.[Key] = lane.[Key]
+                        ) END AS At
+        ) AS look
         CROSS APPLY (
             SELECT COUNT(*) AS Jobs, SUM(CAST(head.IsGone AS int)) AS Gone
             FROM @heads AS head
@@ -543,9 +556,13 @@ BEGIN TRY
           AND (
               lane.IsMine = 1 OR NOT EXISTS (
                   SELECT 1
-                  FROM reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+                  FROM reltask.Marks AS mark
+                      WITH (
+                          INDEX (IX_Marks_Keys), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK
+                      )
                   WHERE mark.Name = lane.[Key] AND mark.Kind = N'limit'
                     AND mark.Queue = lane.Queue AND mark.Task = lane.JobName
+                    AND mark.At <= DATEADD(SECOND, 1, look.At)
               )
           )
         GROUP BY CASE WHEN lane.IsMine = 1 THEN N'' ELSE lane.Queue END,
@@ -567,7 +584,8 @@ BEGIN TRY
     ) AS lane
     CROSS APPLY (
         SELECT TOP (1) mark.At
-        FROM reltask.Marks AS mark WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        FROM reltask.Marks AS mark
+            WITH (INDEX (PK_Marks), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE mark.Queue = lane.Queue AND mark.Task = lane.Task
         ORDER BY mark.At
     ) AS first;

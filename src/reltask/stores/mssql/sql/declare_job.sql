@@ -2,9 +2,11 @@
 -- Precondition  Declaration and next run time are still those that the caller has seen, so that of
 --               two workers one wins, and a slot that has ended meanwhile does not come back. The
 --               job is unclaimed, or claimed by this worker under :fence.
--- Lock order    One row.
+-- Lock order    One row. If it is locked, nothing is updated: a worker that starts must not wait
+--               for another session. It declares again later.
 -- Returns       One row with the id, if the job was updated.
--- See           SQL.md: nullable now, T-SQL batch, duration in minutes, primary-key lookup.
+-- See           SQL.md: nullable now, T-SQL batch, duration in minutes, primary-key lookup, skip
+--               locked.
 --
 -- A running slot is never moved, nor is a suspended one: its worker computes the next time from the
 -- schedule that it claimed, and other workers declare again when the slot has ended. The holder
@@ -49,11 +51,13 @@ BEGIN TRY
     -- Looked up first: one condition for jobs with and without a key would read all jobs.
     IF @key IS NULL
         SELECT @id = Id
-        FROM reltask.Jobs WITH (INDEX (UX_Jobs_Name), FORCESEEK)
+        FROM reltask.Jobs
+            WITH (INDEX (UX_Jobs_Name), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE JobName = @task AND JobKey IS NULL AND Recurring = 1;
     ELSE
         SELECT @id = Id
-        FROM reltask.Jobs WITH (INDEX (UX_Jobs_NameAndKey), FORCESEEK)
+        FROM reltask.Jobs
+            WITH (INDEX (UX_Jobs_NameAndKey), FORCESEEK, READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE JobName = @task AND JobKey = @key AND JobKey IS NOT NULL;
 
     UPDATE job
@@ -77,7 +81,8 @@ BEGIN TRY
                            AND job.NextRunTime <> @next
                          THEN NULL ELSE job.NotBefore END
     OUTPUT inserted.Id INTO @written (Id)
-    FROM reltask.Jobs AS job WITH (INDEX (PK_Jobs), UPDLOCK, ROWLOCK)
+    FROM reltask.Jobs AS job
+        WITH (INDEX (PK_Jobs), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
     WHERE job.Id = @id
       AND job.Recurring = 1
       AND (job.LockedBy IS NULL OR (job.LockedBy = @worker AND job.Fence = @fence))

@@ -108,9 +108,11 @@ BEGIN TRY
         -- Only a session that has locked the job folds its marks.
         DELETE mark
         FROM @forgotten AS forgotten
-        JOIN reltask.Marks AS mark WITH (READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
-            ON mark.Kind = N'child' AND mark.JobId = @job_id AND mark.SlotNo = @slot_no
-            AND mark.Name = forgotten.Name;
+        JOIN reltask.Marks AS mark
+            WITH (INDEX (PK_Marks), READPAST, UPDLOCK, ROWLOCK, READCOMMITTEDLOCK)
+            ON mark.Queue = N'' AND mark.Task = N'' AND mark.Kind = N'child'
+            AND mark.JobId = @job_id AND mark.SlotNo = @slot_no AND mark.Name = forgotten.Name
+        OPTION (LOOP JOIN, FORCE ORDER);
 
         UPDATE job
         SET Steps = CASE WHEN job.Steps > @removed THEN job.Steps - @removed ELSE 0 END,

@@ -80,6 +80,9 @@ stranded as materialized (
                 select from reltask.marks as mark
                 where mark.kind = 'limit' and mark.name = waiting.key
                   and mark.queue = job.queue and mark.task = job.task
+                  and mark.at <= parameters.now + interval '1 second' + coalesce(
+                      rule.rate_period_ms::float8 / rule.rate_count::float8, 0::float8
+                  ) * interval '1 millisecond'
             )
       )
 )

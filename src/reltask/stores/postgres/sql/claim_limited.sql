@@ -3,11 +3,13 @@
 --               it has a rate. A function that resumes needs no token.
 -- Lock order    Marks, which are skipped if they are locked; then the keys in order, which are
 --               waited for; then the jobs, which are skipped if they are locked. Only this
---               statement and the maintenance lock keys, each in a transaction of its own.
+--               statement and the maintenance lock keys, each in a transaction of its own. Waits
+--               :patience for a key, then fails (55P03); with :skips it skips keys that are locked.
 -- Returns       As claim_jobs.sql. The first row has the time, the first mark of a limit that this
 --               worker may take, and whether marks are left that only other workers may take.
+-- Parameters    :patience is a length for lock_timeout.
 -- See           SQL.md: nullable now, materialized CTE, skip locked, filtered index, limit, delay
---               in seconds, generated column, paused lanes.
+--               in seconds, generated column, paused lanes, lock timeout, exact types.
 --
 -- The statement looks at keys that have a mark. Places are counted in the locked row of the key: an
 -- end is a mark, which is counted here once, by the statement that removes it. So the number of
@@ -25,9 +27,13 @@
 -- makes room finds it. Its rank at each key counts all that come before it, whether they are
 -- claimed or not: that may claim fewer than fit, never more; the first of all is claimed.
 
+-- A key that another session keeps locked must not stall the others: the statement is sent again
+-- with :skips. The marks of such a key stay, and so do the jobs that need it.
+
 with recursive
 parameters as materialized (
     select coalesce(:now::timestamptz, statement_timestamp()) as now,
+           set_config('lock_timeout', :patience::text, true) as lock_timeout,
            array(
                select name
                from pg_catalog.unnest(:queues::text[]) as names (name)
@@ -205,12 +211,33 @@ needed as materialized (
     select key.key from heads cross join lateral pg_catalog.unnest(heads.keys) as key (key)
 ),
 
-locked as materialized (
+awaited as materialized (
     select counter.key, counter.running, counter.tokens, counter.refilled_at, counter.seq
     from reltask.limit_keys as counter
-    where counter.key = any (array(select key from needed))
+    where not :skips::boolean and counter.key = any (array(select key from needed))
     order by counter.key
     for update of counter
+),
+
+free as materialized (
+    select counter.key, counter.running, counter.tokens, counter.refilled_at, counter.seq
+    from reltask.limit_keys as counter
+    where :skips::boolean and counter.key = any (array(select key from needed))
+    order by counter.key
+    for update of counter skip locked
+),
+
+locked as materialized (
+    select * from awaited
+    union all
+    select * from free
+),
+
+skipped as materialized (
+    select counter.key
+    from reltask.limit_keys as counter
+    where :skips::boolean and counter.key = any (array(select key from needed))
+      and counter.key not in (select key from locked)
 ),
 
 moment as materialized (
@@ -249,6 +276,7 @@ rooms as materialized (
     left join wanted on wanted.key = needed.key
     left join locked on locked.key = needed.key
     left join reltask.limits as rule on rule.name = split_part(needed.key, ':', 1)
+    where needed.key not in (select key from skipped)
 ),
 
 -- The jobs as they are now: those of the snapshot may have been claimed, or have moved.
@@ -259,7 +287,7 @@ held as materialized (
         select
         from reltask.jobs as job
         where job.id = any (array[heads.id]) and job.limit_key = heads.key
-          and coalesce(job.limits, array[job.limit_key]) = heads.keys
+          and coalesce(job.limits, array[job.limit_key]) operator(pg_catalog.=) heads.keys
           and job.queue = heads.queue
           and job.isolated = heads.isolated and job.suspended = heads.suspended
           and job.due_at <= (select now from parameters)
@@ -268,6 +296,7 @@ held as materialized (
           and (select count(*) from rooms) > 0
         for update of job skip locked
     ) as job
+    where not exists (select from skipped where skipped.key = any (heads.keys))
 ),
 
 pairs as materialized (
@@ -474,13 +503,16 @@ again as materialized (
     left join rests on rests.key = blocks.key
     where blocks.has_room and blocks.key <> blocks.gate
     union all
-    -- Jobs that only other workers can run.
-    select distinct unserved.queue, unserved.task, rests.key,
-           case when unserved.is_known then moment.now + interval '1 second'
-                else rests.token_at end
+    -- Jobs that only other workers can run, unless a mark will find them. One for a job that is due
+    -- later will not.
+    select distinct unserved.queue, unserved.task, rests.key, look.at
     from rests
     join unserved on unserved.key = rests.key
     cross join moment
+    cross join lateral (
+        select case when unserved.is_known then moment.now + interval '1 second'
+                    else rests.token_at end as at
+    ) as look
     where rests.room > 0 and not unserved.is_mine
       and (
           rests.has_moved or not exists (
@@ -488,6 +520,7 @@ again as materialized (
               from reltask.marks as mark
               where mark.kind = 'limit' and mark.name = rests.key
                 and mark.queue = unserved.queue and mark.task = unserved.task
+                and mark.at <= look.at + interval '1 second'
                 and not exists (select from taken where taken.seq = mark.seq)
           )
       )

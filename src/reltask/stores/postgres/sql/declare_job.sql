@@ -2,9 +2,10 @@
 -- Precondition  Declaration and next run time are still those that the caller has seen, so that of
 --               two workers one wins, and a slot that has ended meanwhile does not come back. The
 --               job is unclaimed, or claimed by this worker under :fence.
--- Lock order    One row.
+-- Lock order    One row. If it is locked, nothing is updated: a worker that starts must not wait
+--               for another session. It declares again later.
 -- Returns       One row with the id, if the job was updated.
--- See           SQL.md: nullable now, delay in seconds, exact types.
+-- See           SQL.md: nullable now, delay in seconds, exact types, skip locked.
 --
 -- A running slot is never moved, nor is a suspended one: its worker computes the next time from the
 -- schedule that it claimed, and other workers declare again when the slot has ended. The holder
@@ -36,8 +37,13 @@ from (
             + coalesce(extract(epoch from :delay::interval), 0)::float8 * interval '1 second'
     ) as next_time
 ) as slot
-where job.task = :task::text and coalesce(job.key, '') = coalesce(:key::text, '')
-  and job.schedule is not null
+where job.id = (
+          select own.id
+          from reltask.jobs as own
+          where own.task = :task::text and coalesce(own.key, '') = coalesce(:key::text, '')
+            and own.schedule is not null
+          for update skip locked
+      )
   and (job.locked_by is null or (job.locked_by = :worker::text and job.fence = :fence::bigint))
   and job.declaration is not distinct from :seen::text
   and job.next_run_time = :seen_time::timestamptz

@@ -3,10 +3,13 @@
 -- Precondition  The mark's time has come. Its job is in the mark's slot, and is still as it is in
 --               this statement's snapshot: same claim, same suspension. A mark whose job has gone,
 --               or is in a later slot, is only removed.
--- Lock order    Rows of jobs, then their marks; locked ones are skipped, so the statement never
---               waits. A mark of a skipped job stays for the next call.
+-- Lock order    Rows of jobs, then their marks; locked ones are skipped. A mark of a skipped job
+--               stays for the next call. Then steps, which only a session that is none of ours can
+--               have locked: waits :patience for them, then fails (55P03).
 -- Returns       One row: the number of removed marks.
--- See           SQL.md: nullable now, materialized CTE, skip locked, primary-key lookup, mark.
+-- Parameters    :patience is a length for lock_timeout.
+-- See           SQL.md: nullable now, materialized CTE, skip locked, primary-key lookup, mark, lock
+--               timeout.
 --
 -- Steps are read in the snapshot, the job's row under its lock. If the job were suspended between
 -- the two, its row would say that it waits, and the snapshot would not have the step that says for
@@ -22,7 +25,10 @@
 
 with
 parameters as materialized (
-    select coalesce(:now::timestamptz, statement_timestamp()) as now
+    select coalesce(:now::timestamptz, statement_timestamp()) as now,
+           set_config(
+               'lock_timeout', coalesce(:patience::text, current_setting('lock_timeout')), true
+           ) as lock_timeout
 ),
 
 taken as materialized (

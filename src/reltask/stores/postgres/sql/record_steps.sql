@@ -1,14 +1,16 @@
 -- Purpose       Record steps of durable functions, and consume the signals that they answer.
 -- Precondition  Each job's row still has this id, owner and fence. A step that is done or failed
 --               stays as it is; one that waits is replaced.
--- Lock order    Rows of jobs by ascending id; locked rows are skipped, so a recording never waits.
---               A row missing from the result is therefore suspect, not lost; read_holds.sql
---               decides.
+-- Lock order    Rows of jobs by ascending id; locked rows are skipped. A row missing from the
+--               result is therefore suspect, not lost; read_holds.sql decides. Then steps and
+--               signals, which only a session that is none of ours can have locked: waits :patience
+--               for them, then fails (55P03).
 -- Returns       One row per accepted claim: id, fence, and dead, which is always false. A recording
 --               that is sent twice is accepted twice, and written once.
 -- Parameters    One value per step in each array; a recording without steps has a null in :names.
+--               :patience is a length for lock_timeout; null: the session's.
 -- See           SQL.md: nullable now, materialized CTE, fence, lock order by id, skip locked,
---               primary-key lookup, generated column.
+--               primary-key lookup, generated column, lock timeout.
 --
 -- Record and fence are one statement: the row of the job is locked, and read again under the lock,
 -- before anything is written. Every statement that writes the steps of a job holds that lock, so no
@@ -24,13 +26,16 @@
 
 with
 parameters as materialized (
-    select coalesce(:now::timestamptz, statement_timestamp()) as now
+    select coalesce(:now::timestamptz, statement_timestamp()) as now,
+           set_config(
+               'lock_timeout', coalesce(:patience::text, current_setting('lock_timeout')), true
+           ) as lock_timeout
 ),
 
 held as materialized (
     select job.fence, job.slot_no, given.*
     from (
-        select *
+        select one.*
         from unnest(
             :ids::uuid[], :fences::bigint[], :progress::boolean[], :names::text[], :kinds::text[],
             :states::text[], :values::text[], :errors::text[], :fingerprints::text[],
@@ -40,6 +45,8 @@ held as materialized (
             id, claimed, progress, name, kind, state, value, error, fingerprint, attempt,
             started_at, wake_at, signal, signal_id, pending
         )
+        -- so that the timeout is set before the first row is locked
+        cross join parameters
         order by id
     ) as given
     cross join lateral (

@@ -1,9 +1,10 @@
 -- Purpose       Declare a limit, or change one that is declared, and look at the jobs that wait for
 --               it.
 -- Precondition  There is no limit of this name and :seen is null, or its declaration is :seen.
--- Lock order    The limit's row. No key is locked: claims read the limit when they begin.
+-- Lock order    The limit's row; if it is locked, nothing is written: a worker that starts must not
+--               wait for another session. No key is locked: claims read the limit when they begin.
 -- Returns       One row with the name, if it was written.
--- See           SQL.md: nullable now, limit.
+-- See           SQL.md: nullable now, skip locked, limit.
 --
 -- A claim that has begun goes by the old limit, and may let a job go to wait at a key where this
 -- snapshot does not see it. So all keys that have been counted are looked at too.
@@ -15,6 +16,13 @@ parameters as materialized (
     select coalesce(:now::timestamptz, statement_timestamp()) as now
 ),
 
+free as materialized (
+    select name
+    from reltask.limits
+    where name = :name::text and declaration = :seen::text
+    for update skip locked
+),
+
 written as (
     insert into reltask.limits as rule (
         name, running, rate_count, rate_period_ms, burst, declaration, app_version, changed_at
@@ -22,6 +30,7 @@ written as (
     select :name::text, :running::integer, :rate_count::integer, :rate_period_ms::bigint,
            :burst::integer, :declaration::text, :app_version::text, parameters.now
     from parameters
+    where :seen::text is null or exists (select from free)
     on conflict (name) do update
     set running = excluded.running,
         rate_count = excluded.rate_count,

@@ -64,6 +64,8 @@ stranded as materialized (
                 from reltask_marks as marks
                 where marks.kind = 'limit' and marks.name = waiting.key
                   and marks.queue = jobs.queue and marks.task = jobs.task
+                  and marks.at <= :now + 1000000
+                      + coalesce(1000.0 * rule.rate_period_ms / rule.rate_count, 0)
             )
       )
 ),

@@ -146,13 +146,15 @@ update reltask_jobs
 set limit_key = :key
 where id = :id;
 
--- Look at a key again; one mark of a lane that only others may take is enough.
+-- Look at a key again; one mark of a lane that only others may take is enough, unless it is for a
+-- job that is due later.
 insert into reltask_marks (queue, task, at, kind, name)
 select :queue, :task, :at, 'limit', :key
 where :queue = '' or not exists (
     select 1
     from reltask_marks
     where kind = 'limit' and name = :key and queue = :queue and task = :task
+      and at <= :at + 1000000
 );
 
 -- The first mark of a lane.

@@ -1,0 +1,68 @@
+"""The commands that pages print: each does in a terminal what the page does, and no more.
+
+A dashboard names its app as the person who started it did: MODULE:app, or `--database URL`.
+"""
+
+from __future__ import annotations
+
+from shlex import quote
+from uuid import UUID
+
+from reltask.model.overview import MOST
+from reltask.model.screens import ListedState
+from reltask.model.views import JobView
+from reltask.web.forms import JobFilter
+
+ANY_APP = "MODULE:app"
+"""Stands for the app in the commands of `model/problems.py`."""
+
+
+class Commands:
+    """Writes commands for one app."""
+
+    def __init__(self, reference: str) -> None:
+        self.app = reference
+        """As an argument: `reltask status MODULE:app`."""
+        self.option = reference if reference.startswith("--") else f"--app {reference}"
+        """As an option: `reltask jobs show ID --app MODULE:app`."""
+
+    def of(self, text: str) -> str:
+        """A command that names any app, for this one."""
+        return text.replace(f"--app {ANY_APP}", self.option).replace(ANY_APP, self.app)
+
+    def jobs(self, wanted: JobFilter) -> str:
+        """Lists the jobs of a page; a search is for one key or id."""
+        if wanted.q:
+            return f"reltask jobs list {self.app} --key {quote(wanted.q)}"
+        return f"reltask jobs list {self.app}{_filters(wanted)}"
+
+    def job(self, job: JobView | None, job_id: UUID, signals: list[str]) -> list[str]:
+        """Shows a job; then what can be done to it now."""
+        change = f"{job_id} {self.option}"
+        found = [f"reltask jobs show {change}"]
+        if job is None:
+            return [*found, f"reltask jobs run-again {change}"]
+        if job.state == "dead":
+            return [*found, f"reltask dead retry {change}"]
+        found += [f"reltask jobs signal {job_id} {quote(name)} true {self.option}" for name in signals]
+        verbs = {"paused": ("resume", "run", "cancel"), "claimed": ("pause", "cancel")}
+        return found + [f"reltask jobs {verb} {change}" for verb in verbs.get(job.state, ("run", "pause", "cancel"))]
+
+    def bulk(self, action: str, wanted: JobFilter, error: str, count: int) -> str:
+        """Does to all that match what the button does, if they are still this many."""
+        if wanted.state is ListedState.DEAD:
+            only = f" --error {quote(error)}" if error else ""
+            return f"reltask dead retry --all{_lane(wanted)}{only} --count {count} {self.option}"
+        listed = f"reltask jobs list {self.app}{_filters(wanted)} --limit {MOST} --json"
+        return f"{listed} | jq -r '.[].id' | xargs -r -n1 reltask jobs {action} {self.option}" + (
+            " --yes" if action == "cancel" else ""
+        )
+
+
+def _filters(wanted: JobFilter) -> str:
+    return f" --state {wanted.state}{_lane(wanted)}"
+
+
+def _lane(wanted: JobFilter) -> str:
+    task = f" --task {quote(wanted.task)}" if wanted.task else ""
+    return task + (f" --queue {quote(wanted.queue)}" if wanted.queue else "")
