@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from reltask.errors import ReltaskError
 from reltask.model.control import Pause, PauseKind
@@ -94,7 +94,15 @@ class _Session:
         self._calls = calls
 
     def round(self) -> list[Call]:
-        calls = [self._enqueue, self._work, self._work_limited, self._operate, self._lead, self._sweep, self._control]
+        calls: list[Call] = [
+            self._enqueue,
+            self._work,
+            self._work_limited,
+            self._operate,
+            self._lead,
+            self._sweep,
+            self._control,
+        ]
         self._rng.shuffle(calls)
         return calls
 
@@ -153,7 +161,7 @@ class _Session:
 
     async def _operate(self) -> None:
         store, rng = self._store, self._rng
-        verbs = [
+        verbs: list[Callable[[UUID], Awaitable[object]]] = [
             store.pause_job, store.resume_job, store.run_job_now, store.retry_job, store.discard_job, store.cancel_job,
         ]  # fmt: skip
         for job in await store.list_jobs(limit=5):
