@@ -94,8 +94,15 @@ class _Session:
         self._calls = calls
 
     def round(self) -> list[Call]:
-        calls: list[Call] = [self._enqueue, self._work, self._work_limited, self._operate, self._lead, self._sweep]
-        calls.append(self._control)
+        calls: list[Call] = [
+            self._enqueue,
+            self._work,
+            self._work_limited,
+            self._operate,
+            self._lead,
+            self._sweep,
+            self._control,
+        ]
         self._rng.shuffle(calls)
         return calls
 

@@ -6,24 +6,19 @@ The driver itself would keep the process for minutes, or abort it.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 
 from reltask import cli
-from reltask.cli.runner import EXIT_ERROR, EXIT_OK, EXIT_UNAVAILABLE, EXIT_UNSETTLED
+from reltask.cli.runner import EXIT_ERROR, EXIT_OK, EXIT_UNAVAILABLE
 from tests.azure import gateway
 from tests.azure.conftest import needs_libraries
 from tests.cli.project import Project, wait_for
-from tests.faults.proxy import Proxy
-from tests.faults.tds import TDS
-from tests.mssql_server import VARIABLE
 
 pytestmark = [pytest.mark.slow, needs_libraries]
 
@@ -167,18 +162,3 @@ def test_worker_that_is_still_connecting_stops(project: Project, app: str, falls
     worker.send_signal(signal.SIGTERM)
     code, errors = ended(worker)
     assert code == EXIT_OK, errors
-
-
-@pytest.mark.skipif(not os.environ.get(VARIABLE), reason=f"{VARIABLE} names no server")
-def test_worker_on_mssql_stops_while_its_network_is_a_black_hole(project: Project, app: str, mssql_url: str) -> None:
-    """SIGTERM ends a running worker whose statements get no answer; the driver would keep it for minutes."""
-    port = urlsplit(mssql_url).port
-    assert port is not None
-    with Proxy(port, TDS) as proxy:
-        worker = project.start("worker", app, RELTASK_DATABASE_URL=proxy.url(mssql_url))
-        wait_for(worker, "next due")
-        proxy.black_hole()
-        worker.send_signal(signal.SIGTERM)
-        code, errors = ended(worker)
-    assert code in {EXIT_OK, EXIT_UNSETTLED}, errors
-    assert "Traceback" not in errors
