@@ -130,7 +130,7 @@ def refused(kind: type[Exception], words: str = "") -> Iterator[None]:
 def logged(name: str) -> Iterator[list[logging.LogRecord]]:
     records: list[logging.LogRecord] = []
     handler = logging.Handler(logging.DEBUG)
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler.emit = records.append  # type: ignore[assignment, method-assign]
     logger = logging.getLogger(name)
     before = logger.level
     logger.addHandler(handler)

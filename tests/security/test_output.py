@@ -62,6 +62,7 @@ COMMAND_LINES = [
     "queues pause other",
     "tasks resume other",
     "stats",
+    "actions",
     "audit",
     "doctor",
     "dead list",

@@ -54,7 +54,8 @@ class Context(TaskContext):
                 remedy="Write `def` instead of `async def`, or: async with context.reltask.transaction() as tx.",
             )
         if self.in_test:  # the kit's jobs are on a database of the test's own
-            return transaction.atomic(using=self.database)
+            block: AbstractContextManager[Any] = transaction.atomic(using=self.database)
+            return block
         return self.reltask.transaction(connection=connections[self.database])
 
 
