@@ -20,9 +20,9 @@ create table if not exists reltask.meta (
     partition_days smallint    check (partition_days between 1 and 366) -- null: one ledger table
 );
 
--- Whether the keys of a job's limits are as they should be. A function, because PostgreSQL reads the
--- text of every constraint of a table in every statement that writes to it. Written out there, it
--- would be a part of the cost of every enqueue, also of jobs without limits.
+-- Whether the keys of a job's limits are as they should be. A function, because PostgreSQL reads
+-- the text of every constraint of a table in every statement that writes to it. Written out there,
+-- it would be a part of the cost of every enqueue, also of jobs without limits.
 create or replace function reltask.limits_fit(limit_key text, limits text[]) returns boolean
     language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
