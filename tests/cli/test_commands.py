@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 from datetime import datetime
@@ -120,6 +121,19 @@ def test_status_counts_everything(worked: Project) -> None:
     assert "No worker is alive." in result.out
     status = worked.run("status", worked.app, "--json").json
     assert (status["dead"], status["ready"], status["workers"]) == (1, 1, [])
+
+
+def test_status_and_jobs_point_to_what_has_ended(project: Project) -> None:
+    """The row of a job that has ended is gone: a newcomer is shown where its run is."""
+    project.run("migrate", project.app)
+    assert "There are no jobs. Those that have ended: reltask runs." in project.run("jobs", "list", project.app).out
+    assert re.search("last run +none yet", project.run("status", project.app).out)
+    project.enqueue("hello", name="Ada")
+    project.run("worker", project.app, "--once")
+    ran = re.search(r"last run +(\w+) succeeded at .+ see: reltask runs", project.run("status", project.app).out)
+    last = project.run("status", project.app, "--json").json["last_run"]
+    assert ran is not None
+    assert (last["task"], last["outcome"]) == (ran[1], "succeeded")
 
 
 def test_status_names_tasks_that_no_worker_knows(project: Project) -> None:

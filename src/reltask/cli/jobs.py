@@ -52,7 +52,8 @@ def list_(
     if as_json:
         print_json(jobs)
     else:
-        nothing = "No job matches." if state or task or queue or key else "There are no jobs."
+        chosen = state or task or queue or key
+        nothing = "No job matches." if chosen else "There are no jobs. Those that have ended: reltask runs."
         print_table(COLUMNS, [_row(job) for job in jobs], nothing=nothing)
 
 

@@ -33,6 +33,7 @@ def command(app: App, *, watch: bool, as_json: bool) -> None:
     alive = [worker for worker in workers if worker.state == "alive"]
     unserved = _unserved(app.jobs_sync(state=State.READY, limit=CHECKED_JOBS), status, alive)
     pauses = app.pauses_sync()
+    last = next(iter(app.runs_sync(limit=1)), None)
     if as_json:
         left = [{"queue": queue, "task": task} for queue, task in unserved]
         print_json(
@@ -42,13 +43,15 @@ def command(app: App, *, watch: bool, as_json: bool) -> None:
                 "pauses": pauses,
                 "workers": alive,
                 "maintenance": leader,
+                "last_run": last and {"task": last.task, "outcome": last.outcome, "finished_at": last.finished_at},
             }
         )
         return
     print_line(f"{safe_url(app.url)} at {text(status.now)} UTC")
     print_line()
     led = f"led by {worker_text(leader)}" if leader else "no leader"
-    print_fields([*_counts(status), ("maintenance", led)])
+    ran = f"{last.task} {last.outcome} at {text(last.finished_at)}   see: reltask runs" if last else "none yet"
+    print_fields([*_counts(status), ("last run", ran), ("maintenance", led)])
     print_line()
     for pause in pauses:
         print_line(pause_text(pause))
