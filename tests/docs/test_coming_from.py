@@ -15,6 +15,7 @@ import pytest
 
 from tests.docs.pages import ROOT, blocks
 from tests.docs.terminal import Terminal
+from tests.environments import environment
 
 GUIDES = sorted((ROOT / "docs/coming-from").glob("*.md"))
 LOCK = ROOT / "tools" / "requirements-peers.txt"
@@ -30,16 +31,11 @@ def before(guide: Path) -> str | None:
 @pytest.fixture(scope="module")
 def peers() -> str:
     """A Python that has the other packages."""
-    home = Path(sys.prefix) / "peers"
-    python, stamp, lock = home / "bin" / "python", home / ".ready", LOCK.read_text(encoding="utf-8")
-    if not (stamp.exists() and stamp.read_text(encoding="utf-8") == lock):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, capture_output=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        done = subprocess.run([*install, "--require-hashes", "-r", str(LOCK)], capture_output=True, check=False)
-        if done.returncode != 0:
-            pytest.skip("NOT RUN: APScheduler, Celery, procrastinate, huey and django-tasks could not be installed")
-        stamp.write_text(lock, encoding="utf-8")
-    return str(python)
+    options = ["--no-deps", "--require-hashes", "-r", str(LOCK)]
+    found = environment("peers", sys.executable, *options, stamp=LOCK.read_text(encoding="utf-8"))
+    if found is None:
+        pytest.skip("NOT RUN: APScheduler, Celery, procrastinate, huey and django-tasks could not be installed")
+    return found
 
 
 def test_all_guides_are_here() -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.environments import environment
+
 ROOT = Path(__file__).parents[2]
 PROJECT = ROOT / "examples" / "django"
 CANDIDATES = ("python3.14", "python3.13", "python3.12")
@@ -24,28 +26,16 @@ def interpreter(version: int) -> str:
     """The interpreter with this major version of Django, or the reason why the test is skipped."""
     if version < 6:
         return sys.executable
-    found = _django_6()
-    if found is None:
+    base = _base()
+    if base is None:
         pytest.skip("NOT RUN: Django 6 needs Python 3.12 or later, and none was found; RELTASK_TEST_PYTHON names one")
+    found = environment("django6", base, *PACKAGES)
+    if found is None:
+        pytest.skip("NOT RUN: Django 6 could not be installed")
     return found
 
 
 @cache
-def _django_6() -> str | None:
-    home = Path(sys.prefix) / "django6"
-    python = home / "bin" / "python"
-    ready = home / ".ready"
-    base = _base()
-    if base is None:
-        return None
-    if not ready.exists():
-        subprocess.run([base, "-m", "venv", "--clear", str(home)], check=True, capture_output=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES]
-        subprocess.run(install, check=True, capture_output=True)
-        ready.touch()
-    return str(python)
-
-
 def _base() -> str | None:
     named = os.environ.get("RELTASK_TEST_PYTHON")
     if named:
