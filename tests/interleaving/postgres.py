@@ -8,6 +8,7 @@ the statement first reads its input. Nothing else in it changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -233,6 +234,7 @@ class _BoundStore(PostgresStore):
     def __init__(self, session: PostgresSession) -> None:
         super().__init__("postgresql://nowhere")
         self._session = session
+        self._partitions_at = math.inf  # a statement of its own: here its lock on the lease would hide that of a prune
 
     async def _send(self, verb: str, columns: dict[str, object], *, writes: bool) -> list[Any]:  # noqa: ARG002 - as inherited
         """Without a lock timeout, which would end the open transaction."""
