@@ -16,7 +16,7 @@ from reltask.model.durable import Recording, StepRecord, StepState, Waits
 from reltask.stores.store import Transaction
 from reltask.worker import children
 from reltask.worker.durable import Durable
-from reltask.worker.journal import TURNS, Failure, Journal
+from reltask.worker.journal import TURNS, Journal, RaisedFailure
 from reltask.worker.parking import Parking
 from reltask.worker.transaction import Transactions
 from tests.simulation.broken import Mutant, method, sql
@@ -118,7 +118,7 @@ Transactions_seal = Transactions._seal
 
 def record_every_failure(self: Journal, record: StepRecord) -> None:
     """The failure is recorded at once, whether the body catches it or not."""
-    self._failures.append(Failure(record, None, age=TURNS, is_caught=True))
+    self._failures.append(RaisedFailure(record, None, age=TURNS, is_caught=True))
     asyncio.get_running_loop().create_task(_quietly(self))
 
 

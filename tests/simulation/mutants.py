@@ -24,7 +24,7 @@ from reltask.errors import DatabaseError
 from reltask.model.job import Claim, ClaimRequest, NewJob, Outcome, Release
 from reltask.stores.sqlite import claim
 from reltask.stores.sqlite.connections import Session
-from reltask.worker.heartbeat import Abandon, Heartbeats, Verify, Watch
+from reltask.worker.heartbeat import Abandon, Heartbeats, Verify, WatchedClaim
 from reltask.worker.poller import Poller
 from reltask.worker.settle import Settler
 from reltask.worker.transaction import Transactions
@@ -118,7 +118,7 @@ def heartbeat_by_id_alone() -> Any:
 # The worker
 
 
-def no_deadline(_watch: Watch) -> float:
+def no_deadline(_watch: WatchedClaim) -> float:
     return float("inf")
 
 
@@ -220,7 +220,7 @@ def starvation_never_counts(self: Worker, abandons: Sequence[Abandon]) -> None:
     Worker_abandon(self, [msgspec.structs.replace(abandon, starved=False) for abandon in abandons])
 
 
-def not_past_its_timeout(self: Watch, now: float) -> bool:
+def not_past_its_timeout(self: WatchedClaim, now: float) -> bool:
     return not self.abandoned and (self.renew_until is None or now < self.renew_until)
 
 
@@ -241,7 +241,7 @@ MUTANTS = [
     Mutant("claim without its guard", claim_without_guard),
     Mutant("attempt counted at failure", attempt_counted_at_failure),
     Mutant("worker clock in a predicate", method(World, "store", wall_clock)),
-    Mutant("no deadline", lambda: mock.patch.object(Watch, "stop_at", property(no_deadline))),
+    Mutant("no deadline", lambda: mock.patch.object(WatchedClaim, "stop_at", property(no_deadline))),
     Mutant("suspect treated as lost", method(Heartbeats, "answered", suspect_is_lost)),
     Mutant("release before the body ended", method(Worker, "_abandon", release_at_once)),
     Mutant("blind resend of an enqueue", method(World, "again", resend_blindly)),
@@ -252,7 +252,7 @@ MUTANTS = [
     Mutant("bodies begin on claims that are over", begin_whatever_the_deadline),
     Mutant("a subscriber blocks the heartbeats", method(World, "heard_soon", blocked_by_a_subscriber)),
     Mutant("starvation never counts as an attempt", method(Worker, "_abandon", starvation_never_counts)),
-    Mutant("an ended body is not renewed past its timeout", method(Watch, "renewable", not_past_its_timeout)),
+    Mutant("an ended body is not renewed past its timeout", method(WatchedClaim, "renewable", not_past_its_timeout)),
     Mutant(
         "a cancel survives the completion of its slot",
         lambda: sql("complete_jobs", ("case when schedule is null and cancel_slot", "case when cancel_slot")),

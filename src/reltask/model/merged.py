@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from reltask.model.audit import LossCount, TaskCount, Wait
 from reltask.model.control import PauseView
 from reltask.model.limit import LimitKeyView, LimitView
-from reltask.model.overview import Fleet, Group, Lane, Minute, Overview, Recurring, TaskHour, WorkerState
+from reltask.model.overview import Group, Lane, Minute, Overview, Recurring, TaskHour, WorkerGroup, WorkerState
 from reltask.model.views import MetricView, StatusView, WorkerView
 
 S = TypeVar("S", bound=Struct)
@@ -49,7 +49,7 @@ RULES: dict[type[Struct], Rule] = {
     Lane: Rule(("queue", "task"), most=("more_due", "more_later"), least=("oldest_us", "soonest_us")),
     Group: Rule(("queue", "task"), most=("at_us",)),
     Recurring: Rule(("task",), most=("last_run_us",), least=("due_us",)),
-    Fleet: Rule(("queues_json", "tasks_json", "version", "app_version"), most=("workers", "places")),
+    WorkerGroup: Rule(("queues_json", "tasks_json", "version", "app_version"), most=("workers", "places")),
     WorkerState: Rule(("state",), most=("workers", "lately", "heartbeat_us")),
     Minute: Rule(("minute_us",)),
     TaskHour: Rule(("task",), most=("late_most",)),

@@ -94,7 +94,7 @@ class Recurring(Struct, frozen=True, array_like=True):
         return at(self.last_run_us)
 
 
-class Fleet(Struct, frozen=True, array_like=True):
+class WorkerGroup(Struct, frozen=True, array_like=True):
     """Live workers that serve the same queues and know the same tasks."""
 
     queues_json: str
@@ -194,7 +194,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     paused: list[Group]
     dead: list[Group]
     recurring: list[Recurring]
-    fleet: list[Fleet]
+    fleet: list[WorkerGroup]
     states: list[WorkerState]
     leases: list[LeaseSummary]
     minutes: list[Minute]
@@ -293,7 +293,7 @@ _PARTS: dict[str, type] = {
     "paused": Group,
     "dead": Group,
     "recurring": Recurring,
-    "fleet": Fleet,
+    "fleet": WorkerGroup,
     "states": WorkerState,
     "leases": LeaseSummary,
     "minutes": Minute,

@@ -93,7 +93,7 @@ class Results:
         self._lock = threading.Lock()
         self.waiters: list[Waiter] = []
         """Empty while nothing is waited for."""
-        self._poller: Poller | None = None
+        self._poller: ResultPoller | None = None
 
     def wait(self, job_id: UUID) -> Future[JobEnd]:
         """A future for the end of this job; cancel it to stop waiting."""
@@ -102,7 +102,7 @@ class Results:
             if self._poller is not None and self._poller.pid != os.getpid():  # a forked child has no poller
                 self._poller, self.waiters = None, []
             if self._poller is None:
-                self._poller = started = Poller(self)
+                self._poller = started = ResultPoller(self)
             poller = self._poller
             self.waiters.append(waiter)
         if started is None:
@@ -132,7 +132,7 @@ class Results:
                 waiter.end(UsageError("The app was closed while the result was waited for."))
             poller.wake()
 
-    def waiting(self, poller: Poller) -> list[Waiter]:
+    def waiting(self, poller: ResultPoller) -> list[Waiter]:
         """Those who still wait; if there are none, this poller is over, and the next waiter starts another."""
         with self._lock:
             if self._poller is not poller:
@@ -142,7 +142,7 @@ class Results:
                 self._poller = None
             return list(self.waiters)
 
-    def leave(self, poller: Poller) -> list[Waiter]:
+    def leave(self, poller: ResultPoller) -> list[Waiter]:
         """This poller is over; those who still waited for it."""
         with self._lock:
             if self._poller is not poller:
@@ -151,7 +151,7 @@ class Results:
             return left
 
 
-class Poller:
+class ResultPoller:
     """Looks for the ends of jobs until nothing is waited for."""
 
     def __init__(self, results: Results) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Verb(NamedTuple):
+class Sending(NamedTuple):
     """How a verb is sent."""
 
     writes: bool
@@ -28,12 +28,12 @@ class Verb(NamedTuple):
     retry: bool
 
 
-READ = Verb(writes=False, resend_ambiguous=True, retry=True)
-REPEATABLE = Verb(writes=True, resend_ambiguous=True, retry=True)
-ONCE = Verb(writes=True, resend_ambiguous=False, retry=True)
-AT_ONCE = Verb(writes=True, resend_ambiguous=False, retry=False)
+READ = Sending(writes=False, resend_ambiguous=True, retry=True)
+REPEATABLE = Sending(writes=True, resend_ambiguous=True, retry=True)
+ONCE = Sending(writes=True, resend_ambiguous=False, retry=True)
+AT_ONCE = Sending(writes=True, resend_ambiguous=False, retry=False)
 
-VERBS: dict[str, Verb] = {
+VERBS: dict[str, Sending] = {
     # producing
     "enqueue_jobs": ONCE,
     "read_keys": READ,

@@ -22,8 +22,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Level = Literal["read", "act"]
-Answer = Level | tuple[Level, str] | None
+Permission = Literal["read", "act"]
+Answer = Permission | tuple[Permission, str] | None
 """None: refused. A pair names the person, for the log of actions."""
 Authorize = Callable[[Request], Answer | Awaitable[Answer]]
 
@@ -55,11 +55,11 @@ class Viewer(NamedTuple):
 class Guard:
     """Lets a request through only with a viewer, and adds the headers to every answer."""
 
-    def __init__(self, app: ASGIApp, authorize: Authorize | None, *, local: Level) -> None:
+    def __init__(self, app: ASGIApp, authorize: Authorize | None, *, local: Permission) -> None:
         """`local` is what this machine may do where there is no `authorize`."""
         self._app = app
         self._authorize = authorize
-        self._local: Level = local
+        self._local: Permission = local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -31,7 +31,7 @@ from reltask.producer.client import Client
 from reltask.stores.store import Store
 from reltask.version import __version__
 from reltask.web import actions, bulk, job_page, pages, words
-from reltask.web.access import Authorize, Guard, Level, Viewer
+from reltask.web.access import Authorize, Guard, Permission, Viewer
 from reltask.web.commands import ANY_APP, Commands
 from reltask.web.live import Live
 from reltask.web.reader import Reader
@@ -69,7 +69,7 @@ class Dashboard:
         *,
         authorize: Authorize | None = None,
         show_values: bool = False,
-        local: Level = "read",
+        local: Permission = "read",
         reference: str = ANY_APP,
         run_again: Callable[[Payload, Store], Awaitable[object]],
     ) -> None:

@@ -25,8 +25,7 @@ from reltask.model.shards import Here
 from reltask.producer.enqueue import Call, Enqueuer
 from reltask.producer.job import Job
 from reltask.stores.store import BATCH, Store, Transaction
-from reltask.worker.durable import Call as DurableCall
-from reltask.worker.durable import Durable, fingerprint
+from reltask.worker.durable import Durable, DurableCall, fingerprint
 from reltask.worker.journal import LOST, is_final
 from reltask.worker.run import Run, StopReason
 

@@ -50,7 +50,7 @@ class StepOptions(Struct, frozen=True, kw_only=True):
     timeout: timedelta | None = None
 
 
-class Call(Struct, kw_only=True, eq=False):
+class DurableCall(Struct, kw_only=True, eq=False):
     """One durable call under way."""
 
     name: str
@@ -97,7 +97,7 @@ class Durable:
 
     # Every call
 
-    def enter(self, name: str, kind: StepKind, hashed: str = "") -> Call:
+    def enter(self, name: str, kind: StepKind, hashed: str = "") -> DurableCall:
         """Begin a call: give it its recorded name, and refuse what cannot be distinguished later."""
         self._refuse_when_over(name, kind)
         check_name(name)
@@ -112,7 +112,7 @@ class Durable:
         self._under_way.add(name)
         self.journal.begin()
         self.parking.begin()
-        return Call(
+        return DurableCall(
             name=name if nth == 1 else f"{name}#{nth}",
             base=name,
             kind=kind,
@@ -121,7 +121,7 @@ class Durable:
             fingerprint=hashed,
         )
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: DurableCall) -> None:
         """The call has ended, however."""
         self._under_way.discard(call.base)
         self.journal.end()
@@ -145,7 +145,7 @@ class Durable:
                 remedy="Use ctx.transaction(complete=False), or make it the last thing that the body does.",
             )
 
-    async def found(self, call: Call) -> StepView | StepRecord | None:
+    async def found(self, call: DurableCall) -> StepView | StepRecord | None:
         """What is recorded of a call. A record of another kind of call is refused."""
         step = await self.patiently(lambda: self.journal.find(call.name))
         await self.journal.until_certain()
@@ -177,7 +177,7 @@ class Durable:
 
     # Steps
 
-    async def begin_step(self, call: Call) -> StepView | StepRecord | None:
+    async def begin_step(self, call: DurableCall) -> StepView | StepRecord | None:
         """Before a step's function runs: its record, if it need not. Waits until its next attempt is due."""
         step = await self.found(call)
         if step is None or is_final(step):
@@ -186,13 +186,13 @@ class Durable:
         await self._pause(call, step.wake_at)
         return None
 
-    async def end_step(self, call: Call, codec: Value, value: object) -> Any:
+    async def end_step(self, call: DurableCall, codec: Value, value: object) -> Any:
         """The function returned: record its value, and return what was recorded."""
         text = self.encode(codec, value)
         await self.journal.write(call.record(StepState.DONE, value=text))
         return codec.decode(text)
 
-    async def fail_step(self, call: Call, options: StepOptions, error: Exception) -> None:
+    async def fail_step(self, call: DurableCall, options: StepOptions, error: Exception) -> None:
         """The function raised: return when it is to be tried again, or raise StepFailed."""
         text = described(error)
         if call.attempt >= options.attempts:
@@ -206,7 +206,7 @@ class Durable:
         await self._pause(call, wake_at)
         call.attempt += 1
 
-    async def fail_transact(self, call: Call, options: StepOptions, error: Exception, *, is_begun: bool) -> None:
+    async def fail_transact(self, call: DurableCall, options: StepOptions, error: Exception, *, is_begun: bool) -> None:
         """As `fail_step`, but a database that is away before the function was called is waited for.
 
         Nothing has been tried then, and an outage must not use up the attempts.
@@ -264,7 +264,7 @@ class Durable:
         finally:
             self.leave(call)
 
-    async def _receive(self, call: Call, signal: Signal[T], arrived: SignalView) -> T:
+    async def _receive(self, call: DurableCall, signal: Signal[T], arrived: SignalView) -> T:
         """Record a signal's value, and return it. One of a wrong type is a failure: caught, it counts as received."""
         received = {"signal": signal.name, "signal_id": arrived.id}
         try:
@@ -275,14 +275,14 @@ class Durable:
         await self.journal.write(call.record(StepState.DONE, value=arrived.value, **received))
         return value
 
-    async def ends_of(self, call: Call, children: int) -> list[ChildEnd]:
+    async def ends_of(self, call: DurableCall, children: int) -> list[ChildEnd]:
         """Wait until all children of a recorded RUN have ended; record how, and return it in their order."""
         ends: list[ChildEnd] = await self.parking.park(call.name, call.order, None, children=children)
         text = encode_json(ends).decode()
         await self.journal.write(call.record(StepState.DONE, value=text))
         return ends
 
-    async def _pause(self, call: Call, wake_at: datetime | None) -> None:
+    async def _pause(self, call: DurableCall, wake_at: datetime | None) -> None:
         """Wait until this time, if it has not come yet."""
         if wake_at is None or wake_at > self.parking.now():
             await self.parking.park(call.name, call.order, wake_at)

@@ -23,8 +23,7 @@ from reltask.producer.transaction import (
     open_transaction,
 )
 from reltask.worker.children import results_of
-from reltask.worker.durable import Call as DurableCall
-from reltask.worker.durable import Durable, StepOptions, codec_of, fingerprint, is_failure
+from reltask.worker.durable import Durable, DurableCall, StepOptions, codec_of, fingerprint, is_failure
 from reltask.worker.step import Step, around, running_step
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from reltask.producer.job import Job
 from reltask.producer.signal import Signal, signal_of
 from reltask.producer.transaction import SyncTransaction, wait_for
 from reltask.worker.children import results_of
-from reltask.worker.durable import Call as DurableCall
-from reltask.worker.durable import Durable, StepOptions, codec_of, fingerprint, is_failure
+from reltask.worker.durable import Durable, DurableCall, StepOptions, codec_of, fingerprint, is_failure
 from reltask.worker.durable_context import (
     NO_OPTIONS,
     TransactionRecord,

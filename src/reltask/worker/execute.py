@@ -55,7 +55,7 @@ from reltask.worker.outcome import (
 )
 from reltask.worker.places import Places
 from reltask.worker.run import BY_REQUEST, Run, StopReason
-from reltask.worker.settle import Settler, Waiting, Written
+from reltask.worker.settle import Settler, Waiting, Writable
 from reltask.worker.step import running_step
 
 
@@ -364,7 +364,7 @@ class Executor:
         task.add_done_callback(self._tasks.pop)
         return task
 
-    def _report_end(self, end: End, written: Written, settled: Settled) -> None:
+    def _report_end(self, end: End, written: Writable, settled: Settled) -> None:
         run, ended = end.run, end.ended
         if ended.not_stored is not None:
             self._report(run, events.ResultNotStored, reason=ended.not_stored)

@@ -93,7 +93,7 @@ class ReportFailures(Struct, frozen=True):
 BeatAction = SendBeat | Verify | Abandon | LookForCancels | StopCancelled | ReleaseStrays | ReportFailures
 
 
-class Watch(Struct, gc=False):
+class WatchedClaim(Struct, gc=False):
     """One claim under watch."""
 
     hold: Hold
@@ -155,7 +155,7 @@ class Heartbeats:
         """Called when there is something to decide earlier than planned."""
         self.planned: float | None = None
         """When the beater decides next; None: it waits for a claim."""
-        self._watches: dict[Hold, Watch] = {}
+        self._watches: dict[Hold, WatchedClaim] = {}
         self._unanswered: dict[UUID, float] = {}
         """Until when a claim with this token may land: its answer was lost. Oldest first."""
         self._pending: dict[UUID, float] = {}
@@ -186,7 +186,7 @@ class Heartbeats:
             for hold, pace, until in claims:
                 acknowledged = max(sent_at, self._renewed_early.pop(hold, sent_at)) if self._renewed_early else sent_at
                 next_beat = acknowledged + pace.heartbeat
-                self._watches[hold] = Watch(hold, pace, acknowledged, next_beat, renew_until=until)
+                self._watches[hold] = WatchedClaim(hold, pace, acknowledged, next_beat, renew_until=until)
                 first = min(first, next_beat)
             sooner = self.planned is None or first < self.planned
         if sooner:
@@ -359,7 +359,7 @@ class Heartbeats:
 
     # Internal
 
-    def _beat(self, watches: list[Watch], now: float) -> list[BeatAction]:
+    def _beat(self, watches: list[WatchedClaim], now: float) -> list[BeatAction]:
         for watch in watches:
             watch.next_beat = now + watch.pace.heartbeat / RETRY_SHARE
         holds = [watch.hold for watch in watches]
@@ -396,12 +396,12 @@ class Heartbeats:
         watch = self._watches.get(hold)
         return watch is not None and watch.open
 
-    def _why(self, watch: Watch, now: float) -> str:
+    def _why(self, watch: WatchedClaim, now: float) -> str:
         if watch.pace.failures(watch.known_ours, now) >= watch.pace.abandon_after:
             return f"{watch.pace.abandon_after} heartbeats in a row failed"
         return "the lock's deadline has passed without a good heartbeat"
 
-    def _abandon(self, watch: Watch, reason: str, *, lost: bool, starved: bool = False) -> Abandon:
+    def _abandon(self, watch: WatchedClaim, reason: str, *, lost: bool, starved: bool = False) -> Abandon:
         watch.abandoned = True
         return Abandon(watch.hold, reason, lost, starved)
 

@@ -47,7 +47,7 @@ Record = Callable[[Recording, Callable[[bool], None]], None]
 """Writes a recording, and calls back with whether the claim still held."""
 
 
-class Failure(Struct, eq=False):
+class RaisedFailure(Struct, eq=False):
     """A failure that was raised into the body, and not recorded yet."""
 
     record: StepRecord
@@ -87,7 +87,7 @@ class Journal:
         self._on_written: Callable[[], object] | None = None
         self._is_sending = False
         self._is_planned = False
-        self._failures: list[Failure] = []
+        self._failures: list[RaisedFailure] = []
         self._calling: set[asyncio.Future[Any] | None] = set()
         """Tasks that wait for a call."""
         self.recorded: Callable[[Recording], object] = _ignore
@@ -175,15 +175,15 @@ class Journal:
     def fail(self, record: StepRecord) -> None:
         """Keep a failure aside, until a later call shows that the body has caught it."""
         siblings = self._calling - {self._task(), self._run.ending}
-        failure = Failure(record, self._task(), siblings)
+        failure = RaisedFailure(record, self._task(), siblings)
         self._failures.append(failure)
         self._loop.call_soon(self._grow, failure)
 
     def note(self, record: StepRecord) -> None:
         """Record this with the next call, if there is one: it only completes the picture."""
-        self._failures.append(Failure(record, None, age=TURNS, is_caught=True))
+        self._failures.append(RaisedFailure(record, None, age=TURNS, is_caught=True))
 
-    def _grow(self, failure: Failure) -> None:
+    def _grow(self, failure: RaisedFailure) -> None:
         failure.age += 1
         if failure.age < TURNS:
             self._loop.call_soon(self._grow, failure)

@@ -91,7 +91,7 @@ UNKNOWN_AFTER = timedelta(minutes=1)
 """No warning about unknown tasks before this: other workers may still be starting."""
 
 
-class Level(NamedTuple):
+class BatchLevel(NamedTuple):
     """How to remove a backlog."""
 
     rows: int
@@ -102,8 +102,13 @@ class Level(NamedTuple):
     """The rest also lasts for this many times the last batch."""
 
 
-LEVELS = [Level(250, 0.05, 4), Level(500, 0.025, 2), Level(BATCH, 0.0125, 1), Level(BATCH, 0.005, 1)]
-WHOLE = [Level(BATCH, 0.05, 4)]
+LEVELS = [
+    BatchLevel(250, 0.05, 4),
+    BatchLevel(500, 0.025, 2),
+    BatchLevel(BATCH, 0.0125, 1),
+    BatchLevel(BATCH, 0.005, 1),
+]
+WHOLE = [BatchLevel(BATCH, 0.05, 4)]
 """For work that seldom fills a batch."""
 ALONE = {"lease", "advisory"}
 """The coordinations with which one worker does it for all."""
@@ -112,7 +117,7 @@ ALONE = {"lease", "advisory"}
 class Backlog:
     """How much to do at once, and how long to rest after a full batch: see the module's docstring."""
 
-    def __init__(self, levels: Sequence[Level], *, most: int) -> None:
+    def __init__(self, levels: Sequence[BatchLevel], *, most: int) -> None:
         self._levels = levels
         self._most = most
         self._level = 0
@@ -133,7 +138,7 @@ class Backlog:
         return max(level.rest, level.share * took)
 
 
-class Step:
+class MaintenanceStep:
     """One kind of maintenance, with its interval."""
 
     def __init__(
@@ -181,7 +186,7 @@ class Maintenance(Service):
         self._started = False
         self._last_key = ("", "")
         self._watch = Watch()
-        self._watching = Step("watch", WATCH_EVERY, self._look_for_all)
+        self._watching = MaintenanceStep("watch", WATCH_EVERY, self._look_for_all)
         self._looked_twice = False
         self.watches = True
         """Whether there are signals that tell workers what the watch has found. Set before the start."""
@@ -194,17 +199,19 @@ class Maintenance(Service):
         self._old_runs = Backlog(levels, most=self._coordination.batch)
         self._steps = self._make_steps(settings, self._coordination.batch)
 
-    def _make_steps(self, settings: MaintenanceSettings, batch: int) -> list[Step]:
+    def _make_steps(self, settings: MaintenanceSettings, batch: int) -> list[MaintenanceStep]:
         return [
-            Step("reclaim", settings.reclaim, self._reclaim, backlog=Backlog(WHOLE, most=batch)),
-            Step("mark dead workers", settings.dead_workers, self._mark_dead_workers),
-            Step("roll up", settings.roll_up, self._roll_up),
-            Step("prune runs", settings.prune, self._prune_runs, backlog=self._old_runs),
-            Step("prune records", settings.prune, self._prune_records, backlog=Backlog(WHOLE, most=BATCH)),
-            Step("cancel children", settings.prune, self._cancel_children, backlog=Backlog(WHOLE, most=BATCH)),
-            Step("recount limits", settings.prune, self._recount_limits, backlog=Backlog(WHOLE, most=BATCH)),
-            Step("prune keys", settings.prune, self._prune_keys, backlog=Backlog(WHOLE, most=BATCH)),
-            Step("look for unknown tasks", UNKNOWN_EVERY, self._warn_of_unknown_tasks, after=UNKNOWN_AFTER),
+            MaintenanceStep("reclaim", settings.reclaim, self._reclaim, backlog=Backlog(WHOLE, most=batch)),
+            MaintenanceStep("mark dead workers", settings.dead_workers, self._mark_dead_workers),
+            MaintenanceStep("roll up", settings.roll_up, self._roll_up),
+            MaintenanceStep("prune runs", settings.prune, self._prune_runs, backlog=self._old_runs),
+            MaintenanceStep("prune records", settings.prune, self._prune_records, backlog=Backlog(WHOLE, most=BATCH)),
+            MaintenanceStep(
+                "cancel children", settings.prune, self._cancel_children, backlog=Backlog(WHOLE, most=BATCH)
+            ),
+            MaintenanceStep("recount limits", settings.prune, self._recount_limits, backlog=Backlog(WHOLE, most=BATCH)),
+            MaintenanceStep("prune keys", settings.prune, self._prune_keys, backlog=Backlog(WHOLE, most=BATCH)),
+            MaintenanceStep("look for unknown tasks", UNKNOWN_EVERY, self._warn_of_unknown_tasks, after=UNKNOWN_AFTER),
         ]
 
     async def tick(self) -> float | None:
@@ -244,7 +251,7 @@ class Maintenance(Service):
             self._report("take a turn", error, self._coordination.ask_again() or 0.0)
             return None
 
-    async def _do(self, step: Step, turn: Turn) -> None:
+    async def _do(self, step: MaintenanceStep, turn: Turn) -> None:
         """Do one step.
 
         Its next time is set first, so that a failing step does not block the others.

@@ -51,9 +51,9 @@ from reltask.model.job import Completion, Failure, Hold, Outcome, Release, Settl
 from reltask.service import Service
 from reltask.stores.store import BATCH, Store
 
-Written = Settlement | Recording
+Writable = Settlement | Recording
 """What a run writes under its claim: its end, or steps of a durable function."""
-S = TypeVar("S", bound=Written)
+S = TypeVar("S", bound=Writable)
 T = TypeVar("T")
 SettleVerb = Callable[..., Awaitable[list[Settled]]]
 UNWRITABLE_PAUSE = timedelta(minutes=1)
@@ -72,7 +72,7 @@ AWAY = (TransientError, AmbiguousError, AccessRefused, SchemaError, SettingsErro
 class Waiting(Struct, Generic[T], frozen=True, gc=False):
     """An outcome that is to be written."""
 
-    settlement: Written
+    settlement: Writable
     due_at: datetime | None
     """When the job is due again, by the database's clock; None: not at all."""
     end: T
@@ -252,7 +252,7 @@ class Settler(Service, Generic[T]):
                 return {**accepted, **await self._one_by_one(rest, verb, error, doubtful=doubtful)}
 
     async def _explain(
-        self, settlements: Sequence[Written], accepted: dict[Hold, Settled], *, doubtful: bool
+        self, settlements: Sequence[Writable], accepted: dict[Hold, Settled], *, doubtful: bool
     ) -> Answers:
         """Say of outcomes that were not accepted whether they are refused, and leave out those that are held.
 
@@ -266,7 +266,7 @@ class Settler(Service, Generic[T]):
         recorded = await self._recorded(gone, accepted) if doubtful else {}
         return {**dict.fromkeys(settlement.hold for settlement in gone), **recorded, **accepted}
 
-    async def _recorded(self, settlements: Sequence[Written], answer: dict[Hold, Settled]) -> dict[Hold, Settled]:
+    async def _recorded(self, settlements: Sequence[Writable], answer: dict[Hold, Settled]) -> dict[Hold, Settled]:
         missing = [s.hold for s in settlements if s.hold not in answer]
         recorded = await self._store.read_outcomes(missing) if missing else {}
         return {s.hold: Settled(s.hold) for s in settlements if s.hold in recorded and recorded[s.hold] == _outcome(s)}
@@ -282,7 +282,7 @@ class Settler(Service, Generic[T]):
             answers |= await self._write([settlement], verb, doubtful=doubtful)
         return answers
 
-    async def _refused(self, settlement: Written, error: Exception, *, doubtful: bool) -> Answers:
+    async def _refused(self, settlement: Writable, error: Exception, *, doubtful: bool) -> Answers:
         """The database refuses this one for good, unless it was written before and the answer was lost."""
         hold = settlement.hold
         self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=0.0))
@@ -291,7 +291,7 @@ class Settler(Service, Generic[T]):
         await self._fail_instead(settlement, error)
         return {hold: None}
 
-    async def _fail_instead(self, settlement: Written, error: Exception) -> None:
+    async def _fail_instead(self, settlement: Writable, error: Exception) -> None:
         """Record a failure instead of an outcome that the database will never accept, so that it is visible.
 
         Of a step that cannot be recorded the job is dead: to run it again would repeat its effect.
@@ -319,11 +319,11 @@ _VERBS: dict[type, Callable[[Store], SettleVerb]] = {
 }
 
 
-def _verb(store: Store, settlement: Written) -> SettleVerb:
+def _verb(store: Store, settlement: Writable) -> SettleVerb:
     return _VERBS[type(settlement)](store)
 
 
-def _outcome(settlement: Written) -> str | None:
+def _outcome(settlement: Writable) -> str | None:
     """As the ledger names it; None: it writes no ledger row."""
     match settlement:
         case Failure():

@@ -31,14 +31,14 @@ from reltask.stores.durable import BATCH
 from reltask.stores.postgres.values import Columns, Row, as_uuid, optional, storable
 
 
-class Held(Protocol):
+class WithHold(Protocol):
     """What a run sends: it names the claim."""
 
     @property
     def hold(self) -> Hold: ...
 
 
-S = TypeVar("S", bound=Held)
+S = TypeVar("S", bound=WithHold)
 
 
 class DurableVerbs(ABC):

@@ -46,7 +46,7 @@ from reltask.stores.postgres.borrowed import BorrowedPostgres
 from reltask.stores.postgres.cancel import CancelVerbs
 from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions, Signals
 from reltask.stores.postgres.control import ControlVerbs
-from reltask.stores.postgres.durable import DurableVerbs, Held
+from reltask.stores.postgres.durable import DurableVerbs, WithHold
 from reltask.stores.postgres.errors import PATIENCE, SKIP_FOR, EndedBefore, RowLocked, quotable, statement_failed
 from reltask.stores.postgres.examine import examine
 from reltask.stores.postgres.keys import UniqueVerbs
@@ -62,7 +62,7 @@ from reltask.stores.store import BATCH
 from reltask.stores.verbs import VERBS
 from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, News, Wake
 
-S = TypeVar("S", bound=Held)
+S = TypeVar("S", bound=WithHold)
 T = TypeVar("T")
 Rows = list[Any]
 
