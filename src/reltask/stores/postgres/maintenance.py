@@ -15,11 +15,10 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Any
 
-from reltask.errors import ReltaskError
 from reltask.model.lease import Grant, LeaseAnswer, LeaseRequest, Term
 from reltask.model.shards import ShardMark
 from reltask.model.views import LeaseView, MetricView
@@ -42,6 +41,9 @@ class MaintenanceVerbs(ABC):
     @abstractmethod
     async def _ask(self, verb: str, **columns: object) -> list[Any]: ...
 
+    @abstractmethod
+    async def _ask_quietly(self, verb: str, **columns: object) -> None: ...
+
     def __init__(self) -> None:
         self._surplus: PruneCutoff[datetime] = PruneCutoff(lambda: asyncio.get_running_loop().time())
         self._partitions_at = 0.0
@@ -59,10 +61,6 @@ class MaintenanceVerbs(ABC):
 
     async def signal_lease(self, name: str) -> None:
         await self._ask_quietly("signal_lease", lease=name)
-
-    async def _ask_quietly(self, verb: str, **columns: object) -> None:
-        with suppress(ReltaskError):
-            await self._ask(verb, **columns)
 
     async def release_lease(self, term: Term) -> bool:
         return bool(await self._ask("release_lease", **values.leader(term)))

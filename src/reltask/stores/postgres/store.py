@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -386,6 +386,11 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, Ca
     async def _ask(self, verb: str, **columns: object) -> Rows:
         """Send a verb's statement, as the table of verbs says."""
         return await self._call(verb, lambda: self._send(verb, columns, writes=VERBS[verb].writes))
+
+    async def _ask_quietly(self, verb: str, **columns: object) -> None:
+        """Send a notification. It saves time only, so a failure is no error."""
+        with suppress(ReltaskError):
+            await self._ask(verb, **columns)
 
     async def _patiently(self, verb: str, **columns: object) -> Rows | None:
         """Send a statement that waits for locked rows, but not for long. None: one stayed locked, nothing was done."""
