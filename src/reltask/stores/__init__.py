@@ -3,7 +3,8 @@
 The seam, which the other rooms know:
 
 store             the store interface; it is composed of the parts below, and a part's verbs are in the file
-                  of the same name in each database's folder
+                  of the same name in each database's folder; those of leases and maintenance are in
+                  `maintenance.py`, those of waking in `store.py`
 audit             what `reltask audit` and `reltask doctor` read
 cancel            cancelling jobs
 control           pauses of queues and tasks

@@ -23,8 +23,6 @@ from uuid import UUID
 import msgspec
 
 from reltask.errors import TransientError
-from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
-from reltask.model.doctor import Facts
 from reltask.model.job import (
     BeatAnswer,
     ClaimAnswer,
@@ -47,12 +45,12 @@ from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.entra import Credential, Tokens
 from reltask.stores.mssql import values
+from reltask.stores.mssql.audit import AuditVerbs
 from reltask.stores.mssql.borrowed import BorrowedMssql
 from reltask.stores.mssql.cancel import CancelVerbs
 from reltask.stores.mssql.connections import Connections, MssqlOptions, cause, failed, fetch
 from reltask.stores.mssql.control import ControlVerbs
 from reltask.stores.mssql.durable import DurableVerbs, S
-from reltask.stores.mssql.examine import examine
 from reltask.stores.mssql.keys import UniqueVerbs
 from reltask.stores.mssql.limits import LimitVerbs
 from reltask.stores.mssql.maintenance import MaintenanceVerbs
@@ -70,7 +68,9 @@ from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, Wake
 T = TypeVar("T")
 
 
-class MssqlStore(MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, CancelVerbs, UniqueVerbs, ScreenVerbs):
+class MssqlStore(
+    AuditVerbs, MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, CancelVerbs, UniqueVerbs, ScreenVerbs
+):
     """Jobs, runs, steps, signals, limits, workers, leases, pauses and metrics in a schema of SQL Server."""
 
     bulk = BATCH
@@ -285,51 +285,6 @@ class MssqlStore(MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, Cance
 
     async def list_workers(self) -> list[WorkerView]:
         return [values.worker_view(row) for row in await self._ask("list_workers")]
-
-    # Auditing
-
-    async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
-        return [values.task_count(row) for row in await self._ask("audit_tasks", task=task)]
-
-    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
-        found = await self._ask("audit_slice", after=str(after), rows=rows)
-        return found[0]["ends_with"] if found else None
-
-    async def audit_slots(
-        self,
-        *,
-        task: str | None = None,
-        kept_for: timedelta,
-        after: UUID = BEFORE_ALL,
-        upto: UUID = LAST_OF_ALL,
-        limit: int = BATCH,
-    ) -> list[Break]:
-        bounds = {"after": str(after), "upto": str(upto), "limit": limit}
-        rows = await self._ask("audit_slots", task=task, kept_for=values.length(kept_for), **bounds)
-        return [values.found_break(row) for row in rows]
-
-    async def audit_durable(
-        self,
-        *,
-        task: str | None = None,
-        kept_for: timedelta,
-        after: UUID = BEFORE_ALL,
-        upto: UUID = LAST_OF_ALL,
-        limit: int = BATCH,
-    ) -> list[Break]:
-        bounds = {"after": str(after), "upto": str(upto), "limit": limit}
-        rows = await self._ask("audit_durable", task=task, kept_for=values.length(kept_for), **bounds)
-        return [values.found_break(row) for row in rows]
-
-    async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
-        rows = await self._ask("audit_waiting", task=task, lock_timeout=values.length(lock_timeout))
-        return [values.found_wait(row) for row in rows]
-
-    async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[LossCount]:
-        return [values.loss(row) for row in await self._ask("audit_losses", task=task, limit=limit)]
-
-    async def examine(self) -> Facts:
-        return await examine(self._ask, self._target.schema)
 
     # Sending
 

@@ -18,8 +18,6 @@ from uuid import UUID
 import msgspec
 
 from reltask.errors import ConflictError, ReltaskError, TransientError
-from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
-from reltask.model.doctor import Facts
 from reltask.model.job import (
     BeatAnswer,
     ClaimAnswer,
@@ -42,13 +40,13 @@ from reltask.model.views import JobEnd, JobView, RunView, StatusView, WorkerView
 from reltask.resilience import AskOnce, Policy
 from reltask.stores.borrowed import recognise
 from reltask.stores.postgres import values
+from reltask.stores.postgres.audit import AuditVerbs
 from reltask.stores.postgres.borrowed import BorrowedPostgres
 from reltask.stores.postgres.cancel import CancelVerbs
 from reltask.stores.postgres.connections import SERVER_SHARE, Connections, PostgresOptions, Signals
 from reltask.stores.postgres.control import ControlVerbs
 from reltask.stores.postgres.durable import DurableVerbs, WithHold
 from reltask.stores.postgres.errors import PATIENCE, SKIP_FOR, EndedBefore, RowLocked, quotable, statement_failed
-from reltask.stores.postgres.examine import examine
 from reltask.stores.postgres.keys import UniqueVerbs
 from reltask.stores.postgres.limits import LimitVerbs
 from reltask.stores.postgres.listening import to_payload
@@ -67,7 +65,9 @@ T = TypeVar("T")
 Rows = list[Any]
 
 
-class PostgresStore(MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, CancelVerbs, UniqueVerbs, ScreenVerbs):
+class PostgresStore(
+    AuditVerbs, MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, CancelVerbs, UniqueVerbs, ScreenVerbs
+):
     """Jobs, runs, steps, signals, limits, workers, leases, pauses and metrics in a schema of PostgreSQL."""
 
     bulk = 2_500
@@ -335,51 +335,6 @@ class PostgresStore(MaintenanceVerbs, DurableVerbs, LimitVerbs, ControlVerbs, Ca
 
     async def list_workers(self) -> list[WorkerView]:
         return [values.worker_view(row) for row in await self._ask("list_workers")]
-
-    # Auditing
-
-    async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
-        return [values.task_count(row) for row in await self._ask("audit_tasks", task=task)]
-
-    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
-        found = await self._ask("audit_slice", after=after, rows=rows)
-        return found[0][0] if found else None
-
-    async def audit_slots(
-        self,
-        *,
-        task: str | None = None,
-        kept_for: timedelta,
-        after: UUID = BEFORE_ALL,
-        upto: UUID = LAST_OF_ALL,
-        limit: int = BATCH,
-    ) -> list[Break]:
-        bounds = {"after": after, "upto": upto, "limit": limit}
-        rows = await self._ask("audit_slots", task=task, kept_for=kept_for, **bounds)
-        return [values.found_break(row) for row in rows]
-
-    async def audit_durable(
-        self,
-        *,
-        task: str | None = None,
-        kept_for: timedelta,
-        after: UUID = BEFORE_ALL,
-        upto: UUID = LAST_OF_ALL,
-        limit: int = BATCH,
-    ) -> list[Break]:
-        bounds = {"after": after, "upto": upto, "limit": limit}
-        rows = await self._ask("audit_durable", task=task, kept_for=kept_for, **bounds)
-        return [values.found_break(row) for row in rows]
-
-    async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
-        rows = await self._ask("audit_waiting", task=task, lock_timeout=lock_timeout)
-        return [values.found_wait(row) for row in rows]
-
-    async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[LossCount]:
-        return [values.loss(row) for row in await self._ask("audit_losses", task=task, limit=limit)]
-
-    async def examine(self) -> Facts:
-        return await examine(self._ask, self._schema)
 
     # Sending
 

@@ -24,9 +24,7 @@ from uuid import UUID
 import msgspec
 
 from reltask.errors import UsageError
-from reltask.model.audit import BEFORE_ALL, LAST_OF_ALL, Break, LossCount, TaskCount, Wait
 from reltask.model.clock import Clock, SystemClock
-from reltask.model.doctor import Facts
 from reltask.model.job import (
     BeatAnswer,
     ClaimAnswer,
@@ -50,6 +48,7 @@ from reltask.stores.borrowed import recognise
 from reltask.stores.prune_cutoff import PruneCutoff
 from reltask.stores.settling import row_by_row
 from reltask.stores.sqlite import values
+from reltask.stores.sqlite.audit import AuditVerbs
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
 from reltask.stores.sqlite.cancel import CancelVerbs
 from reltask.stores.sqlite.claim import claim_jobs
@@ -63,7 +62,6 @@ from reltask.stores.sqlite.connections import (
 )
 from reltask.stores.sqlite.control import ControlVerbs
 from reltask.stores.sqlite.durable import DurableVerbs
-from reltask.stores.sqlite.examine import examine
 from reltask.stores.sqlite.keys import UniqueVerbs
 from reltask.stores.sqlite.limits import LimitVerbs
 from reltask.stores.sqlite.maintenance import MaintenanceVerbs
@@ -83,7 +81,9 @@ THREAD_SHARE = 0.8
 """The thread's share of a caller's timeout."""
 
 
-class SqliteStore(DurableVerbs, LimitVerbs, MaintenanceVerbs, ControlVerbs, CancelVerbs, UniqueVerbs, ScreenVerbs):
+class SqliteStore(
+    AuditVerbs, DurableVerbs, LimitVerbs, MaintenanceVerbs, ControlVerbs, CancelVerbs, UniqueVerbs, ScreenVerbs
+):
     """Jobs, runs, steps, signals, limits, workers, leases, pauses and metrics in one SQLite file."""
 
     bulk = BATCH
@@ -354,53 +354,6 @@ class SqliteStore(DurableVerbs, LimitVerbs, MaintenanceVerbs, ControlVerbs, Canc
     async def list_workers(self) -> list[WorkerView]:
         (rows,) = await self._read("list_workers")
         return [values.worker_view(row) for row in rows]
-
-    # Auditing
-
-    async def audit_tasks(self, *, task: str | None = None) -> list[TaskCount]:
-        (rows,) = await self._read("audit_tasks", task=task)
-        return [TaskCount(**dict(row)) for row in rows]
-
-    async def audit_slice(self, *, after: UUID, rows: int) -> UUID | None:
-        (found,) = await self._read("audit_slice", after=str(after), rows=rows)
-        return UUID(found[0]["ends_with"]) if found else None
-
-    async def audit_slots(
-        self,
-        *,
-        task: str | None = None,
-        kept_for: timedelta,
-        after: UUID = BEFORE_ALL,
-        upto: UUID = LAST_OF_ALL,
-        limit: int = BATCH,
-    ) -> list[Break]:
-        bounds = {"after": str(after), "upto": str(upto), "limit": limit}
-        (rows,) = await self._read("audit_slots", task=task, kept_for=values.length(kept_for), **bounds)
-        return [values.found_break(row) for row in rows]
-
-    async def audit_durable(
-        self,
-        *,
-        task: str | None = None,
-        kept_for: timedelta,
-        after: UUID = BEFORE_ALL,
-        upto: UUID = LAST_OF_ALL,
-        limit: int = BATCH,
-    ) -> list[Break]:
-        bounds = {"after": str(after), "upto": str(upto), "limit": limit}
-        (rows,) = await self._read("audit_durable", task=task, kept_for=values.length(kept_for), **bounds)
-        return [values.found_break(row) for row in rows]
-
-    async def audit_waiting(self, *, task: str | None = None, lock_timeout: timedelta) -> list[Wait]:
-        (rows,) = await self._read("audit_waiting", task=task, lock_timeout=values.length(lock_timeout))
-        return [values.found_wait(row) for row in rows]
-
-    async def audit_losses(self, *, task: str | None = None, limit: int = BATCH) -> list[LossCount]:
-        (rows,) = await self._read("audit_losses", task=task, limit=limit)
-        return [values.loss(row) for row in rows]
-
-    async def examine(self) -> Facts:
-        return await self._call("examine", lambda: examine(self._session))
 
     # Running verbs
 
