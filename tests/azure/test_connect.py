@@ -91,7 +91,7 @@ def test_managed_identity_by_url() -> None:
         (f"{AZURE}?trust_server_certificate=true", "certificate is verified"),
         (f"{AZURE}?encrypt=maybe", "not yes, no or strict"),
         (f"{AZURE}?encrpyt=yes", "encrpyt.*Did you mean encrypt"),
-        ("mssql://somebody@h/d", "a user, but no password.*Entra"),
+        ("mssql://user@h/d", "a user, but no password.*Entra"),
         ("mssql://h/d?authentication=ActiveDirectoryInteractive", "ActiveDirectoryInteractive.*credential="),
         ("mssql://h", "names no database"),
         ("mssql:///d", "cannot be read"),

@@ -146,7 +146,7 @@ GRANT = "grant reltask_{0} to patient_{0}"
 def test_what_a_role_may_do(doctor: Examined, postgres_server: PostgresServer, postgres_url: str) -> None:
     """A worker's role is ok, a smaller one is a note, no role is a problem."""
     name = postgres_url.rpartition("/")[2]
-    logins = [LOGINS.format(role) for role in ("run", "operate", "enqueue", "read", "nobody")]
+    logins = [LOGINS.format(role) for role in ("run", "operate", "enqueue", "read", "unprivileged")]
     grants = [GRANT.format(role) for role in ("run", "operate", "enqueue", "read")]
     permissions = dict(schema_scripts("postgres"))["permissions.sql"]
     postgres_server.execute(permissions, *logins, *grants, database=name)
@@ -159,7 +159,7 @@ def test_what_a_role_may_do(doctor: Examined, postgres_server: PostgresServer, p
     assert said("operate") == ["ok", "note"]
     assert said("enqueue") == ["ok", "note"]
     assert said("read") == ["ok", "note"]
-    assert said("nobody") == ["problem"]  # it cannot even see that there are tables
+    assert said("unprivileged") == ["problem"]  # it cannot even see that there are tables
     for table in ("steps", "signals", "child_ends", "marks"):
         postgres_server.execute(f"revoke update on reltask.{table} from reltask_run", database=name)
         assert said("run") == ["ok", "note"], table

@@ -28,7 +28,7 @@ def test_seen(expected: list[str], found: bool) -> None:
     assert seen(expected, OUTPUT) is found
 
 
-def test_commands_are_told_from_output() -> None:
+def test_commands_are_distinguished_from_output() -> None:
     """What follows a command is what it must show."""
     assert commands("$ a\nx\n\n$ b\n") == [Command("a", ["x"]), Command("b", [])]
 

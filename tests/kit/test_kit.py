@@ -50,7 +50,7 @@ class Shop:
             try:
                 yes = await ctx.wait_for(approved, timeout="1d")
             except WaitTimeout:
-                return "nobody answered"
+                return "no answer came"
             return await ctx.run("mail", send.call(f"{number}: {yes}"))
 
         @app.task
@@ -152,7 +152,7 @@ def test_a_durable_function_sleeps_for_days(shop: Shop, kit: TestKit) -> None:
     kit.run_until_idle()
     assert first.result_sync() == "sent to 1: True"
     kit.advance("1d")
-    assert second.result_sync() == "nobody answered"
+    assert second.result_sync() == "no answer came"
     assert shop.sent[-1] != ("2: True", 1)
 
 

@@ -72,7 +72,7 @@ def test_schedules(reltask):
 
 
 def test_that_fails(reltask):
-    reltask.assert_enqueued(send, to="nobody")
+    reltask.assert_enqueued(send, to="eve")
 
 
 def test_without_the_fixture():
@@ -108,7 +108,7 @@ def test_a_project_with_sync_and_async_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_shop=TESTS)
     result = run(pytester)
     result.assert_outcomes(passed=5, failed=1)
-    result.stdout.fnmatch_lines(["*AssertionError: send(to='nobody') was not enqueued. Enqueued: nothing."])
+    result.stdout.fnmatch_lines(["*AssertionError: send(to='eve') was not enqueued. Enqueued: nothing."])
 
 
 def test_without_the_option_the_fixture_says_what_is_missing(pytester: pytest.Pytester) -> None:

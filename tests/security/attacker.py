@@ -157,13 +157,13 @@ ROWS: dict[str, dict[str, str]] = {
     "pauses": {
         "kind": "'task'",
         "name": "gen_random_uuid()::text",
-        "paused_by": "'somebody'",
+        "paused_by": "'another operator'",
         "paused_at": "now()",
     },
     "actions": {
         "id": "gen_random_uuid()",
         "at": "now()",
-        "actor": "'somebody'",
+        "actor": "'another operator'",
         "action": "'retry'",
         "target": "'all'",
         "jobs": "1",

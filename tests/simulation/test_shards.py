@@ -44,7 +44,7 @@ def test_a_reservation_that_never_lapses_is_noticed(tmp_path: Path, monkeypatch:
 
 @CUT_OFF
 def test_places_that_are_never_announced_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutant: a shard is not told that another one's bodies have ended."""
+    """Mutant: a shard is not notified that another one's bodies have ended."""
     monkeypatch.setattr(Room, "announce", lambda _: None)
     assert broken(tmp_path) > 0
 

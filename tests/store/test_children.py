@@ -282,11 +282,11 @@ async def test_a_child_that_is_retried_later_counts_once(
     await die(harness.store, claim)
     await harness.store.fold_marks()
     assert await harness.store.retry_job(claim.job_id)
-    told = await ends(harness, parent)
+    received = await ends(harness, parent)
     retried = {one.job_id: one for one in (await harness.claim(tasks=["label"], limit=2)).claims}[claim.job_id]
     assert not retried.has_parent
     assert await harness.complete(retried, result="1")
-    assert (await ends(harness, parent), (await harness.snapshot())["marks"]) == (told, [])
+    assert (await ends(harness, parent), (await harness.snapshot())["marks"]) == (received, [])
     assert await pending(harness, parent) == 1
 
 

@@ -139,7 +139,7 @@ def test_wrong_entry_in_appsettings(tmp_path: Path, text: str, message: str) -> 
         ("worker.queue_concurrency", 5, "5 is not a table of limits"),
         ("worker.queue_concurrency", {"default": 0}, "0 is too small"),
         ("worker.queue_concurrency", "default", "'' is not a whole number"),
-        ("worker.name", 5, "5 is not a text"),
+        ("worker.name", 5, "5 is not a string"),
         ("log.level", "warn", "Did you mean warning?"),
         ("log.level", "Information", "'Information' is not one of debug, info, warning, error."),
         ("log.format", 5, "5 is not one of auto, text, json."),

@@ -340,7 +340,7 @@ def test_declarations() -> None:
         ({"timezone": "UTC"}, "timezone needs cron"),
         ({"align": True}, "need every"),
         ({"cron": "* * * * *", "after_finish": True}, "need every"),
-        ({"every": "10m", "align": True, "after_finish": True}, "exclude each other"),
+        ({"every": "10m", "align": True, "after_finish": True}, "cannot be combined"),
         ({"every": "10m", "missed": "all"}, "Add align=True"),
         ({"every": "10m", "missed_limit": 3}, "Add align=True"),
         ({"missed": "all"}, "missed needs a schedule"),

@@ -204,7 +204,7 @@ def test_generators_are_refused(app: App) -> None:
         ({"align": True}, "need every"),
         ({"cron": "* * * * *", "missed": "skip", "missed_grace": "0s"}, "missed_grace=0s is too short.*at least 1s"),
         ({"every": "1m", "align": True, "missed": "skip", "missed_grace": "999ms"}, "missed_grace=999ms is too short"),
-        ({"aliases": "old"}, r"aliases='old' is one text, not a list of names.*Write aliases=\['old'\]"),
+        ({"aliases": "old"}, r"aliases='old' is a string, not a list of names.*Write aliases=\['old'\]"),
     ],
 )
 def test_malformed_options_are_refused_at_the_decorator(app: App, options: dict[str, object], why: str) -> None:

@@ -228,7 +228,7 @@ def test_the_page_of_a_newer_run_is_not_touched(watched: Watched, busy: Busy, ap
     call(app, lambda store: store.retry_job(busy.dead[0]))
 
     async def newer(store: Any) -> None:
-        await claim(store, "somebody", "send_welcome", "mail", limit=100)
+        await claim(store, "another-worker", "send_welcome", "mail", limit=100)
 
     call(app, newer)
     page.click("button:text('Retry')")

@@ -39,7 +39,7 @@ class Receipt:
 
 
 def test_the_result_is_what_the_task_returned(harness: WorkerHarness) -> None:
-    """It is decoded by the return annotation; a handle that knows the id only returns what JSON has."""
+    """It is decoded by the return annotation; a handle that knows the id only returns plain JSON."""
     app = harness.app()
 
     @app.task
@@ -90,7 +90,7 @@ def test_other_ends_are_errors(harness: WorkerHarness) -> None:
 
     @app.task
     async def needless() -> int:
-        raise Cancel("nobody wants it")
+        raise Cancel("it is not wanted")
 
     async def scenario() -> None:
         broken, needless_job = await fragile.enqueue(), await needless.enqueue()
@@ -99,7 +99,7 @@ def test_other_ends_are_errors(harness: WorkerHarness) -> None:
         async with app.worker():
             with pytest.raises(JobFailed, match=r"is dead\. (?s:.*)ValueError: it broke"):
                 await broken.result()
-            with pytest.raises(JobCancelled, match=r"was cancelled\. nobody wants it"):
+            with pytest.raises(JobCancelled, match=r"was cancelled\. it is not wanted"):
                 await needless_job.result()
             with pytest.raises(JobCancelled, match="was discarded"):
                 await discarded.result()

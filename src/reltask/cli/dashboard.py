@@ -21,7 +21,7 @@ from reltask.model.connection_url import safe_url
 @with_app_argument_or_new_file
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8321, show_default=True, type=click.IntRange(0, 65535), help="The port; 0: a free one.")
-@click.option("--allow-actions", is_flag=True, help="Let people on this machine act, not only look.")
+@click.option("--allow-actions", is_flag=True, help="Allow actions from this machine, not only reading.")
 @click.option("--show-values", is_flag=True, help="Show arguments, results and values of steps.")
 @click.option("--authorize", metavar="MODULE:FUNCTION", help="Who may look and act; needed off loopback.")
 @click.pass_context

@@ -18,7 +18,7 @@ _SECTION = re.compile(r"^## (?P<code>[a-z-]+)\n(?P<text>.*?)(?=^## |\Z)", re.MUL
 @click.command(name="explain")
 @click.argument("code")
 def command(*, code: str) -> None:
-    """Say what an error code means, and what to do. CODE is what stands in error[CODE]."""
+    """Say what an error code means, and what to do. An error prints its code as error[CODE]."""
     known = sections()
     name = code.removeprefix("error[").removesuffix("]")
     if name not in known:

@@ -20,7 +20,7 @@ MISSING = MissingExtra("Metrics need prometheus-client.", remedy='Run: pip insta
 @with_app_argument
 @click.option("--listen", default="127.0.0.1:9187", show_default=True, metavar="HOST:PORT", help="Where to serve.")
 def command(app: App, *, listen: str, as_json: bool) -> int:  # noqa: ARG001 - it is Prometheus's own format
-    """Serve what the database knows to Prometheus: run one, however many workers there are."""
+    """Serve metrics that are read from the database to Prometheus. One exporter is enough for all workers."""
     try:
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - an extra
 

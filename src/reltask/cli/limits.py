@@ -18,7 +18,7 @@ ANY = "any"
 
 @click.group(name="limits", cls=ListByDefault)
 def command() -> None:
-    """List limits and what of them is in use; change one.
+    """List limits and how much of each is in use; change one.
 
     Without a command: list.
     """

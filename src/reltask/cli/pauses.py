@@ -14,7 +14,7 @@ def pausing(kind: PauseKind) -> click.Group:
     """The commands for queues, or those for tasks."""
     group = ListByDefault(
         name=f"{kind}s",
-        help=f"List {kind}s; pause or resume one: workers claim nothing of a paused {kind}. Without a command: list.",
+        help=f"List {kind}s; pause or resume one. Workers claim no job of a paused {kind}. Without a command: list.",
     )
 
     @group.command(name="list", help=f"List the {kind}s that live workers serve or that are paused.")

@@ -94,7 +94,7 @@ def _read_count(field: Field, raw: object) -> int:
 
 def _read_text(_field: Field, raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip():
-        raise ValueError(f"{shown(raw)} is not a text; write a name in quotes.")
+        raise ValueError(f"{shown(raw)} is not a string; write a name in quotes.")
     return raw.strip()
 
 

@@ -173,7 +173,7 @@ class Value:
     def _misfit(self, value: object, raw: bytes) -> str | None:
         """Why the value would not come back as it is; None: it would."""
         if self._is_native:
-            return None if is_json(value) else "without an annotation it can only be what JSON has"
+            return None if is_json(value) else "without an annotation it can only be a value that JSON can represent"
         read = self._decoder.decode(raw)
         found = None if self._is_plain else _other_class(value, read)
         return None if found is None else f"{found[0].__name__} would be read as {found[1].__name__}"

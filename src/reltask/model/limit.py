@@ -236,7 +236,7 @@ def _check_by(task: str, limit: Limit, parameters: Collection[str]) -> None:
     for name in [limit.by] if isinstance(limit.by, str) else _names(limit.by):
         if name not in parameters:
             raise DeclarationError(
-                f"Task {task}: {limit!r} counts by {name!r}, which is no parameter of the task.",
+                f"Task {task}: {limit!r} counts by {name!r}, which is not a parameter of the task.",
                 remedy=f"Its parameters: {', '.join(parameters) or 'none'}.",
             )
 

@@ -21,7 +21,7 @@ and a *jitter*, by which each slot is later than its point:
     points       ──●─────────────●─────────────●───
     slots          └──○          └────────○    └─○    at most the jitter later, and before the next point
 
-The part of the jitter that a slot gets is a hash of the job's id and the point. So many jobs of one schedule spread
+The part of the jitter that a slot gets is a hash of the job's id and the point. So the jobs of one schedule spread
 over the jitter, each keeps its own pattern, every worker computes the same time, and a simulated history repeats.
 """
 
@@ -77,7 +77,7 @@ class Every(msgspec.Struct, frozen=True):
             )
         if self.align and self.after_finish:
             raise DeclarationError(
-                "align and after_finish exclude each other: a grid does not wait for a run to finish.",
+                "align and after_finish cannot be combined: a grid does not wait for a run to finish.",
                 remedy="Keep one of them.",
             )
         _check_missed(self)
@@ -383,7 +383,7 @@ def _check_bounds(schedule: Every | Cron) -> None:
             continue
         if not isinstance(value, datetime) or value.tzinfo is None:
             raise DeclarationError(
-                f"{name}={value!r} is no time with a time zone.", remedy="Write datetime(..., tzinfo=timezone.utc)."
+                f"{name}={value!r} is not a time with a time zone.", remedy="Write datetime(..., tzinfo=timezone.utc)."
             )
         if not EARLIEST <= value < LATEST:
             raise DeclarationError(f"{name}={value} is outside the years {EARLIEST.year} to {LATEST.year - 1}.")

@@ -55,7 +55,7 @@ def check_schema(name: str) -> str:
     raise SettingsError(
         f"{name[: LONGEST + 1]!r} cannot be the schema of reltask's tables.",
         remedy=f"Write a plain name of at most {LONGEST} characters, a to z, 0 to 9 and _, that begins with a letter, "
-        "such as billing_tasks: no word of SQL, no schema of the database itself, no end in _leases or _cancel.",
+        "such as billing_tasks: no keyword of SQL, no schema of the database itself, and no end in _leases or _cancel.",
     )
 
 

@@ -81,7 +81,7 @@ class Surroundings:
             if not is_json(value):
                 raise ArgumentsError(
                     f"The context variable {name!r} holds {type(value).__name__}, which a job cannot carry.",
-                    remedy="Let it hold what JSON has: text, numbers, lists, dicts with text as keys.",
+                    remedy="Use values that JSON can represent: text, numbers, lists, dicts with text as keys.",
                 )
         return captured
 
@@ -105,7 +105,7 @@ def _entered(one: Around, context: Any) -> AbstractContextManager[object]:
     if not hasattr(manager, "__enter__"):
         name = getattr(one, "__name__", type(one).__name__)
         raise ConfigurationError(
-            f"Middleware {name} returned {type(manager).__name__}, which is no context manager.",
+            f"Middleware {name} returned {type(manager).__name__}, which is not a context manager.",
             remedy="Write @contextmanager above it; it must not be async.",
         )
     return manager
@@ -150,5 +150,5 @@ def check_headers(headers: object) -> None:
         if not is_json(value):
             raise ArgumentsError(
                 f"The header {name!r} holds {type(value).__name__}.",
-                remedy="Give it what JSON has: text, numbers, lists, dicts with text as keys.",
+                remedy="Use values that JSON can represent: text, numbers, lists, dicts with text as keys.",
             )

@@ -330,7 +330,7 @@ def unique_rule(
     if unknown:
         near = difflib.get_close_matches(unknown[0], inspect.signature(function).parameters, n=1)
         raise DeclarationError(
-            f"Task {name}: unique names {unknown[0]!r}, which is no parameter.",
+            f"Task {name}: unique names {unknown[0]!r}, which is not a parameter.",
             remedy=f"Did you mean {near[0]!r}?" if near else "",
         )
     if unique_until not in (None, "start"):
@@ -401,7 +401,7 @@ def former_names(function: Callable[..., Any], aliases: Iterable[str]) -> tuple[
     """The names in `aliases=`. A single text is refused: it would be read as a list of letters."""
     if isinstance(aliases, str):
         raise DeclarationError(
-            f"Task {function.__name__}: aliases={aliases!r} is one text, not a list of names.",
+            f"Task {function.__name__}: aliases={aliases!r} is a string, not a list of names.",
             remedy=f"Write aliases=[{aliases!r}].",
         )
     return tuple(aliases)

@@ -1,4 +1,4 @@
-"""Limits at run time: what of them is in use, and changing them until their declaration in code changes."""
+"""Limits at run time: how much of each is in use, and changing them until their declaration in code changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LimitOperations:
     _client: Client
 
     def limits(self) -> Coroutine[Any, Any, list[LimitView]]:
-        """The limits of this database, with what of them is in use."""
+        """The limits of this database, and how much of each is in use."""
         return self._client.run(lambda store: store.list_limits(), name="limits")
 
     def limits_sync(self) -> list[LimitView]:

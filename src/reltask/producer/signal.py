@@ -58,7 +58,7 @@ def check_name(text: object, what: str = "name") -> None:
 
 
 def signal_of(signal: Signal[Any] | str) -> Signal[Any]:
-    """The signal itself; of a plain name, one whose values are what JSON has."""
+    """The signal itself; of a plain name, one whose values are plain JSON."""
     if isinstance(signal, Signal):
         return signal
     check_name(signal)

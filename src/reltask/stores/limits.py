@@ -36,7 +36,7 @@ class LimitStore(Protocol):
         ...
 
     async def list_limits(self, *, most: int = ALL) -> list[LimitView]:
-        """The limits, with what of them is in use. Of the jobs that wait for one, `most` are counted."""
+        """The limits, and how much of each is in use. Of the jobs that wait for one, `most` are counted."""
         ...
 
     async def list_limit_keys(self, name: str, *, limit: int = 100) -> list[LimitKeyView]:

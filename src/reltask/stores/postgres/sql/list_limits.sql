@@ -1,4 +1,4 @@
--- Purpose       List the limits, with what of them is in use.
+-- Purpose       List the limits, and how much of each is in use.
 -- Precondition  None. Reads every claimed job that has a limit, and up to :most that are due.
 -- Lock order    Locks nothing.
 -- Returns       One row per limit, by name. tokens are those of a limit with a single key.
