@@ -102,7 +102,7 @@ def test_an_approval_escalates_after_two_days(time: VirtualTime, tmp_path: Path)
     assert len(module.mails) == 2
 
 
-def test_an_approval_in_time_asks_nobody_else(time: VirtualTime, tmp_path: Path) -> None:
+def test_an_approval_in_time_asks_no_one_else(time: VirtualTime, tmp_path: Path) -> None:
     """A refusal within two days cancels the job; no second mail is sent."""
     played = Played("durable_approval", time, tmp_path)
     module = played.module

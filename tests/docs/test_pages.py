@@ -81,6 +81,6 @@ def test_diagrams_name_verbs_of_the_store() -> None:
     assert {"claim_jobs", "heartbeat_jobs", "complete_jobs", "fail_jobs", "release_jobs", "reclaim_jobs"} <= named
 
 
-def test_no_page_promises_what_nobody_can_keep() -> None:
+def test_no_page_promises_what_cannot_be_kept() -> None:
     """No lock makes a mail or an HTTP call happen exactly once."""
     assert [page for page in PAGES if "exactly-once side effects" in page.read_text(encoding="utf-8").lower()] == []

@@ -345,7 +345,7 @@ async def test_ends_belong_to_their_slot(harness: StoreHarness) -> None:
     assert await is_awake(harness, again)
 
 
-async def test_an_end_that_nobody_waits_for_wakes_nobody(harness: StoreHarness) -> None:
+async def test_an_end_that_no_job_waits_for_wakes_none(harness: StoreHarness) -> None:
     """The parent has gone on to its next slot, and waits there for children of its own."""
     parent = await harness.claimed(recurring())
     await harness.add(child(parent, 0))

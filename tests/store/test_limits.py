@@ -150,7 +150,7 @@ async def test_a_refused_end_frees_nothing(harness: StoreHarness) -> None:
     assert await claims(harness) == []
 
 
-async def test_a_transaction_that_stays_open_delays_nobody(harness: StoreHarness, rival: Store) -> None:
+async def test_a_transaction_that_stays_open_delays_no_other_job(harness: StoreHarness, rival: Store) -> None:
     """An end that is not committed yet keeps its place; claims of other places go on meanwhile."""
     if type(harness.store).__name__ == "SqliteStore":
         pytest.skip("one writer")
@@ -262,7 +262,7 @@ async def test_a_job_of_another_worker_is_found_although_one_is_due_later(harnes
     assert [claim.job_id for claim in (await look(harness)).claims] == [waits]
 
 
-async def test_marks_do_not_grow_while_nobody_serves_a_lane(harness: StoreHarness) -> None:
+async def test_marks_do_not_grow_while_no_worker_serves_a_lane(harness: StoreHarness) -> None:
     """A hundred jobs of one task come and go beside one of a task that no worker knows: one mark stays."""
     await declare(harness, running=2)
     await jobs(harness, 1, task="unknown")
@@ -369,7 +369,7 @@ async def test_several_limits_all_or_none(harness: StoreHarness) -> None:
     assert await claims(harness) == []
 
 
-async def test_a_job_that_waits_for_another_limit_is_in_nobodys_way(harness: StoreHarness) -> None:
+async def test_a_job_that_waits_for_another_limit_blocks_no_job(harness: StoreHarness) -> None:
     """Fifty jobs of a busy customer come first; the one of another customer starts."""
     await declare(harness, running=2)
     await declare(harness, "each", running=1)
@@ -395,7 +395,7 @@ async def test_those_that_wait_for_a_token_are_not_overtaken(harness: StoreHarne
 # Declaring and changing
 
 
-async def test_a_limit_that_nobody_has_declared_admits_nothing(harness: StoreHarness) -> None:
+async def test_an_undeclared_limit_admits_nothing(harness: StoreHarness) -> None:
     """A job of newer code waits until a worker of that code has declared its limit."""
     await jobs(harness, 2)
     assert await claims(harness) == []

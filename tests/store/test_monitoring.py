@@ -164,7 +164,7 @@ async def test_which_functions_wait(backend: Backend, at: At) -> None:
     assert str(row["next_wake"]).startswith("8999-12-31")
 
 
-async def test_which_marks_nobody_folds(backend: Backend, at: At) -> None:
+async def test_which_marks_no_worker_folds(backend: Backend, at: At) -> None:
     """Those of the last minute may still be folded."""
     jobs = [await suspended(at(NOW)) for _ in range(2)]
     for job_id, ago in zip(jobs, (MINUTES, NOW), strict=True):
@@ -175,7 +175,7 @@ async def test_which_marks_nobody_folds(backend: Backend, at: At) -> None:
     assert await ask(backend, UNFOLDED) == []
 
 
-async def test_signals_that_nobody_consumes_are_listed(backend: Backend, at: At) -> None:
+async def test_signals_that_are_not_consumed_are_listed(backend: Backend, at: At) -> None:
     """Those older than a day whose slot goes on, by job and name; not those of a job that is gone."""
     old = timedelta(days=1, minutes=1)
     jobs = [await suspended(at(old)) for _ in range(3)]

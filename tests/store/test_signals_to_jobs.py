@@ -127,7 +127,7 @@ async def test_a_signal_wakes_who_waits_for_it(harness: StoreHarness) -> None:
     assert not (await harness.claim()).marked
 
 
-async def test_a_signal_of_another_name_wakes_nobody(harness: StoreHarness) -> None:
+async def test_a_signal_of_another_name_wakes_no_job(harness: StoreHarness) -> None:
     """It is counted and kept: the function may ask for it later."""
     claim = await harness.suspended(waiting(), wake_at=START + DAY)
     await harness.send(claim.job_id, "other")
