@@ -209,7 +209,7 @@ class DatabaseBack(Event, frozen=True, kw_only=True):
 
 
 class ListenerLost(Event, frozen=True, kw_only=True):
-    """The connection that hears the database's signals was lost; the worker looks for work and listens again."""
+    """The connection that receives the database's signals was lost; the worker looks for work and listens again."""
 
     reason: str
 

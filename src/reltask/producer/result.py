@@ -5,9 +5,10 @@
                                               looks at once, after 20 ms, then ever later: after 1 s at most
     a notice that jobs have ended ──────────► look(ids): the next look is now
 
-Where the store has signals, the poller first listens, then tells the workers what is waited for
-(`worker/awaited.py`), then looks, once more after 20 ms, and then every second: an end that came
-before the workers knew is found by the second look. On SQLite every write to the file is a notice.
+Where the store has signals, the poller first listens, then notifies the workers which jobs are
+awaited (`worker/awaited.py`), then looks, once more after 20 ms, and then every second: an end that
+came before the workers knew is found by the second look. On SQLite every write to the file is a
+notice.
 
 The poller runs on the client's private loop, because waiters come from any loop and thread. It ends
 when nothing is waited for. A notice is a shortcut: without it the next look finds the end.

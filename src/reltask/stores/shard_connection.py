@@ -23,7 +23,7 @@ class Shard(NamedTuple):
     number: int
     store: Store
     place: str
-    """What tells its database from others: the URL without the schema."""
+    """What distinguishes its database from others: the URL without the schema."""
 
 
 class ShardedConnection:

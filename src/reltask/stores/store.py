@@ -287,7 +287,8 @@ class Store(
         ...
 
     # The three settlements skip rows that another session has locked, so one such row does not delay
-    # the rest. `read_holds` tells a skipped row from a lost claim. With `wait` they wait for the rows.
+    # the rest. `read_holds` distinguishes a skipped row from a lost claim. With `wait` they wait for
+    # the rows.
 
     async def complete_jobs(
         self, worker: str, completions: Sequence[Completion], *, wait: bool = False

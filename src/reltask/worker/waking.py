@@ -1,10 +1,10 @@
 """When an idle worker looks for work, so that a thousand of them cost what ten cost. It performs no I/O.
 
 A look is one claim statement. If every idle worker looked at every signal, a thousand would look a
-thousand times per job. So a worker that hears of work *draws*: it looks with probability ANSWERS / n,
-where n counts the workers that looked in vain lately and have not filled their places since; a full
-one has no place to offer, and does not count. A claim's answer reports n, and this worker's rank
-among the n.
+thousand times per job. So a worker that is notified of work *draws*: it looks with probability
+ANSWERS / n, where n counts the workers that looked in vain lately and have not filled their places
+since; a full one has no place to offer, and does not count. A claim's answer reports n, and this
+worker's rank among the n.
 
     signal ──► won last, or draws ──► look at once           4 of n in the mean, and the last winner
                      │ no
@@ -109,7 +109,7 @@ class Waking:
 
     def __init__(self, *, poll: float, lock_timeout: float, heartbeat: float, rng: random.Random) -> None:
         self.signals = True
-        """Whether the database tells workers of new jobs."""
+        """Whether the database notifies workers of new jobs."""
         self.fleet = Fleet()
         self.more = False
         """Whether something may be due that the last look left, for lack of room."""

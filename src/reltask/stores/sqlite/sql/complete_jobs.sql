@@ -58,7 +58,7 @@ where jobs.fence = batch.fence
   and +jobs.locked_by = :worker;
 
 -- A child that ends leaves its end for the step that waits for it, and a mark: only the first time,
--- and only while a step may wait. The mark comes first, because the end tells that there is one.
+-- and only while a step may wait. The mark comes first, because the end says that there is one.
 with
 batch as (
     select json_extract(value, '$.id') as id, json_extract(value, '$.fence') as fence

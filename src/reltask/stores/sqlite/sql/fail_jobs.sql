@@ -58,7 +58,7 @@ where reltask_jobs.id = batch.id
 returning id, fence, dead_at is not null as dead;
 
 -- A dead job that has a parent died just now. It leaves its end for the step that waits for it, and
--- a mark, which comes first because the end tells that there is one. Then it has no parent any
+-- a mark, which comes first because the end says that there is one. Then it has no parent any
 -- more, so that it counts once whatever is retried later.
 insert into reltask_marks (at, kind, job_id, slot_no, name)
 select :now, 'child', jobs.parent_id, jobs.parent_slot, jobs.parent_step
