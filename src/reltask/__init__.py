@@ -1,7 +1,7 @@
 """Scheduled and background tasks, exactly once across any number of workers, on the SQL database you already have.
 
-The names exported here, `reltask.events` and `reltask.testing` are the public interface: docs/api.md lists them.
-Everything else is internal and may change in any release.
+The names exported here, `reltask.events`, `reltask.testing` and `reltask.integrations` are the public interface:
+docs/api.md lists them. Everything else is internal and may change in any release.
 """
 
 from __future__ import annotations

@@ -94,6 +94,9 @@ PUBLIC = [
 """The documented list. To add or remove a name is a decision, and changes this list."""
 
 
+IMPORT = re.compile(r"^\s*from (reltask[\w.]*) import (.+?)(?: +#.*)?$", re.MULTILINE)
+OPEN_MODULES = ("reltask.events", "reltask.testing", "reltask.integrations.")
+"""All that they define is public."""
 BLOCKS = {"lease"}
 """Entered by `async with`, not awaited."""
 
@@ -108,6 +111,17 @@ def test_the_page_lists_every_name() -> None:
     """docs/api.md has a row for each public name, and for the two public modules; everything else is internal."""
     page = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted([*PUBLIC, "events", "testing"])
+
+
+def test_pages_import_public_names_only() -> None:
+    """A reader can write what README, guides and examples write: no page imports an internal module or name."""
+    public = {"reltask": {*PUBLIC, "events", "testing"}, "reltask.telemetry.opentelemetry": {"instrument"}}
+    root = Path(__file__).parents[2]
+    for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+        for module, names in IMPORT.findall(page.read_text(encoding="utf-8")):
+            assert module in public or module.startswith(OPEN_MODULES), f"{page.name}: {module}"
+            named = {name.split(" as ")[0].strip(" ()") for name in names.split(",")}
+            assert module not in public or named <= public[module], f"{page.name}: {names}"
 
 
 @pytest.mark.parametrize("name", PUBLIC)
