@@ -48,13 +48,13 @@ async def delays(app: App, jobs: int) -> list[float]:
 async def crowd(app: App, waiters: int) -> float:
     """Looks per second while this many callers wait."""
     looks: Counter[str] = Counter()
-    usual = result.Poller._look  # noqa: SLF001 - it is counted
+    usual = result.ResultPoller._look  # noqa: SLF001 - it is counted
 
-    async def counted(self: result.Poller, *args: object) -> None:
+    async def counted(self: result.ResultPoller, *args: object) -> None:
         looks["look"] += 1
         await usual(self, *args)  # type: ignore[arg-type]
 
-    setattr(result.Poller, "_look", counted)  # noqa: B010 - it is counted
+    setattr(result.ResultPoller, "_look", counted)  # noqa: B010 - it is counted
     jobs = await app.enqueue_many(app.get_task("stamp").using(delay="1d").call(0.0) for _ in range(waiters))
     waiting = [asyncio.ensure_future(job.result()) for job in jobs]
     await asyncio.sleep(2)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from reltask.model.overview import (
-    Fleet,
     Group,
     Lane,
     LeaseSummary,
     Overview,
     PauseSummary,
     TaskHour,
+    WorkerGroup,
     WorkerState,
 )
 from reltask.model.problems import find_problems
@@ -29,7 +29,10 @@ def overview(**parts: Any) -> Overview:
     empty: dict[str, Any] = {
         name: [] for name in ("lanes", "claimed", "paused", "dead", "recurring", "leases", "minutes")
     }
-    served = {"fleet": [Fleet('["mail"]', '["send"]', "0.1.0", "1", 1, 4)], "states": [WorkerState("alive", 1, 1, US)]}
+    served = {
+        "fleet": [WorkerGroup('["mail"]', '["send"]', "0.1.0", "1", 1, 4)],
+        "states": [WorkerState("alive", 1, 1, US)],
+    }
     return Overview(now=NOW, most=10_000, **{**empty, **served, "tasks": [], "pauses": [], **parts})
 
 
