@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 
 from reltask.model.audit import Miscount
 from reltask.model.job import ClaimAnswer, ClaimRequest
-from reltask.model.limit import LimitKeyView, LimitRule, LimitView, Rate, shown_rate
-from reltask.stores.limits import ALL, BATCH
+from reltask.model.limit import LimitKeyView, LimitRule, LimitView
+from reltask.stores.limits import ALL, BATCH, limit_rule, limit_view, rule_columns
 from reltask.stores.mssql import values
 from reltask.stores.mssql.values import Row
 
@@ -22,46 +22,13 @@ class LimitVerbs(ABC):
         return values.claim_answer(await self._ask("claim_limited", **values.request(request)))
 
     async def read_limits(self) -> list[LimitRule]:
-        return [
-            LimitRule(
-                name=row["name"],
-                running=row["running"],
-                rate=Rate.of(row["rate_count"], row["rate_period_ms"]),
-                burst=row["burst"],
-                declaration=row["declaration"],
-                app_version=row["app_version"],
-            )
-            for row in await self._ask("read_limits")
-        ]
+        return [limit_rule(row) for row in await self._ask("read_limits")]
 
     async def write_limit(self, rule: LimitRule, *, seen: str | None) -> bool:
-        written = await self._ask(
-            "write_limit",
-            name=rule.name,
-            running=rule.running,
-            rate_count=None if rule.rate is None else rule.rate.count,
-            rate_period_ms=None if rule.rate is None else values.milliseconds(rule.rate.period),
-            burst=rule.burst,
-            declaration=rule.declaration,
-            app_version=rule.app_version,
-            seen=seen,
-        )
-        return bool(written)
+        return bool(await self._ask("write_limit", **rule_columns(rule), seen=seen))
 
     async def list_limits(self, *, most: int = ALL) -> list[LimitView]:
-        return [
-            LimitView(
-                name=row["name"],
-                running=row["running"],
-                rate=shown_rate(row["rate_count"], row["rate_period_ms"]),
-                burst=row["burst"],
-                keys=row["keys"],
-                in_use=row["in_use"],
-                waiting=row["waiting"],
-                tokens=row["tokens"],
-            )
-            for row in await self._ask("list_limits", most=most)
-        ]
+        return [limit_view(row) for row in await self._ask("list_limits", most=most)]
 
     async def list_limit_keys(self, name: str, *, limit: int = 100) -> list[LimitKeyView]:
         rows = await self._ask("list_limit_keys", name=name, limit=limit)

@@ -9,8 +9,8 @@ from typing import Any
 from reltask.errors import TransientError
 from reltask.model.audit import Miscount
 from reltask.model.job import ClaimAnswer, ClaimRequest
-from reltask.model.limit import LimitKeyView, LimitRule, LimitView, Rate, shown_rate
-from reltask.stores.limits import ALL, BATCH
+from reltask.model.limit import LimitKeyView, LimitRule, LimitView
+from reltask.stores.limits import ALL, BATCH, limit_rule, limit_view, rule_columns
 from reltask.stores.postgres import values
 from reltask.stores.postgres.errors import SKIP_FOR
 
@@ -40,37 +40,13 @@ class LimitVerbs(ABC):
         return values.claim_answer(rows)
 
     async def read_limits(self) -> list[LimitRule]:
-        rows = await self._ask("read_limits")
-        return [
-            LimitRule(
-                name=name,
-                running=running,
-                rate=Rate.of(count, period_ms),
-                burst=burst,
-                declaration=declaration,
-                app_version=app_version,
-            )
-            for name, running, count, period_ms, burst, declaration, app_version in rows
-        ]
+        return [limit_rule(row) for row in await self._ask("read_limits")]
 
     async def write_limit(self, rule: LimitRule, *, seen: str | None) -> bool:
         return bool(await self._ask("write_limit", **rule_columns(rule), seen=seen))
 
     async def list_limits(self, *, most: int = ALL) -> list[LimitView]:
-        rows = await self._ask("list_limits", most=most)
-        return [
-            LimitView(
-                name=name,
-                running=running,
-                rate=shown_rate(count, period_ms),
-                burst=burst,
-                keys=keys,
-                in_use=in_use,
-                waiting=waiting,
-                tokens=tokens,
-            )
-            for name, running, count, period_ms, burst, keys, in_use, waiting, tokens in rows
-        ]
+        return [limit_view(row) for row in await self._ask("list_limits", most=most)]
 
     async def list_limit_keys(self, name: str, *, limit: int = 100) -> list[LimitKeyView]:
         rows = await self._ask("list_limit_keys", name=name, limit=limit)
@@ -85,16 +61,3 @@ class LimitVerbs(ABC):
             Miscount(key, counted, claimed, stranded)
             for key, counted, claimed, stranded in await self._ask("audit_limits", limit=limit)
         ]
-
-
-def rule_columns(rule: LimitRule) -> dict[str, object]:
-    """One column per field."""
-    return {
-        "name": rule.name,
-        "running": rule.running,
-        "rate_count": None if rule.rate is None else rule.rate.count,
-        "rate_period_ms": None if rule.rate is None else values.milliseconds(rule.rate.period),
-        "burst": rule.burst,
-        "declaration": rule.declaration,
-        "app_version": rule.app_version,
-    }

@@ -20,8 +20,8 @@ import msgspec
 
 from reltask.model.audit import Miscount
 from reltask.model.job import ClaimAnswer, ClaimRequest
-from reltask.model.limit import LimitKeyView, LimitRule, LimitView, Rate, shown_rate
-from reltask.stores.limits import ALL, BATCH
+from reltask.model.limit import LimitKeyView, LimitRule, LimitView
+from reltask.stores.limits import ALL, BATCH, limit_rule, limit_view, rule_columns
 from reltask.stores.sqlite import values
 from reltask.stores.sqlite.claim import take
 from reltask.stores.sqlite.connections import FileTransaction, Session
@@ -54,47 +54,15 @@ class LimitVerbs(ABC):
 
     async def read_limits(self) -> list[LimitRule]:
         (rows,) = await self._read("read_limits")
-        return [
-            LimitRule(
-                name=row["name"],
-                running=row["running"],
-                rate=Rate.of(row["rate_count"], row["rate_period_ms"]),
-                burst=row["burst"],
-                declaration=row["declaration"],
-                app_version=row["app_version"],
-            )
-            for row in rows
-        ]
+        return [limit_rule(row) for row in rows]
 
     async def write_limit(self, rule: LimitRule, *, seen: str | None) -> bool:
-        written = await self._write(
-            "write_limit",
-            name=rule.name,
-            running=rule.running,
-            rate_count=None if rule.rate is None else rule.rate.count,
-            rate_period_ms=None if rule.rate is None else values.timeout_ms(rule.rate.period),
-            burst=rule.burst,
-            declaration=rule.declaration,
-            app_version=rule.app_version,
-            seen=seen,
-        )
+        written = await self._write("write_limit", **rule_columns(rule), seen=seen)
         return bool(written[-1])
 
     async def list_limits(self, *, most: int = ALL) -> list[LimitView]:
         (rows,) = await self._read("list_limits", most=most)
-        return [
-            LimitView(
-                name=row["name"],
-                running=row["running"],
-                rate=shown_rate(row["rate_count"], row["rate_period_ms"]),
-                burst=row["burst"],
-                keys=row["keys"],
-                in_use=row["in_use"],
-                waiting=row["waiting"],
-                tokens=row["tokens"],
-            )
-            for row in rows
-        ]
+        return [limit_view(row) for row in rows]
 
     async def list_limit_keys(self, name: str, *, limit: int = 100) -> list[LimitKeyView]:
         (rows,) = await self._read("list_limit_keys", name=name, limit=limit)
