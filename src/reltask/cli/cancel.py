@@ -7,11 +7,9 @@ from uuid import UUID
 import click
 
 from reltask.app import App
-from reltask.cli.errors import report
-from reltask.cli.runner import EXIT_OK
-from reltask.cli.show import print_json, print_line
+from reltask.cli.each import do_each
 from reltask.cli.target import with_app_option
-from reltask.errors import UnknownJob, UsageError
+from reltask.errors import UsageError
 from reltask.model.job import State
 
 CANCELLED = [state.value for state in State if state not in (State.GONE, State.DEAD)]
@@ -48,30 +46,12 @@ def command(
         raise UsageError(f"{len(found):,} jobs match, not {count:,}. Nothing was cancelled.")
     if found and not yes:
         click.confirm(f"Cancel {len(found):,} job{'' if len(found) == 1 else 's'}?", abort=True, err=True)
-    return _cancel(app, found, as_json=as_json)
+    return do_each(
+        found, lambda job_id: app.job(job_id).cancel_sync(), label="answer", nothing="No job matches.", as_json=as_json
+    )
 
 
 def _matching(app: App, task: str | None, state: str | None) -> tuple[UUID, ...]:
     """Exactly those that match now: what is enqueued after the question was asked is not cancelled."""
     jobs = app.jobs_sync(state=None if state is None else State(state), task=task, limit=ALL)
     return tuple(job.id for job in jobs if job.state is not State.DEAD)
-
-
-def _cancel(app: App, job_ids: tuple[UUID, ...], *, as_json: bool) -> int:
-    """Cancel each, report the answers, and go on after one that does not exist."""
-    code, answers = EXIT_OK, []
-    for job_id in job_ids:
-        try:
-            answer = app.job(job_id).cancel_sync()
-        except UnknownJob as error:
-            code = report(error, debug=False)
-            answers.append({"id": job_id, "error": error.message})
-        else:
-            answers.append({"id": job_id, "answer": answer})
-            if not as_json:
-                print_line(f"{job_id} {answer}")
-    if as_json:
-        print_json(answers)
-    elif not answers:
-        print_line("No job matches.")
-    return code

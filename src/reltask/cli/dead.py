@@ -13,11 +13,10 @@ import msgspec
 from msgspec import Struct
 
 from reltask.app import App
-from reltask.cli.errors import report
+from reltask.cli.each import do_each
 from reltask.cli.filters import find_dead
 from reltask.cli.job import print_job
 from reltask.cli.jobs import find_job, paused_note
-from reltask.cli.runner import EXIT_OK
 from reltask.cli.show import first_line, print_json, print_line, print_lines, print_table
 from reltask.cli.target import COUNT, Command, ListByDefault, with_app_argument, with_app_option
 from reltask.errors import UnknownJob, UsageError
@@ -158,26 +157,14 @@ def _change(
     *,
     as_json: bool,
 ) -> int:
-    """Change each job, report the result of each, and go on after one that cannot be changed."""
-    results: list[dict[str, object]] = []
-    code = EXIT_OK
-    for job_id in job_ids:
-        try:
-            _dead(app, job_id)  # "discard" removes any job that is not running; here only a dead one may be removed
-            change(app.job(job_id))
-        except UnknownJob as error:
-            code = report(error, debug=False)
-            results.append({"id": job_id, "error": error.message})
-        else:
-            done = result_of(app, job_id)
-            results.append({"id": job_id, "done": done})
-            if not as_json:
-                print_line(f"{job_id} {done}")
-    if as_json:
-        print_json(results)
-    elif not results:
-        print_line("There are no dead letters.")
-    return code
+    """Change each dead letter, and report what was done."""
+
+    def do(job_id: UUID) -> str:
+        _dead(app, job_id)  # "discard" removes any job that is not running; here only a dead one may be removed
+        change(app.job(job_id))
+        return result_of(app, job_id)
+
+    return do_each(job_ids, do, label="done", nothing="There are no dead letters.", as_json=as_json)
 
 
 def _all_dead(app: App) -> Iterator[UUID]:
