@@ -6,11 +6,10 @@ import asyncio
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -22,14 +21,10 @@ from reltask.model.job import ClaimRequest, Completion, Hold, NewJob
 from reltask.producer.enqueue import insert_surely
 from reltask.resilience import Policy
 from reltask.stores.postgres import connections
-from reltask.stores.postgres.connections import PostgresOptions, Signals
-from reltask.stores.postgres.listening import from_payload, to_payload
+from reltask.stores.postgres.connections import PostgresOptions
 from reltask.stores.postgres.schema import check, migrate_postgres
 from reltask.stores.postgres.store import PostgresStore
-from reltask.stores.postgres.url import read_url
 from reltask.stores.postgres.values import WORTH_COPYING
-from reltask.stores.waking import News
-from reltask.testing import virtual_time
 from tests.postgres_server import PostgresServer
 
 MINUTE = timedelta(minutes=1)
@@ -309,108 +304,6 @@ async def test_signal_wakes_and_a_broken_listener_listens_again(
         await is_woken()
 
 
-def recorded() -> tuple[Signals, list[News]]:
-    """Signals, and what they sent."""
-    sent: list[News] = []
-
-    async def send(news: News) -> None:
-        sent.append(news)
-
-    return Signals(send), sent
-
-
-def run_virtually(scenario: Coroutine[Any, Any, None]) -> None:
-    """Run a scenario in virtual time, where a pause of the machine does not count."""
-    with virtual_time() as time:
-        time.run(scenario)
-
-
-def test_burst_of_signals_is_two_and_the_last_is_not_dropped() -> None:
-    """The first signal of a burst is sent at once; all others become one more, with the earliest time."""
-    signals, sent = recorded()
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-
-    async def scenario() -> None:
-        for minutes in (9, 3, 2, 7):
-            await signals.signal(start + timedelta(minutes=minutes))
-        assert sent == [start + timedelta(minutes=9)]
-        await signals.close()
-
-    run_virtually(scenario())
-    assert sent == [start + timedelta(minutes=9), start + timedelta(minutes=2)]
-
-
-def test_a_signal_for_now_replaces_one_for_later() -> None:
-    """Signals that wait for the throttle are merged, and "now" is the earliest."""
-    signals, sent = recorded()
-    later = datetime(2026, 1, 1, tzinfo=UTC)
-
-    async def scenario() -> None:
-        for due_at in (None, later, None, later):
-            await signals.signal(due_at)
-        await signals.close()
-
-    run_virtually(scenario())
-    assert sent == [None, None]
-
-
-def test_cancelling_a_close_leaves_the_planned_signal() -> None:
-    """Another caller's signal is still sent, and closing again waits for it."""
-    signals, sent = recorded()
-
-    async def scenario() -> None:
-        await signals.signal(None)
-        await signals.signal(None)
-        closing = asyncio.create_task(signals.close())
-        await asyncio.sleep(0)
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
-        await signals.close()
-
-    run_virtually(scenario())
-    assert sent == [None, None]
-
-
-def test_closing_waits_for_the_signal_that_is_being_sent() -> None:
-    """It uses a connection that could not be closed: its loop would end under it."""
-    sent: list[str] = []
-
-    async def send(_: News) -> None:
-        sent.append("begun")
-        await asyncio.sleep(1)
-        sent.append("ended")
-
-    async def scenario() -> None:
-        signals = Signals(send)
-        first = asyncio.create_task(signals.signal(None))
-        await asyncio.sleep(0)
-        await signals.signal(None)
-        await first
-        assert sent == ["begun", "begun", "ended"]
-        await signals.close()
-
-    run_virtually(scenario())
-    assert sent == ["begun", "begun", "ended", "ended"]
-
-
-def test_a_cancelled_planned_signal_makes_room_for_the_next() -> None:
-    """If every task of the loop is cancelled, closing does not raise, and later signals are sent."""
-    signals, sent = recorded()
-
-    async def scenario() -> None:
-        await signals.signal(None)
-        await signals.signal(None)
-        (planned,) = asyncio.all_tasks() - {asyncio.current_task()}
-        planned.cancel()
-        await signals.close()
-        await signals.signal(None)
-        await signals.close()
-
-    run_virtually(scenario())
-    assert sent == [None, None]
-
-
 @pytest.mark.parametrize("verb", ["signal", "read_status"], ids=["while a signal is planned", "while closing"])
 async def test_cancelled_close_leaves_no_connection(postgres_url: str, operator: asyncpg.Connection, verb: str) -> None:
     """Cancelling a store's close still closes its connections."""
@@ -428,13 +321,6 @@ async def test_cancelled_close_leaves_no_connection(postgres_url: str, operator:
     await until(operator, SESSIONS, 0)
 
 
-@pytest.mark.parametrize("due_at", [None, datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)])
-def test_a_signal_carries_its_time(due_at: datetime | None) -> None:
-    """A time arrives as it was sent; an unreadable one means now."""
-    assert from_payload(to_payload(due_at)) == due_at
-    assert from_payload("yesterday") is None
-
-
 async def test_pgbouncer_gets_no_session_state(postgres_url: str, operator: asyncpg.Connection) -> None:
     """Behind a transaction pooler no state may live in the session."""
     async with opened(f"{postgres_url}?pgbouncer=true") as store:
@@ -446,74 +332,6 @@ async def test_pgbouncer_gets_no_session_state(postgres_url: str, operator: asyn
 
 
 # Clear errors
-
-
-@pytest.mark.parametrize(
-    ("url", "tls"),
-    [
-        ("postgresql://u@localhost/d", False),
-        ("postgresql://u@127.0.0.1:5432/d", False),
-        ("postgresql://u@[::1]:5432/d", False),
-        ("postgresql:///d?host=/var/run/postgresql", False),
-        ("postgresql://u@%2Fvar%2Frun%2Fpostgresql/d", False),
-        ("postgresql://u@db.example.com/d", True),
-        ("postgresql:///d?host=db.example.com", True),
-        ("postgresql://u@db.example.com/d?host=localhost", True),
-        ("postgresql://u@10.0.0.7:5432/d", True),
-        ("postgresql://u@localhost,db.example.com/d", True),
-        ("postgresql://u@db.example.com/d?sslmode=disable", False),
-        ("postgresql://u@db.example.com/d?sslmode=", True),
-    ],
-)
-def test_tls_is_required_off_this_machine_unless_the_url_chooses(url: str, *, tls: bool) -> None:
-    """By default nothing leaves the machine in clear text, or for a server that is not verified."""
-    assert ("sslmode=verify-full" in read_url(url).dsn) is tls
-
-
-ENVIRONMENT = ("PGHOST", "PGSERVICE", "PGSSLMODE")
-
-
-@pytest.mark.parametrize(
-    ("url", "environment", "tls"),
-    [
-        ("postgresql:///d", {}, False),
-        ("postgresql:///d", {"PGHOST": "localhost,/var/run/postgresql"}, False),
-        ("postgresql:///d", {"PGHOST": "db.example.com"}, True),
-        ("postgresql://u@/d?host=", {"PGHOST": "db.example.com:5432,localhost"}, True),
-        ("postgresql:///d?sslmode=disable", {"PGHOST": "db.example.com"}, False),
-        ("postgresql:///d?sslmode=", {"PGHOST": "db.example.com"}, True),
-        ("postgresql://localhost/d", {"PGHOST": "db.example.com", "PGSERVICE": "mine"}, False),
-        ("postgresql:///d", {"PGSERVICE": "mine"}, True),
-        ("postgresql:///d", {"PGHOST": "db.example.com", "PGSSLMODE": "prefer"}, True),
-        (
-            "postgresql:///d",
-            {"PGHOST": "db.example.com", "PGSSLMODE": "verify-full"},
-            False,
-        ),  # the driver's option, and more
-    ],
-)
-def test_host_from_the_environment_counts_like_one_in_the_url(
-    monkeypatch: pytest.MonkeyPatch, url: str, environment: dict[str, str], *, tls: bool
-) -> None:
-    """If the URL names no host, the environment may.
-
-    Its TLS settings count if they are stricter than reltask's.
-    """
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert ("sslmode=verify-full" in read_url(url).dsn) is tls
-
-
-def test_service_needs_an_sslmode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service file can lead anywhere, and may ask for stricter TLS. A token is never sent there."""
-    monkeypatch.setenv("PGHOST", "db.example.com")
-    with pytest.raises(SettingsError, match="names a service"):
-        read_url("postgresql:///d?service=mine")
-    assert read_url("postgresql:///d?service=mine&sslmode=verify-full").tls_context() is None
-    with pytest.raises(SettingsError, match="names no server"):
-        read_url("postgresql:///d?service=mine&auth=entra")
 
 
 async def test_server_named_by_the_environment_gets_no_password_in_clear_text(
