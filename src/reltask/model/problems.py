@@ -95,7 +95,7 @@ def _shards(overview: Overview) -> Iterator[Problem]:
             level=Level.PROBLEM,
             about=f"shard {number}",
             text=f"Shard {number} does not answer: its jobs are not counted here, and wait.",
-            remedy="Look at its database and the network to it. The other shards go on.",
+            remedy="Look at its database and the network to it. The other shards continue.",
             command="reltask shards list MODULE:app",
         )
 
@@ -107,7 +107,7 @@ def _workers(overview: Overview) -> Iterator[Problem]:
         level=Level.PROBLEM,
         about="workers",
         text=f"No worker is alive, and {overview.due} {'job is' if overview.due.jobs == 1 else 'jobs are'} due.",
-        remedy="Start a worker, or look why none runs.",
+        remedy="Start a worker, or find out why none runs.",
         link="workers",
         command="reltask worker MODULE:app",
     )
@@ -195,7 +195,7 @@ def _dead(overview: Overview) -> Iterator[Problem]:
                 about=group.task,
                 text=f"{group.task}: {plural(group.lately, 'job')} died in the last hour, "
                 f"the latest {duration(overview.age(group.at))} ago.",
-                remedy="Read the error, fix it, then retry all that have it.",
+                remedy="Read the error, fix its cause, then retry all jobs that have it.",
                 link=f"dead?task={quote_plus(group.task)}",
                 command=f"reltask dead list MODULE:app --task {quote(group.task)}",
             )

@@ -130,7 +130,10 @@ def _busy(job: JobView, workers: Sequence[WorkerView], found: list[Reason]) -> l
         return []
     if job.isolated:
         return [
-            Reason("Its last runs lost their worker, so it runs alone: at most one such job per worker.", "Look why.")
+            Reason(
+                "Its last runs lost their worker, so it runs alone: at most one such job per worker.",
+                "Find out why: see its last runs.",
+            )
         ]
     if all(worker.running >= worker.concurrency for worker in serving):
         return [
