@@ -59,7 +59,8 @@ def databases() -> list[str]:
 
 def open_connection(url: str) -> Any:
     """A connection of the driver; each statement is committed at once."""
-    from reltask.stores.mssql.url import connect, read_url  # noqa: PLC0415 - the driver is an extra
+    from reltask.stores.mssql.connections import connect  # noqa: PLC0415 - the driver is an extra
+    from reltask.stores.mssql.url import read_url  # noqa: PLC0415
 
     return connect(read_url(url), None, connect_timeout=30, command_timeout=120)
 

@@ -15,8 +15,9 @@ from reltask import App
 from reltask.errors import ConfigurationError, SettingsError, TransientError
 from reltask.model.connection_url import from_ado_net
 from reltask.stores.entra import Tokens
+from reltask.stores.mssql.connections import ACCESS_TOKEN, connect, token_attribute
 from reltask.stores.mssql.store import MssqlStore
-from reltask.stores.mssql.url import ACCESS_TOKEN, Target, connect, read_url, token_attribute
+from reltask.stores.mssql.url import Target, read_url
 from tests.azure.conftest import Fixed, needs_libraries
 
 AZURE = "mssql://server.database.windows.net/TaskExecutionDb"

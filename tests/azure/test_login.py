@@ -20,9 +20,9 @@ import pytest
 from reltask import App, events
 from reltask.errors import AccessRefused, PermanentError, ReltaskError, SchemaError, SettingsError, TransientError
 from reltask.stores.entra import Tokens
-from reltask.stores.mssql.connections import execute
+from reltask.stores.mssql.connections import connect, execute
 from reltask.stores.mssql.errors import statement_failed
-from reltask.stores.mssql.url import connect, read_url
+from reltask.stores.mssql.url import read_url
 from tests.azure.conftest import Answer, Endpoint, Fixed, needs_libraries
 from tests.azure.gateway import Gateway, Refusal, gateway
 from tests.mssql_server import VARIABLE

@@ -26,7 +26,7 @@ from reltask.model.settings import DatabaseSettings
 from reltask.stores.choose import check_token_host, make_store
 from reltask.stores.mssql.url import read_url as read_mssql_url
 from reltask.stores.postgres.url import read_url as read_postgres_url
-from reltask.stores.sqlite.connections import database_path
+from reltask.stores.sqlite.url import database_path
 
 pytestmark = pytest.mark.slow
 

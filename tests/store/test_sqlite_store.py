@@ -18,9 +18,10 @@ import pytest
 
 from reltask.errors import ConflictError, PermanentError, SchemaError, SettingsError, TransientError, UsageError
 from reltask.stores.sqlite import reclaim
-from reltask.stores.sqlite.connections import SqliteOptions, database_path
+from reltask.stores.sqlite.connections import SqliteOptions
 from reltask.stores.sqlite.errors import classify
 from reltask.stores.sqlite.store import SqliteStore
+from reltask.stores.sqlite.url import database_path
 from reltask.stores.sqlite.values import micros, moment
 from tests.store.store_harness import LOCK, Now, SqliteBackend, StoreHarness, new_job, request, worker_record
 

@@ -16,8 +16,9 @@ from reltask.errors import ConfigurationError
 from reltask.model.connection_url import safe_url
 from reltask.stores.choose import check_token_host
 from reltask.stores.migration import Dialect, migrations
-from reltask.stores.sqlite.connections import Session, SqliteOptions, database_path, database_schema
+from reltask.stores.sqlite.connections import Session, SqliteOptions
 from reltask.stores.sqlite.schema import ensure_schema, pending_names
+from reltask.stores.sqlite.url import database_path, database_schema
 
 
 @click.command(name="migrate")

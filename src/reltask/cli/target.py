@@ -23,7 +23,7 @@ from reltask.app import App
 from reltask.cli.runner import failed
 from reltask.errors import ConfigurationError, ReltaskError
 from reltask.model.settings import LARGEST
-from reltask.stores.sqlite.connections import database_path
+from reltask.stores.sqlite.url import database_path
 
 Command = Callable[..., int | None]
 

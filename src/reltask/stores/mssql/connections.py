@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import struct
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -41,20 +42,20 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from msgspec import Struct
-from mssql_python.constants import ConstantsDDBC as Odbc
-from mssql_python.pooling import PoolingManager
 
 from reltask.errors import ReltaskError, TransientError
 from reltask.stores.entra import Tokens
-from reltask.stores.mssql.driver import mssql_python
+from reltask.stores.mssql.driver import Odbc, PoolingManager, mssql_python
 from reltask.stores.mssql.error_numbers import LOST, STALE
-from reltask.stores.mssql.errors import answered, quotable, statement_failed
-from reltask.stores.mssql.url import Target, connect
+from reltask.stores.mssql.errors import answered, connection_failed, quotable, statement_failed
+from reltask.stores.mssql.url import Target
 from reltask.stores.mssql.values import Row, aware
 from reltask.stores.statement import Statement
 
 T = TypeVar("T")
 
+ACCESS_TOKEN = 1256
+"""SQL_COPT_SS_ACCESS_TOKEN: the attribute of an ODBC connection that carries the token."""
 LOCK_SHARE = 0.6
 """The server's lock timeout as a share of the statement's timeout."""
 NVARCHAR = 4_000
@@ -391,3 +392,29 @@ def _only_connect(_connection: Any) -> None:
 def _let_go(cursor: Any) -> None:
     with suppress(mssql_python.Error, RuntimeError, OSError):
         cursor.close()
+
+
+def connect(target: Target, tokens: Tokens | None, *, connect_timeout: float, command_timeout: float) -> Any:
+    """A new connection, or one of reltask's errors. Blocks: every connection has a thread of its own.
+
+    The statements themselves begin and end transactions, so the driver begins none.
+    """
+    patience = target.connect_timeout or connect_timeout
+    before: dict[int, int | str | bytes] = {}
+    if target.login == "entra":
+        assert tokens is not None
+        before[ACCESS_TOKEN] = token_attribute(tokens.fetch(patience))
+    try:
+        connection = mssql_python.connect(
+            target.connection_string, autocommit=True, attrs_before=before, timeout=max(1, round(patience))
+        )
+    except (mssql_python.Error, RuntimeError, OSError) as error:
+        raise connection_failed(error) from quotable(error)
+    connection.timeout = max(1, round(command_timeout))
+    return connection
+
+
+def token_attribute(token: str) -> bytes:
+    """A token as ODBC wants it: its length, then UTF-16."""
+    encoded = token.encode("utf-16-le")
+    return struct.pack("<I", len(encoded)) + encoded

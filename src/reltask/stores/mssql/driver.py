@@ -9,6 +9,8 @@ LIBRARIES = "apt-get install libltdl7 libkrb5-3 libgssapi-krb5-2"
 
 try:
     import mssql_python
+    from mssql_python.constants import ConstantsDDBC as Odbc
+    from mssql_python.pooling import PoolingManager
 except ModuleNotFoundError as absent:
     raise MissingExtra(
         "SQL Server needs the mssql-python driver.", remedy='Run: pip install "reltask[mssql]"'
@@ -18,4 +20,4 @@ except ImportError as broken:
         f"The mssql-python driver cannot be loaded: {broken}.", remedy=f"On Debian and Ubuntu run: {LIBRARIES}"
     ) from broken
 
-__all__ = ["LIBRARIES", "mssql_python"]
+__all__ = ["LIBRARIES", "Odbc", "PoolingManager", "mssql_python"]

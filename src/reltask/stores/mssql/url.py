@@ -1,4 +1,4 @@
-r"""Makes a driver's connection from a SQL Server URL.
+r"""Reads a SQL Server URL.
 
     mssql://server.database.windows.net/TaskExecutionDb           Microsoft Entra ID: a token, no password anywhere
     mssql://user:password@server:1433/db?encrypt=yes              a SQL login, for servers that have nothing else
@@ -13,11 +13,10 @@ SQL login does not verify them. The driver must not reconnect by itself: that wo
 
 from __future__ import annotations
 
-import struct
 from contextlib import suppress
 from difflib import get_close_matches
 from ipaddress import ip_address
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
@@ -25,13 +24,8 @@ from msgspec import Struct
 from reltask.errors import SettingsError
 from reltask.model.connection_url import check_text, fold
 from reltask.model.schema_name import SCHEMA, split_schema
-from reltask.stores.entra import Tokens
-from reltask.stores.mssql.driver import mssql_python
-from reltask.stores.mssql.errors import connection_failed, quotable
 
 Login = Literal["entra", "sql", "windows"]
-ACCESS_TOKEN = 1256
-"""SQL_COPT_SS_ACCESS_TOKEN: the attribute of an ODBC connection that carries the token."""
 
 _PASSED_ON = {
     "applicationintent": "ApplicationIntent",
@@ -102,32 +96,6 @@ def read_url(url: str) -> Target:
         hosts=tuple(filter(None, [parts.hostname, options.get("hostnameincertificate")])),
         schema=schema,
     )
-
-
-def connect(target: Target, tokens: Tokens | None, *, connect_timeout: float, command_timeout: float) -> Any:
-    """A new connection, or one of reltask's errors. Blocks: every connection has a thread of its own.
-
-    The statements themselves begin and end transactions, so the driver begins none.
-    """
-    patience = target.connect_timeout or connect_timeout
-    before: dict[int, int | str | bytes] = {}
-    if target.login == "entra":
-        assert tokens is not None
-        before[ACCESS_TOKEN] = token_attribute(tokens.fetch(patience))
-    try:
-        connection = mssql_python.connect(
-            target.connection_string, autocommit=True, attrs_before=before, timeout=max(1, round(patience))
-        )
-    except (mssql_python.Error, RuntimeError, OSError) as error:
-        raise connection_failed(error) from quotable(error)
-    connection.timeout = max(1, round(command_timeout))
-    return connection
-
-
-def token_attribute(token: str) -> bytes:
-    """A token as ODBC wants it: its length, then UTF-16."""
-    encoded = token.encode("utf-16-le")
-    return struct.pack("<I", len(encoded)) + encoded
 
 
 def _options(parts: SplitResult) -> dict[str, str]:

@@ -27,21 +27,17 @@ import sqlite3
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Literal, TypeVar
-from urllib.parse import unquote
 
 from msgspec import Struct
 
-from reltask.errors import SettingsError
-from reltask.model.schema_name import SCHEMA, split_schema
+from reltask.model.schema_name import SCHEMA
 from reltask.stores.sqlite.errors import classify, is_busy, unbindable
+from reltask.stores.sqlite.url import MEMORY
 from reltask.stores.sqlite.values import micros
 from reltask.stores.statement import Statement, load
 
 T = TypeVar("T")
-
-MEMORY = ":memory:"
 
 _BEGIN_READ = "begin"
 _BEGIN_WRITE = "begin immediate"
@@ -211,35 +207,3 @@ def _create_private(path: str) -> None:
     if path != MEMORY:
         with contextlib.suppress(OSError, ValueError):  # it exists, or SQLite will say why it cannot
             os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-
-
-def database_path(url: str) -> str:
-    """The file that a URL or a plain path names."""
-    if not url.startswith("sqlite:"):
-        return _absolute(url)
-    url, _ = split_schema(url)
-    if not url.startswith("sqlite:///") or url == "sqlite:///":
-        raise SettingsError(
-            f"{url!r} names no file.", remedy="Write sqlite:///relative.db, or sqlite:////absolute/path.db."
-        )
-    path, mark, _ = url.removeprefix("sqlite:///").partition("?")
-    if mark:
-        raise SettingsError(
-            f"{url!r} has options after '?'.", remedy="Pass them as settings; the URL only names the file."
-        )
-    try:
-        if b"\0" in os.fsencode(unquote(path)):
-            raise ValueError  # noqa: TRY301 - as for a name that cannot be encoded
-    except ValueError:
-        raise SettingsError(f"{url!r} names no file: no name has such characters.", remedy="Correct the URL.") from None
-    return _absolute(unquote(path))
-
-
-def database_schema(url: str) -> str:
-    """The prefix of the tables' names that a URL names, or the default."""
-    return split_schema(url)[1] if url.startswith("sqlite:") else SCHEMA
-
-
-def _absolute(path: str) -> str:
-    # A store opens connections when they are needed, perhaps after the process has changed its directory.
-    return path if path == MEMORY else str(Path(path).absolute())

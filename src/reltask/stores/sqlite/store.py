@@ -52,14 +52,7 @@ from reltask.stores.sqlite.audit import AuditVerbs
 from reltask.stores.sqlite.borrowed import BorrowedSqlite
 from reltask.stores.sqlite.cancel import CancelVerbs
 from reltask.stores.sqlite.claim import claim_jobs
-from reltask.stores.sqlite.connections import (
-    MEMORY,
-    FileTransaction,
-    Session,
-    SqliteOptions,
-    database_path,
-    database_schema,
-)
+from reltask.stores.sqlite.connections import FileTransaction, Session, SqliteOptions
 from reltask.stores.sqlite.control import ControlVerbs
 from reltask.stores.sqlite.durable import DurableVerbs
 from reltask.stores.sqlite.keys import UniqueVerbs
@@ -69,6 +62,7 @@ from reltask.stores.sqlite.reclaim import Reclaimer
 from reltask.stores.sqlite.schema import ensure_schema
 from reltask.stores.sqlite.screens import ScreenVerbs
 from reltask.stores.sqlite.transaction import SqliteTransaction, transaction
+from reltask.stores.sqlite.url import MEMORY, database_path, database_schema
 from reltask.stores.sqlite.watch import watching
 from reltask.stores.statement import load
 from reltask.stores.store import BATCH
