@@ -264,6 +264,7 @@ class Executor:
         if run.durable.close(partial(self._end, run, ended)):
             self._end(run, ended)
         else:
+            self._heartbeats.settling([run.hold])
             self._places.vacate([run])
 
     # Settling
