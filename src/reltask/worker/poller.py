@@ -87,7 +87,8 @@ class Poller(Service):
         self._wakes = 0
         self._is_marked = False
         self._fold_at = float("-inf")
-        self._limited_first = False
+        self._limited_first: set[str] = set()
+        """The first queue of each plan whose jobs with limits found no place left the last time."""
         self._signalling: set[asyncio.Task[None]] = set()
         self._filled = False
         self._looking = False
@@ -200,7 +201,8 @@ class Poller(Service):
 
         If the first kind has taken all places, the second comes first the next time.
         """
-        first, self._limited_first = self._limited_first, False
+        first = plan.queues[0] in self._limited_first
+        self._limited_first.discard(plan.queues[0])
         claimed = (await self._claim_once(plan, limited=True))[0] if first else 0
         if claimed >= plan.limit:
             return claimed
@@ -209,7 +211,7 @@ class Poller(Service):
         if not has_limited or first:
             return claimed
         if claimed >= plan.limit:
-            self._limited_first = True
+            self._limited_first.add(plan.queues[0])
             return claimed
         return claimed + (await self._claim_once(plan._replace(limit=plan.limit - claimed), limited=True))[0]
 
@@ -220,7 +222,7 @@ class Poller(Service):
         beater looks for them.
         """
         token = UUID(int=self._rng.getrandbits(128), version=4)
-        sent_at, request = self._clock.monotonic(), self._request(plan, token)
+        sent_at, request = self._clock.monotonic(), self._request(plan, token, limited=limited)
         self._heartbeats.claim_sent(token, sent_at)
         try:
             ask = self._store.claim_limited if limited else self._store.claim_jobs
@@ -272,17 +274,18 @@ class Poller(Service):
         else:
             self._dispatch(runs)
 
-    def _request(self, plan: ClaimPlan, token: UUID) -> ClaimRequest:
+    def _request(self, plan: ClaimPlan, token: UUID, *, limited: bool) -> ClaimRequest:
+        limit = min(plan.limit, BATCH)
         return ClaimRequest(
             worker=self._worker,
             token=token,
             queues=plan.queues,
             tasks=self._registry.known,
-            limit=min(plan.limit, BATCH),
+            limit=limit,
             lock_timeout=self._lock_timeout,
             isolated=self._places.takes_isolated(),
             alive_for=self._waking.promise(),
-            oldest=plan.oldest,
+            oldest=self._places.oldest(plan.queues, limit, limited=limited),
             counts=self._waking.counts(self._clock.monotonic()),
         )
 
