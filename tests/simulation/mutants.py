@@ -191,8 +191,10 @@ def commit_anyway() -> Iterator[None]:
 
 async def serve_nothing_else(self: Poller) -> None:
     self._waking.begin()
-    if not self._places.runs_isolated:
+    if self._places.takes_isolated():
         await Poller_claim(self)
+    else:
+        self._waking.ended(0, self._clock.monotonic())
 
 
 Poller_claim = Poller._claim

@@ -1,11 +1,12 @@
 """Workers that serve three shards in virtual time, one of which is away now and then.
 
     world      enqueues jobs on all shards, takes one shard away, brings it back
-    workers    two, one or two places each, over one SQLite file per shard
+    workers    two, one to three places each, over one SQLite file per shard
     the line   delays every call; of a shard that is away it refuses calls, or swallows them, or only the answers
 
-Rules: no worker runs more bodies than it has places; every slot ends once; a job on a shard that
-answers begins soon after it is due, whatever the other shards do; in the end everything has run.
+Rules: no worker runs more bodies than it has places, in all and of one queue; every slot ends once; a
+job on a shard that answers begins soon after it is due, whatever the other shards do; in the end
+everything has run.
 """
 
 from __future__ import annotations
@@ -33,10 +34,14 @@ from tests.simulation.loop import SimLoop
 
 SHARDS = 3
 JOBS = 45
+BURST = 5
+"""Jobs that become due at once."""
 LENGTH = 60.0
 """Seconds in which jobs become due."""
 TIMEOUT = 8.0
 """Seconds after which a call that is not answered fails."""
+FEW = "few"
+"""A queue of which a worker runs one body at a time, whatever its shard."""
 SOON = 3.0
 """Seconds after which a job on a shard that answers must have begun: a poll, a reservation, and others' bodies."""
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -122,8 +127,14 @@ class ShardWorld:
         return SqliteStore(str(self.directory / f"{shard}.db"), now=self.now, inline=True, options=options, clock=self)
 
     def worker(self, name: str) -> ShardedWorker:
-        places = self._places[name] = self.rng.choice([1, 1, 2])
-        settings = WorkerSettings(concurrency=places, poll=timedelta(seconds=20), lock_timeout=timedelta(seconds=20))
+        places = self._places[name] = self.rng.choice([1, 2, 3])
+        settings = WorkerSettings(
+            concurrency=places,
+            queues=("default", FEW),
+            queue_concurrency={FEW: 1},
+            poll=timedelta(seconds=20),
+            lock_timeout=timedelta(seconds=20),
+        )
         placement = Placement(range(SHARDS), self.rng)
 
         def make(number: int, room: Room) -> Worker:
@@ -145,9 +156,11 @@ class ShardWorld:
         return ShardedWorker(make, range(SHARDS), self.store(0), clock=self, emit=lambda _: None)
 
     def _saw(self, name: str, room: Room, event: Any) -> None:
-        running = sum(1 for run in room.bodies if run.stop_reason is None)
-        if running > self._places[name]:
-            self._broken.append(f"{name} has {self._places[name]} places and runs {running} bodies")
+        running = Counter(run.claim.queue for run in room.bodies if run.stop_reason is None)
+        if running.total() > self._places[name]:
+            self._broken.append(f"{name} has {self._places[name]} places and runs {running.total()} bodies")
+        if running[FEW] > 1:
+            self._broken.append(f"{name} has one place for the queue {FEW!r} and runs {running[FEW]} bodies of it")
         if type(event).__name__ == "RunStarted":
             self._begun.setdefault(event.job_id, self.loop.time())
 
@@ -187,13 +200,15 @@ class ShardWorld:
 
     async def _enqueue(self, stores: list[SqliteStore], workers: list[ShardedWorker]) -> None:
         for n in range(JOBS):
-            await asyncio.sleep(LENGTH / JOBS)
+            if n % BURST == 0:
+                await asyncio.sleep(BURST * LENGTH / JOBS)
             shard = self.rng.randrange(SHARDS)
             job_id = numbered(UUID(int=self.rng.getrandbits(128), version=4), shard)
             self._due[job_id] = shard, self.loop.time()
-            await stores[shard].enqueue_jobs([NewJob(id=job_id, task="work", args=f'{{"x":{n}}}')])
+            queue = self.rng.choice(["default", FEW])
+            await stores[shard].enqueue_jobs([NewJob(id=job_id, task="work", queue=queue, args=f'{{"x":{n}}}')])
             for worker in workers:
-                worker.wake()  # as a signal does
+                worker._workers[shard].wake()  # as a signal of that shard does
 
     async def _disturb(self) -> None:
         """Take one shard away at a time."""

@@ -505,7 +505,7 @@ class World:
             if row.limit_key is None or self.limits.inspector.may_start(row.id)
             if self.loop.time() - self.freed_late.get(UUID(row.id), -inf) > SETTINGS.poll.total_seconds()
             if any(
-                row.task in worker._registry.tasks and not (row.isolated and worker._places.runs_isolated)
+                row.task in worker._registry.tasks and not (row.isolated and worker._places._isolated)
                 for worker in free
             )
         }

@@ -10,7 +10,7 @@ import pytest
 
 import reltask
 from reltask.stores.store import Store
-from reltask.stores.verbs import READ, VERBS
+from reltask.stores.verbs import READ, VERBS, WAITING
 
 BELOW_THE_SEAM = {"complete_one_offs", "read_schema", "read_surplus", "renew_partitions"}
 """Statements that a store sends for a verb with another name."""
@@ -33,6 +33,14 @@ def test_what_is_called_a_read_writes_nothing(path: Path) -> None:
     """A statement that the policy may send any number of times changes no row."""
     if VERBS.get(path.stem) == READ:
         assert not WRITES.search(path.read_text(encoding="utf-8")), path
+
+
+def test_statements_that_skip_locked_rows_need_no_patience() -> None:
+    """What a worker sends to claim, renew and settle is not among the few statements that may wait at once."""
+    headers = {
+        verb: (STORES / "postgres" / "sql" / f"{verb}.sql").read_text("utf-8").split("\n\n")[0] for verb in WAITING
+    }
+    assert not [verb for verb, header in headers.items() if re.search(r"never\s+(--\s+)?waits|are skipped", header)]
 
 
 def test_the_rule_sees_a_write() -> None:

@@ -153,6 +153,26 @@ def test_a_worker_looks_before_its_sign_of_life_lapses(size: int, signals: bool,
     assert one.next_at(free=True) <= 1.0 + max(1.5 * one.round if signals else one.round, 1.0)
 
 
+def test_a_look_without_a_claim_is_not_repeated_at_once() -> None:
+    """The queues have limits of their own and are full: a body may run for hours."""
+    one = waking()
+    one.begin()
+    one.reclaimed(1000.0, all_of_them=True)
+    one.ended(0, 1000.0)
+    assert one.next_at(free=True) == 1060.0
+
+
+def test_a_fleet_that_has_shrunk_is_no_reason_to_look_at_once() -> None:
+    """A worker has promised to live for long, and would promise less now: it looks at its poll."""
+    one = waking(fleet=Fleet(0, 1000))
+    look(one, 200.0, fleet=Fleet(0, 1))
+    now = 200.0
+    for _ in range(20):  # a poll apart; a promise for 1 000 workers lasts for 1 005 s
+        assert now < one.next_at(free=True) <= now + 60.0
+        now = one.next_at(free=True)
+        look(one, now)
+
+
 def test_a_full_worker_looks_when_it_has_room() -> None:
     """A signal while all places are taken is not forgotten."""
     one = waking(fleet=Fleet(0, 1))

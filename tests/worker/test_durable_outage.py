@@ -94,6 +94,30 @@ def test_an_outage_longer_than_the_claim_repeats_no_step(harness: WorkerHarness)
     assert calls == [1]
 
 
+def test_a_step_is_not_repeated_because_its_record_outlasts_the_timeout(harness: WorkerHarness) -> None:
+    """A body that has ended is renewed until its records are written, past its timeout and its grace."""
+    app, rival = harness.app(), harness.app()
+    calls: list[Any] = []
+
+    async def order(ctx: Context) -> None:
+        await ctx.step("before", calls.append, ctx.fence)
+
+    tasks = [one.task(name="order", timeout="5s", backoff="1s")(order) for one in (app, rival)]
+    for one in (app, rival):
+        one.faults.error, one.faults.verbs = away, {"record_steps"}
+
+    async def scenario() -> None:
+        await tasks[0].enqueue()
+        async with app.worker(), rival.worker():
+            await asyncio.sleep(600)
+            app.faults.error = rival.faults.error = None
+            await asyncio.sleep(60)
+        assert await app.outcomes() == ["failed", "succeeded"]
+
+    harness.run(scenario())
+    assert calls == [1]
+
+
 def test_a_worker_that_stops_while_a_call_is_parked_releases_the_job(harness: WorkerHarness) -> None:
     """Beside a working step the function cannot be suspended: it is released, and goes on elsewhere."""
     app, other = harness.app(), harness.app()

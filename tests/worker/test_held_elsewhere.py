@@ -24,13 +24,13 @@ GO = Signal("go", int)
 
 
 @asynccontextmanager
-async def held(url: str, query: str, *args: object) -> AsyncIterator[None]:
+async def held(url: str, query: str, *args: object) -> AsyncIterator[asyncpg.Connection]:
     """Another session has locked what the query finds, during the block."""
     connection = await asyncpg.connect(url)
     try:
         async with connection.transaction():
             assert await connection.fetch(f"{query} for update", *args)
-            yield
+            yield connection
     finally:
         await connection.close()
 
@@ -113,6 +113,37 @@ async def test_held_step_or_signal_delays_its_function_alone(postgres_url: str, 
 
 
 async def nothing() -> None: ...
+
+
+@pytest.mark.parametrize("call", ["enqueue", "cancel"])
+async def test_bodies_that_wait_for_another_session_delay_no_other(postgres_url: str, call: str) -> None:
+    """A user's open transaction has taken the key, or locked the job, that bodies ask for: the worker goes on."""
+    app, log = watched(postgres_url, **{"worker.poll": "1h"})
+
+    @app.task(unique=True)
+    async def unique(n: int) -> None: ...
+
+    @app.task
+    async def asking() -> None:
+        await (unique.enqueue(0) if call == "enqueue" else later.cancel())
+
+    @app.task
+    async def plain(n: int) -> None: ...
+
+    later = await plain.using(delay="1d").enqueue(0)
+    async with asyncio.timeout(LIVE_PATIENCE), app.worker():
+        for n in range(JOBS):
+            await plain.using(delay="1s").enqueue(n)
+        async with held(postgres_url, "select 1 from reltask.jobs where id = $1", later.id) as connection:
+            await unique.using(connection=connection).enqueue(0)
+            for _ in range(8):
+                await asking.enqueue()
+            await log.wait(events.RunStarted, 8, task="asking")
+            async with asyncio.timeout(LIVE_PATIENCE / 2):  # sooner than the waiting statements give up
+                await log.wait(events.RunSucceeded, JOBS, task="plain")
+            assert not log.of(events.RunSucceeded, task="asking")
+        await log.wait(events.RunSucceeded, 8, task="asking")
+    await closed(app, log)
 
 
 async def test_worker_starts_while_its_declarations_are_held(postgres_url: str) -> None:

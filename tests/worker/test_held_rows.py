@@ -41,12 +41,12 @@ class Held:
         self.starts: list[int] = []
         self.gate = asyncio.Event()
         self._url = url
-        self._begun: asyncio.Queue[UUID] = asyncio.Queue()
+        self.begun: asyncio.Queue[UUID] = asyncio.Queue()
 
         @self.app.task(timeout=timeout, priority=0)
         async def work(ctx: Context, n: int) -> None:
             self.starts.append(n)
-            self._begun.put_nowait(ctx.job_id)
+            self.begun.put_nowait(ctx.job_id)
             await self.gate.wait()
 
         @self.app.task
@@ -59,13 +59,19 @@ class Held:
         """The rows of `count` jobs are locked while their bodies run, and until the end of the block."""
         for n in range(count):
             await self.work.enqueue(n)
+        jobs = [await self.begun.get() for _ in range(count)]
+        async with self.locked(jobs):
+            yield jobs
+
+    @asynccontextmanager
+    async def locked(self, jobs: list[UUID]) -> AsyncIterator[None]:
+        """Another session has locked the rows of these jobs; then their bodies end."""
         connection = await asyncpg.connect(self._url)
         try:
             async with connection.transaction():
-                jobs = [await self._begun.get() for _ in range(count)]
                 await connection.execute(LOCK, jobs)
                 self.gate.set()
-                yield jobs
+                yield
         finally:
             await connection.close()
 
@@ -86,6 +92,24 @@ async def test_one_held_row_delays_one_outcome(postgres_url: str, concurrency: i
     await asyncio.to_thread(setup.app.close)
     assert setup.starts == [0]
     assert not setup.log.of(events.DatabaseUnavailable)
+
+
+@pytest.mark.slow
+async def test_held_row_keeps_no_place_of_its_queue(postgres_url: str) -> None:
+    """In a queue with a limit of its own the next body begins when one has ended, not when that is recorded."""
+    limits = {"worker.queues": "default,other", "worker.queue_concurrency": "default=1"}
+    setup = Held(postgres_url, {**limits, "worker.poll": "1h"})
+    async with asyncio.timeout(LIVE_PATIENCE), setup.app.worker():
+        await setup.work.enqueue(0)
+        held = await setup.begun.get()
+        looks = len(setup.log.of(events.Idle))
+        await setup.other.enqueue(0)
+        await setup.log.wait(events.Idle, looks + 1)
+        async with setup.locked([held]):
+            await setup.log.wait(events.RunSucceeded, task="other")
+            assert not setup.log.of(events.RunSucceeded, job_id=held)
+        await setup.log.wait(events.RunSucceeded, job_id=held)
+    await asyncio.to_thread(setup.app.close)
 
 
 @pytest.mark.slow

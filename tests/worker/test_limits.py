@@ -137,6 +137,41 @@ def test_limited_jobs_do_not_starve_beside_others(tmp_path: object) -> None:
     run(work)
 
 
+@pytest.mark.parametrize("limited", ["all", "urgent", "late"])
+@pytest.mark.parametrize("places", [1, 3])
+def test_low_priorities_do_not_starve(tmp_path: object, places: int, limited: str) -> None:
+    """Under an endless load of priority 0, with and without limits, a job of priority 9 gets a tenth place."""
+
+    async def work(time: VirtualTime) -> None:
+        app = make_app(time, tmp_path, **{"worker.concurrency": places})
+        ran: list[str] = []
+        few = Limit("smtp", running=1)
+
+        @app.task(priority=0, limit=few)
+        async def limited_load() -> None:
+            ran.append("load")
+            await asyncio.sleep(1)
+            await limited_load.enqueue()
+
+        @app.task(priority=0)
+        async def load() -> None:
+            ran.append("load")
+            await asyncio.sleep(1)
+            await load.enqueue()
+
+        async def late() -> None:
+            ran.append("late")
+
+        low = app.task(priority=9, limit=few if limited != "urgent" else None)(late)
+        loads = {"all": [limited_load], "urgent": [limited_load, load], "late": [limited_load, load]}[limited]
+        await app.enqueue_many(task.call() for task in loads for _ in range(2 * places))
+        await low.enqueue()
+        await drain_all(app, lambda: "late" in ran)
+        assert len(ran) < 50
+
+    run(work)
+
+
 def test_a_suspended_function_gives_its_place_back(tmp_path: object) -> None:
     """While it sleeps for a day, the next one runs; it resumes without a token."""
 

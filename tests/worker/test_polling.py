@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
-from itertools import pairwise
+from itertools import count, pairwise
+
+import pytest
 
 from reltask import Context, events
 from reltask.model.views import RunView
+from reltask.worker.poller import Poller
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
 CYCLE = {"reclaim_jobs", "claim_jobs", "heartbeat_jobs", "complete_jobs"}
@@ -271,6 +274,32 @@ def test_concurrency_is_a_limit_per_queue(harness: WorkerHarness) -> None:
     assert harness.run(scenario()) == ["succeeded"] * 12
     assert max(count for queue, count in seen if queue == "mail") == 2
     assert max(count for queue, count in seen if queue == "default") == 6
+
+
+def test_a_worker_whose_queues_are_full_rests(harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although it has places left: it looks when a body has ended, and meanwhile at its polls."""
+    app = harness.app(settings={"worker.queues": "mail", "worker.queue_concurrency": "mail=1"})
+    tick, ticks = Poller.tick, count()
+
+    async def counted(self: Poller) -> float | None:
+        if next(ticks) > 1000:
+            raise KeyboardInterrupt(f"It looks again and again after {harness.seconds()} s.")
+        return await tick(self)
+
+    monkeypatch.setattr(Poller, "tick", counted)
+
+    @app.task(queue="mail")
+    async def send() -> None:
+        await asyncio.sleep(3600)
+
+    async def scenario() -> None:
+        await send.enqueue()
+        await send.enqueue()
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded, 2)
+
+    harness.run(scenario())
+    assert harness.seconds() < 7201
 
 
 def test_worker_serves_the_queues_that_its_tasks_name(harness: WorkerHarness) -> None:

@@ -160,7 +160,12 @@ class DatabaseSettings(Struct, frozen=True, kw_only=True):
         timedelta(seconds=30)
     )
     pool_size: Annotated[
-        int, About("Connections per process, not counting the one for heartbeats.", ("MaxPoolSize",))
+        int,
+        About(
+            "Connections per process, not counting the one for heartbeats."
+            " At most half of them wait for locks of other sessions, so set at least 2.",
+            ("MaxPoolSize",),
+        ),
     ] = 4
     retry_attempts: Annotated[
         int,

@@ -33,6 +33,13 @@ REPEATABLE = Sending(writes=True, resend_ambiguous=True, retry=True)
 ONCE = Sending(writes=True, resend_ambiguous=False, retry=True)
 AT_ONCE = Sending(writes=True, resend_ambiguous=False, retry=False)
 
+WAITING = frozenset(
+    {"enqueue_unique", "schedule_jobs", "replace_job", "record_progress", "send_signals", "forget_steps"}
+    | {"pause_job", "resume_job", "run_job_now", "retry_job", "discard_job", "cancel_job", "add_pause", "end_pause"}
+)
+"""Statements of users' calls that wait for what another session has locked, for as long as it likes. A store sends a
+few at once, so that claims and outcomes find a connection meanwhile."""
+
 VERBS: dict[str, Sending] = {
     # producing
     "enqueue_jobs": ONCE,

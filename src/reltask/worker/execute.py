@@ -264,6 +264,7 @@ class Executor:
         if run.durable.close(partial(self._end, run, ended)):
             self._end(run, ended)
         else:
+            self._heartbeats.settling([run.hold])
             self._places.vacate([run])
 
     # Settling
@@ -337,7 +338,6 @@ class Executor:
                 again = True
             if end.ended.outcome is Outcome.CANCELLED and (end.run.claim.steps or end.run.durable is not None):
                 self._spawn(self._cancel_children(end.run))
-            again = again or end.run.claim.isolated
         if over:
             awaited = self.awaited
             if awaited is not None and (awaited.until or (awaited.results is not None and awaited.results.waiters)):

@@ -9,18 +9,22 @@ other.
 Jobs are claimed in order of priority, but every tenth place goes to the lane whose first job has
 waited longest. So under a load of priority 0 that never ends, a job of priority 9 waits for the jobs
 that were due before it, each of which takes ten places at most, and not for ever.
+
+A queue that has a limit of its own, and isolated jobs, of which one runs at a time, may have no room
+although the worker has. Who has left jobs for that looks again when such a body ends, not at its next
+poll. Shards count these bodies together, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 from uuid import UUID
 
-from reltask.model.job import Hold
+from reltask.model.job import ClaimRequest, Hold
 from reltask.worker.run import Run
 
 WHOLE = 100
@@ -34,12 +38,19 @@ class ClaimPlan(NamedTuple):
 
     queues: list[str]
     limit: int
-    oldest: int = 0
-    """How many of them go to the lane whose first job has waited longest."""
 
 
 RESERVED = 1.0
 """Seconds for which a claim that is not answered keeps its places from other shards."""
+
+
+class Asked(NamedTuple):
+    """What a claim that is under way may bring."""
+
+    limit: int
+    queue: str
+    """Of which it may be, if that has a limit of its own."""
+    isolated: bool
 
 
 class Room:
@@ -55,9 +66,11 @@ class Room:
         self.isolated: dict[Run, None] = {}
         self.in_queue: Counter[str] = Counter()
         self.members: list[Places] = []
-        self._under_way: dict[Places, int] = {}
+        self._under_way: dict[Places, Asked] = {}
         self._hungry: set[Places] = set()
         self._waiting: set[Places] = set()
+        self._short: defaultdict[str | None, set[Places]] = defaultdict(set)
+        """Who may have left due jobs because this queue was full, or (None) because an isolated job runs."""
 
     @property
     def is_shared(self) -> bool:
@@ -65,20 +78,37 @@ class Room:
 
     def fair(self, places: Places, room: int) -> int:
         """How many of these places one shard may claim now: an equal share, if others have work as well."""
-        room -= sum(limit for other, limit in self._under_way.items() if other is not places)
+        room -= sum(asked.limit for asked in self._others(places))
         others = len(self._hungry - {places} - self._under_way.keys())
         share = -(-max(0, room) // (others + 1))
         if share == 0:
             self._waiting.add(places)
         return share
 
+    def left_in(self, places: Places, queue: str, limit: int) -> int:
+        """How many bodies of a queue with this limit may begin."""
+        left = limit - self.in_queue[queue] - sum(asked.limit for asked in self._others(places) if asked.queue == queue)
+        if left <= 0:
+            self._short[queue].add(places)
+        return left
+
+    def takes_isolated(self, places: Places) -> bool:
+        """Whether an isolated job may begin: none runs, and no other shard is claiming one."""
+        takes = not self.isolated and not any(asked.isolated for asked in self._others(places))
+        if not takes:
+            self._short[None].add(places)
+        return takes
+
+    def _others(self, places: Places) -> list[Asked]:
+        return [asked for other, asked in self._under_way.items() if other is not places]
+
     @contextmanager
-    def claiming(self, places: Places, limit: int) -> Iterator[None]:
+    def claiming(self, places: Places, asked: Asked) -> Iterator[None]:
         """Around a claim of one shard."""
         if not self.is_shared:
             yield
             return
-        self._under_way[places] = limit
+        self._under_way[places] = asked
         lapse = asyncio.get_running_loop().call_later(RESERVED, self._lapse, places)
         try:
             yield
@@ -91,22 +121,34 @@ class Room:
 
     def _lapse(self, places: Places) -> None:
         """A claim has failed, or is late: its places are for the others."""
-        self._under_way.pop(places, None)
+        asked = self._under_way.pop(places, None)
         self._hungry.discard(places)
         self.announce()
+        if asked is not None:
+            self._leave(places, asked, got=0)
 
-    def answered(self, places: Places, *, hungry: bool) -> None:
-        """A claim of this shard is answered; the next turn is another's."""
-        if self.is_shared:
-            (self._hungry.add if hungry else self._hungry.discard)(places)
-            self.members.remove(places)
-            self.members.append(places)
-            self.announce()
+    def answered(self, places: Places, asked: Asked, got: int) -> None:
+        """A claim of this shard is answered, and its runs are taken; the next turn is another's."""
+        if not self.is_shared:
+            return
+        (self._hungry.add if got >= asked.limit else self._hungry.discard)(places)
+        self.members.remove(places)
+        self.members.append(places)
+        self.announce()
+        self._leave(places, asked, got=got)
+
+    def _leave(self, places: Places, asked: Asked, *, got: int) -> None:
+        """What a claim was asked for and has not brought is for the others."""
+        if asked.queue and got < asked.limit:
+            self.call_short(asked.queue, but=places)
+        if asked.isolated and not self.isolated:
+            self.call_short(None, but=places)
 
     def remove(self, places: Places) -> None:
         """A shard that is served no more."""
         self.members.remove(places)
-        self._hungry.discard(places)
+        for left in (self._hungry, self._waiting, *self._short.values()):
+            left.discard(places)
 
     def announce(self) -> None:
         """There may be room: tell the shards that found none, the one that claimed longest ago first."""
@@ -114,6 +156,13 @@ class Room:
             waiting, self._waiting = self._waiting, set()
             for places in [member for member in self.members if member in waiting]:
                 places.on_offered()
+
+    def call_short(self, queue: str | None, *, but: Places | None = None) -> None:
+        """This queue has room, or (None) an isolated job may begin: who has left some looks again."""
+        short = self._short[queue] - {but}
+        self._short[queue] -= short
+        for places in [member for member in self.members if member in short]:
+            places.on_short()
 
 
 class Places:
@@ -133,8 +182,11 @@ class Places:
         self._room = room or Room()
         self._room.members.append(self)
         self._bodies, self._isolated, self._in_queue = self._room.bodies, self._room.isolated, self._room.in_queue
-        self._filled: Counter[str] = Counter()
-        """Places filled so far, by queue if that has its own limit: each group has its own tenth places."""
+        self._filled: Counter[tuple[str, bool]] = Counter()
+        """Places filled so far: by queue if that has its own limit, and by whether the jobs have limits.
+
+        Each kind of claim has tenth places of its own: else those of one kind could always fall on the other.
+        """
         self._turn = 0
         self.freed = asyncio.Event()
         """Set whenever a run is over."""
@@ -142,6 +194,8 @@ class Places:
         """Called when bodies have ended: there is room."""
         self.on_offered: Callable[[], None] = _ignore
         """Called when another shard has left room, after there was none."""
+        self.on_short: Callable[[], None] = _ignore
+        """Called when a queue that was full has room, or when another isolated job may begin."""
         self.on_freed: Callable[[Sequence[Run]], None] = _ignore
         """Called when the ends of runs are recorded whose jobs may be due again, or that let others begin."""
 
@@ -159,16 +213,22 @@ class Places:
             room = self._room.fair(self, room)
         return max(0, min(room, 2 * self._concurrency - unsettled))
 
-    def claiming(self, limit: int) -> AbstractContextManager[None]:
+    def claiming(self, request: ClaimRequest) -> AbstractContextManager[None]:
         """Around a claim: for a short time its places are not offered to other shards."""
-        return self._room.claiming(self, limit)
+        return self._room.claiming(self, self._asked(request))
 
-    def claimed(self, runs: Sequence[Run], limit: int) -> Sequence[Run]:
-        """Take these runs; return those for which no place is left, because the answer was late."""
+    def claimed(self, runs: Sequence[Run], request: ClaimRequest) -> Sequence[Run]:
+        """Take what this claim has brought; return the runs for which no place is left, because the answer was late."""
+        asked = self._asked(request)
         self.take(runs)
-        self._room.answered(self, hungry=len(runs) >= limit)
+        self._room.answered(self, asked, len(runs))
         surplus = len(self._bodies) - self._concurrency
+        if asked.queue:
+            surplus = max(surplus, self._in_queue[asked.queue] - self._per_queue[asked.queue])
         return runs[-surplus:] if surplus > 0 else ()
+
+    def _asked(self, request: ClaimRequest) -> Asked:
+        return Asked(request.limit, self._group(request.queues), request.isolated)
 
     def leave(self) -> None:
         """This shard is served no more."""
@@ -193,21 +253,30 @@ class Places:
         """These runs are claimed, and their bodies begin."""
         self._runs.update((run.hold, run) for run in runs)
         self._bodies.update(dict.fromkeys(runs))
-        self._isolated.update((run, None) for run in runs if run.claim.isolated)
+        isolated = [run for run in runs if run.claim.isolated]
+        if isolated:
+            self._isolated.update(dict.fromkeys(isolated))
+            self._room.takes_isolated(self)  # not now: it is told when one may begin
         if self._per_queue:
             self._in_queue.update(run.claim.queue for run in runs)
-            self._filled.update(run.claim.queue if run.claim.queue in self._per_queue else "" for run in runs)
-        else:
-            self._filled[""] += len(runs)
+        if runs:  # of one claim
+            self._filled[self._group([runs[0].claim.queue]), runs[0].is_limited] += len(runs)
 
     def vacate(self, runs: Sequence[Run]) -> None:
         """The bodies of these runs have ended. Idempotent."""
-        if self._per_queue:
-            self._in_queue.subtract(run.claim.queue for run in runs if run in self._bodies)
-        for run in runs:
-            self._bodies.pop(run, None)
+        ended = [run for run in runs if run in self._bodies]
+        for run in ended:
+            del self._bodies[run]
         self.on_vacated()
         self._room.announce()
+        if self._per_queue:
+            self._in_queue.subtract(run.claim.queue for run in ended)
+            for queue in {run.claim.queue for run in ended} & self._per_queue.keys():
+                self._room.call_short(queue)
+        if self._isolated and (isolated := [run for run in ended if run in self._isolated]):
+            for run in isolated:
+                del self._isolated[run]
+            self._room.call_short(None)
 
     def hold_back(self, hold: Hold) -> None:
         """The outcome of this run waits for its row: the worker does not wait with it."""
@@ -219,13 +288,11 @@ class Places:
         """The ends of these runs are recorded. `again`: one of their jobs may be due again, or let another run."""
         for run in runs:
             self._runs.pop(run.hold, None)
-            if run.claim.isolated:
-                self._isolated.pop(run, None)
             again = again or run.is_limited
         if self._held:
             self._held.difference_update(run.hold for run in runs)
         self.freed.set()
-        if again or (self._per_queue and any(run.claim.queue in self._per_queue for run in runs)):
+        if again:
             self.on_freed(runs)
         else:
             self.on_vacated()
@@ -236,10 +303,9 @@ class Places:
             self.freed.clear()
             await self.freed.wait()
 
-    @property
-    def runs_isolated(self) -> bool:
-        """Whether an isolated job runs here: a worker runs one at a time."""
-        return bool(self._isolated)
+    def takes_isolated(self) -> bool:
+        """Whether an isolated job may begin: a worker runs one at a time."""
+        return self._room.takes_isolated(self)
 
     def plans(self) -> Iterator[ClaimPlan]:
         """The claims worth making now. Queues with their own limits take turns at coming first."""
@@ -249,11 +315,19 @@ class Places:
             groups.append(self._unlimited)
         for i in range(len(groups)):
             queues = groups[(i + self._turn) % len(groups)]
-            group = queues[0] if queues[0] in self._per_queue else ""
-            room = self._per_queue[group] - self._in_queue[group] if group else self.free
+            group = self._group(queues)
+            room = self._room.left_in(self, group, self._per_queue[group]) if group else self.free
             limit = min(self.free, room, self._at_once)
             if limit > 0:
-                yield ClaimPlan(queues, limit, (self._filled[group] % FAIR + limit) // FAIR)
+                yield ClaimPlan(queues, limit)
+
+    def oldest(self, queues: Sequence[str], limit: int, *, limited: bool) -> int:
+        """How many of these places go to the job that has waited longest."""
+        return (self._filled[self._group(queues), limited] % FAIR + limit) // FAIR
+
+    def _group(self, queues: Sequence[str]) -> str:
+        """The queue of a plan, if that has a limit of its own."""
+        return queues[0] if queues[0] in self._per_queue else ""
 
 
 def _ignore(*_: object) -> None:

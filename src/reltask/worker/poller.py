@@ -87,7 +87,8 @@ class Poller(Service):
         self._wakes = 0
         self._is_marked = False
         self._fold_at = float("-inf")
-        self._limited_first = False
+        self._limited_first: set[str] = set()
+        """The first queue of each plan whose jobs with limits found no place left the last time."""
         self._signalling: set[asyncio.Task[None]] = set()
         self._filled = False
         self._looking = False
@@ -169,6 +170,7 @@ class Poller(Service):
         try:
             for plan in self._places.plans():
                 claimed += await self._claim_plan(plan)
+            self._waking.more |= self._places.free <= 0  # other shards may have taken the room of a plan
             self._waking.ended(claimed, self._clock.monotonic())
             if self._is_marked:
                 await self._fold()
@@ -199,7 +201,8 @@ class Poller(Service):
 
         If the first kind has taken all places, the second comes first the next time.
         """
-        first, self._limited_first = self._limited_first, False
+        first = plan.queues[0] in self._limited_first
+        self._limited_first.discard(plan.queues[0])
         claimed = (await self._claim_once(plan, limited=True))[0] if first else 0
         if claimed >= plan.limit:
             return claimed
@@ -208,7 +211,7 @@ class Poller(Service):
         if not has_limited or first:
             return claimed
         if claimed >= plan.limit:
-            self._limited_first = True
+            self._limited_first.add(plan.queues[0])
             return claimed
         return claimed + (await self._claim_once(plan._replace(limit=plan.limit - claimed), limited=True))[0]
 
@@ -219,12 +222,12 @@ class Poller(Service):
         beater looks for them.
         """
         token = UUID(int=self._rng.getrandbits(128), version=4)
-        sent_at = self._clock.monotonic()
+        sent_at, request = self._clock.monotonic(), self._request(plan, token, limited=limited)
         self._heartbeats.claim_sent(token, sent_at)
         try:
             ask = self._store.claim_limited if limited else self._store.claim_jobs
-            with self._places.claiming(plan.limit):
-                answer = await ask(self._request(plan, token))
+            with self._places.claiming(request):
+                answer = await ask(request)
         except BaseException as error:
             if isinstance(error, ReltaskError) and not isinstance(error, AmbiguousError):
                 self._heartbeats.claim_answered(token)  # certainly not applied
@@ -232,7 +235,7 @@ class Poller(Service):
                 self._claim_unanswered(token, may_land_for=self._lock_timeout.total_seconds())
             raise
         try:
-            runs = self._watch(answer, plan, sent_at, limited=limited)
+            runs = self._watch(answer, request, sent_at, limited=limited)
         except Exception:
             self._claim_unanswered(token, may_land_for=0.0)  # no run has these claims: they are released
             raise
@@ -271,21 +274,22 @@ class Poller(Service):
         else:
             self._dispatch(runs)
 
-    def _request(self, plan: ClaimPlan, token: UUID) -> ClaimRequest:
+    def _request(self, plan: ClaimPlan, token: UUID, *, limited: bool) -> ClaimRequest:
+        limit = min(plan.limit, BATCH)
         return ClaimRequest(
             worker=self._worker,
             token=token,
             queues=plan.queues,
             tasks=self._registry.known,
-            limit=min(plan.limit, BATCH),
+            limit=limit,
             lock_timeout=self._lock_timeout,
-            isolated=not self._places.runs_isolated,
+            isolated=self._places.takes_isolated(),
             alive_for=self._waking.promise(),
-            oldest=plan.oldest,
+            oldest=self._places.oldest(plan.queues, limit, limited=limited),
             counts=self._waking.counts(self._clock.monotonic()),
         )
 
-    def _watch(self, answer: ClaimAnswer, plan: ClaimPlan, sent_at: float, *, limited: bool = False) -> list[Run]:
+    def _watch(self, answer: ClaimAnswer, request: ClaimRequest, sent_at: float, *, limited: bool = False) -> list[Run]:
         """Make runs of the claims, and have them renewed; trust counts from before the claim was sent."""
         time = self._time = DatabaseTime(answer.now, self._clock.monotonic())
         tasks, pace, keeps = self._registry.tasks, self._pace_of, self._keeps_arguments
@@ -301,7 +305,7 @@ class Poller(Service):
             )
             for claim in answer.claims
         ]
-        for run in self._places.claimed(runs, min(plan.limit, BATCH)):
+        for run in self._places.claimed(runs, request):
             run.stop(StopReason.SHUTDOWN, "no place is left for it")
         if runs:
             watched = [

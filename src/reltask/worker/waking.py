@@ -277,7 +277,10 @@ class Waking:
             poll_at = min(poll_at, self.turn_after(now + min(TURN, self.round) / 4))
         elif self.round > self._poll:
             poll_at = self.turn_after(now + self.round / 2)
-        self._poll_at = min(poll_at, self._promised_at + RENEW * self._promise)
+        renew_at = self._promised_at + RENEW * self._promise
+        # What this look has not renewed, the next one at once would not, either: it made no claim because the queues
+        # are full, and beats say that the worker lives; or the fleet has shrunk, and less was promised.
+        self._poll_at = min(poll_at, renew_at) if renew_at > now else poll_at
 
     def reclaimed(self, now: float, *, all_of_them: bool) -> None:
         """A reclaim was answered."""

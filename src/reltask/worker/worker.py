@@ -133,7 +133,7 @@ class Worker:
         self.awaited = self._executor.awaited = Awaited(store, clock)
         self._poller = self._make_poller()
         self._places.on_vacated, self._places.on_freed = self._poller.vacated, self._poller.freed
-        self._places.on_offered = self._poller.offered
+        self._places.on_offered, self._places.on_short = self._poller.offered, self._poller.wake
         self._maintenance = self._make_maintenance(maintenance)
         self._polling = LoopHost(self._poller)
         self._settling = LoopHost(self._executor.settler)

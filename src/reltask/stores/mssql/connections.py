@@ -168,6 +168,7 @@ class Connections:
         """With the time since when; the last one given back is the next one taken."""
         self._late: set[ThreadedConnection] = set()
         self._room = asyncio.Semaphore(options.pool_size)
+        self._waits = asyncio.Semaphore(max(1, options.pool_size // 2))
         self._open_for_use = True
 
     @property
@@ -193,6 +194,12 @@ class Connections:
                 self._give_back(connection, usable=_is_orderly(error))
                 raise
             self._give_back(connection, usable=True)
+
+    @asynccontextmanager
+    async def take_to_wait(self) -> AsyncIterator[ThreadedConnection]:
+        """As `take`, for a batch that may wait for another session: at most half of the connections do."""
+        async with self._waits, self.take() as connection:
+            yield connection
 
     def _still_fresh(self) -> bool:
         """Whether there is an idle connection, after those were closed that have idled for too long."""

@@ -62,7 +62,7 @@ from reltask.stores.mssql.values import Row
 from reltask.stores.settling import row_by_row
 from reltask.stores.statement import load_batch
 from reltask.stores.store import BATCH
-from reltask.stores.verbs import VERBS
+from reltask.stores.verbs import VERBS, WAITING
 from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, Wake
 
 T = TypeVar("T")
@@ -330,7 +330,8 @@ class MssqlStore(
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            async with self._connections.take() as threaded:
+            taken = self._connections.take_to_wait() if verb in WAITING else self._connections.take()
+            async with taken as threaded:
                 patience = self._connections.patience
                 if self._options.call_timeout is not None:
                     patience = max(0.001, self._options.call_timeout - (loop.time() - started))

@@ -8,6 +8,9 @@ next use makes a new one. The first one also LISTENs, while there is a listener:
                  │             └─ failed: terminate        it breaks: wake the worker, connect again,
                  └─ none: connect (at most `pool_size`)    listen again, wake once more (`listening.py`)
 
+Statements that wait for what another session has locked use at most half of the connections: a
+user's open transaction that holds a key must not stall a worker whose bodies enqueue the same key.
+
 A connection that is in use when its store is closed is closed when it is given back.
 
 The connections of tasks are for the users' own statements (`plain`). Each is reset when it is given
@@ -175,6 +178,7 @@ class Connections:
         self._idle: list[asyncpg.Connection] = []
         self._closed = False
         self._room = asyncio.Semaphore(options.pool_size)
+        self._waits = asyncio.Semaphore(max(1, options.pool_size // 2))
         self._listening = Listening(self.schema)
 
     @property
@@ -205,6 +209,12 @@ class Connections:
                 await self._give_back(connection)
             else:
                 self._idle.append(connection)
+
+    @asynccontextmanager
+    async def take_to_wait(self) -> AsyncIterator[asyncpg.Connection]:
+        """As `take`, for a statement that may wait for another session: at most half of the connections do."""
+        async with self._waits, self.take() as connection:
+            yield connection
 
     async def _give_back(self, connection: asyncpg.Connection) -> None:
         """Keep it for the next statement; once the store is closed, close it."""

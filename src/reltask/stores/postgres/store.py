@@ -57,7 +57,7 @@ from reltask.stores.postgres.transaction import PostgresTransaction, transaction
 from reltask.stores.settling import one_by_one, row_by_row
 from reltask.stores.statement import load
 from reltask.stores.store import BATCH
-from reltask.stores.verbs import VERBS
+from reltask.stores.verbs import VERBS, WAITING
 from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, News, Wake
 
 S = TypeVar("S", bound=WithHold)
@@ -399,7 +399,8 @@ class PostgresStore(
         started = loop.time()
         limit = self._options.call_timeout
         try:
-            async with self._connections.take() as connection:
+            taken = self._connections.take_to_wait() if verb in WAITING else self._connections.take()
+            async with taken as connection:
                 left = None if limit is None else max(0.001, limit - (loop.time() - started))
                 rows: Rows = await connection.fetch(
                     statement.text,
