@@ -193,7 +193,7 @@ def test_the_calls_may_come_from_a_generator(harness: WorkerHarness) -> None:
     @app.task
     async def parent(ctx: Context) -> list[str]:
         with pytest.raises(UsageError, match="takes a list of calls, not Call"):
-            await ctx.run_all("one", label.call(7))  # type: ignore[arg-type]
+            await ctx.run_all("one", label.call(7))
         return await ctx.run_all("labels", (label.call(n) for n in range(1, 4)))
 
     async def scenario() -> None:
