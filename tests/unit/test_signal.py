@@ -58,8 +58,9 @@ def test_a_stored_value_that_does_not_fit_is_refused() -> None:
 
 def test_a_value_has_a_limit() -> None:
     """As arguments have."""
-    with pytest.raises(ArgumentsError, match="12 bytes exceed the limit of 10"):
+    with pytest.raises(ArgumentsError, match="12 bytes exceed the limit of 10") as caught:
         Signal("text", str).encode("x" * 10, limit=10)
+    assert caught.value.remedy == "Send what the signal's type asks for, or store it elsewhere and send its name."
 
 
 @pytest.mark.parametrize("name", ["", "x" * (LONGEST_NAME + 1), "two\nlines", "nul\x00", "\ud800", 7, None])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -87,6 +88,27 @@ async def another_kind(ctx: Context, ran: list[int]) -> None:
     ran.append(1)
 
 
+def elsewhere(work: Coroutine[Any, Any, Any]) -> None:
+    """Run this in a loop of its own, in another thread, and raise what it raises."""
+    with ThreadPoolExecutor() as pool:
+        pool.submit(asyncio.run, work).result()
+
+
+async def in_another_loop(ctx: Context, ran: list[int]) -> None:
+    elsewhere(ctx.step("x", ran.append, 1))
+
+
+async def transact_in_another_loop(ctx: Context, ran: list[int]) -> None:
+    async def write(_: Any) -> None:
+        ran.append(1)
+
+    elsewhere(ctx.transact("x", write))
+
+
+async def wait_in_another_loop(ctx: Context, _: list[int]) -> None:
+    elsewhere(ctx.sleep("x", "1h"))
+
+
 MISTAKES: dict[str, tuple[Body, str]] = {
     "empty name": (lambda ctx, ran: ctx.step("", ran.append, 1), "needs a name"),
     "no string": (lambda ctx, ran: ctx.step(5, ran.append, 1), "needs a name"),  # type: ignore[call-overload]
@@ -101,15 +123,20 @@ MISTAKES: dict[str, tuple[Body, str]] = {
     "in a transaction": (in_a_transaction, "inside an open transaction"),
     "transact in a transaction": (transact_in_a_transaction, "inside an open transaction"),
     "a completion in a step": (completion_in_a_step, "inside the step 'outer'"),
+    "in another loop": (in_another_loop, "in another event loop"),
+    "transact in another loop": (transact_in_another_loop, "in another event loop"),
+    "a wait in another loop": (wait_in_another_loop, "in another event loop"),
     "another kind of call": (another_kind, "is recorded as a step, and is a sleep now"),
     "negative sleep": (lambda ctx, _: ctx.sleep("x", "-1s"), "is not a duration"),
     "absurd sleep": (lambda ctx, _: ctx.sleep("x", "40000d"), "too long"),
     "sleep without a unit": (lambda ctx, _: ctx.sleep("x", 5), "is not a duration"),  # type: ignore[arg-type]
     "negative timeout": (lambda ctx, _: ctx.wait_for("x", timeout="-1s"), "is not a duration"),
     "signal without a name": (lambda ctx, _: ctx.wait_for(""), "1 to 200 characters"),
+    "a wait without a name": (lambda ctx, _: ctx.wait_for("go", name=""), "needs a name"),
     "no signal": (lambda ctx, _: ctx.wait_for(5), "is a string, not int"),  # type: ignore[call-overload]
     "no attempts": (lambda ctx, ran: ctx.using(attempts=0).step("x", ran.append, 1), "at least once"),
     "no call": (lambda ctx, _: ctx.run("x", 5), "takes calls, not int"),  # type: ignore[arg-type]
+    "no list": (lambda ctx, _: ctx.run_all("x", 5), "takes a list of calls, not int"),  # type: ignore[arg-type]
     "nothing to start": (lambda ctx, _: ctx.start("x", None), "takes calls, not NoneType"),  # type: ignore[arg-type]
     "an unreadable result": (lambda ctx, _: ctx.step("x", unreadable), "Unreadable cannot be read from JSON"),
 }

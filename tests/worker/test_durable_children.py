@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reltask import Cancel, Context, events
-from reltask.errors import ChildFailed
+from reltask.errors import ChildFailed, UsageError
 from reltask.model.job import State
 from tests.worker.durable_helpers import at, away, result_of, send, sound, steps_of
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
@@ -181,6 +181,25 @@ def test_return_exceptions_puts_failures_in_their_places(harness: WorkerHarness)
         await parent.enqueue()
         await finish(app)
         assert await result_of(app, "parent") == '["ChildFailed","str"]'
+
+    harness.run(scenario())
+
+
+def test_the_calls_may_come_from_a_generator(harness: WorkerHarness) -> None:
+    """They are read once. One call alone is no list, and is refused by a clear error."""
+    app = harness.app()
+    label = with_label(app, [])
+
+    @app.task
+    async def parent(ctx: Context) -> list[str]:
+        with pytest.raises(UsageError, match="takes a list of calls, not Call"):
+            await ctx.run_all("one", label.call(7))
+        return await ctx.run_all("labels", (label.call(n) for n in range(1, 4)))
+
+    async def scenario() -> None:
+        await parent.enqueue()
+        await finish(app)
+        assert await result_of(app, "parent") == '["L1","L2","L3"]'
 
     harness.run(scenario())
 

@@ -40,6 +40,7 @@ from reltask.errors import ArgumentsError, DeclarationError
 DEFAULT_LIMIT = 1_000_000
 _SHOWN_FAILURES = 10
 _QUOTED_VALUE = re.compile(r"^(Invalid (?:enum )?value) .*(?= - at )", re.DOTALL)
+_RESULT_REMEDY = "Annotate what it returns, or store it elsewhere."
 _PLAIN = (
     *(Any, NoneType, bool, int, float, str, bytes, Decimal, UUID, datetime, date, time, timedelta),
     *(list, tuple, set, frozenset, dict, ...),
@@ -143,9 +144,10 @@ def _without_value(error: Exception) -> Exception:
 class Value:
     """Encodes and decodes one value by its annotation: what a step, a task or a signal carries."""
 
-    def __init__(self, hint: Any = inspect.Parameter.empty, *, label: str) -> None:
+    def __init__(self, hint: Any = inspect.Parameter.empty, *, label: str, remedy: str = _RESULT_REMEDY) -> None:
         """Without an annotation, only what JSON itself has is accepted: it must come back as it was."""
         self._label = label
+        self._remedy = remedy
         self._is_native = hint is inspect.Parameter.empty or hint is Any
         self._is_plain = self._is_native or _is_plain(hint)
         try:
@@ -168,7 +170,7 @@ class Value:
             if why is None and len(raw) <= limit:
                 return raw.decode()
             why = why or f"{len(raw):,} bytes exceed the limit of {limit:,}"
-        raise ArgumentsError(f"{self._label}: {why}.", remedy="Annotate what it returns, or store it elsewhere.")
+        raise ArgumentsError(f"{self._label}: {why}.", remedy=self._remedy)
 
     def _misfit(self, value: object, raw: bytes) -> str | None:
         """Why the value would not come back as it is; None: it would."""

@@ -44,7 +44,8 @@ class Signal(Struct, Generic[T], frozen=True, dict=True):
 
     @cached_property
     def _value(self) -> Value:
-        return Value(self.type, label=f"Signal {self.name!r}")
+        remedy = "Send what the signal's type asks for, or store it elsewhere and send its name."
+        return Value(self.type, label=f"Signal {self.name!r}", remedy=remedy)
 
 
 def check_name(text: object, what: str = "name") -> None:

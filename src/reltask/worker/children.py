@@ -11,7 +11,7 @@ workers there are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -155,6 +155,16 @@ def _result_of(call: Call[Any], end: ChildEnd) -> Any:
         return codec.decode(end.value or "null")
     last = (end.error or "").strip().rpartition("\n")[2]
     return ChildFailed(f"{call.task.name} {end.job_id} {end.outcome}: {last}")
+
+
+def listed(calls: Iterable[Call[R]]) -> list[Call[R]]:
+    """The calls that were given to `run_all`, read once."""
+    if isinstance(calls, Iterable):
+        return list(calls)
+    raise UsageError(
+        f"ctx.run_all takes a list of calls, not {type(calls).__name__}.",
+        remedy='Write ctx.run_all("labels", [label.call(…)]); for a single one: ctx.run("label", label.call(…)).',
+    )
 
 
 def _check(calls: Sequence[Call[Any]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
@@ -22,7 +22,7 @@ from reltask.producer.transaction import (
     current,
     open_transaction,
 )
-from reltask.worker.children import results_of
+from reltask.worker.children import listed, results_of
 from reltask.worker.durable import Durable, DurableCall, StepOptions, codec_of, fingerprint, is_failure
 from reltask.worker.step import Step, around, running_step
 
@@ -74,6 +74,11 @@ def step_options(attempts: int, backoff: Duration | Backoff | None, timeout: Dur
 
 def durable_of(run: Run, services: ContextServices) -> Durable:
     """The run's durable calls, made when the first one needs it. On the worker's loop only."""
+    if run.ending is not None and run.ending.get_loop() is not asyncio.get_running_loop():
+        raise UsageError(
+            "A durable call was made in another event loop than the body's: its answer would never arrive there.",
+            remedy="Call it from the body's own loop; in a thread: asyncio.run_coroutine_threadsafe(…, loop).",
+        )
     if run.durable is None:
         run.durable = services.durable(run)
     return cast("Durable", run.durable)
@@ -266,21 +271,21 @@ class DurableContext:
         wanted = signal_of(signal)
         limit = None if timeout is None else length_of("timeout", timeout)
         durable = durable_of(self._run, self._services)
-        return await durable.wait_for(name or wanted.name, wanted, limit)
+        return await durable.wait_for(wanted.name if name is None else name, wanted, limit)
 
     async def run(self, name: str, call: Call[R]) -> R:
         """Have a worker run this call as a child job, and return its result; suspended meanwhile."""
         return (await self.run_all(name, [call]))[0]
 
-    async def run_all(self, name: str, calls: Sequence[Call[R]], *, return_exceptions: bool = False) -> list[R]:
+    async def run_all(self, name: str, calls: Iterable[Call[R]], *, return_exceptions: bool = False) -> list[R]:
         """Have workers run these calls as child jobs, and return their results in order; suspended meanwhile.
 
         ChildFailed if one of them died or was cancelled; with `return_exceptions` it stands in its place.
         """
         refuse_inside("run")
-        durable = durable_of(self._run, self._services)
-        ends = await self._services.children.run_all(self._run, durable, name, calls)
-        return results_of(calls, ends, return_exceptions=return_exceptions)
+        durable, wanted = durable_of(self._run, self._services), listed(calls)
+        ends = await self._services.children.run_all(self._run, durable, name, wanted)
+        return results_of(wanted, ends, return_exceptions=return_exceptions)
 
     async def start(self, name: str, call: Call[R]) -> Job[R]:
         """Enqueue this call once, however often the body starts again, and do not wait for it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
@@ -21,7 +21,7 @@ from reltask.producer.enqueue import Call
 from reltask.producer.job import Job
 from reltask.producer.signal import Signal, signal_of
 from reltask.producer.transaction import SyncTransaction, wait_for
-from reltask.worker.children import results_of
+from reltask.worker.children import listed, results_of
 from reltask.worker.durable import Durable, DurableCall, StepOptions, codec_of, fingerprint, is_failure
 from reltask.worker.durable_context import (
     NO_OPTIONS,
@@ -186,18 +186,18 @@ class SyncDurableContext:
         refuse_inside("wait_for")
         wanted = signal_of(signal)
         limit = None if timeout is None else length_of("timeout", timeout)
-        return self._there.wait(lambda durable: durable.wait_for(name or wanted.name, wanted, limit))
+        return self._there.wait(lambda durable: durable.wait_for(wanted.name if name is None else name, wanted, limit))
 
     def run(self, name: str, call: Call[R]) -> R:
         """Run a child job and return its result: see `Context.run`."""
         return self.run_all(name, [call])[0]
 
-    def run_all(self, name: str, calls: Sequence[Call[R]], *, return_exceptions: bool = False) -> list[R]:
+    def run_all(self, name: str, calls: Iterable[Call[R]], *, return_exceptions: bool = False) -> list[R]:
         """Run child jobs and return their results: see `Context.run_all`."""
         refuse_inside("run")
-        there = self._there
-        ends = there.wait(lambda durable: there.services.children.run_all(there.run, durable, name, calls))
-        return results_of(calls, ends, return_exceptions=return_exceptions)
+        there, wanted = self._there, listed(calls)
+        ends = there.wait(lambda durable: there.services.children.run_all(there.run, durable, name, wanted))
+        return results_of(wanted, ends, return_exceptions=return_exceptions)
 
     def start(self, name: str, call: Call[R]) -> Job[R]:
         """Enqueue a child that is not waited for: see `Context.start`."""

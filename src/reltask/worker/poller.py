@@ -39,8 +39,8 @@ from reltask.worker.reclaim import reclaim
 from reltask.worker.run import Run, StopReason
 from reltask.worker.waking import ANSWERS, Waking
 
-FOLD_PAUSE, FOLD_AGAIN = 0.05, 1.0
-"""Seconds until marks may be, and until they are, folded again, after other sessions had locked all of their jobs."""
+FOLD_PAUSE, FOLD_LONGEST = 0.05, 1.0
+"""Seconds until marks are folded again, at first and at most, after other sessions had locked all of their jobs."""
 OUTAGE_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -87,6 +87,9 @@ class Poller(Service):
         self._wakes = 0
         self._is_marked = False
         self._fold_at = float("-inf")
+        self._fold_pause = FOLD_PAUSE
+        self._folded = 0
+        self._looked_at = float("-inf")
         self._limited_first: set[str] = set()
         """The first queue of each plan whose jobs with limits found no place left the last time."""
         self._signalling: set[asyncio.Task[None]] = set()
@@ -161,21 +164,28 @@ class Poller(Service):
     async def _claim(self) -> None:
         """Fill the free places.
 
-        A worker is idle if it found nothing, and was not woken meanwhile.
+        A worker is idle if it found nothing, and was not woken meanwhile. One that was full for long
+        folds first: what has come meanwhile may be more urgent than what is due.
         """
         self.idle, looked, claimed = False, self._wakes, 0
         self._waking.begin()
         self._is_marked = False
         self._looking = True
         try:
+            if self._filled and self._clock.monotonic() - self._looked_at >= FOLD_LONGEST:
+                self._folded += await self._store.fold_marks()
             for plan in self._places.plans():
                 claimed += await self._claim_plan(plan)
             self._waking.more |= self._places.free <= 0  # other shards may have taken the room of a plan
             self._waking.ended(claimed, self._clock.monotonic())
+            await self._offer(claimed)
             if self._is_marked:
                 await self._fold()
+            else:
+                self._fold_pause = FOLD_PAUSE
         finally:
             self._looking = False
+            self._looked_at = self._clock.monotonic()
         self.idle = claimed == 0 and looked == self._wakes
         await self._spread(claimed)
 
@@ -186,15 +196,31 @@ class Poller(Service):
             await self._store.signal(wanted=min(claimed, ANSWERS))
 
     async def _fold(self) -> None:
-        """Signals came, or children ended: wake the durable functions that wait for them, and look again."""
+        """Signals came, or children ended: wake the durable functions that wait for them, and look again.
+
+        Where another worker has been faster, or a job is locked, look again soon: it may be due by then.
+        """
         now = self._clock.monotonic()
         if now < self._fold_at:
             self._waking.again(self._fold_at)
-        elif await self._store.fold_marks():
+        elif folded := await self._store.fold_marks():
+            self._folded, self._fold_pause = folded, FOLD_PAUSE
             self.wake()
+            if self._places.free <= 0:
+                await self._offer(0)
         else:
             self._fold_at = now + FOLD_PAUSE
-            self._waking.again(now + FOLD_AGAIN)
+            self._waking.again(now + self._fold_pause)
+            self._fold_pause = min(2 * self._fold_pause, FOLD_LONGEST)
+
+    async def _offer(self, claimed: int) -> None:
+        """Ask other workers to look, if this one has not taken all that it may have woken.
+
+        It may have other tasks, or no room. At most as many jobs became due as there were marks.
+        """
+        folded, self._folded = self._folded, 0
+        if claimed < folded and self._waking.fleet.size > 1:
+            await self._store.signal()
 
     async def _claim_plan(self, plan: ClaimPlan) -> int:
         """Claim jobs without limits, and jobs with limits if some may have room.
