@@ -102,19 +102,6 @@ async def test_jobs_without_limits_are_not_claimed_by_a_look(harness: StoreHarne
     assert (await harness.claim()).limited_at is None
 
 
-async def test_the_oldest_place_goes_to_the_job_that_has_waited_longest(harness: StoreHarness) -> None:
-    """Whatever its priority, and although its key has room for one alone; the others go by priority."""
-    await declare(harness, running=1)
-    late = new_job(priority=9, limits=("smtp",))
-    await harness.add(late)
-    await harness.add(*[new_job(priority=0, delay=SECOND, limits=("smtp",)) for _ in range(3)])
-    harness.now.advance(seconds=2)
-    for oldest, priority in [(0, 0), (1, 9), (1, 0)]:
-        (claim,) = await claims(harness, oldest=oldest)
-        assert claim.priority == priority
-        assert await harness.complete(claim)
-
-
 @pytest.mark.parametrize("end", ["complete", "recur", "fail", "die", "release", "suspend", "lose", "chunk"])
 async def test_each_end_of_a_claim_frees_its_place_once(harness: StoreHarness, end: str) -> None:
     """Whatever ends it: the next job starts, one and not two."""

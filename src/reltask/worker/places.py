@@ -38,6 +38,8 @@ class ClaimPlan(NamedTuple):
 
     queues: list[str]
     limit: int
+    oldest: int = 0
+    """How many of them go to the lane whose first job has waited longest."""
 
 
 RESERVED = 1.0
@@ -182,11 +184,8 @@ class Places:
         self._room = room or Room()
         self._room.members.append(self)
         self._bodies, self._isolated, self._in_queue = self._room.bodies, self._room.isolated, self._room.in_queue
-        self._filled: Counter[tuple[str, bool]] = Counter()
-        """Places filled so far: by queue if that has its own limit, and by whether the jobs have limits.
-
-        Each kind of claim has tenth places of its own: else those of one kind could always fall on the other.
-        """
+        self._filled: Counter[str] = Counter()
+        """Places filled so far, by queue if that has its own limit: each group has its own tenth places."""
         self._turn = 0
         self.freed = asyncio.Event()
         """Set whenever a run is over."""
@@ -259,8 +258,9 @@ class Places:
             self._room.takes_isolated(self)  # not now: it is told when one may begin
         if self._per_queue:
             self._in_queue.update(run.claim.queue for run in runs)
-        if runs:  # of one claim
-            self._filled[self._group([runs[0].claim.queue]), runs[0].is_limited] += len(runs)
+            self._filled.update(run.claim.queue if run.claim.queue in self._per_queue else "" for run in runs)
+        else:
+            self._filled[""] += len(runs)
 
     def vacate(self, runs: Sequence[Run]) -> None:
         """The bodies of these runs have ended. Idempotent."""
@@ -319,11 +319,7 @@ class Places:
             room = self._room.left_in(self, group, self._per_queue[group]) if group else self.free
             limit = min(self.free, room, self._at_once)
             if limit > 0:
-                yield ClaimPlan(queues, limit)
-
-    def oldest(self, queues: Sequence[str], limit: int, *, limited: bool) -> int:
-        """How many of these places go to the job that has waited longest."""
-        return (self._filled[self._group(queues), limited] % FAIR + limit) // FAIR
+                yield ClaimPlan(queues, limit, (self._filled[group] % FAIR + limit) // FAIR)
 
     def _group(self, queues: Sequence[str]) -> str:
         """The queue of a plan, if that has a limit of its own."""

@@ -248,7 +248,7 @@ class Poller(Service):
         beater looks for them.
         """
         token = UUID(int=self._rng.getrandbits(128), version=4)
-        sent_at, request = self._clock.monotonic(), self._request(plan, token, limited=limited)
+        sent_at, request = self._clock.monotonic(), self._request(plan, token)
         self._heartbeats.claim_sent(token, sent_at)
         try:
             ask = self._store.claim_limited if limited else self._store.claim_jobs
@@ -300,18 +300,17 @@ class Poller(Service):
         else:
             self._dispatch(runs)
 
-    def _request(self, plan: ClaimPlan, token: UUID, *, limited: bool) -> ClaimRequest:
-        limit = min(plan.limit, BATCH)
+    def _request(self, plan: ClaimPlan, token: UUID) -> ClaimRequest:
         return ClaimRequest(
             worker=self._worker,
             token=token,
             queues=plan.queues,
             tasks=self._registry.known,
-            limit=limit,
+            limit=min(plan.limit, BATCH),
             lock_timeout=self._lock_timeout,
             isolated=self._places.takes_isolated(),
             alive_for=self._waking.promise(),
-            oldest=self._places.oldest(plan.queues, limit, limited=limited),
+            oldest=plan.oldest,
             counts=self._waking.counts(self._clock.monotonic()),
         )
 

@@ -138,31 +138,18 @@ class _Look:
     def claim(self) -> ClaimAnswer:
         for name, freed in self._take_marks().items():
             self._keys[name] = self._read_key(name, freed=freed, is_wanted=True)
-        jobs = self._jobs()
+        jobs = sorted(self._jobs(), key=lambda job: (job["priority"], job["due_at"], job["id"]))
         chosen: list[str] = []
-        tried = self._take(sorted(jobs, key=lambda job: (job["due_at"], job["id"])), chosen, self._request.oldest)
-        others = [job for job in jobs if job["id"] not in tried]
-        others.sort(key=lambda job: (job["priority"], job["due_at"], job["id"]))
-        tried |= self._take(others, chosen, self._request.limit)
-        for job in others:
-            if job["id"] not in tried:
+        for job in jobs:
+            if len(chosen) >= self._request.limit:
                 self._leave(job)
+            elif self._takes(job):
+                chosen.append(job["id"])
         claims = take(self._transaction, self._request, chosen)
         self._write()
         lanes = _lanes(self._transaction, self._request)
         first = min((lane["at"] for lane in lanes), default=None)
         return _answer(claims, self._transaction.now, first, marked=self._marked)
-
-    def _take(self, jobs: list[dict[str, Any]], chosen: list[str], limit: int) -> set[str]:
-        """Choose of these jobs in their order, up to this many in all; the jobs that were tried."""
-        tried = set[str]()
-        for job in jobs:
-            if len(chosen) >= limit:
-                break
-            tried.add(job["id"])
-            if self._takes(job):
-                chosen.append(job["id"])
-        return tried
 
     def _take_marks(self) -> dict[str, int]:
         """The keys to look at, with the places that became free. All their marks are removed."""

@@ -16,9 +16,6 @@
 --
 -- A job that has several keys waits at one of them (LimitKey). If another one has no room, it goes
 -- to wait there, where the end that makes room finds it.
---
--- Jobs are claimed in order of priority; but so that low priorities do not starve, the first
--- :oldest places go to those that have been due longest.
 
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
@@ -31,7 +28,6 @@ DECLARE @now datetime2(6) = COALESCE(@given, SYSUTCDATETIME()),
         @queues nvarchar(max) = :queues,
         @tasks nvarchar(max) = :tasks,
         @limit int = :limit,
-        @oldest int = :oldest,
         @lock_timeout_ms bigint = :lock_timeout_ms,
         @isolated bit = :isolated;
 DECLARE @longest_ms bigint = 3155760000000,
@@ -341,33 +337,24 @@ BEGIN TRY
             END;
 
             INSERT INTO @heads
-            SELECT @turn,
-                   ROW_NUMBER() OVER (
-                       ORDER BY CASE WHEN job.Waited <= @oldest THEN 0 ELSE 1 END,
-                                job.Priority, job.DueAt, job.Id
-                   ),
-                   job.Id, job.RowNo, job.[Key], job.LimitLane, job.Isolated, job.Suspended,
+            SELECT @turn, ROW_NUMBER() OVER (ORDER BY job.Priority, job.DueAt, job.Id), job.Id,
+                   job.RowNo, lane.[Key], lane.LimitLane, lane.Isolated, lane.Suspended,
                    job.Limits, 0
-            FROM (
-                SELECT lane.[Key], lane.LimitLane, lane.Isolated, lane.Suspended, job.Id, job.RowNo,
-                       job.Priority, job.DueAt, job.Limits,
-                       ROW_NUMBER() OVER (ORDER BY job.DueAt, job.Id) AS Waited
-                FROM @lanes AS lane
-                CROSS APPLY (
-                    SELECT TOP (lane.Most) job.Id, job.RowNo, job.Priority, job.DueAt, job.Limits
-                    FROM reltask.Jobs AS job
-                        WITH (
-                            INDEX (IX_Jobs_Limited), FORCESEEK, READPAST, UPDLOCK, ROWLOCK,
-                            READCOMMITTEDLOCK
-                        )
-                    WHERE job.LimitKey = lane.[Key] AND job.LimitLane = lane.LimitLane
-                      AND job.DueAt <= @now
-                      AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
-                      AND job.LimitKey IS NOT NULL
-                    ORDER BY job.DueAt
-                ) AS job
-                WHERE lane.Turn = @turn AND lane.IsMine = 1 AND lane.IsDue = 1 AND lane.Most > 0
-            ) AS job;
+            FROM @lanes AS lane
+            CROSS APPLY (
+                SELECT TOP (lane.Most) job.Id, job.RowNo, job.Priority, job.DueAt, job.Limits
+                FROM reltask.Jobs AS job
+                    WITH (
+                        INDEX (IX_Jobs_Limited), FORCESEEK, READPAST, UPDLOCK, ROWLOCK,
+                        READCOMMITTEDLOCK
+                    )
+                WHERE job.LimitKey = lane.[Key] AND job.LimitLane = lane.LimitLane
+                  AND job.DueAt <= @now
+                  AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
+                  AND job.LimitKey IS NOT NULL
+                ORDER BY job.DueAt
+            ) AS job
+            WHERE lane.Turn = @turn AND lane.IsMine = 1 AND lane.IsDue = 1 AND lane.Most > 0;
 
             DELETE FROM @pairs;
             INSERT INTO @pairs (Id, Nth, [Key])

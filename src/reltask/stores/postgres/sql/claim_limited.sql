@@ -26,9 +26,6 @@
 -- to wait there, so that it stands in the way of no job that could run, and so that the end that
 -- makes room finds it. Its rank at each key counts all that come before it, whether they are
 -- claimed or not: that may claim fewer than fit, never more; the first of all is claimed.
---
--- Jobs are claimed in order of priority; but so that low priorities do not starve, the first
--- :oldest places go to those that have been due longest.
 
 -- A key that another session keeps locked must not stall the others: the statement is sent again
 -- with :skips. The marks of such a key stay, and so do the jobs that need it.
@@ -322,22 +319,16 @@ blocks as materialized (
     order by pairs.id, pairs.room, pairs.key
 ),
 
-candidates as (
-    select pairs.*,
-           dense_rank() over (order by pairs.due_at, pairs.id) <= :oldest::integer as is_oldest
+ranks as (
+    select pairs.id, pairs.priority, pairs.due_at, pairs.suspended, pairs.room, pairs.tokens,
+           row_number() over by_key as nth,
+           count(*) filter (where not pairs.suspended) over by_key as token_nth
     from pairs
     where pairs.id not in (select id from blocks)
       and pairs.id not in (select id from pairs where is_new)
-),
-
-ranks as (
-    select id, priority, due_at, suspended, room, tokens, is_oldest,
-           row_number() over by_key as nth,
-           count(*) filter (where not suspended) over by_key as token_nth
-    from candidates
     window by_key as (
-        partition by key
-        order by is_oldest desc, priority, due_at, id
+        partition by pairs.key
+        order by pairs.priority, pairs.due_at, pairs.id
         rows unbounded preceding
     )
 ),
@@ -345,9 +336,9 @@ ranks as (
 chosen as materialized (
     select id
     from ranks
-    group by id, priority, due_at, is_oldest
+    group by id, priority, due_at
     having bool_and(nth <= room and (suspended or token_nth::float8 <= floor(tokens)))
-    order by is_oldest desc, priority, due_at, id
+    order by priority, due_at, id
     limit :limit::integer
 ),
 
