@@ -67,7 +67,7 @@ def test_the_result_is_what_the_task_returned(harness: WorkerHarness) -> None:
 def test_a_hidden_result_is_returned(harness: WorkerHarness) -> None:
     """`Annotated[…, Hidden]` hides it from views, not from who waits for it; so with fields, items and signals."""
     app = harness.app()
-    code = Signal("code", Annotated[str, Hidden])
+    code: Signal[str] = Signal("code", Annotated[str, Hidden])  # type: ignore[arg-type] # no class, but a type
 
     @app.task
     async def login(ctx: Context, user: str) -> Annotated[str, Hidden]:
