@@ -71,7 +71,8 @@ def test_a_hidden_result_is_returned(harness: WorkerHarness) -> None:
 
     @app.task
     async def login(ctx: Context, user: str) -> Annotated[str, Hidden]:
-        return f"token of {user} {await ctx.wait_for(code)}"
+        number = await ctx.wait_for(code)
+        return f"token of {user} {number}"
 
     @app.task
     async def keys(count: int) -> list[Annotated[str, Hidden]]:
