@@ -40,7 +40,7 @@ def invoice(customer: int, day: str = "") -> None: ...
 
 @app.task(limit=[Limit(rate="10/s", by=tenth)], unique="customer", unique_until="start")
 async def index(customer: int, text: str) -> int:
-    return len(text)
+    return len(text) + customer
 
 
 @app.task(cron="0 9 * * *", jitter="10m", start=datetime(2030, 1, 1, tzinfo=UTC), end=datetime(2031, 1, 1, tzinfo=UTC))
