@@ -8,7 +8,9 @@ other.
 
 Jobs are claimed in order of priority, but every tenth place goes to the lane whose first job has
 waited longest. So under a load of priority 0 that never ends, a job of priority 9 waits for the jobs
-that were due before it, each of which takes ten places at most, and not for ever.
+that were due before it, each of which takes ten places at most, and not for ever. Jobs with limits
+are claimed by looks of their own, which may fill far fewer places than are free: their tenth places
+are counted apart, after the look. One that is due is asked for by the next.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ class ClaimPlan(NamedTuple):
     limit: int
     oldest: int = 0
     """How many of them go to the lane whose first job has waited longest."""
+    oldest_limited: int = 0
+    """As `oldest`, if the claim is one of jobs with limits."""
 
 
 RESERVED = 1.0
@@ -135,6 +139,8 @@ class Places:
         self._bodies, self._isolated, self._in_queue = self._room.bodies, self._room.isolated, self._room.in_queue
         self._filled: Counter[str] = Counter()
         """Places filled so far, by queue if that has its own limit: each group has its own tenth places."""
+        self._owed: Counter[str] = Counter()
+        """The same for jobs with limits, less FAIR for each that went to the one that had waited longest."""
         self._turn = 0
         self.freed = asyncio.Event()
         """Set whenever a run is over."""
@@ -163,9 +169,13 @@ class Places:
         """Around a claim: for a short time its places are not offered to other shards."""
         return self._room.claiming(self, limit)
 
-    def claimed(self, runs: Sequence[Run], limit: int) -> Sequence[Run]:
+    def claimed(self, runs: Sequence[Run], plan: ClaimPlan, limit: int) -> Sequence[Run]:
         """Take these runs; return those for which no place is left, because the answer was late."""
         self.take(runs)
+        if runs and runs[0].is_limited:
+            self._owed[self._group(plan.queues[0])] += len(runs) - FAIR * min(plan.oldest, len(runs))
+        else:
+            self._filled[self._group(plan.queues[0])] += len(runs)
         self._room.answered(self, hungry=len(runs) >= limit)
         surplus = len(self._bodies) - self._concurrency
         return runs[-surplus:] if surplus > 0 else ()
@@ -196,9 +206,6 @@ class Places:
         self._isolated.update((run, None) for run in runs if run.claim.isolated)
         if self._per_queue:
             self._in_queue.update(run.claim.queue for run in runs)
-            self._filled.update(run.claim.queue if run.claim.queue in self._per_queue else "" for run in runs)
-        else:
-            self._filled[""] += len(runs)
 
     def vacate(self, runs: Sequence[Run]) -> None:
         """The bodies of these runs have ended. Idempotent."""
@@ -249,11 +256,15 @@ class Places:
             groups.append(self._unlimited)
         for i in range(len(groups)):
             queues = groups[(i + self._turn) % len(groups)]
-            group = queues[0] if queues[0] in self._per_queue else ""
+            group = self._group(queues[0])
             room = self._per_queue[group] - self._in_queue[group] if group else self.free
             limit = min(self.free, room, self._at_once)
             if limit > 0:
-                yield ClaimPlan(queues, limit, (self._filled[group] % FAIR + limit) // FAIR)
+                oldest = (self._filled[group] % FAIR + limit) // FAIR
+                yield ClaimPlan(queues, limit, oldest, min(limit, (self._owed[group] + 1) // FAIR))
+
+    def _group(self, queue: str) -> str:
+        return queue if queue in self._per_queue else ""
 
 
 def _ignore(*_: object) -> None:

@@ -220,6 +220,8 @@ class Poller(Service):
         """
         token = UUID(int=self._rng.getrandbits(128), version=4)
         sent_at = self._clock.monotonic()
+        if limited:
+            plan = plan._replace(oldest=plan.oldest_limited)
         self._heartbeats.claim_sent(token, sent_at)
         try:
             ask = self._store.claim_limited if limited else self._store.claim_jobs
@@ -301,7 +303,7 @@ class Poller(Service):
             )
             for claim in answer.claims
         ]
-        for run in self._places.claimed(runs, min(plan.limit, BATCH)):
+        for run in self._places.claimed(runs, plan, min(plan.limit, BATCH)):
             run.stop(StopReason.SHUTDOWN, "no place is left for it")
         if runs:
             watched = [

@@ -197,9 +197,11 @@ found as materialized (
     where lane.is_mine
 ),
 
--- At most one isolated job.
+-- At most one isolated job. The first :oldest places go to the jobs that have waited longest.
 heads as materialized (
-    select *
+    select found.*,
+           case when row_number() over (order by due_at, id) <= :oldest::integer then -1
+                else priority end as turn
     from found
     where not isolated
        or id = (select id from found where isolated order by priority, due_at, id limit 1)
@@ -300,7 +302,7 @@ held as materialized (
 ),
 
 pairs as materialized (
-    select held.id, held.key as gate, held.priority, held.due_at, held.suspended, key.key,
+    select held.id, held.key as gate, held.turn, held.due_at, held.suspended, key.key,
            key.nth > pg_catalog.array_position(held.keys, held.key) as is_later,
            rooms.room, rooms.tokens, rooms.has_queue,
            not rooms.is_counted and pg_catalog.cardinality(held.keys) > 1 as is_new
@@ -320,7 +322,7 @@ blocks as materialized (
 ),
 
 ranks as (
-    select pairs.id, pairs.priority, pairs.due_at, pairs.suspended, pairs.room, pairs.tokens,
+    select pairs.id, pairs.turn, pairs.due_at, pairs.suspended, pairs.room, pairs.tokens,
            row_number() over by_key as nth,
            count(*) filter (where not pairs.suspended) over by_key as token_nth
     from pairs
@@ -328,7 +330,7 @@ ranks as (
       and pairs.id not in (select id from pairs where is_new)
     window by_key as (
         partition by pairs.key
-        order by pairs.priority, pairs.due_at, pairs.id
+        order by pairs.turn, pairs.due_at, pairs.id
         rows unbounded preceding
     )
 ),
@@ -336,9 +338,9 @@ ranks as (
 chosen as materialized (
     select id
     from ranks
-    group by id, priority, due_at
+    group by id, turn, due_at
     having bool_and(nth <= room and (suspended or token_nth::float8 <= floor(tokens)))
-    order by priority, due_at, id
+    order by turn, due_at, id
     limit :limit::integer
 ),
 
