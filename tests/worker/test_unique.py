@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +198,32 @@ async def test_fifty_transactions_of_users_make_one_job(postgres_url: str) -> No
     assert sum(created) == 1
     assert len(await app.jobs(limit=100)) == 1
     await asyncio.to_thread(app.close)
+
+
+@pytest.mark.slow
+def test_fifty_transactions_of_users_on_a_file_make_one_job(tmp_path: Path) -> None:
+    """Fifty threads, each with its own connection; those that roll back leave the key to the others."""
+    path = tmp_path / "shop.db"
+    app = App(f"sqlite:///{path}")
+    together = threading.Barrier(50)
+
+    @app.task(unique=True)
+    async def send(customer: int) -> None: ...
+
+    def enqueue_one(nth: int) -> bool:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=60)) as connection:
+            together.wait(60)
+            connection.execute("begin immediate")
+            job = send.using(connection=connection).enqueue_sync(1)
+            keep = nth % 5 > 0
+            connection.execute("commit" if keep else "rollback")
+            return job.created and keep
+
+    assert app.jobs_sync() == []  # creates the tables
+    with ThreadPoolExecutor(50) as threads:
+        assert sum(threads.map(enqueue_one, range(50))) == 1
+    assert len(app.jobs_sync(limit=100)) == 1
+    app.close()
 
 
 @pytest.mark.slow
