@@ -174,6 +174,23 @@ def test_replace_needs_a_unique_task(harness: WorkerHarness) -> None:
         send.using(replace=True)
 
 
+def test_a_job_has_one_key(harness: WorkerHarness) -> None:
+    """A key of the caller's own beside the one that is made from the arguments is refused; a schedule has its own."""
+    app = harness.app()
+
+    @app.task(unique=True)
+    async def send(customer: int) -> None: ...
+
+    async def scenario() -> None:
+        with pytest.raises(UsageError, match="unique"):
+            await send.using(key="one").enqueue(1)
+        daily = await send.using(key="one", every="1d").enqueue(1)
+        assert daily.created
+        assert (await send.enqueue(1)).created
+
+    harness.run(scenario())
+
+
 @pytest.mark.slow
 async def test_fifty_transactions_of_users_make_one_job(postgres_url: str) -> None:
     """Each on its own connection, all at once; those that roll back leave the key to the others."""
