@@ -6,6 +6,7 @@
     due      all of them are due: the claim takes BATCH
     unknown  all are due, but of task names that this worker does not know; one job that it knows comes with each claim
     paused   the same with jobs of its own task that are paused
+    held     the same with jobs of a task that it knows, and that is paused
 
 Each kind is spread over 1, 4 and 10 priorities and over 1 and 20 queues. The tables of the three sizes exist side by
 side, each in a database of its own, and are claimed from in turns; `growth` is the median at the largest over the
@@ -35,7 +36,7 @@ BATCH = 10
 FILL = """
     insert into reltask.jobs (id, task, queue, priority, next_run_time, paused_at)
     select gen_random_uuid(),
-           case when %(kind)s = 'unknown' then 'foreign' || n %% 7 else 'known' end,
+           case %(kind)s when 'unknown' then 'foreign' || n %% 7 when 'held' then 'held' else 'known' end,
            'queue' || n %% %(queues)s,
            n %% %(priorities)s,
            statement_timestamp() + case when %(kind)s = 'future' then interval '1 day' else interval '-1 day' end
@@ -43,6 +44,9 @@ FILL = """
            case when %(kind)s = 'paused' then statement_timestamp() end
     from generate_series(1, %(rows)s) as n
 """
+
+
+PAUSE = "insert into reltask.pauses (kind, name, paused_by, paused_at) values ('task', 'held', 'bench', now())"
 
 
 class Shape(NamedTuple):
@@ -69,7 +73,7 @@ class Shape(NamedTuple):
 def cells(bench: Bench) -> list[Cell]:
     """Every combination; a quick run takes the one with most lanes."""
     spreads = [(10, 20)] if bench.quick else [(p, q) for p in (1, 4, 10) for q in (1, 20)]
-    shapes = [Shape(kind, *spread) for kind in ("future", "due", "unknown", "paused") for spread in spreads]
+    shapes = [Shape(kind, *spread) for kind in ("future", "due", "unknown", "paused", "held") for spread in spreads]
     claims = 40 if bench.quick else 90
     return [
         Cell(str(shape), RELTASK.name, partial(grow, bench.stage, shape, shape.sizes(quick=bench.quick), claims))
@@ -93,6 +97,7 @@ def fill(url: str, shape: Shape, rows: int) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         values = {"kind": shape.kind, "queues": shape.queues, "priorities": shape.priorities, "rows": rows}
         connection.execute(FILL.encode(), values)
+        connection.execute(PAUSE)
         connection.execute("vacuum analyze reltask.jobs")
 
 
@@ -125,16 +130,17 @@ async def claim(store: PostgresStore, shape: Shape) -> float:
 
 
 def request(shape: Shape) -> ClaimRequest:
-    """What a worker of these queues would ask."""
+    """What a worker of these queues would ask; one of ten places goes to the job that has waited longest."""
     return ClaimRequest(
         worker="bench",
         token=uuid4(),
         queues=[f"queue{number}" for number in range(shape.queues)],
-        tasks=["known"],
+        tasks=["held", "known"],
         limit=BATCH,
         lock_timeout=timedelta(minutes=2),
         isolated=True,
         alive_for=timedelta(minutes=2),
+        oldest=1,
     )
 
 

@@ -23,7 +23,7 @@ from benchmarks.usage import cpu_seconds, server_seconds
 LIMITED = RELTASK._replace(program="reltask_limits")
 UNLIMITED, SHARED, KEYED = "no limit", "running=50", "1 000 keys of 1"
 NEXT_TO, PACED = "no limit, beside full keys", "rate 100/s"
-WAITING = 100
+RATE, WAITING = 100, 100
 FILL = (
     "insert into reltask.limits (name, running, declaration, changed_at) values ('full', 1, '', now())",
     """

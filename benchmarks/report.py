@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import durable, enqueue, pickup
+from benchmarks import durable, enqueue, limits, pickup
 from benchmarks.contestants import DBOS, FLOOR, FLOOR_100, HUEY, PGQUEUER, PROCRASTINATE, RELTASK
 from benchmarks.harness import Question, Row
 from benchmarks.idle import WORKERS
@@ -67,6 +67,12 @@ class Rows:
         return self.median(question, case, ours, measure) / self.median(question, case, theirs, measure)
 
 
+def _beside(rows: Rows, case: str) -> float:
+    """The throughput with limits over that without."""
+    plain = rows.median("limits", limits.UNLIMITED, RELTASK.name, "jobs/s")
+    return rows.median("limits", case, RELTASK.name, "jobs/s") / plain
+
+
 RATIOS: dict[str, Callable[[Rows], float]] = {
     "drain_vs_floor": lambda rows: rows.quotient("drain", "one process", "jobs/s", RELTASK.name, FLOOR.name),
     "drain_vs_floor_100": lambda rows: rows.quotient("drain", "one process", "jobs/s", RELTASK.name, FLOOR_100.name),
@@ -87,6 +93,10 @@ RATIOS: dict[str, Callable[[Rows], float]] = {
     "idle_statements_per_s": lambda rows: rows.median("idle", f"{WORKERS} workers", RELTASK.name, "statements/s"),
     "idle_memory_mb": lambda rows: rows.median("idle", "a process with one worker", RELTASK.name, "memory MB"),
     "claim_growth": lambda rows: rows.most("growth", "growth"),
+    "limit_shared_vs_none": lambda rows: _beside(rows, limits.SHARED),
+    "limit_keys_vs_none": lambda rows: _beside(rows, limits.KEYED),
+    "full_keys_vs_none": lambda rows: _beside(rows, limits.NEXT_TO),
+    "limit_rate_reached": lambda rows: rows.median("limits", limits.PACED, RELTASK.name, "starts/s") / limits.RATE,
     "throughput_kept": lambda rows: rows.most("bloat", "last / first"),
     "sqlite_drain_vs_huey": lambda rows: rows.quotient("sqlite", "one process", "jobs/s", RELTASK.name, HUEY.name),
     "startup_ms": lambda rows: rows.median("startup", "PostgreSQL", RELTASK.name, "ms"),

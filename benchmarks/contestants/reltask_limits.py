@@ -15,7 +15,7 @@ from reltask import App, Limit
 from reltask.cli.runner import calm_collector
 from reltask.stores.postgres.schema import migrate_postgres
 
-KIND = "RELTASK_BENCH_LIMIT"
+KIND = "BENCH_LIMIT"
 """plain, shared, keyed or paced."""
 KEYS = 1_000
 

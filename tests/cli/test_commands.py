@@ -210,7 +210,7 @@ def test_a_job_is_paused_resumed_run_and_discarded(worked: Project) -> None:
     for action, state in [("pause", "paused"), ("resume", "ready"), ("run", "ready")]:
         assert worked.run("jobs", action, job["id"], "--app", worked.app).code == 0
         assert worked.run("jobs", "show", job["id"], "--app", worked.app, "--json").json["state"] == state
-    assert worked.run("jobs", "discard", job["id"], "--app", worked.app).code == 0
+    assert worked.run("jobs", "discard", job["id"], "--yes", "--app", worked.app).code == 0
     assert worked.run("jobs", "show", job["id"], "--app", worked.app, "--json").json["state"] == "gone"
     gone = worked.run("jobs", "run", job["id"], "--app", worked.app)
     assert gone.code == 1
@@ -256,22 +256,22 @@ def test_a_dead_letter_is_shown_retried_and_discarded(worked: Project) -> None:
     assert worked.run("dead", "retry", letter["id"], "--app", worked.app).code == 0
     assert worked.run("dead", "show", letter["id"], "--app", worked.app).code == 1
     assert worked.call("worker", worked.app, "--once").code == 0
-    assert "discarded" in worked.run("dead", "discard", "--all", "--app", worked.app).out
+    assert "discarded" in worked.run("dead", "discard", "--all", "--yes", "--app", worked.app).out
     assert worked.run("dead", "list", worked.app).out == "There are no dead letters.\n"
 
 
-@pytest.mark.parametrize(("action", "done"), [("discard", "discarded"), ("retry", "will be tried again")])
+@pytest.mark.parametrize(("action", "done"), [("discard --yes", "discarded"), ("retry", "will be tried again")])
 def test_only_dead_letters_are_changed_and_each_is_reported(worked: Project, action: str, done: str) -> None:
     """A healthy job is left unchanged and named; the others are changed, and the exit status is 1."""
     (letter,) = worked.run("dead", "list", worked.app, "--json").json
     healthy = worked.enqueue("hello", name="Bea")
-    result = worked.run("dead", action, healthy, MISSING, letter["id"], "--app", worked.app)
+    result = worked.run("dead", *action.split(), healthy, MISSING, letter["id"], "--app", worked.app)
     assert result.code == 1
     assert result.out == f"{letter['id']} {done}\n"
     assert f"error[unknown-job]: Job {healthy} is ready, not dead." in result.err
     assert MISSING in result.err
     assert worked.run("jobs", "show", healthy, "--app", worked.app).code == 0
-    again = worked.run("dead", action, healthy, "--app", worked.app, "--json")
+    again = worked.run("dead", *action.split(), healthy, "--app", worked.app, "--json")
     assert (again.code, again.json) == (1, [{"id": healthy, "error": f"Job {healthy} is ready, not dead."}])
 
 
@@ -301,15 +301,15 @@ def test_a_dead_job_is_neither_paused_nor_resumed(action: str, worked: Project) 
     assert "or is dead; nothing was changed" in result.err
 
 
-@pytest.mark.parametrize("action", ["retry", "discard"])
+@pytest.mark.parametrize(("action", "yes"), [("retry", ()), ("discard", ("--yes",))])
 def test_all_dead_letters_are_more_than_one_batch(
-    action: str, project: Project, monkeypatch: pytest.MonkeyPatch
+    action: str, yes: tuple[str, ...], project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All are changed, each once, even if a worker lets one die again meanwhile."""
     monkeypatch.setattr("reltask.cli.dead.ALL_AT_ONCE", 2)
     letters = {project.enqueue("fragile", secret="hush") for _ in range(5)}
     assert project.call("worker", project.app, "--once").code == 0
-    changing = ("dead", action, "--all", "--app", project.app, "--json")
+    changing = ("dead", action, "--all", *yes, "--app", project.app, "--json")
     with monkeypatch.context() as unchanged:
         unchanged.setattr(f"reltask.producer.job.Job.{action}_sync", lambda *_: None)
         assert len(project.run(*changing).json) == 2
@@ -397,7 +397,7 @@ def test_times_out_of_range_are_shown_as_such(worked: Project) -> None:
     assert "fragile" in worked.run("dead", "list", worked.app).out
     for reading in (["status"], ["dead", "list"], ["runs"], ["audit"]):
         assert worked.run(*reading, worked.app, "--json").code in (0, 1)
-    assert worked.run("jobs", "discard", waiting, "--database", "sqlite:///jobs.db").code == 0
+    assert worked.run("jobs", "discard", waiting, "--yes", "--database", "sqlite:///jobs.db").code == 0
 
 
 BAD_ROWS: list[dict[str, object]] = [

@@ -223,6 +223,27 @@ async def test_first_come_first_served_within_a_priority(harness: StoreHarness) 
     assert order == early + late + later
 
 
+async def test_the_oldest_place_goes_to_the_job_that_has_waited_longest(harness: StoreHarness) -> None:
+    """Whatever its priority, at its own key and at a shared one; the others go by priority."""
+    await declare(harness, running=1)
+    await declare(harness, "each", running=1)
+    keys = {"limits": ("each:7", "smtp")}
+    (last,), urgent = await jobs(harness, 1, priority=9, **keys), await jobs(harness, 3, priority=0)
+    order = []
+    for oldest in (0, 1, 0):
+        (claim,) = await claims(harness, oldest=oldest)
+        order.append(claim.job_id)
+        assert await harness.complete(claim)
+    assert order == [urgent[0], last, urgent[1]]
+
+
+async def test_the_oldest_places_are_part_of_the_limit(harness: StoreHarness) -> None:
+    """One of three goes to the job that has waited longest, two to the most urgent ones."""
+    await declare(harness, running=3)
+    last, urgent = await jobs(harness, 2, priority=9), await jobs(harness, 5, priority=0)
+    assert {claim.job_id for claim in await claims(harness, oldest=1)} == {last[0], *urgent[:2]}
+
+
 async def test_future_jobs_do_not_hide_due_ones(harness: StoreHarness) -> None:
     """A job of the first priority that waits for a backoff stands in no other's way."""
     await declare(harness, running=1)

@@ -134,6 +134,9 @@ def test_what_is_no_codec_is_refused_at_once() -> None:
     with pytest.raises(ConfigurationError, match="encode and decode"):
         App("sqlite:///:memory:", codec=object())  # type: ignore[arg-type]
 
+    with pytest.raises(ConfigurationError, match="is a class"):
+        App("sqlite:///:memory:", codec=Reversing)  # type: ignore[arg-type]
+
     class Short(Reversing):
         hash_key = b"short"
 

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from cryptography.fernet import Fernet, MultiFernet
 
-from reltask import Again, App, Context, Job, Retry, RunView, Signal, TaskTransaction, UnreadablePayload
+from reltask import Again, App, Context, Job, Limit, Retry, RunView, Signal, TaskTransaction, UnreadablePayload
 from tests import mssql_server
 from tests.mssql_server import databases
 from tests.worker.worker_harness import working
@@ -99,6 +99,10 @@ def shop(url: str, *keys: bytes) -> App:
         await ctx.progress({"card": number})
         await ctx.wait_for("never", name=f"never for {len(number)}")
 
+    @app.task(unique=True, unique_for="1h", limit=Limit("card", running=1, by="number"))
+    async def pay(number: str) -> str:
+        return number
+
     app.schedule(echo.using(headers={"card": SECRET}).call(SECRET), key="nightly", every="1d")
     return app
 
@@ -153,7 +157,9 @@ def _texts(rows: Iterable[Any]) -> list[str]:
 
 
 async def test_no_payload_can_be_read_in_any_table(url: str) -> None:
-    """Arguments, headers, context variables, results, progress, steps, signals, children; and all are read again."""
+    """Arguments, headers, context variables, results, progress, steps, signals, children, and keys that are made from
+    arguments; and all are read again.
+    """
     app = shop(url, OLD)
     echo, order, page, fail, wait = (app.get_task(name) for name in ("echo", "order", "page", "fail", "wait"))
     async with working(app):
@@ -163,10 +169,10 @@ async def test_no_payload_can_be_read_in_any_table(url: str) -> None:
         await job.signal(card, SECRET)
         many = await app.enqueue_many(echo.call(SECRET) for _ in range(120))
         paged, failed, waiting = await page.enqueue(SECRET, 1), await fail.enqueue(SECRET), await wait.enqueue(SECRET)
-        thread = await app.get_task("in_thread").enqueue(SECRET)
+        thread, paid = await app.get_task("in_thread").enqueue(SECRET), await app.get_task("pay").enqueue(SECRET)
         later = await echo.using(delay="1d", key="later").enqueue(SECRET)
         await waiting.signal("other", SECRET)
-        for one in (job, many[119], paged, thread):
+        for one in (job, many[119], paged, thread, paid):
             assert await one.result(timeout="60s") == SECRET
         await in_state(failed, "dead")
         await in_state(waiting, "suspended")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from reltask import App, Context, DeclarationError, Limit, UsageError
+from reltask import App, ArgumentsError, Context, DeclarationError, Limit, UsageError
 from reltask.model.job import Outcome
 from reltask.testing import VirtualTime, drain, virtual_time
 
@@ -267,6 +268,10 @@ def test_a_limit_is_checked_when_it_is_made(limit: Callable[[], Limit], message:
         limit()
 
 
+async def asynchronous(customer: int) -> int:
+    return customer
+
+
 def test_a_limit_is_checked_against_its_task() -> None:
     """Unknown parameters, two limits of one name, and one name for two different limits."""
     app = App("sqlite:///unused.db")
@@ -275,6 +280,9 @@ def test_a_limit_is_checked_against_its_task() -> None:
 
     with pytest.raises(DeclarationError, match="custommer"):
         app.task(limit=Limit(running=1, by="custommer"))(task)
+    for by in (int, lambda *customer: customer, lambda customer, /: customer, asynchronous):
+        with pytest.raises(DeclarationError, match="by=lambda customer: "):
+            app.task(limit=Limit("each", running=1, by=by))(task)
     with pytest.raises(DeclarationError, match="two of its limits"):
         app.task(limit=(Limit(running=1), Limit(running=2)))(task)
     with pytest.raises(DeclarationError, match="not a limit"):
@@ -282,6 +290,56 @@ def test_a_limit_is_checked_against_its_task() -> None:
     app.task(limit=Limit("smtp", running=1), name="one")(task)
     with pytest.raises(DeclarationError, match="differs"):
         app.task(limit=Limit("smtp", running=2), name="two")(task)
+
+
+def test_a_value_that_has_no_key_names_the_limit(tmp_path: object) -> None:
+    """`by` is called for each job: what it answers has to be a value that JSON has."""
+
+    async def work(time: VirtualTime) -> None:
+        app = make_app(time, tmp_path)
+
+        @app.task(limit=Limit("each", running=1, by=lambda customer: object()))  # noqa: ARG005 - its answer is wrong
+        async def send(customer: int) -> None: ...
+
+        with pytest.raises(ArgumentsError, match=r"'each'.* object"):
+            await send.enqueue(7)
+
+    run(work)
+
+
+def test_a_change_is_checked(tmp_path: object) -> None:
+    """As a declaration is; and one that changes nothing is a mistake. So are the keys of no limit."""
+
+    async def work(time: VirtualTime) -> None:
+        app = make_app(time, tmp_path)
+
+        @app.task(limit=(Limit("smtp", running=3), Limit("api", rate="5/s")))
+        async def send() -> None: ...
+
+        async with app.worker():
+            wrong: list[tuple[dict[str, Any], str]] = [
+                ({}, "Nothing is to be changed"),
+                ({"burst": 4}, "burst without rate"),
+                ({"rate": None, "burst": 4}, "burst without rate"),
+                ({"running": -1}, "running=-1"),
+                ({"running": "3"}, "running='3'"),
+                ({"running": False}, "running=False"),
+                ({"rate": "many"}, "rate"),
+            ]
+            for numbers, message in wrong:
+                with pytest.raises(UsageError, match=message):
+                    await app.change_limit("smtp", **numbers)
+            with pytest.raises(UsageError, match=r"no limit 'smpt'.*api, smtp"):
+                await app.limit_keys("smpt")
+            assert await app.limit_keys("smtp") == []
+            await app.change_limit("api", rate=None)
+            await app.change_limit("smtp", running=0)
+            assert [(limit.running, limit.rate, limit.burst) for limit in await app.limits()] == [
+                (None, None, None),
+                (0, None, None),
+            ]
+
+    run(work)
 
 
 def test_the_default_burst_is_what_a_second_brings() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from reltask import PauseKind, UsageError, events
+from reltask import Limit, PauseKind, UsageError, events
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
 
@@ -175,3 +176,59 @@ def test_places_of_limited_queues_have_their_own_tenth(harness: WorkerHarness) -
                 await app.log.wait(events.RunStarted, 2, task="last")
 
     harness.run(scenario())
+
+
+@pytest.mark.parametrize("limit", [None, Limit("smtp", running=1)])
+def test_jobs_with_limits_have_their_own_tenth(harness: WorkerHarness, limit: Limit | None) -> None:
+    """A worker with one place takes jobs with and without limits in turns; neither kind misses its tenth places."""
+    app = harness.app(settings={"worker.concurrency": 1})
+
+    async def busy(again: Any) -> None:
+        await asyncio.sleep(0.01)
+        await again.enqueue()
+        await again.enqueue()
+
+    @app.task(priority=0)
+    async def plain() -> None:
+        await busy(plain)
+
+    @app.task(priority=0, limit=Limit("smtp", running=1))
+    async def limited() -> None:
+        await busy(limited)
+
+    @app.task(priority=9, limit=limit)
+    async def last() -> None: ...
+
+    async def scenario() -> None:
+        await plain.enqueue()
+        await limited.enqueue()
+        async with app.worker():
+            await app.log.wait(events.RunStarted, 25, task="limited")
+            await last.enqueue()
+            async with asyncio.timeout(15):
+                await app.log.wait(events.RunStarted, task="last")
+
+    harness.run(scenario())
+
+
+def test_a_limit_of_one_place_keeps_its_priorities(harness: WorkerHarness) -> None:
+    """A worker with many free places at a narrow limit: one of ten starts goes by age, the others by priority."""
+    app = harness.app(settings={"worker.concurrency": 50})
+    smtp = Limit("smtp", running=1)
+
+    @app.task(priority=9, limit=smtp)
+    async def last() -> None: ...
+
+    @app.task(priority=0, limit=smtp)
+    async def urgent() -> None: ...
+
+    async def scenario() -> list[str]:
+        await app.enqueue_many([last.call()] * 10)
+        await app.enqueue_many([urgent.call()] * 20)
+        async with app.worker():
+            await app.log.wait(events.RunStarted, 30)
+            return started(app)
+
+    order = harness.run(scenario())
+    assert order[:20].count("last") == 2
+    assert order[22:] == ["last"] * 8

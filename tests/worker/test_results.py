@@ -9,7 +9,7 @@ import threading
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -19,10 +19,13 @@ from reltask import (
     App,
     ArgumentsError,
     Cancel,
+    Context,
+    Hidden,
     Job,
     JobCancelled,
     JobFailed,
     ResultGone,
+    Signal,
     UnknownJob,
     UsageError,
 )
@@ -57,6 +60,31 @@ def test_the_result_is_what_the_task_returned(harness: WorkerHarness) -> None:
             assert await pay.job(id=job.id).result() == receipt
             assert (await app.job(job.id).result())["number"] == 7
             assert (await asyncio.gather(other.result()))[0] is None
+
+    harness.run(scenario())
+
+
+def test_a_hidden_result_is_returned(harness: WorkerHarness) -> None:
+    """`Annotated[…, Hidden]` hides it from views, not from who waits for it; so with fields, items and signals."""
+    app = harness.app()
+    code: Signal[str] = Signal("code", Annotated[str, Hidden])  # type: ignore[arg-type] # no class, but a type
+
+    @app.task
+    async def login(ctx: Context, user: str) -> Annotated[str, Hidden]:
+        number = await ctx.wait_for(code)
+        return f"token of {user} {number}"
+
+    @app.task
+    async def keys(count: int) -> list[Annotated[str, Hidden]]:
+        return ["key"] * count
+
+    async def scenario() -> None:
+        async with app.worker():
+            job, many = await login.enqueue("ada"), await keys.enqueue(2)
+            await job.signal(code, "1234")
+            assert await job.result(timeout="30s") == "token of ada 1234"
+            assert await many.result(timeout="30s") == ["key", "key"]
+            assert {run.result for run in await job.runs() if run.result} == {'"***"'}
 
     harness.run(scenario())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -224,11 +224,10 @@ def test_middleware_is_entered_in_order_and_left_in_reverse(harness: WorkerHarne
 
 
 def test_what_is_no_context_manager_fails_the_run(harness: WorkerHarness) -> None:
-    """Asynchronous middleware is refused with a remedy."""
+    """What a function returns is seen when it is called: the error has a remedy."""
 
-    @asynccontextmanager
-    async def wrong(_: BaseContext) -> Any:
-        yield
+    def wrong(_: BaseContext) -> Any:
+        return 3
 
     app = harness.app(middleware=[wrong])
 
@@ -455,9 +454,26 @@ def test_a_variable_that_cannot_be_carried_is_named(harness: WorkerHarness) -> N
     variable.reset(token)
 
 
+def undecorated(_: BaseContext) -> Iterator[None]:
+    yield
+
+
+async def asynchronous(_: BaseContext) -> AsyncIterator[None]:
+    yield
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"contextvars": ["request_id"]}, {"contextvars": [request_id, ContextVar("request_id")]}, {"middleware": [1]}],
+    [
+        {"contextvars": ["request_id"]},
+        {"contextvars": [request_id, ContextVar("request_id")]},
+        {"contextvars": request_id},
+        {"middleware": [1]},
+        {"middleware": contextmanager(undecorated)},
+        {"middleware": [undecorated]},
+        {"middleware": [asynccontextmanager(asynchronous)]},
+        {"middleware": [asynchronous]},
+    ],
 )
 def test_what_an_app_cannot_carry_is_refused_at_once(options: dict[str, Any]) -> None:
     """When the app is made."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +174,23 @@ def test_replace_needs_a_unique_task(harness: WorkerHarness) -> None:
         send.using(replace=True)
 
 
+def test_a_job_has_one_key(harness: WorkerHarness) -> None:
+    """A key of the caller's own beside the one that is made from the arguments is refused; a schedule has its own."""
+    app = harness.app()
+
+    @app.task(unique=True)
+    async def send(customer: int) -> None: ...
+
+    async def scenario() -> None:
+        with pytest.raises(UsageError, match="unique"):
+            await send.using(key="one").enqueue(1)
+        daily = await send.using(key="one", every="1d").enqueue(1)
+        assert daily.created
+        assert (await send.enqueue(1)).created
+
+    harness.run(scenario())
+
+
 @pytest.mark.slow
 async def test_fifty_transactions_of_users_make_one_job(postgres_url: str) -> None:
     """Each on its own connection, all at once; those that roll back leave the key to the others."""
@@ -195,6 +215,32 @@ async def test_fifty_transactions_of_users_make_one_job(postgres_url: str) -> No
     assert sum(created) == 1
     assert len(await app.jobs(limit=100)) == 1
     await asyncio.to_thread(app.close)
+
+
+@pytest.mark.slow
+def test_fifty_transactions_of_users_on_a_file_make_one_job(tmp_path: Path) -> None:
+    """Fifty threads, each with its own connection; those that roll back leave the key to the others."""
+    path = tmp_path / "shop.db"
+    app = App(f"sqlite:///{path}")
+    together = threading.Barrier(50)
+
+    @app.task(unique=True)
+    async def send(customer: int) -> None: ...
+
+    def enqueue_one(nth: int) -> bool:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=60)) as connection:
+            together.wait(60)
+            connection.execute("begin immediate")
+            job = send.using(connection=connection).enqueue_sync(1)
+            keep = nth % 5 > 0
+            connection.execute("commit" if keep else "rollback")
+            return job.created and keep
+
+    assert app.jobs_sync() == []  # creates the tables
+    with ThreadPoolExecutor(50) as threads:
+        assert sum(threads.map(enqueue_one, range(50))) == 1
+    assert len(app.jobs_sync(limit=100)) == 1
+    app.close()
 
 
 @pytest.mark.slow

@@ -27,6 +27,8 @@ from reltask.producer.job import Job
 COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "ATTEMPTS", "LAST FAILURE (UTC)", "ERROR"]
 ALL_AT_ONCE = 1_000
 """Jobs listed per query."""
+MANY = 1_000_000
+"""More dead letters than this are removed in several calls, if a person is asked."""
 
 
 _TASK = click.option("--task", metavar="NAME", help="Only those of this task.")
@@ -60,9 +62,9 @@ def _with_filter(function: Command) -> Command:
         queue: str | None,
         error: str | None,
         count: int | None,
-        as_json: bool,
+        **options: bool,
     ) -> int | None:
-        return function(app, job_ids, Filter(everything, task, queue, error, count), as_json=as_json)
+        return function(app, job_ids, Filter(everything, task, queue, error, count), **options)
 
     for option in (
         click.argument("job_ids", type=click.UUID, nargs=-1, metavar="ID..."),
@@ -121,9 +123,11 @@ def retry(app: App, job_ids: tuple[UUID, ...], wanted: Filter, *, as_json: bool)
 
 @command.command()
 @_with_filter
-def discard(app: App, job_ids: tuple[UUID, ...], wanted: Filter, *, as_json: bool) -> int:
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def discard(app: App, job_ids: tuple[UUID, ...], wanted: Filter, *, yes: bool, as_json: bool) -> int:
     """Remove dead letters; the ledger keeps their runs."""
-    return _change(app, Job.discard_sync, lambda *_: "discarded", _named(app, job_ids, wanted), as_json=as_json)
+    named = _named(app, job_ids, wanted) if yes else _agreed(app, job_ids, wanted)
+    return _change(app, Job.discard_sync, lambda *_: "discarded", named, as_json=as_json)
 
 
 def _named(app: App, job_ids: tuple[UUID, ...], wanted: Filter) -> Iterable[UUID]:
@@ -139,6 +143,17 @@ def _named(app: App, job_ids: tuple[UUID, ...], wanted: Filter) -> Iterable[UUID
     if wanted.count is not None and len(found) != wanted.count:
         raise UsageError(f"{len(found):,} dead letters match, not {wanted.count:,}. Nothing was changed.")
     return found
+
+
+def _agreed(app: App, job_ids: tuple[UUID, ...], wanted: Filter) -> list[UUID]:
+    """Those that are named now, if the person who was asked says yes; none that dies after the question."""
+    found = _named(app, job_ids, wanted)
+    is_listed = job_ids or wanted.narrows
+    named = list(found) if is_listed else [job.id for job in app.jobs_sync(state=State.DEAD, limit=MANY)]
+    if named:
+        letters = f"{len(named):,} dead letter{'' if len(named) == 1 else 's'}"
+        click.confirm(f"Remove {letters}, with arguments and steps?", abort=True, err=True)
+    return named
 
 
 def _retried(app: App, job_id: UUID) -> str:

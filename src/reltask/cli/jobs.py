@@ -17,6 +17,7 @@ from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_json, print_line, print_table, text, worker_text
 from reltask.cli.target import COUNT, ListByDefault, with_app_argument, with_app_option
 from reltask.errors import ArgumentsError, UnknownJob
+from reltask.model.escape import escape
 from reltask.model.job import State
 from reltask.model.views import JobView
 from reltask.producer.job import Job
@@ -176,4 +177,17 @@ def run_again(app: App, *, job_id: UUID, as_json: bool) -> None:
 
 _changing(Job.pause_sync, "pause", "paused", "Pause a job: workers do not claim it; a current run continues.")
 _changing(Job.resume_sync, "resume", "resumed", "Resume a paused job.")
-_changing(Job.discard_sync, "discard", "discarded", "Remove a dead letter or a recurring job that is not running.")
+
+
+@command.command()
+@with_app_option
+@_ID
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def discard(app: App, *, job_id: UUID, yes: bool, as_json: bool) -> None:
+    """Remove a dead letter, or a recurring job that is not running: its schedule ends."""
+    if not yes:
+        job = find_job(app, job_id)
+        what = f"the schedule {job.schedule}" if job.schedule else f"{job.state} job"
+        click.confirm(escape(f"Remove {what} of task {job.task}?"), abort=True, err=True)
+    app.job(job_id).discard_sync()
+    print_changed([job_id], "discarded", as_json=as_json)

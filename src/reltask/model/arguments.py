@@ -195,7 +195,8 @@ def _refuse_unreadable(hint: Any) -> None:
         hint, "model_validate_json"
     ):
         raise TypeError(f"{getattr(hint, '__name__', hint)} cannot be read from JSON")
-    for part in typing.get_args(hint):
+    parts = typing.get_args(hint)
+    for part in parts[:1] if typing.get_origin(hint) is typing.Annotated else parts:
         if isinstance(part, type) or typing.get_origin(part) is not None:
             _refuse_unreadable(part)
 

@@ -110,6 +110,10 @@ def check_codec(codec: object) -> KeyHash:
     """Refuse an object that is no codec; return how keys are made beside it."""
     if codec is None:
         return KeyHash()
+    if isinstance(codec, type):
+        raise ConfigurationError(
+            f"App(codec=…): {codec.__name__} is a class.", remedy=f"Pass an object: codec={codec.__name__}(…)."
+        )
     if not isinstance(codec, Codec):
         raise ConfigurationError(
             f"App(codec=…): {type(codec).__name__} has no encode and decode.",

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from reltask.errors import DeclarationError
+from reltask.errors import ArgumentsError, DeclarationError
 from reltask.model.arguments import Arguments, to_plain
 from reltask.model.duration import format_duration, parse_duration
 from reltask.model.keys import KeyHash
@@ -221,7 +221,12 @@ class TaskLimits:
 
 def key_of(name: str, value: object, hashing: KeyHash) -> str:
     """The key of a limit for one value: `name:value`; a long value, and any in an app with a codec, is hashed."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=to_plain).decode()
+    try:
+        text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=to_plain).decode()
+    except TypeError as error:
+        raise ArgumentsError(
+            f"Limit {name!r} counts by a value that has no key: {error}.", remedy="Let `by` answer what JSON has."
+        ) from None
     key = f"{name}:{text}"
     if hashing.secret == b"" and len(key) <= LONGEST_KEY and text.isprintable():
         return key
@@ -233,6 +238,11 @@ def _value(by: str | Callable[..., object], given: Mapping[str, Any]) -> object:
 
 
 def _check_by(task: str, limit: Limit, parameters: Collection[str]) -> None:
+    if callable(limit.by) and not _can_be_called(limit.by):
+        raise DeclarationError(
+            f"Task {task}: {limit!r} counts by what cannot be called with parameters of the task by name.",
+            remedy=f"Write by=lambda {next(iter(parameters), 'customer')}: ….",
+        )
     for name in [limit.by] if isinstance(limit.by, str) else _names(limit.by):
         if name not in parameters:
             raise DeclarationError(
@@ -278,6 +288,16 @@ def _number(label: str, name: str, value: object, *, least: int, most: int) -> i
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise DeclarationError(f"{label}: {name}={value!r} is not a whole number from {least} to {most}.")
     return value
+
+
+def _can_be_called(by: Callable[..., object]) -> bool:
+    """With parameters by name, and answers a value, not a coroutine."""
+    try:
+        parameters = inspect.signature(by).parameters.values()
+    except ValueError:  # such as int
+        return False
+    named = all(one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in parameters)
+    return named and not inspect.iscoroutinefunction(by)
 
 
 def _names(function: Callable[..., object] | None) -> list[str]:

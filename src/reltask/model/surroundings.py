@@ -13,6 +13,7 @@ that is None is left out. Retries, and the next slot after `Again`, keep the hea
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar, copy_context
@@ -35,15 +36,9 @@ class Surroundings:
 
     def __init__(self, variables: Iterable[ContextVar[Any]] = (), middleware: Iterable[Around] = ()) -> None:
         self.variables = {variable.name: variable for variable in _checked(variables)}
-        self.middleware = list(middleware)
+        self.middleware = _checked_middleware(middleware)
         self.is_empty = not (self.variables or self.middleware)
         """Whether nothing surrounds a run."""
-        for one in self.middleware:
-            if not callable(one):
-                raise ConfigurationError(
-                    f"App(middleware=…): {type(one).__name__} cannot be called.",
-                    remedy="Write @contextmanager above a function that takes the context and yields once.",
-                )
 
     def enclose(self, around: Around) -> None:
         """Put `around` outside of all other middleware."""
@@ -111,8 +106,35 @@ def _entered(one: Around, context: Any) -> AbstractContextManager[object]:
     return manager
 
 
+def _checked_middleware(middleware: Iterable[Around]) -> list[Around]:
+    listed = _listed(middleware, "App(middleware=…)", "middleware=[tenant]")
+    for one in listed:
+        why = None
+        if not callable(one):
+            why = f"{type(one).__name__} cannot be called"
+        elif inspect.isgeneratorfunction(one):
+            why = f"{one.__name__} is no context manager"
+        elif inspect.isasyncgenfunction(inspect.unwrap(one)) or inspect.iscoroutinefunction(one):
+            why = f"{getattr(one, '__name__', one)} is async"
+        if why is not None:
+            raise ConfigurationError(
+                f"App(middleware=…): {why}.",
+                remedy="Write @contextmanager above a function that takes the context and yields once.",
+            )
+    return listed
+
+
+def _listed(given: Iterable[Any], label: str, example: str) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError:
+        raise ConfigurationError(
+            f"{label} takes a list, not {type(given).__name__}.", remedy=f"Write {example}."
+        ) from None
+
+
 def _checked(variables: Iterable[ContextVar[Any]]) -> list[ContextVar[Any]]:
-    listed = list(variables)
+    listed: list[ContextVar[Any]] = _listed(variables, "App(contextvars=…)", "contextvars=[request_id]")
     for variable in listed:
         if not isinstance(variable, ContextVar):
             raise ConfigurationError(

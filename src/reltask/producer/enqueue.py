@@ -142,6 +142,11 @@ class Enqueuer:
             headers = task.surroundings.headers(given, inherited, limit=self.limits.headers)
         unique, rule = None, task.options.unique
         if rule is not None:  # the one place where the key of a unique task's call is made
+            if options.key is not None and options.schedule is None:
+                raise UsageError(
+                    f"Task {task.name} is unique: the key of a job is made from its arguments.",
+                    remedy="Leave out key=, or unique= of the task.",
+                )
             key = self.access.keys.of_arguments(task.arguments, text, rule.parameters or None)
             unique = Unique(key=key, keep=rule.keep, until_start=rule.until_start)
         return Call(task, text, options, headers, unique, span)

@@ -8,7 +8,9 @@ other.
 
 Jobs are claimed in order of priority, but every tenth place goes to the lane whose first job has
 waited longest. So under a load of priority 0 that never ends, a job of priority 9 waits for the jobs
-that were due before it, each of which takes ten places at most, and not for ever.
+that were due before it, each of which takes ten places at most, and not for ever. Jobs with limits
+are claimed by looks of their own, which may fill far fewer places than are free: their tenth places
+are counted apart, after the look. One that is due is asked for by the next.
 
 A queue that has a limit of its own, and isolated jobs, of which one runs at a time, may have no room
 although the worker has. Who has left jobs for that looks again when such a body ends, not at its next
@@ -40,6 +42,8 @@ class ClaimPlan(NamedTuple):
     limit: int
     oldest: int = 0
     """How many of them go to the lane whose first job has waited longest."""
+    oldest_limited: int = 0
+    """As `oldest`, if the claim is one of jobs with limits."""
 
 
 RESERVED = 1.0
@@ -186,6 +190,8 @@ class Places:
         self._bodies, self._isolated, self._in_queue = self._room.bodies, self._room.isolated, self._room.in_queue
         self._filled: Counter[str] = Counter()
         """Places filled so far, by queue if that has its own limit: each group has its own tenth places."""
+        self._owed: Counter[str] = Counter()
+        """The same for jobs with limits, less FAIR for each that went to the one that had waited longest."""
         self._turn = 0
         self.freed = asyncio.Event()
         """Set whenever a run is over."""
@@ -220,6 +226,10 @@ class Places:
         """Take what this claim has brought; return the runs for which no place is left, because the answer was late."""
         asked = self._asked(request)
         self.take(runs)
+        if runs and runs[0].is_limited:
+            self._owed[asked.queue] += len(runs) - FAIR * min(request.oldest, len(runs))
+        else:
+            self._filled[asked.queue] += len(runs)
         self._room.answered(self, asked, len(runs))
         surplus = len(self._bodies) - self._concurrency
         if asked.queue:
@@ -258,9 +268,6 @@ class Places:
             self._room.takes_isolated(self)  # not now: it is told when one may begin
         if self._per_queue:
             self._in_queue.update(run.claim.queue for run in runs)
-            self._filled.update(run.claim.queue if run.claim.queue in self._per_queue else "" for run in runs)
-        else:
-            self._filled[""] += len(runs)
 
     def vacate(self, runs: Sequence[Run]) -> None:
         """The bodies of these runs have ended. Idempotent."""
@@ -319,7 +326,8 @@ class Places:
             room = self._room.left_in(self, group, self._per_queue[group]) if group else self.free
             limit = min(self.free, room, self._at_once)
             if limit > 0:
-                yield ClaimPlan(queues, limit, (self._filled[group] % FAIR + limit) // FAIR)
+                oldest = (self._filled[group] % FAIR + limit) // FAIR
+                yield ClaimPlan(queues, limit, oldest, min(limit, (self._owed[group] + 1) // FAIR))
 
     def _group(self, queues: Sequence[str]) -> str:
         """The queue of a plan, if that has a limit of its own."""

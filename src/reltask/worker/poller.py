@@ -248,6 +248,8 @@ class Poller(Service):
         beater looks for them.
         """
         token = UUID(int=self._rng.getrandbits(128), version=4)
+        if limited:
+            plan = plan._replace(oldest=plan.oldest_limited)
         sent_at, request = self._clock.monotonic(), self._request(plan, token)
         self._heartbeats.claim_sent(token, sent_at)
         try:

@@ -138,7 +138,9 @@ class _Look:
     def claim(self) -> ClaimAnswer:
         for name, freed in self._take_marks().items():
             self._keys[name] = self._read_key(name, freed=freed, is_wanted=True)
-        jobs = sorted(self._jobs(), key=lambda job: (job["priority"], job["due_at"], job["id"]))
+        jobs = sorted(self._jobs(), key=lambda job: (job["due_at"], job["id"]))
+        oldest, others = jobs[: self._request.oldest], jobs[self._request.oldest :]
+        jobs = oldest + sorted(others, key=lambda job: job["priority"])
         chosen: list[str] = []
         for job in jobs:
             if len(chosen) >= self._request.limit:

@@ -29,7 +29,8 @@ DECLARE @now datetime2(6) = COALESCE(@given, SYSUTCDATETIME()),
         @tasks nvarchar(max) = :tasks,
         @limit int = :limit,
         @lock_timeout_ms bigint = :lock_timeout_ms,
-        @isolated bit = :isolated;
+        @isolated bit = :isolated,
+        @oldest int = :oldest;
 DECLARE @longest_ms bigint = 3155760000000,
         @limited_at datetime2(6),
         @marked bit = 0,
@@ -336,25 +337,35 @@ BEGIN TRY
                 SELECT @added = @@ROWCOUNT, @step = @step + 1;
             END;
 
+            -- The first @oldest places go to the jobs that have waited longest.
             INSERT INTO @heads
-            SELECT @turn, ROW_NUMBER() OVER (ORDER BY job.Priority, job.DueAt, job.Id), job.Id,
-                   job.RowNo, lane.[Key], lane.LimitLane, lane.Isolated, lane.Suspended,
-                   job.Limits, 0
-            FROM @lanes AS lane
-            CROSS APPLY (
-                SELECT TOP (lane.Most) job.Id, job.RowNo, job.Priority, job.DueAt, job.Limits
-                FROM reltask.Jobs AS job
-                    WITH (
-                        INDEX (IX_Jobs_Limited), FORCESEEK, READPAST, UPDLOCK, ROWLOCK,
-                        READCOMMITTEDLOCK
-                    )
-                WHERE job.LimitKey = lane.[Key] AND job.LimitLane = lane.LimitLane
-                  AND job.DueAt <= @now
-                  AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
-                  AND job.LimitKey IS NOT NULL
-                ORDER BY job.DueAt
-            ) AS job
-            WHERE lane.Turn = @turn AND lane.IsMine = 1 AND lane.IsDue = 1 AND lane.Most > 0;
+            SELECT @turn,
+                   ROW_NUMBER() OVER (
+                       ORDER BY CASE WHEN found.Age <= @oldest THEN -1 ELSE found.Priority END,
+                                found.DueAt, found.Id
+                   ),
+                   found.Id, found.RowNo, found.[Key], found.LimitLane, found.Isolated,
+                   found.Suspended, found.Limits, 0
+            FROM (
+                SELECT lane.[Key], lane.LimitLane, lane.Isolated, lane.Suspended,
+                       job.Id, job.RowNo, job.Priority, job.DueAt, job.Limits,
+                       ROW_NUMBER() OVER (ORDER BY job.DueAt, job.Id) AS Age
+                FROM @lanes AS lane
+                CROSS APPLY (
+                    SELECT TOP (lane.Most) job.Id, job.RowNo, job.Priority, job.DueAt, job.Limits
+                    FROM reltask.Jobs AS job
+                        WITH (
+                            INDEX (IX_Jobs_Limited), FORCESEEK, READPAST, UPDLOCK, ROWLOCK,
+                            READCOMMITTEDLOCK
+                        )
+                    WHERE job.LimitKey = lane.[Key] AND job.LimitLane = lane.LimitLane
+                      AND job.DueAt <= @now
+                      AND job.LockedBy IS NULL AND job.PausedAt IS NULL AND job.DeadAt IS NULL
+                      AND job.LimitKey IS NOT NULL
+                    ORDER BY job.DueAt
+                ) AS job
+                WHERE lane.Turn = @turn AND lane.IsMine = 1 AND lane.IsDue = 1 AND lane.Most > 0
+            ) AS found;
 
             DELETE FROM @pairs;
             INSERT INTO @pairs (Id, Nth, [Key])

@@ -9,7 +9,7 @@
 --               worker may take, and whether marks are left that only other workers may take.
 -- Parameters    :patience is a length for lock_timeout.
 -- See           SQL.md: nullable now, materialized CTE, skip locked, filtered index, limit, delay
---               in seconds, generated column, paused lanes, lock timeout, exact types.
+--               in seconds, generated column, paused lanes, lock timeout, exact types, hash join.
 --
 -- The statement looks at keys that have a mark. Places are counted in the locked row of the key: an
 -- end is a mark, which is counted here once, by the statement that removes it. So the number of
@@ -131,7 +131,7 @@ wanted as materialized (
 
 -- The lanes of jobs at these keys, as in claim_jobs.sql.
 job_lanes as (
-    select wanted.key, head.*
+    select wanted.key, wanted.room, wanted.tokens, head.*
     from wanted
     cross join lateral (
         select job.isolated, job.suspended, job.queue, job.task, job.priority, job.due_at
@@ -145,7 +145,7 @@ job_lanes as (
     ) as head
     where wanted.room > 0
     union all
-    select lane.key, head.*
+    select lane.key, lane.room, lane.tokens, head.*
     from job_lanes as lane
     cross join lateral (
         select job.isolated, job.suspended, job.queue, job.task, job.priority, job.due_at
@@ -168,11 +168,10 @@ due_lanes as materialized (
            lane.queue = any (parameters.queues) and lane.task = any (parameters.tasks)
                and (not lane.isolated or :isolated::boolean) as is_mine,
            case when lane.isolated and lane.suspended then 1
-                when lane.isolated then least(wanted.tokens, 1)
-                when lane.suspended then wanted.room
-                else least(wanted.room, wanted.tokens) end as most
+                when lane.isolated then least(lane.tokens, 1)
+                when lane.suspended then lane.room
+                else least(lane.room, lane.tokens) end as most
     from job_lanes as lane
-    join wanted on wanted.key = lane.key
     cross join parameters
     where lane.due_at <= parameters.now
 ),
@@ -184,10 +183,14 @@ found as materialized (
     cross join lateral (
         select job.id, job.due_at, job.limits, job.limit_key
         from reltask.jobs as job
-        where job.limit_key = lane.key
-          and job.isolated = lane.isolated and job.suspended = lane.suspended
-          and job.queue = lane.queue and job.task = lane.task and job.priority = lane.priority
-          and job.due_at <= (select now from parameters)
+        where (job.limit_key, job.isolated, job.suspended, job.queue, job.task, job.priority,
+               job.due_at)
+              >= (lane.key, lane.isolated, lane.suspended, lane.queue, lane.task, lane.priority,
+                  '-infinity'::timestamptz)
+          and (job.limit_key, job.isolated, job.suspended, job.queue, job.task, job.priority,
+               job.due_at)
+              <= (lane.key, lane.isolated, lane.suspended, lane.queue, lane.task, lane.priority,
+                  (select now from parameters))
           and job.locked_by is null and job.paused_at is null and job.dead_at is null
           and job.limit_key is not null
         order by job.limit_key, job.isolated, job.suspended, job.queue, job.task, job.priority,
@@ -197,9 +200,11 @@ found as materialized (
     where lane.is_mine
 ),
 
--- At most one isolated job.
+-- At most one isolated job. The first :oldest places go to the jobs that have waited longest.
 heads as materialized (
-    select *
+    select found.*,
+           case when row_number() over (order by due_at, id) <= :oldest::integer then -1
+                else priority end as turn
     from found
     where not isolated
        or id = (select id from found where isolated order by priority, due_at, id limit 1)
@@ -267,14 +272,15 @@ rooms as materialized (
            wanted.key is null and exists (
                select
                from reltask.jobs as job
-               where job.limit_key = needed.key
+               where (job.limit_key, job.isolated) >= (needed.key, false)
+                 and (job.limit_key, job.isolated) <= (needed.key, true)
                  and job.locked_by is null and job.paused_at is null and job.dead_at is null
                  and job.limit_key is not null
            ) as has_queue
     from needed
+    full join wanted on wanted.key = needed.key
+    full join locked on locked.key = needed.key
     cross join moment
-    left join wanted on wanted.key = needed.key
-    left join locked on locked.key = needed.key
     left join reltask.limits as rule on rule.name = split_part(needed.key, ':', 1)
     where needed.key not in (select key from skipped)
 ),
@@ -286,12 +292,16 @@ held as materialized (
     cross join lateral (
         select
         from reltask.jobs as job
-        where job.id = any (array[heads.id]) and job.limit_key = heads.key
-          and coalesce(job.limits, array[job.limit_key]) operator(pg_catalog.=) heads.keys
-          and job.queue = heads.queue
-          and job.isolated = heads.isolated and job.suspended = heads.suspended
-          and job.due_at <= (select now from parameters)
-          and job.locked_by is null and job.paused_at is null and job.dead_at is null
+        where job.id = any (array[heads.id])
+          -- no other index may serve
+          and (
+              job.limit_key = heads.key
+              and coalesce(job.limits, array[job.limit_key]) operator(pg_catalog.=) heads.keys
+              and job.queue = heads.queue
+              and job.isolated = heads.isolated and job.suspended = heads.suspended
+              and job.due_at <= (select now from parameters)
+              and job.locked_by is null and job.paused_at is null and job.dead_at is null
+          ) is true
           -- once all keys are locked
           and (select count(*) from rooms) > 0
         for update of job skip locked
@@ -300,13 +310,14 @@ held as materialized (
 ),
 
 pairs as materialized (
-    select held.id, held.key as gate, held.priority, held.due_at, held.suspended, key.key,
+    select held.id, held.key as gate, held.turn, held.due_at, held.suspended, key.key,
            key.nth > pg_catalog.array_position(held.keys, held.key) as is_later,
            rooms.room, rooms.tokens, rooms.has_queue,
            not rooms.is_counted and pg_catalog.cardinality(held.keys) > 1 as is_new
     from held
     cross join lateral pg_catalog.unnest(held.keys) with ordinality as key (key, nth)
-    join rooms on rooms.key = key.key
+    full join rooms on rooms.key = key.key
+    where (held.id is null) is not true and (rooms.key is null) is not true
 ),
 
 -- The key that a job has to wait at.
@@ -320,7 +331,7 @@ blocks as materialized (
 ),
 
 ranks as (
-    select pairs.id, pairs.priority, pairs.due_at, pairs.suspended, pairs.room, pairs.tokens,
+    select pairs.id, pairs.turn, pairs.due_at, pairs.suspended, pairs.room, pairs.tokens,
            row_number() over by_key as nth,
            count(*) filter (where not pairs.suspended) over by_key as token_nth
     from pairs
@@ -328,7 +339,7 @@ ranks as (
       and pairs.id not in (select id from pairs where is_new)
     window by_key as (
         partition by pairs.key
-        order by pairs.priority, pairs.due_at, pairs.id
+        order by pairs.turn, pairs.due_at, pairs.id
         rows unbounded preceding
     )
 ),
@@ -336,52 +347,64 @@ ranks as (
 chosen as materialized (
     select id
     from ranks
-    group by id, priority, due_at
+    group by id, turn, due_at
     having bool_and(nth <= room and (suspended or token_nth::float8 <= floor(tokens)))
-    order by priority, due_at, id
+    order by turn, due_at, id
     limit :limit::integer
 ),
 
 counts as materialized (
     select pairs.key, count(*)::integer as places,
            count(*) filter (where not pairs.suspended)::integer as tokens
-    from chosen
-    join pairs on pairs.id = chosen.id
+    from pairs
+    where (pairs.id in (select id from chosen)) is true
     group by pairs.key
+),
+
+-- What each key gives away.
+given as materialized (
+    select rooms.*, coalesce(counts.places, 0) as places,
+           coalesce(counts.tokens, 0)::float8 as spent
+    from rooms
+    full join counts on counts.key = rooms.key
 ),
 
 -- Keys that are counted for the first time. If another claim is doing so, its key is left to the
 -- next look: the marks stay, and nothing is claimed.
 added as (
     insert into reltask.limit_keys (key, name, running, tokens, refilled_at, seq)
-    select rooms.key, rooms.name, coalesce(counts.places, 0) - rooms.freed,
-           case when rooms.rate_count is null then 0::float8
-                else rooms.tokens - coalesce(counts.tokens, 0)::float8 end,
+    select given.key, given.name, given.places - given.freed,
+           case when given.rate_count is null then 0::float8 else given.tokens - given.spent end,
            moment.now, 1
-    from rooms
+    from given
     cross join moment
-    left join counts on counts.key = rooms.key
-    where not rooms.is_counted and rooms.name is not null
-    order by rooms.key
+    where not given.is_counted and given.name is not null
+    order by given.key
     on conflict do nothing
     returning key
 ),
 
 folded as (
     update reltask.limit_keys as counter
-    set running = counter.running - rooms.freed + coalesce(counts.places, 0),
-        tokens = case when rooms.rate_count is null then counter.tokens
-                      else rooms.tokens - coalesce(counts.tokens, 0)::float8 end,
+    set running = counter.running - given.freed + given.places,
+        tokens = case when given.rate_count is null then counter.tokens
+                      else given.tokens - given.spent end,
         refilled_at = moment.now,
         seq = counter.seq + 1
-    from rooms
+    from given
     cross join moment
-    left join counts on counts.key = rooms.key
-    where rooms.is_counted and counter.key = any (array[rooms.key])
+    where given.is_counted and counter.key = any (array[given.key])
       and (
-          rooms.is_wanted or counts.places > 0
-          or rooms.key in (select key from blocks)
+          given.is_wanted or given.places > 0
+          or given.key in (select key from blocks)
       )
+),
+
+-- Of these keys the marks are used up, and jobs are claimed.
+served as materialized (
+    select key from rooms where is_counted or name is null
+    union all
+    select key from added
 ),
 
 claimed as (
@@ -405,10 +428,9 @@ claimed as (
     from moment
     where job.id = any (array(
               select held.id
-              from chosen
-              join held on held.id = chosen.id
-              join rooms on rooms.key = held.key
-              where rooms.is_counted or rooms.key in (select key from added)
+              from held
+              where (held.id in (select id from chosen)) is true
+                and (held.key in (select key from served)) is true
           ))
       and job.locked_by is null
     returning job.id, job.fence, job.task, job.key, job.args, job.queue, job.priority, job.schedule,
@@ -428,51 +450,48 @@ moved as (
 removed as (
     delete from reltask.marks as mark
     using taken
-    join rooms on rooms.key = taken.key
-    where mark.queue = taken.queue and mark.task = taken.task
-      and mark.at = any (array[taken.at]) and mark.seq = taken.seq
-      and (
-          rooms.is_counted or rooms.name is null or rooms.key in (select key from added)
-      )
+    where mark.queue = any (array[taken.queue]) and mark.task = any (array[taken.task])
+      and mark.at = any (array[taken.at]) and mark.seq = any (array[taken.seq])
+      and (taken.key in (select key from served)) is true
 ),
 
 -- What is left of each key: room, tokens, and when the next token comes.
 rests as materialized (
-    select rooms.key, rooms.is_wanted, rooms.has_moved and rooms.is_counted as has_moved,
-           rooms.room - coalesce(counts.places, 0) as room,
-           case when rooms.tokens - coalesce(counts.tokens, 0)::float8 >= 1::float8
+    select given.key, given.is_wanted, given.has_moved and given.is_counted as has_moved,
+           given.room - given.places as room,
+           case when given.tokens - given.spent >= 1::float8
                 then moment.now
                 else moment.now + interval '1 microsecond' + (
-                    (1::float8 - rooms.tokens + coalesce(counts.tokens, 0)::float8)
-                    * rooms.rate_period_ms::float8 / rooms.rate_count::float8
+                    (1::float8 - given.tokens + given.spent)
+                    * given.rate_period_ms::float8 / given.rate_count::float8
                 ) * interval '1 millisecond' end as token_at
-    from rooms
+    from given
     cross join moment
-    left join counts on counts.key = rooms.key
-    where rooms.is_counted or rooms.key in (select key from added)
+    where given.is_counted or given.key in (select key from added)
+),
+
+seen as materialized (
+    select found.key, found.isolated, found.suspended, found.queue, found.task, found.priority,
+           count(*) as jobs,
+           count(*) filter (
+               where found.id in (select id from chosen)
+                  or found.id in (select id from blocks where blocks.key <> blocks.gate)
+           ) as gone
+    from found
+    group by found.key, found.isolated, found.suspended, found.queue, found.task, found.priority
 ),
 
 -- The due lanes that still have jobs, as far as is known.
 unserved as materialized (
     select lane.key, lane.isolated, lane.suspended, lane.queue, lane.task, lane.is_known,
            lane.is_mine,
-           seen.jobs > 0 and held.jobs = 0 as is_locked
+           seen.jobs > 0 and (lane.key in (select key from held)) is not true as is_locked
     from due_lanes as lane
-    cross join lateral (
-        select count(*) as jobs,
-               count(*) filter (
-                   where found.id in (select id from chosen)
-                      or found.id in (select id from blocks where blocks.key <> blocks.gate)
-               ) as gone
-        from found
-        where found.key = lane.key and found.isolated = lane.isolated
-          and found.suspended = lane.suspended and found.queue = lane.queue
-          and found.task = lane.task and found.priority = lane.priority
-    ) as seen
-    cross join lateral (
-        select count(*) as jobs from held where held.key = lane.key
-    ) as held
-    where not lane.is_mine or seen.gone < seen.jobs or seen.jobs >= lane.most
+    full join seen
+        on seen.key = lane.key and seen.isolated = lane.isolated
+        and seen.suspended = lane.suspended and seen.queue = lane.queue
+        and seen.task = lane.task and seen.priority = lane.priority
+    where not lane.is_mine or seen.gone < seen.jobs or coalesce(seen.jobs, 0) >= lane.most
 ),
 
 again as materialized (
@@ -482,10 +501,10 @@ again as materialized (
                 then moment.now + interval '100 milliseconds'
                 when bool_or(unserved.suspended) then moment.now
                 else rests.token_at end as at
-    from rests
-    join unserved on unserved.key = rests.key
+    from (select * from rests where room > 0) as rests
+    full join (select * from unserved where is_mine) as unserved on unserved.key = rests.key
     cross join moment
-    where rests.room > 0 and unserved.is_mine
+    where (rests.key is null) is not true and (unserved.key is null) is not true
     group by rests.key, rests.token_at, moment.now
     union all
     -- One that another claim has looked at since the snapshot.
@@ -498,22 +517,22 @@ again as materialized (
     select distinct '', 'limit', blocks.key,
            case when blocks.suspended then moment.now
                 else coalesce(rests.token_at, moment.now) end
-    from blocks
+    from (select * from blocks where has_room and key <> gate) as blocks
+    full join rests on rests.key = blocks.key
     cross join moment
-    left join rests on rests.key = blocks.key
-    where blocks.has_room and blocks.key <> blocks.gate
+    where (blocks.key is null) is not true
     union all
     -- Jobs that only other workers can run, unless a mark will find them. One for a job that is due
     -- later will not.
     select distinct unserved.queue, unserved.task, rests.key, look.at
-    from rests
-    join unserved on unserved.key = rests.key
+    from (select * from rests where room > 0) as rests
+    full join (select * from unserved where not is_mine) as unserved on unserved.key = rests.key
     cross join moment
     cross join lateral (
         select case when unserved.is_known then moment.now + interval '1 second'
                     else rests.token_at end as at
     ) as look
-    where rests.room > 0 and not unserved.is_mine
+    where (rests.key is null) is not true and (unserved.key is null) is not true
       and (
           rests.has_moved or not exists (
               select
@@ -521,7 +540,7 @@ again as materialized (
               where mark.kind = 'limit' and mark.name = rests.key
                 and mark.queue = unserved.queue and mark.task = unserved.task
                 and mark.at <= look.at + interval '1 second'
-                and not exists (select from taken where taken.seq = mark.seq)
+                and mark.seq not in (select seq from taken)
           )
       )
 ),
@@ -530,6 +549,12 @@ marked as (
     insert into reltask.marks (queue, task, at, kind, name)
     select queue, task, at, 'limit', key
     from again
+),
+
+settled as materialized (
+    select taken.seq
+    from taken
+    where (taken.key in (select key from rests)) is true
 ),
 
 header as (
@@ -548,12 +573,7 @@ header as (
                        select mark.at
                        from reltask.marks as mark
                        where mark.queue = lane.queue and mark.task = lane.task
-                         and not exists (
-                             select
-                             from taken
-                             where taken.seq = mark.seq
-                               and taken.key in (select key from rests)
-                         )
+                         and mark.seq not in (select seq from settled)
                        order by mark.queue, mark.task, mark.at
                        limit 1
                    ) as first
