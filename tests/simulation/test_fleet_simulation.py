@@ -70,3 +70,15 @@ def test_a_tenth_of_a_silent_fleet_finds_a_job_within_a_second() -> None:
     world = FleetWorld(7, size=300, signals=False, full=0.9)
     world.run(jobs=30, every=3.0)
     assert statistics.median(world.waits) < 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signals", [True, False])
+@pytest.mark.parametrize("size", [1, 10, 100, 300])
+def test_without_a_leader_a_dead_workers_slot_is_taken_over_soon(size: int, signals: bool) -> None:
+    """Nobody watches for all: nine of ten locks are reclaimed within a second of their end, the rest within a round."""
+    world = FleetWorld(size, size=size, signals=signals)
+    world.run(jobs=1)
+    after = sorted(world.die_after_a_claim() for _ in range(20))
+    assert after[17] <= 1.0
+    assert after[-1] <= world.bound()
