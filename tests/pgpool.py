@@ -74,4 +74,3 @@ def running(server: PostgresServer, directory: Path) -> Iterator[int]:
     finally:
         process.send_signal(signal.SIGINT)  # does not wait for its clients
         process.wait()
-

@@ -142,7 +142,7 @@ class FleetWorld:
         self.at(self.now + 1.0, look_after_it)
 
     def die_after_a_claim(self) -> float:
-        """A worker claims, signals no more and never ends its claim. Return how soon after its lock another reclaims."""
+        """A worker dies that has claimed a job. Return how soon after the end of its lock another one reclaims."""
         self.lock_ends = self.now + LOCK
         self._until(self.lock_ends + 2 * max(POLL, self.size * TURN))
         return self.taken_after.pop()
