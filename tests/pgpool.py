@@ -26,7 +26,7 @@ socket_dir = '{directory}'
 pcp_socket_dir = '{directory}'
 pid_file_name = '{directory}/pgpool.pid'
 logdir = '{directory}'
-backend_clustering_mode = 'streaming_replication'
+backend_clustering_mode = '{mode}'
 sr_check_period = 0
 sr_check_user = 'postgres'
 backend_hostname0 = '127.0.0.1'
@@ -45,12 +45,12 @@ def find() -> str | None:
 
 
 @contextmanager
-def running(server: PostgresServer, directory: Path) -> Iterator[int]:
+def running(server: PostgresServer, directory: Path, *, mode: str = "streaming_replication") -> Iterator[int]:
     """Run it; yields its port."""
     program = find()
     assert program is not None
     port, control = _free_port(), _free_port()
-    settings = CONFIGURATION.format(port=port, control=control, server=server.port, directory=directory)
+    settings = CONFIGURATION.format(port=port, control=control, server=server.port, directory=directory, mode=mode)
     texts = {
         "pgpool.conf": settings,
         "pool_hba.conf": "host all all 127.0.0.1/32 trust\n",

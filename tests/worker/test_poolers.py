@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from reltask import App, Context, events
+from reltask.errors import PermanentError
 from tests import pgbouncer, pgpool
 from tests.postgres_server import PostgresServer
 from tests.worker.worker_harness import LIVE_PATIENCE, Recorder
@@ -94,3 +95,22 @@ async def test_without_the_second_url_idle_workers_take_turns(pooled_url: str) -
         await log.wait(events.RunSucceeded)
     for one in (app, producer):
         await asyncio.to_thread(one.close)
+
+
+@pytest.mark.skipif(pgpool.find() is None, reason="Pgpool-II is not installed")
+async def test_what_a_pooler_leaves_uncommitted_is_an_error(
+    postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
+) -> None:
+    """Pgpool-II in the mode `raw` answers a write and keeps its transaction open: that is no success."""
+    with pgpool.running(postgres_server, tmp_path, mode="raw") as port:
+        app = App(pgbouncer.through(postgres_url, port))
+
+        @app.task(name="work")
+        async def work() -> None: ...
+
+        with pytest.raises(PermanentError, match="not committed"):
+            await work.enqueue()
+        await asyncio.to_thread(app.close)
+    direct = App(postgres_url)
+    assert (await direct.status()).due == 0
+    await asyncio.to_thread(direct.close)
