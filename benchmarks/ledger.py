@@ -30,7 +30,7 @@ SIZES = (1_000_000, 10_000_000)
 BATCH, COMPLETED, PRUNED = 100, 20_000, 200_000
 RESULT = Path(__file__).parent / "results" / "ledger.json"
 BYTES = """
-    select sum(pg_total_relation_size(part.relid))::bigint
+    select coalesce(sum(pg_total_relation_size(part.relid)), pg_total_relation_size('reltask.runs'))::bigint
     from pg_partition_tree('reltask.runs') as part where part.isleaf
 """
 PATIENCE = 600.0

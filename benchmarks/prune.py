@@ -44,10 +44,14 @@ BASELINE = 5.0 if os.environ.get("QUICK") else 30.0
 RESULT = Path(__file__).parent / "results" / "prune.json"
 HISTORY = """
     insert into reltask.runs (job_id, fence, slot_no, task, queue, worker, attempt, nominal_time, due_at, claimed_at,
-                              finished_at, outcome)
-    select gen_random_uuid(), 1, 1, 'old', 'default', 'w', 1, moment, moment, moment, moment, 'succeeded'
-    from (select now() - interval '30 days' + n * interval '1 second' as moment from generate_series(1, $1) as n) as old
+                              finished_at, outcome, ends_job)
+    select gen_random_uuid(), 1, 1, 'old', 'default', 'w', 1, moment, moment, moment, moment, 'succeeded', true
+    from (
+        select now() - interval '30 days' + interval '20 days' * (n / $1::int::float8) as moment
+        from generate_series(1, $1::int) as n
+    ) as old
 """
+"""A ledger of twenty days that ended ten days ago."""
 PARTITION = """
     create table reltask.runs_old partition of reltask.runs
         for values from ('01000000-0000-0000-0000-000000000000') to ('01800000-0000-0000-0000-000000000000')

@@ -35,7 +35,7 @@ def find() -> str | None:
 
 
 @contextmanager
-def pgbouncer(server: PostgresServer, directory: Path, *, pool: int = 4) -> Iterator[int]:
+def running(server: PostgresServer, directory: Path, *, pool: int = 3) -> Iterator[int]:
     """Run it; yields its port."""
     program = find()
     assert program is not None
@@ -51,21 +51,22 @@ def pgbouncer(server: PostgresServer, directory: Path, *, pool: int = 4) -> Iter
         [program, str(file)], cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **owner
     )
     try:
-        _await(port, process)
+        await_port(port, process)
         yield port
     finally:
         process.terminate()
         process.communicate()
 
 
-def _await(port: int, process: subprocess.Popen[bytes]) -> None:
+def await_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the program listens."""
     for _ in range(200):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.05)
-    raise TimeoutError("PgBouncer did not start")
+    raise TimeoutError("the pooler did not start")
 
 
 def through(url: str, port: int) -> str:

@@ -17,6 +17,7 @@ SETTINGS: dict[str, object] = {
     "worker.beat_timeout": "300ms",
     "worker.stop_grace": "200ms",
     "worker.poll": "1s",
+    "database.breaker_reset": "2s",
 }
 
 

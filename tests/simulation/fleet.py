@@ -72,6 +72,10 @@ class FleetWorld:
         self.looks_at: list[float] = []
         self.held_at = inf
         """When a job becomes due whose row another session keeps locked."""
+        self.lock_ends = inf
+        """When the lock of a worker ends that died after a claim."""
+        self.taken_after: list[float] = []
+        """Seconds from the ends of such locks until another worker reclaimed."""
         self._full_at = 0.0
         """When no living worker had a free place, last."""
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -137,6 +141,12 @@ class FleetWorld:
 
         self.at(self.now + 1.0, look_after_it)
 
+    def die_after_a_claim(self) -> float:
+        """A worker dies that has claimed a job. Return how soon after the end of its lock another one reclaims."""
+        self.lock_ends = self.now + LOCK
+        self._until(self.lock_ends + 2 * max(POLL, self.size * TURN))
+        return self.taken_after.pop()
+
     def looks_in(self, seconds: float) -> int:
         """Let this time pass; return the looks in it."""
         before = self.looks
@@ -169,6 +179,9 @@ class FleetWorld:
             return
         due = member.waking.decide(self.now, free=member.free > 0)
         if due.reclaim:
+            if self.lock_ends <= self.now:
+                self.taken_after.append(self.now - self.lock_ends)
+                self.lock_ends = inf
             member.waking.reclaimed(self.now, all_of_them=True)
         if due.look:
             member.is_looking = True
@@ -216,7 +229,7 @@ class FleetWorld:
             claims=start,
             now=START + timedelta(seconds=self.now),
             next_due=START + timedelta(seconds=min(later)) if later else None,
-            next_expiry=None,
+            next_expiry=START + timedelta(seconds=self.lock_ends) if self.lock_ends < inf else None,
             fleet=fleet,
         )
 

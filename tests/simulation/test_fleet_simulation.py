@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from reltask.worker.waking import LONGEST
+from reltask.worker.waking import LONGEST, TURN
 from tests.simulation.fleet import MUTANTS, FleetMutant, FleetWorld, check_all
 from tests.simulation.invariants import Violation
 
@@ -65,8 +65,31 @@ def test_a_held_row_costs_two_looks_per_second(size: int, signals: bool) -> None
 
 
 @pytest.mark.slow
-def test_a_tenth_of_a_silent_fleet_finds_a_job_within_a_second() -> None:
-    """Without signals, 90 % of 300 workers full: half of the jobs start within a second."""
-    world = FleetWorld(7, size=300, signals=False, full=0.9)
+@pytest.mark.parametrize("size", [10, 100, 300, 1000])
+def test_a_tenth_of_a_silent_fleet_finds_a_job_within_a_second(size: int) -> None:
+    """Without signals, 90 % of the workers full: half of the jobs start within a second."""
+    world = FleetWorld(7, size=size, signals=False, full=0.9)
+    assert any(member.free for member in world.members)
     world.run(jobs=30, every=3.0)
     assert statistics.median(world.waits) < 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 10, 60, 200, 1000])
+def test_an_idle_silent_fleet_looks_twice_a_second_or_each_worker_every_30_seconds(size: int) -> None:
+    """Without signals n idle workers send at most max(2, n / 30) looks a second."""
+    world = FleetWorld(11, size=size, signals=False)
+    world.run(jobs=1)
+    assert world.looks_in(120.0) / 120.0 <= 1.05 * max(1 / TURN, size / LONGEST)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signals", [True, False])
+@pytest.mark.parametrize("size", [1, 10, 100, 300])
+def test_without_a_leader_a_dead_workers_slot_is_taken_over_soon(size: int, signals: bool) -> None:
+    """Nobody watches for all: nine of ten locks are reclaimed within a second of their end, the rest within a round."""
+    world = FleetWorld(size, size=size, signals=signals)
+    world.run(jobs=1)
+    after = sorted(world.die_after_a_claim() for _ in range(20))
+    assert after[17] <= 1.0
+    assert after[-1] <= world.bound()

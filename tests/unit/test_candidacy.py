@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -129,6 +130,45 @@ def test_a_refused_candidate_waits_for_its_turn() -> None:
 
 
 # Hints
+
+
+@pytest.mark.parametrize("seconds", [5.0, 60.0])
+def test_many_that_start_together_know_their_number_soon(seconds: float) -> None:
+    """From a minute after the last one's start they try once per spacing in all, whatever each saw at first."""
+    tries = tries_of(300, begun_within=seconds)
+    for minute in range(1, 10):
+        begins = seconds + 60.0 * minute
+        assert sum(begins <= at < begins + 60.0 for at in tries) <= 1.15 * 60.0 / spacing_of(TTL)
+
+
+def tries_of(count: int, *, begun_within: float) -> list[float]:
+    """When these candidates try in eleven minutes, of which the first leads. The waiters are as the store has them."""
+    rng = random.Random(7)
+    candidates = [Candidacy(name="reports", holder=str(n), ttl=TTL, rng=random.Random(n)) for n in range(count)]
+    events = sorted((rng.uniform(0.0, begun_within), n) for n in range(count))
+    until: dict[int, float] = {}
+    tries: list[float] = []
+    while events[0][0] < begun_within + 600.0:
+        now, n = heapq.heappop(events)
+        asked = tried(candidates[n], now)
+        tries.append(now)
+        others = [other for other, end in until.items() if end > now and other != n]
+        assert asked.request.waits is not None
+        lasts = asked.request.waits.total_seconds()
+        if until.get(n, 0.0) < now + lasts / 2:
+            until[n] = now + lasts
+        answered = LeaseAnswer(
+            term=None,
+            now=START + timedelta(seconds=now),
+            expires_at=START + timedelta(seconds=now + 9.0),
+            rank=sum(other < n for other in others),
+            waiting=len(others) + 1,
+        )
+        candidates[n].answered(asked, answered, sent_at=now, now=now)
+        due = candidates[n].next_at()
+        assert due is not None
+        heapq.heappush(events, (due, n))
+    return tries
 
 
 def refused(rank: int) -> Candidacy:

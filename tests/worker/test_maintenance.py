@@ -16,6 +16,7 @@ from reltask.errors import PermanentError, TransientError
 from reltask.leases.candidacy import STALLED
 from reltask.model.job import Outcome, WorkerRecord
 from reltask.model.lease import MAINTENANCE, Term
+from reltask.stores.postgres.listening import EVERY
 from reltask.worker.coordination import MaintenanceLease, Turn
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
 
@@ -76,6 +77,33 @@ def test_200_idle_workers_send_at_most_5_statements_a_second(harness: WorkerHarn
     assert sent["heartbeat_lease"] / seconds == pytest.approx(0.5, rel=0.05)
     assert sent["acquire_lease"] / seconds <= 0.5 * 1.05
     assert sum(sent[verb] for verb in maintenance) / seconds == pytest.approx(2 / 30 + 3 / 60, rel=0.1)
+
+
+@pytest.mark.slow
+def test_1000_workers_that_start_together_soon_send_at_most_5_statements_a_second(harness: WorkerHarness) -> None:
+    """From their third minute on, when each has looked twice and knows how many they are.
+
+    On PostgreSQL a listener's sign of life every five seconds is added.
+    """
+    app = with_task(harness.app(settings={**LEASE, "maintenance.lease_ttl": "10s"}))
+    count, starting, seconds = 1000, 30.0, 60
+
+    async def scenario() -> list[Counter[str]]:
+        async with AsyncExitStack() as workers:
+            for _ in range(count):
+                await workers.enter_async_context(app.worker())
+                await asyncio.sleep(starting / count)
+            await asyncio.sleep(2 * seconds)
+            return [await sent_in(seconds) for _ in range(3)]
+
+    async def sent_in(seconds: float) -> Counter[str]:
+        before = app.faults.calls.copy()
+        await asyncio.sleep(seconds)
+        return app.faults.calls - before
+
+    for sent in harness.run(scenario()):
+        assert sent.total() / seconds + 1 / EVERY <= 5
+        assert sent["acquire_lease"] / seconds <= 0.5 * 1.1
 
 
 def test_a_worker_that_ends_soon_does_no_maintenance(harness: WorkerHarness) -> None:

@@ -23,6 +23,10 @@ So when a lease expires, the next turn of any candidate is at most one spacing a
 died stays empty until its place lapses, and a new candidate may share a turn with one that does not know it yet; then
 the next turn is one spacing later.
 
+**A start of many.** A candidate that tries first sees few others. So it asks again after some seconds, and again while
+their number grows. A minute after the last one's start all know how many they are, and each has its own turn. Until
+then each has tried about four times.
+
 `now` and the answers are arguments, so that tests and the deterministic simulation run this same code.
 """
 
@@ -41,6 +45,10 @@ SPACING = (0.1, 2.0)
 """Seconds between two turns: a fifth of the TTL, within these bounds."""
 FEW = 0.8
 """Candidates are few if one spacing for each of them adds up to at most this share of the TTL."""
+FIRST = 2
+"""How many candidates one that has not tried yet assumes."""
+GROWN = 1.1
+"""A candidate whose number has grown by more than this, since it knew it last, soon asks for it again."""
 STEP = 0.02
 """Seconds from one rank to the next if all candidates try."""
 HINTED = 10
@@ -290,18 +298,24 @@ class Candidacy:
 
     def _waiting_time(self) -> timedelta:
         """Until well after the next turn: a place must not lapse before it."""
-        waiting = 2 if self._place is None else max(2, self._place[1])
-        return 2 * (self._ttl + timedelta(seconds=self.spacing * waiting))
+        return timedelta(seconds=self._lifetime(waiting=FIRST if self._place is None else max(FIRST, self._place[1])))
+
+    def _lifetime(self, *, waiting: int) -> float:
+        """Seconds for which a place of one of so many counts."""
+        return 2 * (self._ttl.total_seconds() + self.spacing * waiting)
 
     def _wait_for_turn(self, tried: TryLease, answer: LeaseAnswer, now: float) -> None:
         """Schedule the next try at this candidate's turn, or earlier if its place would lapse before.
 
-        That happens if it did not know how many candidates wait when it chose the lifetime of its place.
+        That happens if it did not know how many candidates wait when it chose the lifetime of its place. It also
+        tries earlier if their number has grown: more may come, and a turn among too few comes too often.
         """
         lapses = float("inf")
         if tried.request.waits is not None:
-            self._place = (answer.rank, answer.waiting)
             lapses = tried.request.waits.total_seconds()
+            if self._place is not None and answer.waiting > GROWN * self._place[1]:
+                lapses = min(lapses, self._lifetime(waiting=FIRST))
+            self._place = (answer.rank, answer.waiting)
         rank, waiting = self._place or (0, 1)
         turn = seconds_to_turn(answer, rank=rank, waiting=waiting, ttl=self._ttl)
         self._next_try = now + (turn if turn < lapses else lapses * self._rng.uniform(0.5, 1.0))

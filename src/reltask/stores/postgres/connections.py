@@ -56,7 +56,7 @@ from reltask.model.job import LATEST, UNREADABLE
 from reltask.model.schema_name import split_schema
 from reltask.stores.entra import Tokens, postgres_tokens
 from reltask.stores.postgres.driver import asyncpg, know_arrays
-from reltask.stores.postgres.errors import connection_failed
+from reltask.stores.postgres.errors import connection_failed, uncommitted
 from reltask.stores.postgres.listening import Listener, Listening, watch_socket
 from reltask.stores.postgres.url import read_url
 from reltask.stores.statement import load_batch
@@ -199,6 +199,7 @@ class Connections:
                 if listening.listeners and (listening.connection is None or listening.connection.is_closed()):
                     await listening.begin(connection)
                 yield connection
+                _check_committed(connection)
             except asyncpg.PostgresError as error:
                 await self._after_error(connection, error)
                 raise
@@ -312,6 +313,13 @@ class Connections:
         finally:
             for connection in idle:  # left after a cancellation
                 connection.terminate()
+
+
+def _check_committed(connection: asyncpg.Connection) -> None:
+    """An error if one of reltask's own statements has left a transaction open: the connection is then closed."""
+    own = type(connection) is not TaskConnection
+    if own and not connection.is_closed() and connection.is_in_transaction():
+        raise uncommitted()
 
 
 async def _reset(connection: asyncpg.Connection, limit: float) -> bool:

@@ -152,6 +152,14 @@ def statement_failed(error: BaseException, *, verb: str, writes: bool) -> Reltas
     return PermanentError(withheld)
 
 
+def uncommitted() -> PermanentError:
+    """A statement was answered, but its transaction is still open: closing the connection rolls it back."""
+    return PermanentError(
+        "a statement was answered but not committed: a pooler in front of PostgreSQL has begun a transaction.",
+        remedy="Behind Pgpool-II set backend_clustering_mode = 'streaming_replication'.",
+    )
+
+
 def quotable(error: BaseException) -> BaseException | None:
     """The error to chain as the cause; None if its text might carry arguments into a log."""
     answered = isinstance(error, asyncpg.PostgresError) and not (error.sqlstate or "22").startswith("22")

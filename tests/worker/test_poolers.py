@@ -1,4 +1,4 @@
-"""Workers behind a real PgBouncer in transaction mode: every statement works there, and signals arrive past it."""
+"""Workers behind a real pooler: every statement works there, and signals arrive past it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ from pathlib import Path
 import pytest
 
 from reltask import App, Context, events
-from tests import pgbouncer
+from reltask.errors import PermanentError
+from tests import pgbouncer, pgpool
 from tests.postgres_server import PostgresServer
 from tests.worker.worker_harness import LIVE_PATIENCE, Recorder
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(pgbouncer.find() is None, reason="PgBouncer is not installed"),
+pytestmark = pytest.mark.slow
+POOLERS = [
+    pytest.param(pgbouncer, marks=pytest.mark.skipif(pgbouncer.find() is None, reason="PgBouncer is not installed")),
+    pytest.param(pgpool, marks=pytest.mark.skipif(pgpool.find() is None, reason="Pgpool-II is not installed")),
 ]
 
 
-@pytest.fixture
-def pooled_url(postgres_server: PostgresServer, postgres_url: str, tmp_path: Path) -> Iterator[str]:
-    """The database through a PgBouncer with fewer connections than its clients."""
-    with pgbouncer.pgbouncer(postgres_server, tmp_path, pool=3) as port:
+@pytest.fixture(params=POOLERS, ids=["PgBouncer", "Pgpool-II"])
+def pooled_url(
+    request: pytest.FixtureRequest, postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
+) -> Iterator[str]:
+    """The database through PgBouncer in transaction mode with fewer connections than clients, or through Pgpool-II."""
+    with request.param.running(postgres_server, tmp_path) as port:
         yield pgbouncer.through(postgres_url, port)
 
 
 async def test_jobs_run_once_through_the_pooler(pooled_url: str) -> None:
-    """Enqueueing, claims, heartbeats, transactions and completions of four workers, over three connections."""
+    """Enqueueing, claims, heartbeats, transactions and completions of four workers."""
     apps = [App(pooled_url, settings={"worker.lock_timeout": "4s", "worker.concurrency": 5}) for _ in range(4)]
     ran: list[int] = []
     for app in apps:
@@ -91,3 +95,22 @@ async def test_without_the_second_url_idle_workers_take_turns(pooled_url: str) -
         await log.wait(events.RunSucceeded)
     for one in (app, producer):
         await asyncio.to_thread(one.close)
+
+
+@pytest.mark.skipif(pgpool.find() is None, reason="Pgpool-II is not installed")
+async def test_what_a_pooler_leaves_uncommitted_is_an_error(
+    postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
+) -> None:
+    """Pgpool-II in the mode `raw` answers a write and keeps its transaction open: that is no success."""
+    with pgpool.running(postgres_server, tmp_path, mode="raw") as port:
+        app = App(pgbouncer.through(postgres_url, port))
+
+        @app.task(name="work")
+        async def work() -> None: ...
+
+        with pytest.raises(PermanentError, match="not committed"):
+            await work.enqueue()
+        await asyncio.to_thread(app.close)
+    direct = App(postgres_url)
+    assert (await direct.status()).due == 0
+    await asyncio.to_thread(direct.close)
