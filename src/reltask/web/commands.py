@@ -6,15 +6,22 @@ A dashboard names its app as the person who started it did: MODULE:app, or `--da
 from __future__ import annotations
 
 from shlex import quote
+from typing import get_origin
 from uuid import UUID
+
+import msgspec
 
 from reltask.model.overview import MOST
 from reltask.model.screens import ListedState
+from reltask.model.task import Registry, TaskDefinition
 from reltask.model.views import JobView
 from reltask.web.forms import JobFilter
 
 ANY_APP = "MODULE:app"
 """Stands for the app in the commands of `model/problems.py`."""
+
+EXAMPLES = {str: "text", int: 1, float: 1.5, bool: True, list: [], dict: {}}
+"""Values for the arguments of a first job, by type; null for others, which a person replaces."""
 
 
 class Commands:
@@ -29,6 +36,17 @@ class Commands:
     def of(self, text: str) -> str:
         """A command that names any app, for this one."""
         return text.replace(f"--app {ANY_APP}", self.option).replace(ANY_APP, self.app)
+
+    def first_job(self, registry: Registry) -> str:
+        """Enqueues a job of the simplest task: without arguments if there is one, else with a value of each type."""
+        task = min(registry, key=_effort, default=None)
+        if task is None:
+            return f"reltask enqueue {self.app} TASK"
+        hints = task.arguments.hints
+        given = {name: _example(hints[name]) for name in task.arguments.required}
+        return f"reltask enqueue {self.app} {quote(task.name)}" + (
+            f" {quote(msgspec.json.encode(given).decode())}" if given else ""
+        )
 
     def jobs(self, wanted: JobFilter) -> str:
         """Lists the jobs of a page; a search is for one key or id."""
@@ -57,6 +75,14 @@ class Commands:
         return f"{listed} | jq -r '.[].id' | xargs -r -n1 reltask jobs {action} {self.option}" + (
             " --yes" if action == "cancel" else ""
         )
+
+
+def _effort(task: TaskDefinition) -> tuple[int, bool, str]:
+    return len(task.arguments.required), task.schedule is not None, task.name
+
+
+def _example(hint: object) -> object:
+    return EXAMPLES.get(get_origin(hint) or hint)  # type: ignore[call-overload] - any object may be looked up
 
 
 def _filters(wanted: JobFilter) -> str:

@@ -74,8 +74,8 @@ async def overview(dashboard: Dashboard, request: Request) -> Response:
     """Is anything wrong? In sentences, then in numbers."""
     snapshot = await dashboard.live.overview()
     await dashboard.examine()
-    first_task = min((task.name for task in dashboard.app.registry), default="TASK")
-    return dashboard.page(request, "overview.html", first_task=first_task, **overview_parts(dashboard, snapshot))
+    first_job = dashboard.commands.first_job(dashboard.app.registry)
+    return dashboard.page(request, "overview.html", first_job=first_job, **overview_parts(dashboard, snapshot))
 
 
 def overview_parts(dashboard: Dashboard, snapshot: Overview) -> dict[str, Any]:
