@@ -142,7 +142,7 @@ def test_both_themes_can_be_read(  # noqa: PLR0917 - fixtures
 
 
 def test_a_narrow_screen(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:
-    """On a telephone nothing is wider than the screen, except tables, which scroll by themselves."""
+    """On a telephone nothing is wider than the screen but tables, which scroll by themselves; the menu shows its item."""
     if not app.url.startswith("sqlite"):
         pytest.skip("the same pages")
     context = browser.new_context(viewport={"width": 390, "height": 800})
@@ -150,6 +150,8 @@ def test_a_narrow_screen(browser: Browser, serve: Serve, busy: Busy, app: App) -
     for name in SCREENS:
         page.goto(f"{served.url}/{path_of(name, busy)}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+        for item in page.locator(".side a[aria-current]").all():
+            expect(item).to_be_in_viewport(ratio=1)
         if name == "overview":
             photograph(page, "narrow")
     context.close()
@@ -266,6 +268,18 @@ def test_the_overview_is_live(watched: Watched, busy: Busy, app: App) -> None:
     call(app, lambda store: store.enqueue_jobs([NewJob(id=uuid4(), task="resize_image") for _ in range(5)]))
     expect(due).to_have_text("82", timeout=3_000)
     assert page.evaluate("document.activeElement.id") == "zone"
+
+
+def test_only_what_is_renewed_is_called_live(watched: Watched, busy: Busy) -> None:
+    """A page whose content stays as it was loaded says so, and keeps no stream open."""
+    streams: list[str] = []
+    watched.page.on("request", lambda request: streams.append(request.url) if request.url.endswith("/live") else None)
+    for name in SCREENS:
+        page = watched.go(path_of(name, busy))
+        renewed = name in ("overview", "jobs")
+        expect(page.locator("#live")).to_have_text("live" if renewed else "not live: press r to renew")
+        assert bool(streams) is renewed, name
+        streams.clear()
 
 
 def test_one_read_serves_all_viewers(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:

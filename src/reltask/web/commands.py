@@ -5,6 +5,7 @@ A dashboard names its app as the person who started it did: MODULE:app, or `--da
 
 from __future__ import annotations
 
+from datetime import datetime
 from shlex import quote
 from typing import get_origin
 from uuid import UUID
@@ -54,7 +55,7 @@ class Commands:
             return f"reltask jobs list {self.app} --key {quote(wanted.q)}"
         return f"reltask jobs list {self.app}{_filters(wanted)}"
 
-    def job(self, job: JobView | None, job_id: UUID, signals: list[str]) -> list[str]:
+    def job(self, job: JobView | None, job_id: UUID, signals: list[str], now: datetime) -> list[str]:
         """Shows a job; then what can be done to it now."""
         change = f"{job_id} {self.option}"
         found = [f"reltask jobs show {change}"]
@@ -64,7 +65,8 @@ class Commands:
             return [*found, f"reltask dead retry {change}"]
         found += [f"reltask jobs signal {job_id} {quote(name)} true {self.option}" for name in signals]
         verbs = {"paused": ("resume", "run", "cancel"), "claimed": ("pause", "cancel")}
-        return found + [f"reltask jobs {verb} {change}" for verb in verbs.get(job.state, ("run", "pause", "cancel"))]
+        waiting = ("pause", "cancel") if job.state == "ready" and job.due_at <= now else ("run", "pause", "cancel")
+        return found + [f"reltask jobs {verb} {change}" for verb in verbs.get(job.state, waiting)]
 
     def bulk(self, action: str, wanted: JobFilter, error: str, count: int) -> str:
         """Does to all that match what the button does, if they are still this many."""

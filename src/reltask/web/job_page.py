@@ -91,7 +91,7 @@ async def job(dashboard: Dashboard, request: Request) -> Response:
         timeline=timeline(facts, show_values=show),
         error=last_error(facts),
         signals_wanted=signals,
-        same=dashboard.commands.job(facts.job, job_id, signals),
+        same=dashboard.commands.job(facts.job, job_id, signals, facts.now),
         arguments=arguments(dashboard, facts.payload),
         headers=masked(facts.payload.headers, shown_in_full=show) if facts.payload and facts.payload.headers else "",
         progress=masked(facts.job.progress, shown_in_full=show) if facts.job and facts.job.progress else "",

@@ -66,6 +66,11 @@ class ScheduleRow(Struct, frozen=True):
     fires: list[datetime]
     missed: int
 
+    @property
+    def to_the_second(self) -> bool:
+        """Whether two of the times are within one minute."""
+        return len({fire.replace(second=0, microsecond=0) for fire in self.fires}) < len(self.fires)
+
 
 # The overview
 
