@@ -142,7 +142,7 @@ def test_both_themes_can_be_read(  # noqa: PLR0917 - fixtures
 
 
 def test_a_narrow_screen(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:
-    """On a telephone nothing is wider than the screen but tables, which scroll by themselves; the menu shows its item."""
+    """On a telephone only tables are wider than the screen, and scroll by themselves; the menu shows its item."""
     if not app.url.startswith("sqlite"):
         pytest.skip("the same pages")
     context = browser.new_context(viewport={"width": 390, "height": 800})

@@ -26,7 +26,7 @@ Opened = Callable[[str], AbstractAsyncContextManager[httpx.AsyncClient]]
 
 
 @pytest.fixture
-def url(postgres_server: PostgresServer, postgres_url: str) -> str:
+def url(postgres_url: str) -> str:
     """SQLite has no roles."""
     return postgres_url
 

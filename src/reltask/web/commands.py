@@ -21,7 +21,7 @@ from reltask.web.forms import JobFilter
 ANY_APP = "MODULE:app"
 """Stands for the app in the commands of `model/problems.py`."""
 
-EXAMPLES = {str: "text", int: 1, float: 1.5, bool: True, list: [], dict: {}}
+EXAMPLES: dict[object, object] = {str: "text", int: 1, float: 1.5, bool: True, list: [], dict: {}}
 """Values for the arguments of a first job, by type; null for others, which a person replaces."""
 
 
@@ -84,7 +84,7 @@ def _effort(task: TaskDefinition) -> tuple[int, bool, str]:
 
 
 def _example(hint: object) -> object:
-    return EXAMPLES.get(get_origin(hint) or hint)  # type: ignore[call-overload] - any object may be looked up
+    return EXAMPLES.get(get_origin(hint) or hint)
 
 
 def _filters(wanted: JobFilter) -> str:
