@@ -13,6 +13,7 @@ import pytest
 from reltask import App
 from tests.web.busy import Busy
 from tests.web.conftest import Client
+from tests.web.test_security import retry
 
 
 @pytest.fixture
@@ -58,6 +59,14 @@ async def test_a_job_that_is_due_cannot_be_made_due(client: Client, busy: Busy) 
         page = (await viewer.get(f"/jobs/{job}")).text
         assert ('value="run"' in page) is offered, job
         assert ("reltask jobs run " in page) is offered, job
+
+
+async def test_the_log_leads_to_the_job(client: Client, busy: Busy) -> None:
+    """An action on one job names it by its id, which is a link."""
+    viewer = client(local="act")
+    await retry(viewer, busy)
+    page = (await viewer.get("/actions")).text
+    assert f'<a href="jobs/{busy.dead[0]}">{busy.dead[0]}</a>' in page
 
 
 async def test_advice_names_the_app(client: Client, app: App, busy: Busy) -> None:

@@ -356,8 +356,9 @@ async def actions(dashboard: Dashboard, request: Request) -> Response:
     cursor = read_cursor(request.query_params.get("after"))
     found = await dashboard.reader.ask(lambda store: store.list_actions(after=cursor, limit=51))
     snapshot = await dashboard.live.overview()
-    rows = found[:50]
-    following = f"{rows[-1].at.isoformat()}~{rows[-1].id}" if len(found) > 50 else None  # noqa: PLR2004 - a page
+    rows = [(row, read_id(row.target[:36])) for row in found[:50]]  # an action on one job begins with its id
+    last = found[49] if len(found) > 50 else None  # noqa: PLR2004 - a page
+    following = f"{last.at.isoformat()}~{last.id}" if last else None
     return dashboard.page(
         request, "actions.html", rows=rows, following=following, is_first=cursor is None, now=snapshot.now
     )

@@ -149,6 +149,11 @@
     if (document.hidden && source) { source.close(); source = null; } else { listen(); }
   });
 
+  // What an action did is said once: not again when the page is loaded again.
+  const address = new URL(location.href);
+  for (const name of ["did", "changed", "asked"]) address.searchParams.delete(name);
+  if (address.href !== location.href) history.replaceState(history.state, "", address);
+
   // Rows: keys, choosing, copying.
   const rows = () => all(".rows tbody tr[data-href]");
   let at = -1;
