@@ -17,7 +17,8 @@ from reltask import App, State
 from reltask.cli import run
 from reltask.web.bulk import read_seen
 from tests.web.busy import Busy
-from tests.web.conftest import Client, apart
+from tests.web.conftest import Client
+from tests.web.served import apart
 
 SCREENS = ["/", "/jobs?state=due&queue=mail", "/tasks", "/queues", "/schedules", "/dead", "/workers", "/leases"]
 Run = Callable[[str], str]

@@ -12,7 +12,7 @@ from reltask import App
 from reltask.stores.migration import schema_scripts
 from tests.postgres_server import PostgresServer
 from tests.web.busy import Busy, shop
-from tests.web.conftest import apart
+from tests.web.served import apart
 from tests.web.test_security import SCREENS, is_dead, retry, token_of
 
 PERMISSIONS = dict(schema_scripts("postgres"))["permissions.sql"]
