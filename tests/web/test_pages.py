@@ -69,6 +69,15 @@ async def test_the_log_leads_to_the_job(client: Client, busy: Busy) -> None:
     assert f'<a href="jobs/{busy.dead[0]}">{busy.dead[0]}</a>' in page
 
 
+async def test_a_pause_prints_its_command(client: Client, app: App, busy: Busy) -> None:
+    """Beside the form that pauses, and beside the button that resumes, of queues and of tasks."""
+    viewer = client(local="act", reference="shop:app")
+    assert "reltask queues pause mail --app shop:app" in words(await viewer.get("/queues"))
+    tasks = words(await viewer.get("/tasks"))
+    assert "reltask tasks pause charge_card --app shop:app" in tasks
+    assert "reltask tasks resume nightly_report --app shop:app" in tasks
+
+
 async def test_advice_names_the_app(client: Client, app: App, busy: Busy) -> None:
     """A command within a sentence can be pasted as it stands, like those below the page."""
     page = words(await client(reference="shop:app").get(f"/jobs/{busy.limited}"))

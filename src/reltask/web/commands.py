@@ -68,6 +68,10 @@ class Commands:
         waiting = ("pause", "cancel") if job.state == "ready" and job.due_at <= now else ("run", "pause", "cancel")
         return found + [f"reltask jobs {verb} {change}" for verb in verbs.get(job.state, waiting)]
 
+    def lane(self, action: str, kind: str, name: str) -> str:
+        """Pauses or resumes a queue or a task."""
+        return f"reltask {kind}s {action} {quote(name)} {self.option}"
+
     def bulk(self, action: str, wanted: JobFilter, error: str, count: int) -> str:
         """Does to all that match what the button does, if they are still this many."""
         if wanted.state is ListedState.DEAD:

@@ -24,7 +24,7 @@ from reltask.model.waiting import Reason, why_waiting
 from reltask.producer.shown import Shown
 from reltask.stores.store import Store
 from reltask.web.forms import read_id
-from reltask.web.words import masked, seconds
+from reltask.web.words import masked, plural, seconds
 
 if TYPE_CHECKING:
     from reltask.web.dashboard import Dashboard
@@ -188,14 +188,14 @@ def _step(step: StepView, children: Sequence[ChildView], *, show_values: bool) -
     waits = step.state is StepState.WAITING
     if waits:
         detail = f"waits for signal {step.signal}" if step.signal else detail
-        detail = f"waits for {step.pending} children" if step.pending else detail
+        detail = f"waits for {plural(step.pending, 'child job')}" if step.pending else detail
     value = "" if step.value is None else masked(step.value, shown_in_full=show_values)
     return Entry(
         at=step.started_at,
         until=step.recorded_at,
         kind="step",
         state=str(step.state),
-        title=f"{words.get(step.kind, 'Step')} {step.name} {'waits' if waits else step.state}",
+        title=f"{words.get(step.kind, 'Step')} {step.name}: {step.state}",
         detail=detail,
         text=step.error or value,
         children=[child for child in children if child.step == step.name],
