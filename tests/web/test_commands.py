@@ -15,7 +15,9 @@ import pytest
 
 from reltask import App, State
 from reltask.cli import run
+from reltask.model.task import Registry
 from reltask.web.bulk import read_seen
+from reltask.web.commands import Commands
 from tests.web.busy import Busy
 from tests.web.conftest import Client
 from tests.web.served import apart
@@ -129,3 +131,19 @@ async def test_the_first_job_is_of_the_simplest_task(url: str) -> None:
     app.task(clean)
     assert await first_command(app) == ["reltask", "enqueue", "MODULE:app", "clean"]
     apart(app.close)
+
+
+def test_what_runs_code_names_an_app() -> None:
+    """A worker and an enqueue need the tasks: neither takes the URL that the dashboard was started with."""
+    commands = Commands("--database sqlite:///shop.db")
+    assert commands.first_job(Registry()) == "reltask enqueue MODULE:app TASK"
+    assert commands.worker() == "reltask worker MODULE:app"
+    text = (
+        "reltask worker MODULE:app --queues mail; reltask status MODULE:app; reltask limits --app MODULE:app"
+    )
+    assert commands.of(text) == (
+        "reltask worker MODULE:app --queues mail; reltask status --database sqlite:///shop.db; "
+        "reltask limits --database sqlite:///shop.db"
+    )
+    assert Commands("shop:app").of(text).startswith("reltask worker shop:app --queues mail; reltask status shop:app;")
+    assert Commands("shop:app").worker() == "reltask worker shop:app"

@@ -5,6 +5,7 @@ A dashboard names its app as the person who started it did: MODULE:app, or `--da
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from shlex import quote
 from typing import get_origin
@@ -21,6 +22,7 @@ from reltask.web.forms import JobFilter
 ANY_APP = "MODULE:app"
 """Stands for the app in the commands of `model/problems.py`."""
 
+_NAMED = re.compile(f"(--app |reltask worker )?{ANY_APP}")
 EXAMPLES: dict[object, object] = {str: "text", int: 1, float: 1.5, bool: True, list: [], dict: {}}
 """Values for the arguments of a first job, by type; null for others, which a person replaces."""
 
@@ -33,19 +35,26 @@ class Commands:
         """As an argument: `reltask status MODULE:app`."""
         self.option = reference if reference.startswith("--") else f"--app {reference}"
         """As an option: `reltask jobs show ID --app MODULE:app`."""
+        self.code = ANY_APP if reference.startswith("--") else reference
+        """Where the tasks are needed, and a database is not enough."""
 
     def of(self, text: str) -> str:
         """A command that names any app, for this one."""
-        return text.replace(f"--app {ANY_APP}", self.option).replace(ANY_APP, self.app)
+        meant = {"--app ": self.option, "reltask worker ": self.worker()}
+        return _NAMED.sub(lambda found: meant.get(found[1], self.app), text)
+
+    def worker(self) -> str:
+        """Starts a worker."""
+        return f"reltask worker {self.code}"
 
     def first_job(self, registry: Registry) -> str:
         """Enqueues a job of the simplest task: without arguments if there is one, else with a value of each type."""
         task = min(registry, key=_effort, default=None)
         if task is None:
-            return f"reltask enqueue {self.app} TASK"
+            return f"reltask enqueue {self.code} TASK"
         hints = task.arguments.hints
         given = {name: _example(hints[name]) for name in task.arguments.required}
-        return f"reltask enqueue {self.app} {quote(task.name)}" + (
+        return f"reltask enqueue {self.code} {quote(task.name)}" + (
             f" {quote(msgspec.json.encode(given).decode())}" if given else ""
         )
 
