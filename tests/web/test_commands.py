@@ -138,9 +138,7 @@ def test_what_runs_code_names_an_app() -> None:
     commands = Commands("--database sqlite:///shop.db")
     assert commands.first_job(Registry()) == "reltask enqueue MODULE:app TASK"
     assert commands.worker() == "reltask worker MODULE:app"
-    text = (
-        "reltask worker MODULE:app --queues mail; reltask status MODULE:app; reltask limits --app MODULE:app"
-    )
+    text = "reltask worker MODULE:app --queues mail; reltask status MODULE:app; reltask limits --app MODULE:app"
     assert commands.of(text) == (
         "reltask worker MODULE:app --queues mail; reltask status --database sqlite:///shop.db; "
         "reltask limits --database sqlite:///shop.db"
