@@ -108,6 +108,30 @@ async def test_later_runs_only_link(traced: Traced) -> None:
     assert first.status.status_code is not StatusCode.ERROR
 
 
+async def test_a_linked_run_has_no_parent(traced: Traced) -> None:
+    """A worker that was started inside a span, as at the startup of a web application, adds no run to that trace."""
+
+    @traced.app.task
+    async def later() -> None: ...
+
+    await later.using(delay="1ms").enqueue()
+    untraced = App(traced.app.url)
+    await untraced.task(name="later")(_nothing).enqueue()
+    untraced.close()
+    with traced.tracer.start_as_current_span("startup"):
+        await traced.drain()
+    startup = traced.span("startup").context.trace_id
+    assert len(traced.spans("process later")) == 2
+    for run in traced.spans("process later"):
+        assert run.parent is None
+        assert run.context.trace_id != startup
+        assert [link for link in run.links if link.context.trace_id == startup] == []
+
+
+async def _nothing() -> None:
+    """A body that does not run: another process knows the task."""
+
+
 async def test_errors_are_named_and_not_quoted(traced: Traced) -> None:
     """The kind of an error, in the run and in the step; its text may hold arguments."""
 

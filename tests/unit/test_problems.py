@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from reltask.model.doctor import Finding, Level
 from reltask.model.overview import (
     Group,
     Lane,
@@ -53,9 +54,9 @@ def texts(found: Overview) -> list[str]:
         ),
         (
             {"lanes": [lane("reports", "send")]},
-            "send: 3 due for 14 min, no live worker takes it from queue reports.",
+            "send: 3 jobs due for 14 min in queue reports, where no live worker takes them.",
         ),
-        ({"lanes": [lane("mail", "other")]}, "other: 3 due for 14 min, no live worker knows task other."),
+        ({"lanes": [lane("mail", "other")]}, "other: 3 jobs due for 14 min; no live worker knows the task."),
         (
             {"lanes": [lane("mail", "send")]},
             "mail: oldest due 14 min, 3 waiting; 1 worker serves it, with free places.",
@@ -71,6 +72,17 @@ def texts(found: Overview) -> list[str]:
         (
             {"dead": [Group("mail", "send", 9, 2, US - 5 * MINUTE)]},
             "send: 2 jobs died in the last hour, the latest 5 min ago.",
+        ),
+        (
+            {"dead": [Group("mail", "send", 9, 2, US - 5 * MINUTE), Group("bulk", "send", 1, 1, US - 3 * MINUTE)]},
+            "send: 3 jobs died in the last hour, the latest 3 min ago.",
+        ),
+        (
+            {
+                "dead": [Group("mail", "send", 9, 2, US - 5 * MINUTE)],
+                "tasks": [TaskHour("send", 50, 50, 1.0, 1.0, 1.0)],
+            },
+            "send: 2 jobs died in the last hour, the latest 5 min ago; 50% of 100 runs failed.",
         ),
         ({"tasks": [TaskHour("send", 50, 50, 1.0, 1.0, 1.0)]}, "send: 50% of 100 runs failed in the last hour."),
         (
@@ -107,3 +119,21 @@ def test_links_hold_any_name() -> None:
     """A name with an ampersand leads to its own list."""
     (problem,) = find_problems(overview(lanes=[lane("mail", "a&b c")]))
     assert problem.link == "jobs?state=due&task=a%26b+c"
+
+
+def test_failing_runs_lead_to_where_their_errors_are() -> None:
+    """To the jobs that wait for another attempt; if there are none, to the task: an empty list explains nothing."""
+    failing = [TaskHour("send", 50, 50, 1.0, 1.0, 1.0)]
+    (waiting,) = find_problems(
+        overview(tasks=failing, lanes=[Lane("mail", "send", 0, False, None, 2, False, 0, 2, None)])
+    )
+    (ended,) = find_problems(overview(tasks=failing))
+    assert (waiting.link, ended.link) == ("jobs?state=later&task=send", "tasks")
+    assert waiting.command == ended.command == "reltask runs MODULE:app --task send"
+
+
+def test_a_finding_says_what_was_checked() -> None:
+    """As `reltask doctor` prints it: "96 of 100" alone means nothing."""
+    findings = [Finding("connections", Level.PROBLEM, "96 of 100", "Lower database.pool_size.")]
+    (problem,) = find_problems(overview(), findings=findings)
+    assert problem.text == "connections: 96 of 100."

@@ -10,28 +10,24 @@ import asyncio
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, sync_playwright
 
 from reltask import App
 from reltask.web.access import Authorize
-from reltask.web.dashboard import Dashboard
 from tests import mssql_server
 from tests.postgres_server import PostgresServer
 from tests.web.busy import Busy, populate, shop
+from tests.web.screens import Watched
+from tests.web.served import Served, apart
 
-T = TypeVar("T")
 AXE = "4.14.0"
 
 
@@ -77,13 +73,8 @@ def busy(app: App) -> Busy:
     return apart(lambda: asyncio.run(fill()))
 
 
-def apart(work: Callable[[], T]) -> T:
-    """Do it on another thread: the browser's driver keeps a loop running on this one."""
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(work).result()
-
-
 Client = Callable[..., httpx.AsyncClient]
+Serve = Callable[..., Served]
 
 
 @pytest.fixture
@@ -145,28 +136,8 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
 
 
-class Served:
-    """A dashboard behind uvicorn, on a thread of its own."""
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        self.dashboard = dashboard
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()  # a browser that comes before uvicorn waits instead of being refused
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._server = uvicorn.Server(
-            uvicorn.Config(dashboard, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-        )
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve(sockets=[listener])), daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(10)
-
-
 @pytest.fixture
-def serve(app: App) -> Iterator[Callable[..., Served]]:
+def serve(app: App) -> Iterator[Serve]:
     """Serves the app's dashboard: `serve(local="act")`."""
     served: list[Served] = []
 
@@ -177,3 +148,13 @@ def serve(app: App) -> Iterator[Callable[..., Served]]:
     yield make
     for one in served:
         one.close()
+
+
+@pytest.fixture
+def watched(browser: Browser, serve: Serve) -> Iterator[Watched]:
+    """A page of a viewer who may act; it fails if the console or the network shows anything wrong."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, timezone_id="Asia/Tokyo")
+    page = Watched(context.new_page(), serve(local="act"))
+    yield page
+    context.close()
+    assert page.wrong == []

@@ -1,94 +1,28 @@
 """The dashboard in a real browser: every screen on each database, the actions, the live parts, the keys.
 
-The screenshots of the documentation are made here. They are renewed with DASHBOARD_SCREENSHOTS=docs/images.
+The screenshots of the documentation are made here and in test_accessibility.py; they are renewed with
+DASHBOARD_SCREENSHOTS=docs/images.
 """
 
 # ruff: noqa: ARG001 - a test asks for the busy system by its fixture's name
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from reltask import App, State
 from reltask.model.job import NewJob
 from tests.web.busy import Busy, record
-from tests.web.conftest import Served, apart
+from tests.web.conftest import Serve
+from tests.web.screens import SCREENS, Watched, call, path_of, photograph
+from tests.web.served import apart
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first one may install the browser
-SCREENS = {
-    "overview": "",
-    "jobs": "jobs?state=due&queue=mail",
-    "job": "jobs/{suspended}",
-    "dead-job": "jobs/{dead}",
-    "tasks": "tasks",
-    "queues": "queues",
-    "schedules": "schedules",
-    "dead": "dead",
-    "workers": "workers",
-    "leases": "leases",
-    "actions": "actions",
-    "confirm": "confirm?action=retry&state=dead&task=send_welcome",
-}
-Serve = Callable[..., Served]
-
-
-class Watched:
-    """A page, with all that went wrong on it."""
-
-    def __init__(self, page: Page, served: Served) -> None:
-        self.page = page
-        self.url = served.url
-        self.served = served
-        self.wrong: list[str] = []
-        page.on("console", lambda message: self._note(message.type, message.text))
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("request", lambda request: self._host(request.url))
-
-    def _note(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
-            self.wrong.append(text)
-
-    def _host(self, url: str) -> None:
-        if urlsplit(url).netloc != urlsplit(self.url).netloc and not url.startswith("data:"):
-            self.wrong.append(f"a request to {url}")
-
-    def go(self, path: str = "") -> Page:
-        self.page.goto(f"{self.url}/{path}")
-        return self.page
-
-
-@pytest.fixture
-def watched(browser: Browser, serve: Serve) -> Iterator[Watched]:
-    """A page of a viewer who may act; it fails if the console or the network shows anything wrong."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, timezone_id="Asia/Tokyo")
-    page = Watched(context.new_page(), serve(local="act"))
-    yield page
-    context.close()
-    assert page.wrong == []
-
-
-def call(app: App, operation: Callable[[Any], Any]) -> Any:
-    """Ask the store."""
-    return apart(lambda: app._client.run_sync(operation, name="test"))
-
-
-def path_of(name: str, busy: Busy) -> str:
-    return SCREENS[name].format(suspended=busy.suspended, dead=busy.dead[0])
-
-
-def photograph(page: Page, name: str) -> None:
-    """Keep a screenshot for the documentation, if asked to."""
-    if folder := os.environ.get("DASHBOARD_SCREENSHOTS"):
-        page.evaluate("document.querySelector('.database').textContent = 'postgresql://db.example.org/shop'")
-        page.screenshot(path=Path(folder) / f"dashboard-{name}.png", full_page=name in ("job", "dead-job", "overview"))
 
 
 # Screens
@@ -100,59 +34,8 @@ def test_every_screen(watched: Watched, busy: Busy, request: pytest.FixtureReque
         page = watched.go(path_of(name, busy))
         expect(page.locator("h1")).to_be_visible()
         assert page.locator(".command code").count() >= 1, name
-        if "sqlite" in request.node.nodeid:
+        if "sqlite" in request.node.nodeid and name != "actions":  # that page is empty here
             photograph(page, name)
-
-
-def test_every_screen_is_accessible(watched: Watched, axe: str, busy: Busy) -> None:
-    """No screen breaks a serious rule."""
-    serious: dict[str, Any] = {}
-    for name in SCREENS:
-        page = watched.go(path_of(name, busy))
-        page.evaluate(axe)
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        bad = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
-        serious |= {name: [(one["id"], one["nodes"][0]["html"]) for one in bad]} if bad else {}
-    assert serious == {}
-
-
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_both_themes_can_be_read(  # noqa: PLR0917 - fixtures
-    browser: Browser, serve: Serve, axe: str, busy: Busy, app: App, scheme: Any
-) -> None:
-    """Contrast holds in the system's theme, and the switch changes it for good."""
-    if not app.url.startswith("sqlite"):
-        pytest.skip("the same pages")
-    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800})
-    page = context.new_page()
-    served = serve(local="act")
-    for name in ("overview", "jobs", "job", "dead", "queues"):
-        page.goto(f"{served.url}/{path_of(name, busy)}")
-        page.evaluate(axe)
-        found = page.evaluate("axe.run(document, {runOnly: ['color-contrast']})")
-        assert [node["html"] for one in found["violations"] for node in one["nodes"]] == [], name
-        if name == "overview" and scheme == "dark":
-            photograph(page, "dark")
-    page.click("#theme")
-    other = "light" if scheme == "dark" else "dark"
-    assert page.evaluate("document.documentElement.dataset.theme") == other
-    page.reload()
-    assert page.evaluate("document.documentElement.dataset.theme") == other
-    context.close()
-
-
-def test_a_narrow_screen(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:
-    """On a telephone nothing is wider than the screen, except tables, which scroll by themselves."""
-    if not app.url.startswith("sqlite"):
-        pytest.skip("the same pages")
-    context = browser.new_context(viewport={"width": 390, "height": 800})
-    page, served = context.new_page(), serve(local="act")
-    for name in SCREENS:
-        page.goto(f"{served.url}/{path_of(name, busy)}")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        if name == "overview":
-            photograph(page, "narrow")
-    context.close()
 
 
 def test_without_javascript(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:
@@ -189,8 +72,10 @@ def test_retrying_all_with_one_error(watched: Watched, busy: Busy, app: App) -> 
     expect(page.locator("h1")).to_have_text("Retry 7 jobs?")
     page.click("button:text('Retry 7 jobs')")
     expect(page.locator(".said")).to_contain_text("Retry: done for 7 jobs.")
+    page.reload()
+    expect(page.locator(".said")).to_have_count(0)
     assert {job.task for job in apart(lambda: app.jobs_sync(state=State.DEAD))} == {"charge_card"}
-    page.click("text=See the log")
+    watched.go("actions")
     expect(page.locator("tbody tr").first).to_contain_text("retry")
 
 
@@ -208,6 +93,26 @@ def test_pausing_a_queue(watched: Watched, busy: Busy, app: App) -> None:
     page.locator("button[value=resume]").first.click()
     expect(page.locator("tr.note")).to_have_count(0)
     assert [pause.name for pause in apart(app.pauses_sync) if pause.kind == "queue"] == []
+
+
+def test_what_people_did_is_listed(watched: Watched, busy: Busy, app: App) -> None:
+    """Each action, the latest first: who, what, to which, with which fence, and how it ended."""
+    for path, button in (
+        ("queues", "tr:has-text('mail') summary, tr:has-text('mail') button[value=pause]"),
+        (f"jobs/{busy.schedule}", "button[value=run]"),
+        (f"jobs/{busy.suspended}", "button[value=signal]"),
+        (f"jobs/{busy.running[0]}", "button[value=cancel]"),
+        ("confirm?action=retry&state=dead&task=charge_card", "button[value=retry]"),
+    ):
+        page = watched.go(path)
+        for one in button.split(", "):
+            page.click(one)
+        expect(page.locator(".said")).to_contain_text("done")
+    rows = watched.go("actions").locator("tbody tr")
+    assert rows.locator("th").all_inner_texts() == ["retry", "cancel", "signal", "run now", "pause"]
+    assert rows.nth(1).locator("td").all_inner_texts()[1:] == ["local", str(busy.running[0]), "fence 1", "1", "done"]
+    if app.url.startswith("sqlite"):
+        photograph(watched.page, "actions")
 
 
 def test_signalling_a_function(watched: Watched, busy: Busy, app: App) -> None:
@@ -266,6 +171,18 @@ def test_the_overview_is_live(watched: Watched, busy: Busy, app: App) -> None:
     call(app, lambda store: store.enqueue_jobs([NewJob(id=uuid4(), task="resize_image") for _ in range(5)]))
     expect(due).to_have_text("82", timeout=3_000)
     assert page.evaluate("document.activeElement.id") == "zone"
+
+
+def test_only_what_is_renewed_is_called_live(watched: Watched, busy: Busy) -> None:
+    """A page whose content stays as it was loaded says so, and keeps no stream open."""
+    streams: list[str] = []
+    watched.page.on("request", lambda request: streams.append(request.url) if request.url.endswith("/live") else None)
+    for name in SCREENS:
+        page = watched.go(path_of(name, busy))
+        renewed = name in ("overview", "jobs")
+        expect(page.locator("#live")).to_have_text("live" if renewed else "not live: press r to renew")
+        assert bool(streams) is renewed, name
+        streams.clear()
 
 
 def test_one_read_serves_all_viewers(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:

@@ -15,9 +15,12 @@ import pytest
 
 from reltask import App, State
 from reltask.cli import run
+from reltask.model.task import Registry
 from reltask.web.bulk import read_seen
+from reltask.web.commands import Commands
 from tests.web.busy import Busy
-from tests.web.conftest import Client, apart
+from tests.web.conftest import Client
+from tests.web.served import apart
 
 SCREENS = ["/", "/jobs?state=due&queue=mail", "/tasks", "/queues", "/schedules", "/dead", "/workers", "/leases"]
 Run = Callable[[str], str]
@@ -91,3 +94,54 @@ async def test_the_command_of_a_confirmation_changes_the_same_jobs(
     (line,) = printed(await viewer.get("/confirm", params=query))
     assert len(terminal(line).splitlines()) == 7
     assert {job.task for job in await app.jobs(state=State.DEAD)} == {"charge_card"}
+
+
+async def archive(number: int, card: str, rush: bool, weight: float, *, tags: list[str], copies: int = 1) -> None:
+    """A body: nothing runs here."""
+
+
+async def clean() -> None:
+    """A body: nothing runs here."""
+
+
+async def first_command(app: App) -> list[str]:
+    """What the page of an empty system prints to enqueue a job, in words."""
+    transport = httpx.ASGITransport(app._make_dashboard(None), client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as viewer:
+        lines = printed(await viewer.get("/"))
+    return next(shlex.split(line) for line in lines if "enqueue" in line)
+
+
+async def test_the_command_for_a_first_job_enqueues_one(url: str) -> None:
+    """It has a value for each parameter that needs one, of a type that fits."""
+    app = App(url)
+    task = app.task(archive)
+    *words, arguments = await first_command(app)
+    assert words == ["reltask", "enqueue", "MODULE:app", "archive"]
+    await task.enqueue(**json.loads(arguments))
+    assert len(await app.jobs()) == 1
+    apart(app.close)
+
+
+async def test_the_first_job_is_of_the_simplest_task(url: str) -> None:
+    """Of one that needs no arguments, and does not recur."""
+    app = App(url)
+    app.task(archive)
+    app.task(name="burn", every="1h")(clean)
+    app.task(clean)
+    assert await first_command(app) == ["reltask", "enqueue", "MODULE:app", "clean"]
+    apart(app.close)
+
+
+def test_what_runs_code_names_an_app() -> None:
+    """A worker and an enqueue need the tasks: neither takes the URL that the dashboard was started with."""
+    commands = Commands("--database sqlite:///shop.db")
+    assert commands.first_job(Registry()) == "reltask enqueue MODULE:app TASK"
+    assert commands.worker() == "reltask worker MODULE:app"
+    text = "reltask worker MODULE:app --queues mail; reltask status MODULE:app; reltask limits --app MODULE:app"
+    assert commands.of(text) == (
+        "reltask worker MODULE:app --queues mail; reltask status --database sqlite:///shop.db; "
+        "reltask limits --database sqlite:///shop.db"
+    )
+    assert Commands("shop:app").of(text).startswith("reltask worker shop:app --queues mail; reltask status shop:app;")
+    assert Commands("shop:app").worker() == "reltask worker shop:app"

@@ -25,7 +25,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from reltask import App, State
 from reltask.web.dashboard import Dashboard
 from tests.web.busy import Busy
-from tests.web.conftest import apart
+from tests.web.served import apart
 
 BELOW = "/ops/reltask"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import click
@@ -66,16 +66,20 @@ def text(value: object) -> str:
     match value:
         case None | "":
             return "-"
-        case datetime() if not EARLIEST <= value < LATEST:
-            return "out of range"
         case datetime():
-            return f"{value:%Y-%m-%d %H:%M:%S}"
+            return _time_text(value)
         case list() | tuple():
             return ", ".join(map(text, value)) or "-"
         case UUID():
             return str(value)
         case _:
             return escape(str(value))
+
+
+def _time_text(value: datetime) -> str:
+    if not EARLIEST <= value < LATEST:
+        return "out of range"
+    return "no time limit" if value >= LATEST - timedelta(days=1) else f"{value:%Y-%m-%d %H:%M:%S}"
 
 
 def worker_text(worker: str | None) -> str:

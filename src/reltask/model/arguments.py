@@ -87,6 +87,11 @@ class Arguments:
         """The parameters that a job can be given."""
         return list(self._names)
 
+    @property
+    def required(self) -> list[str]:
+        """The parameters without a default."""
+        return [name for name in self._names if name not in self._defaults]
+
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, limit: int = DEFAULT_LIMIT) -> str:
         """The JSON of a call, or ArgumentsError: wrong names, wrong types, or something JSON cannot hold."""
         try:

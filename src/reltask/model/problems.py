@@ -18,7 +18,7 @@ from msgspec import Struct
 from reltask.model.audit import plural
 from reltask.model.doctor import Finding, Level
 from reltask.model.lease import MAINTENANCE
-from reltask.model.overview import Overview, total
+from reltask.model.overview import Overview, TaskHour, total
 
 WAITING = timedelta(minutes=2)
 """A job that is due for longer than this is reported: the default lock timeout."""
@@ -66,7 +66,7 @@ def find_problems(overview: Overview, *, findings: list[Finding] | None = None) 
         Problem(
             level=one.level,
             about="database",
-            text=_sentence(one.text),
+            text=f"{one.check}: {one.text.removesuffix('.')}.",
             remedy=one.remedy,
             command="reltask doctor MODULE:app",
         )
@@ -83,10 +83,6 @@ def duration(length: timedelta) -> str:
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}" if seconds >= 1 else "less than 1 s"
     return f"{seconds / 86_400:.0f} days"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _shards(overview: Overview) -> Iterator[Problem]:
@@ -125,13 +121,13 @@ def _unserved(overview: Overview) -> Iterator[Problem]:
         ):
             continue
         unknown = not overview.knows(lane.task)
-        why = (
-            f"no live worker knows task {lane.task}" if unknown else f"no live worker takes it from queue {lane.queue}"
-        )
+        why = "; no live worker knows the task." if unknown else f" in queue {lane.queue}, where no live worker takes "
+        why += "" if unknown else "it." if lane.due.jobs == 1 else "them."
+        due = f"{lane.due} {'job' if lane.due.jobs == 1 else 'jobs'} due"
         yield Problem(
             level=Level.PROBLEM,
             about=lane.task,
-            text=f"{lane.task}: {lane.due} due for {duration(overview.age(lane.oldest))}, {why}.",
+            text=f"{lane.task}: {due} for {duration(overview.age(lane.oldest))}{why}",
             remedy="Deploy a worker with this task; after a rename, keep the old name in aliases=."
             if unknown
             else f"Start a worker that serves it: --queues {lane.queue}",
@@ -188,30 +184,52 @@ def _expired(overview: Overview) -> Iterator[Problem]:
 
 
 def _dead(overview: Overview) -> Iterator[Problem]:
-    for group in overview.dead:
-        if group.lately:
-            yield Problem(
-                level=Level.PROBLEM,
-                about=group.task,
-                text=f"{group.task}: {plural(group.lately, 'job')} died in the last hour, "
-                f"the latest {duration(overview.age(group.at))} ago.",
-                remedy="Read the error, fix its cause, then retry all jobs that have it.",
-                link=f"dead?task={quote_plus(group.task)}",
-                command=f"reltask dead list MODULE:app --task {quote(group.task)}",
-            )
+    failing = {task.task: task for task in overview.tasks if _is_failing(task)}
+    for task in _died_lately(overview):
+        groups = [group for group in overview.dead if group.task == task]
+        latest = min(overview.age(group.at) for group in groups)
+        failed = f"; {_failed(failing[task])}" if task in failing else ""
+        yield Problem(
+            level=Level.PROBLEM,
+            about=task,
+            text=f"{task}: {plural(sum(group.lately for group in groups), 'job')} died in the last hour, "
+            f"the latest {duration(latest)} ago{failed}.",
+            remedy="Read the error, fix its cause, then retry all jobs that have it.",
+            link=f"dead?task={quote_plus(task)}",
+            command=f"reltask dead list MODULE:app --task {quote(task)}",
+        )
+
+
+def _died_lately(overview: Overview) -> list[str]:
+    """The tasks of which a job died in the last hour."""
+    return list(dict.fromkeys(group.task for group in overview.dead if group.lately))
+
+
+def _is_failing(task: TaskHour) -> bool:
+    return task.runs >= ENOUGH and task.failed / task.runs >= FAILING
+
+
+def _failed(task: TaskHour) -> str:
+    return f"{task.failed / task.runs:.0%} of {task.runs:,} runs failed"
 
 
 def _failing(overview: Overview) -> Iterator[Problem]:
+    """Tasks whose runs fail, although none of their jobs died: one that did is reported by `_dead`."""
+    died = _died_lately(overview)
     for task in overview.tasks:
-        if task.runs >= ENOUGH and task.failed / task.runs >= FAILING:
-            yield Problem(
-                level=Level.PROBLEM,
-                about=task.task,
-                text=f"{task.task}: {task.failed / task.runs:.0%} of {task.runs:,} runs failed in the last hour.",
-                remedy="The last errors are on the pages of its jobs.",
-                link=f"jobs?state=later&task={quote_plus(task.task)}",
-                command="reltask stats MODULE:app",
-            )
+        if not _is_failing(task) or task.task in died:
+            continue
+        waiting = any(lane.failing for lane in overview.lanes if lane.task == task.task)
+        yield Problem(
+            level=Level.PROBLEM,
+            about=task.task,
+            text=f"{task.task}: {_failed(task)} in the last hour.",
+            remedy="The page of each job that waits for another attempt shows its last error."
+            if waiting
+            else "Their jobs were run again or have ended. The ledger has the errors.",
+            link=f"jobs?state=later&task={quote_plus(task.task)}" if waiting else "tasks",
+            command=f"reltask runs MODULE:app --task {quote(task.task)}",
+        )
 
 
 def _died(overview: Overview) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from shlex import quote
 
 from msgspec import Struct
 
@@ -60,7 +61,8 @@ def why_waiting(
 def _raise(limit: JobLimit) -> str:
     """It goes on by itself; or the limit is raised at run time."""
     name = limit.key.partition(":")[0]
-    return f"It starts when there is room. To change the limit: reltask limits change {name} --running N"
+    change = f"reltask limits change {quote(name)} --running N --app MODULE:app"
+    return f"It starts when there is room. To change the limit: {change}"
 
 
 def _attempts(job: JobView) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from reltask.errors import TaskSignal
@@ -98,7 +99,7 @@ class Tracing:
     def process(self, ctx: BaseContext) -> Iterator[None]:
         """Middleware: the consumer span of one run."""
         headers = {name: value for name, value in ctx.headers.items() if isinstance(value, str)}
-        producer = propagate.extract(headers)
+        producer = propagate.extract(headers, Context())  # not the current one: the worker may be started in a span
         origin = trace.get_current_span(producer).get_span_context()
         is_linked = LINKED in headers or ctx.attempt > 1
         attributes = _attributes(ctx.task, ctx.queue, "process")
@@ -109,7 +110,7 @@ class Tracing:
         }
         with self._tracer.start_as_current_span(
             f"process {ctx.task}",
-            context=None if is_linked or not origin.is_valid else producer,
+            context=Context() if is_linked else producer,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             links=[Link(origin)] if is_linked and origin.is_valid else [],

@@ -9,6 +9,7 @@ that matches only later is not touched, and one that was claimed since is left a
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
@@ -53,6 +54,13 @@ class Seen(NamedTuple):
     fence: int
 
 
+class Match(NamedTuple):
+    """A job that matches, and its task."""
+
+    job: Seen
+    task: str
+
+
 async def confirm(dashboard: Dashboard, request: Request) -> Response:
     """The exact number of jobs that match, some of their names, and one button."""
     query = request.query_params
@@ -70,29 +78,30 @@ async def confirm(dashboard: Dashboard, request: Request) -> Response:
         filter=wanted,
         error=error,
         count=len(matching),
-        names=matching[:SHOWN],
-        seen=write_seen(matching),
+        of_tasks=Counter(one.task for one in matching).most_common(),
+        names=[one.job for one in matching[:SHOWN]],
+        seen=write_seen([one.job for one in matching]),
         capped=len(matching) >= MOST,
         same=dashboard.commands.bulk(action, wanted, error, len(matching)),
     )
 
 
-async def find_all(store: Store, wanted: JobFilter, error: str = "") -> list[Seen]:
+async def find_all(store: Store, wanted: JobFilter, error: str = "") -> list[Match]:
     """Every job that matches, up to MOST: those of a list, or the dead letters with one kind of error."""
     if wanted.state is ListedState.DEAD:
         letters = await store.list_dead_errors(most=MOST)
         return [
-            Seen(letter.id, letter.fence)
+            Match(Seen(letter.id, letter.fence), letter.task)
             for letter in letters
             if wanted.task in (None, letter.task)
             and wanted.queue in (None, letter.queue)
             and error in ("", letter.signature)
         ]
-    found: list[Seen] = []
+    found: list[Match] = []
     after: Cursor | None = None
     while len(found) < MOST:
         page = await store.page_jobs(wanted.state, task=wanted.task, queue=wanted.queue, after=after, limit=1_000)
-        found += [Seen(row.job.id, row.job.fence) for row in page.rows]
+        found += [Match(Seen(row.job.id, row.job.fence), row.job.task) for row in page.rows]
         after = page.next
         if after is None:
             break

@@ -187,6 +187,7 @@ def _environment() -> Environment:
         "clock": words.clock,
         "moment": words.moment,
         "since": words.since,
+        "ago": words.ago,
         "seconds": words.seconds,
         "number": words.number,
         "worker": words.worker,

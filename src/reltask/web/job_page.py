@@ -24,7 +24,7 @@ from reltask.model.waiting import Reason, why_waiting
 from reltask.producer.shown import Shown
 from reltask.stores.store import Store
 from reltask.web.forms import read_id
-from reltask.web.words import masked, seconds
+from reltask.web.words import masked, plural, seconds
 
 if TYPE_CHECKING:
     from reltask.web.dashboard import Dashboard
@@ -91,7 +91,7 @@ async def job(dashboard: Dashboard, request: Request) -> Response:
         timeline=timeline(facts, show_values=show),
         error=last_error(facts),
         signals_wanted=signals,
-        same=dashboard.commands.job(facts.job, job_id, signals),
+        same=dashboard.commands.job(facts.job, job_id, signals, facts.now),
         arguments=arguments(dashboard, facts.payload),
         headers=masked(facts.payload.headers, shown_in_full=show) if facts.payload and facts.payload.headers else "",
         progress=masked(facts.job.progress, shown_in_full=show) if facts.job and facts.job.progress else "",
@@ -188,14 +188,14 @@ def _step(step: StepView, children: Sequence[ChildView], *, show_values: bool) -
     waits = step.state is StepState.WAITING
     if waits:
         detail = f"waits for signal {step.signal}" if step.signal else detail
-        detail = f"waits for {step.pending} children" if step.pending else detail
+        detail = f"waits for {plural(step.pending, 'child job')}" if step.pending else detail
     value = "" if step.value is None else masked(step.value, shown_in_full=show_values)
     return Entry(
         at=step.started_at,
         until=step.recorded_at,
         kind="step",
         state=str(step.state),
-        title=f"{words.get(step.kind, 'Step')} {step.name} {'waits' if waits else step.state}",
+        title=f"{words.get(step.kind, 'Step')} {step.name}: {step.state}",
         detail=detail,
         text=step.error or value,
         children=[child for child in children if child.step == step.name],

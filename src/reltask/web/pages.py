@@ -66,6 +66,11 @@ class ScheduleRow(Struct, frozen=True):
     fires: list[datetime]
     missed: int
 
+    @property
+    def to_the_second(self) -> bool:
+        """Whether two of the times are within one minute."""
+        return len({fire.replace(second=0, microsecond=0) for fire in self.fires}) < len(self.fires)
+
 
 # The overview
 
@@ -74,8 +79,8 @@ async def overview(dashboard: Dashboard, request: Request) -> Response:
     """Is anything wrong? In sentences, then in numbers."""
     snapshot = await dashboard.live.overview()
     await dashboard.examine()
-    first_task = min((task.name for task in dashboard.app.registry), default="TASK")
-    return dashboard.page(request, "overview.html", first_task=first_task, **overview_parts(dashboard, snapshot))
+    first_job = dashboard.commands.first_job(dashboard.app.registry)
+    return dashboard.page(request, "overview.html", first_job=first_job, **overview_parts(dashboard, snapshot))
 
 
 def overview_parts(dashboard: Dashboard, snapshot: Overview) -> dict[str, Any]:
@@ -351,8 +356,9 @@ async def actions(dashboard: Dashboard, request: Request) -> Response:
     cursor = read_cursor(request.query_params.get("after"))
     found = await dashboard.reader.ask(lambda store: store.list_actions(after=cursor, limit=51))
     snapshot = await dashboard.live.overview()
-    rows = found[:50]
-    following = f"{rows[-1].at.isoformat()}~{rows[-1].id}" if len(found) > 50 else None  # noqa: PLR2004 - a page
+    rows = [(row, read_id(row.target[:36])) for row in found[:50]]  # an action on one job begins with its id
+    last = found[49] if len(found) > 50 else None  # noqa: PLR2004 - a page
+    following = f"{last.at.isoformat()}~{last.id}" if last else None
     return dashboard.page(
         request, "actions.html", rows=rows, following=following, is_first=cursor is None, now=snapshot.now
     )

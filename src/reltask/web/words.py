@@ -34,10 +34,21 @@ def clock(value: datetime | None) -> Markup:
     return Markup('<time datetime="{}" data-time>{}</time>').format(machine, text)
 
 
-def moment(value: datetime) -> Markup:
-    """A time without its year and seconds, for lists of times; the browser shows it in its user's zone."""
-    machine, text = value.isoformat(timespec="milliseconds"), f"{value:%m-%d %H:%M}"
-    return Markup('<time datetime="{}" data-time="short">{}</time>').format(machine, text)
+def moment(value: datetime, *, to_the_second: bool = False) -> Markup:
+    """A time without its year, for lists of times; the browser shows it in its user's zone."""
+    machine = value.isoformat(timespec="milliseconds")
+    kind, text = ("second", f"{value:%m-%d %H:%M:%S}") if to_the_second else ("minute", f"{value:%m-%d %H:%M}")
+    return Markup('<time datetime="{}" data-time="{}">{}</time>').format(machine, kind, text)
+
+
+def ago(value: datetime | None, now: datetime) -> Markup:
+    """How long ago something happened. `now` may be older than it: a page reads its numbers before its rows."""
+    if value is None or not now < value < LATEST - timedelta(days=1):
+        return since(value, now)
+    machine = value.isoformat(timespec="milliseconds")
+    return Markup('<time datetime="{}" title="{:%Y-%m-%d %H:%M:%S} UTC">less than 1 s ago</time>').format(
+        machine, value
+    )
 
 
 def since(value: datetime | None, now: datetime) -> Markup:

@@ -16,7 +16,7 @@
       if (isNaN(date)) continue;
       const shifted = local ? new Date(date.getTime() - date.getTimezoneOffset() * 60000) : date;
       const text = shifted.toISOString().replace("T", " ");
-      time.textContent = time.dataset.time === "short" ? text.slice(5, 16) : text.slice(0, 19);
+      time.textContent = { minute: text.slice(5, 16), second: text.slice(5, 19) }[time.dataset.time] || text.slice(0, 19);
     }
     for (const time of all("time[title]", within)) {
       const date = new Date(time.dateTime);
@@ -64,6 +64,7 @@
     place.replaceChildren();
     const now = Math.floor(Date.now() / 60000) * 60;
     const end = data[0].length ? Math.max(now, data[0][data[0].length - 1]) : now;
+    const shown = (u, runs) => runs === null ? "–" : runs;
     const bars = uPlot.paths.bars({ size: [0.8, 12] });
     chart = new uPlot({
       width: place.clientWidth, height: 160, cursor: { y: false }, legend: { live: true },
@@ -73,8 +74,9 @@
         { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 42 },
       ],
       tzDate: (seconds) => store.get("zone") === "local" ? new Date(seconds * 1000) : uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-      series: [{ label: "time", value: (u, seconds) => seconds === null ? "–" : minute(seconds) }, { label: "succeeded", fill: colour("--good"), stroke: colour("--good"), paths: bars, points: { show: false } },
-        { label: "failed", fill: colour("--bad"), stroke: colour("--bad"), paths: bars, points: { show: false } }],
+      series: [{ label: "time", value: (u, seconds) => seconds === null ? "–" : minute(seconds) },
+        { label: "succeeded", value: shown, fill: colour("--good"), stroke: colour("--good"), paths: bars, points: { show: false } },
+        { label: "failed", value: shown, fill: colour("--bad"), stroke: colour("--bad"), paths: bars, points: { show: false } }],
     }, data, place);
   }
   addEventListener("resize", () => { if (chart) chart.setSize({ width: $("#chart").clientWidth, height: 160 }); });
@@ -104,11 +106,12 @@
     }
   }
   const live = $("#live");
-  const say = (text, on) => { if (live.textContent !== text) live.textContent = text; live.className = "live " + (on ? "on" : "off"); };
+  const say = (text, on) => { if (live.textContent !== text) live.textContent = text; live.className = on === undefined ? "live" : "live " + (on ? "on" : "off"); };
   let first = null;
   let source = null;
   function listen() {
     if (source || document.hidden || document.body.dataset.streams !== "yes") return;
+    if (!$("[data-live], .tabs")) { say("not live: press r to renew"); return; }
     source = new EventSource("live");
     source.onopen = () => say("live", true);
     source.onerror = () => { if (source && source.readyState === 2) source = null; say("connecting again…", false); };
@@ -145,6 +148,11 @@
   document.addEventListener("visibilitychange", () => {
     if (document.hidden && source) { source.close(); source = null; } else { listen(); }
   });
+
+  // What an action did is said once: not again when the page is loaded again.
+  const address = new URL(location.href);
+  for (const name of ["did", "changed", "asked"]) address.searchParams.delete(name);
+  if (address.href !== location.href) history.replaceState(history.state, "", address);
 
   // Rows: keys, choosing, copying.
   const rows = () => all(".rows tbody tr[data-href]");
@@ -191,6 +199,9 @@
   });
   if (navigator.clipboard) for (const button of all("[data-copy]")) button.hidden = false;
   document.addEventListener("htmx:afterSwap", () => { at = -1; first = null; showTimes(); showChosen(); });
+
+  const here = $(".side a[aria-current]");
+  if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 40;  // on a narrow screen the menu scrolls
 
   nameTheme();
   showTimes();
