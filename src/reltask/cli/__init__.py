@@ -130,10 +130,10 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def run(arguments: list[str]) -> int:
-    """Run a command line and return the exit status."""
+def run(arguments: list[str], *, program: str = "reltask") -> int:
+    """Run a command line and return the exit status. `program` is what the help calls it."""
     try:
-        code = cli.main(arguments, prog_name="reltask", standalone_mode=False)
+        code = cli.main(arguments, prog_name=program, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()

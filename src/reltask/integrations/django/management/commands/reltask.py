@@ -35,4 +35,4 @@ class Command(BaseCommand):
     def call(self, arguments: list[str]) -> int:
         """Run a command line; RELTASK_APP names another app."""
         os.environ.setdefault("RELTASK_APP", APP)
-        return run(arguments)
+        return run(arguments, program="manage.py reltask")
