@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from reltask.version import __version__
+from tests.linters import lint
 from tools.check_release import problems
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,12 @@ def test_archives_say_who_what_and_where(archives: dict[str, Path]) -> None:
     with tarfile.open(archives["source"]) as source:
         inside = {name.partition("/")[2] for name in source.getnames()}
     assert {"docs/tutorial.md", "CHANGELOG.md", "LICENSE", "tests/unit/test_release.py"} <= inside
+
+
+@pytest.mark.slow
+def test_archives_are_what_an_index_accepts(archives: dict[str, Path]) -> None:
+    """`twine check --strict` has no remark: metadata are valid, and README.md can be rendered."""
+    assert lint("twine", "check", "--strict", *archives.values()) == ""
 
 
 @pytest.mark.parametrize("workflow", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.name)
