@@ -33,4 +33,7 @@ def test_run_is_shown_in_one_line() -> None:
         nominal_time=finished, due_at=finished, claimed_at=finished - timedelta(seconds=1), finished_at=finished,
         outcome=Outcome.FAILED, error="secret", result="secret", steps=None,
     )  # fmt: skip
-    assert repr(run) == f"<run 3 of job {JOB.id} of p\\u001bay, slot 2: failed at 2026-01-02 03:04:05 UTC, attempt 1, on 'w\\n1'>"
+    assert (
+        repr(run)
+        == f"<run 3 of job {JOB.id} of p\\u001bay, slot 2: failed at 2026-01-02 03:04:05 UTC, attempt 1, on 'w\\n1'>"
+    )

@@ -16,7 +16,10 @@ from reltask import __version__
 
 COMMANDS = {
     "worker": ("worker", "Run a worker until SIGTERM or Ctrl+C."),
-    "demo": ("demo", "Run three workers on one file; kill one, stop one; check that each slot ends exactly once on record."),
+    "demo": (
+        "demo",
+        "Run three workers on one file; kill one, stop one; check that each slot ends exactly once on record.",
+    ),
     "enqueue": ("enqueue", "Enqueue a job: run a task now or later."),
     "status": ("status", "Show the state of the whole system."),
     "jobs": (
