@@ -20,7 +20,16 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
-from django_checking import (
+
+from reltask.integrations.django import Backend, ReltaskTask
+from reltask.integrations.django import task as optional
+from reltask.integrations.django.interface import (
+    TaskContext,
+    TaskResult,
+    task_finished,
+    task_started,
+)
+from tests.integrations.django_checking import (
     InvalidTask,
     InvalidTaskBackend,
     TaskResultDoesNotExist,
@@ -30,15 +39,6 @@ from django_checking import (
     run,
     task,
     task_backends,
-)
-
-from reltask.integrations.django import Backend, ReltaskTask
-from reltask.integrations.django import task as optional
-from reltask.integrations.django.interface import (
-    TaskContext,
-    TaskResult,
-    task_finished,
-    task_started,
 )
 
 

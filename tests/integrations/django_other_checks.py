@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 from django.test import override_settings
 from django.utils import timezone
-from django_checking import run, task, task_backends
 
 from reltask.integrations.django import create_app
+from tests.integrations.django_checking import run, task, task_backends
 
 
 @task(backend="jobs")
@@ -82,4 +82,7 @@ def check_options_are_known() -> None:
 
 def check_dummy_alias_stays_itself() -> None:
     assert type(task_backends["default"]).__name__ == "DummyBackend"
-    assert create_app().registry.names() == ["django_other_checks.nightly", "django_other_checks.plain"]
+    assert create_app().registry.names() == [
+        "tests.integrations.django_other_checks.nightly",
+        "tests.integrations.django_other_checks.plain",
+    ]

@@ -16,7 +16,7 @@ TASKS = {
     "jobs": {
         "BACKEND": "reltask.integrations.django.Backend",
         "QUEUES": ["default", "bulk"],
-        "OPTIONS": {"imports": ["django_other_checks"]},
+        "OPTIONS": {"imports": ["tests.integrations.django_other_checks"]},
     },
     "slow": {"BACKEND": "reltask.integrations.django.Backend", "QUEUES": ["default", "night"]},
 }

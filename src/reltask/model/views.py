@@ -50,7 +50,8 @@ class JobView(Struct, frozen=True, kw_only=True):
         """In one line what a reader asks first. No payload: the line may go into a log."""
         most = "" if self.max_attempts is None else f" of {self.max_attempts}"
         held = "" if self.locked_by is None else f", on {self.locked_by!r}"
-        return f"<job {self.id} of {escape(self.task)}: {self.state}, due {_utc(self.due_at)}, attempt {self.attempt}{most}{held}>"
+        now = f"{self.state}, due {_utc(self.due_at)}, attempt {self.attempt}{most}{held}"
+        return f"<job {self.id} of {escape(self.task)}: {now}>"
 
 
 class RunView(Struct, frozen=True, kw_only=True):
