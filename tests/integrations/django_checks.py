@@ -81,6 +81,11 @@ def interrupts() -> None:
 
 
 @optional(max_attempts=1)
+async def interrupts_async() -> None:
+    raise KeyboardInterrupt
+
+
+@optional(max_attempts=1)
 def returns_a_function() -> Any:
     return lambda: True
 
@@ -214,11 +219,22 @@ def check_failures() -> None:
 
 
 def check_keyboard_interrupt_ends_no_worker() -> None:
-    result = interrupts.enqueue()
-    run()
-    result.refresh()
-    assert result.status == "FAILED"
-    assert result.errors[0].exception_class is KeyboardInterrupt
+    seen: list[str] = []
+
+    def note(task_result: TaskResult, **_: Any) -> None:
+        seen.append(f"{task_result.status} {task_result.errors[-1].exception_class.__name__}")
+
+    task_finished.connect(note)
+    try:
+        for each in (interrupts, interrupts_async):
+            result = each.enqueue()
+            run()
+            result.refresh()
+            assert result.status == "FAILED"
+            assert result.errors[0].exception_class is KeyboardInterrupt
+    finally:
+        task_finished.disconnect(note)
+    assert seen == ["FAILED KeyboardInterrupt"] * 2, seen
 
 
 def check_finished_is_sent_once_however_often_it_is_tried() -> None:

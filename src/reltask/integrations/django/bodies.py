@@ -74,7 +74,7 @@ def _on_the_loop(app: App, alias: str, task: Any, database: str) -> Callable[...
         given = (context,) if task.takes_context else ()
         try:
             value = normalize_json(await task.func(*given, *args, **kwargs or {}))
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             await sync_to_async(_fail)(result, error, ctx)
             raise
         await sync_to_async(_succeed)(result, value)
@@ -90,7 +90,7 @@ def _in_a_thread(app: App, alias: str, task: Any, database: str) -> Callable[...
         given = (context,) if task.takes_context else ()
         try:
             value = normalize_json(task.func(*given, *args, **kwargs or {}))
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             _fail(result, error, ctx)
             raise
         else:
