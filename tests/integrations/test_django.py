@@ -153,6 +153,19 @@ def test_commands_and_checks(project: Project) -> None:
     assert "No changes" in project.manage("makemigrations", "--check", "--dry-run")
 
 
+def test_worker_logs_each_line_once(project: Project) -> None:
+    """With Django's own logging, a task's line is not printed a second time by Django's console."""
+    shown = project.python_in_project(
+        "import subprocess, sys\n"
+        "from shop.tasks import *\n"
+        "send_receipt.enqueue('Ada', total=1)\n"
+        "worker = [sys.executable, 'manage.py', 'reltask', 'worker', '--once']\n"
+        "print(subprocess.run(worker, capture_output=True, text=True).stderr)\n"
+    )
+    assert shown.count("send_receipt state=SUCCESSFUL") == 1
+    assert shown.count("send_receipt completed in") == 1
+
+
 def test_admin_pages_show_and_operate(project: Project) -> None:
     """The admin lists jobs, runs and dead letters, retries with the permission, and acts on nothing without it."""
     project.python_in_project("from shop.tasks import *\nbroken.enqueue()\nsend_receipt.enqueue('Ada', total=1)")
