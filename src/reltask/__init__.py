@@ -1,4 +1,4 @@
-"""Scheduled and background tasks, exactly once across any number of workers, on the SQL database you already have.
+"""Scheduled and background tasks, each on one worker at a time, on the SQL database that you already have.
 
 The names exported here, `reltask.events`, `reltask.testing` and `reltask.integrations` are the public interface:
 docs/api.md lists them. Everything else is internal and may change in any release.

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from reltask.cli import cli
 from reltask.model.job import TRANSITIONS
 from reltask.stores.store import Store
 from tests.docs.pages import PAGES, ROOT, blocks, links, mermaid, paths, prose
@@ -44,6 +46,22 @@ def test_guide_runs_as_written(terminal: Terminal, guide: str) -> None:
         if block.title not in SKIPPED:
             terminal.read(block)
     assert terminal.close() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["dashboard.md", "monitoring.md"])
+def test_snippets_run_in_a_shop(terminal: Terminal, page: str) -> None:
+    """A page that shows only what to add: its Python runs beside `shop.tasks`, and its commands know their options."""
+    (terminal.directory / "shop").mkdir()
+    (terminal.directory / "shop" / "tasks.py").write_text(
+        'from reltask import App\n\napp = App("sqlite:///shop.db")\n', encoding="utf-8"
+    )
+    for block in blocks(ROOT / "docs" / page):
+        if block.language == "python":
+            terminal.read(block)
+        for words in [line.split() for line in block.text.splitlines() if line.startswith("reltask ")]:
+            shown = CliRunner().invoke(cli, [words[1], "--help"]).output
+            assert [word for word in words if word.startswith("--") and word not in shown] == []
 
 
 def test_nothing_is_skipped_without_need() -> None:

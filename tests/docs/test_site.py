@@ -8,7 +8,7 @@ from pathlib import Path
 from reltask import errors
 from tests.docs.pages import ROOT
 from tools.site.check import problems
-from tools.site.stage import error_pages, landing, reference
+from tools.site.stage import error_pages, landing, place, reference
 
 
 def test_every_guide_is_in_the_navigation() -> None:
@@ -17,6 +17,15 @@ def test_every_guide_is_in_the_navigation() -> None:
     there = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "decisions"}
     assert there - named == set()
     assert named - there <= {"docs/reference.md"}  # made when the site is built
+
+
+def test_readme_has_a_page_of_its_own() -> None:
+    """The generator makes index.html of a README.md, and the first page is another: one of them would be lost."""
+    assert place(Path("README.md")) == Path("overview.md")
+    assert place(Path("examples/flask/README.md")) == Path("examples/flask/README.md")
+    for text in ((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), landing()):
+        assert "overview.md" in text
+        assert "README.md" not in text
 
 
 def test_every_error_code_has_a_page() -> None:

@@ -8,42 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import logging
 import pickle
-import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
 import django
+from django.conf import settings
+from django.db import connection, transaction
+from django.test import override_settings
+from django.utils import timezone
 
-django.setup()
-
-from django.conf import settings  # noqa: E402 - after setup, as Django demands
-from django.db import connection, transaction  # noqa: E402
-from django.test import override_settings  # noqa: E402
-from django.utils import timezone  # noqa: E402
-
-from reltask.integrations.django import Backend, ReltaskTask, create_app  # noqa: E402
-from reltask.integrations.django.interface import (  # noqa: E402
+from reltask.integrations.django import Backend, ReltaskTask
+from reltask.integrations.django import task as optional
+from reltask.integrations.django.interface import (
     TaskContext,
     TaskResult,
     task_finished,
     task_started,
 )
-from reltask.testing import drain  # noqa: E402
-
-if django.VERSION >= (6, 0):
-    from django.tasks import default_task_backend, task, task_backends
-    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, TaskResultMismatch
-else:
-    from django_tasks import default_task_backend, task, task_backends
-    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
-    from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+from tests.integrations.django_checking import (
+    InvalidTask,
+    InvalidTaskBackend,
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+    default_task_backend,
+    refused,
+    run,
+    task,
+    task_backends,
+)
 
 
 @task()
@@ -59,37 +55,42 @@ def answer() -> int:
     return 42
 
 
-@task(max_attempts=1)
+@optional(max_attempts=1)
 def fails() -> None:
     raise ValueError("two lines:\nthe second")
 
 
-@task(max_attempts=1)
+@optional(max_attempts=1)
 def nested() -> None:
     raise ValueError(ValueError("inner"))
 
 
-@task(max_attempts=1)
+@optional(max_attempts=1)
 def leaves() -> None:
     raise SystemExit("the task left")
 
 
-@task(max_attempts=1)
+@optional(max_attempts=1)
 async def leaves_async() -> None:
     raise SystemExit("the task left")
 
 
-@task(max_attempts=1)
+@optional(max_attempts=1)
 def interrupts() -> None:
     raise KeyboardInterrupt
 
 
-@task(max_attempts=1)
+@optional(max_attempts=1)
+async def interrupts_async() -> None:
+    raise KeyboardInterrupt
+
+
+@optional(max_attempts=1)
 def returns_a_function() -> Any:
     return lambda: True
 
 
-@task(max_attempts=2, backoff="1ms")
+@optional(max_attempts=2, backoff="1ms")
 def always_fails() -> None:
     raise LookupError("again and again")
 
@@ -108,22 +109,6 @@ async def context_kind(context: Any, attempt: int) -> list[Any]:
 def usable() -> bool:
     connection.ensure_connection()
     return bool(connection.is_usable())
-
-
-def run() -> None:
-    """A worker until nothing is due."""
-    asyncio.run(drain(create_app()))
-
-
-@contextmanager
-def refused(kind: type[Exception], words: str = "") -> Iterator[None]:
-    try:
-        yield
-    except kind as error:
-        if words not in str(error):
-            raise AssertionError(f"{error} does not say {words!r}") from error
-    else:
-        raise AssertionError(f"{kind.__name__} was not raised")
 
 
 @contextmanager
@@ -234,11 +219,22 @@ def check_failures() -> None:
 
 
 def check_keyboard_interrupt_ends_no_worker() -> None:
-    result = interrupts.enqueue()
-    run()
-    result.refresh()
-    assert result.status == "FAILED"
-    assert result.errors[0].exception_class is KeyboardInterrupt
+    seen: list[str] = []
+
+    def note(task_result: TaskResult, **_: Any) -> None:
+        seen.append(f"{task_result.status} {task_result.errors[-1].exception_class.__name__}")
+
+    task_finished.connect(note)
+    try:
+        for each in (interrupts, interrupts_async):
+            result = each.enqueue()
+            run()
+            result.refresh()
+            assert result.status == "FAILED"
+            assert result.errors[0].exception_class is KeyboardInterrupt
+    finally:
+        task_finished.disconnect(note)
+    assert seen == ["FAILED KeyboardInterrupt"] * 2, seen
 
 
 def check_finished_is_sent_once_however_often_it_is_tried() -> None:
@@ -315,8 +311,12 @@ def check_declarations() -> None:
         task(unknown=1)(answer.func)
     with refused(TypeError):
         task(run_after=timezone.now())(answer.func)
-    custom = task(priority=10, queue_name="mail", max_attempts=3, timeout="10s")(answer.func)
-    assert (custom.priority, custom.queue_name, custom.max_attempts, custom.timeout) == (10, "mail", 3, "10s")
+    for each in (optional,) if django.VERSION[:2] == (6, 0) else (task, optional):
+        custom = each(priority=10, queue_name="mail", max_attempts=3, timeout="10s")(answer.func)
+        assert (custom.priority, custom.queue_name, custom.max_attempts, custom.timeout) == (10, "mail", 3, "10s")
+    with refused(TypeError):
+        optional(run_after=timezone.now())(answer.func)
+    assert optional(answer.func) == answer
     assert (noop.name, noop.module_path) == ("noop", f"{__name__}.noop")
 
 
@@ -374,24 +374,3 @@ def check_dead_connections_are_replaced() -> None:
     second = usable.enqueue()
     run()
     assert [usable.get_result(each.id).return_value for each in (first, second)] == [True, True]
-
-
-def main() -> int:
-    """Run the checks; print what failed."""
-    checks: dict[str, Callable[[], None]] = {
-        name: thing for name, thing in globals().items() if name.startswith("check_")
-    }
-    failed = {}
-    for name, check in checks.items():
-        try:
-            check()
-        except Exception:  # noqa: BLE001 - reported by the test
-            failed[name] = traceback.format_exc()
-    print(json.dumps({"run": len(checks), "failed": failed, "django": django.__version__}))  # noqa: T201 - read by the test
-    create_app().close()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.modules["django_checks"] = sys.modules["__main__"]
-    sys.exit(main())

@@ -1,6 +1,6 @@
-"""Interpreters with Django: this one with 5.2 and django-tasks, and, where Python 3.12 is found, one with Django 6.
+"""Interpreters with Django: this one with 5.2 and django-tasks, and, where Python 3.12 is found, some with Django 6.
 
-The second is made below `.venv` when it is first asked for; without it the tests say that they did not run.
+Those are made below `.venv` when they are first asked for; without them the tests say that they did not run.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from tests.environments import environment
 ROOT = Path(__file__).parents[2]
 PROJECT = ROOT / "examples" / "django"
 CANDIDATES = ("python3.14", "python3.13", "python3.12")
-PACKAGES = ["django>=6", "psycopg[binary]", "msgspec", "cronsim", "click", "tzdata", "asyncpg"]
+PACKAGES = ["psycopg[binary]", "msgspec", "cronsim", "click", "tzdata", "asyncpg"]
 
 
-def interpreter(version: int) -> str:
-    """The interpreter with this major version of Django, or the reason why the test is skipped."""
-    if version < 6:
+NEWER = {"6": "django>=6", "6.0": "django~=6.0.0"}
+"""6.0 is by itself because its `@task` takes no options of a backend's."""
+
+
+def interpreter(version: str) -> str:
+    """The interpreter with this version of Django, or the reason why the test is skipped."""
+    if version not in NEWER:
         return sys.executable
     base = _base()
     if base is None:
         pytest.skip("NOT RUN: Django 6 needs Python 3.12 or later, and none was found; RELTASK_TEST_PYTHON names one")
-    found = environment("django6", base, *PACKAGES)
+    found = environment(f"django{version}", base, NEWER[version], *PACKAGES)
     if found is None:
         pytest.skip("NOT RUN: Django 6 could not be installed")
     return found

@@ -35,8 +35,11 @@ def free_port() -> str:
 
 
 def follow(terminal: Terminal, page: Path) -> None:
-    """Type every command of a README; `ID` is the job that the command before it printed."""
+    """Write each file and type every command of a page; `ID` is the job that the command before it printed."""
     for block in blocks(page):
+        if block.title:
+            (terminal.directory / block.title).write_text(block.text, encoding="utf-8")
+            continue
         for command in commands(block.text):
             if command.line.startswith("pip "):
                 continue  # the packages are locked and installed; the network stays alone
@@ -60,6 +63,19 @@ def test_readme_starts_and_uses_the_application(folder: Path, request: pytest.Fi
         assert {one.interrupt() for one in workers} <= {0}
     finally:
         terminal.kill()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="there is no curl")
+def test_page_leads_from_an_empty_folder_to_a_receipt(tmp_path: Path, empty_postgres_url: str) -> None:
+    """The files and commands of docs/fastapi.md are all that it takes; the files are those of the example."""
+    terminal = Terminal(tmp_path)
+    terminal.instead = {"8000": free_port(), "postgresql://localhost/shop": empty_postgres_url}
+    try:
+        follow(terminal, ROOT / "docs" / "fastapi.md")
+    finally:
+        terminal.kill()
+    for name in ("tasks.py", "web.py"):
+        assert (tmp_path / name).read_bytes() == (EXAMPLES / "fastapi" / name).read_bytes()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="there is no curl")

@@ -8,16 +8,20 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.docs.conftest import terminal
 from tests.docs.pages import ROOT, blocks
+from tests.docs.terminal import Terminal
 from tests.integrations.django_environment import PROJECT, Project, interpreter
 
+__all__ = ["terminal"]
 pytestmark = pytest.mark.slow
+PAGE = ROOT / "docs" / "django.md"
 
 
 @pytest.fixture(params=["5.2 on SQLite", "6 on PostgreSQL"])
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
     """The example project with its tables; each test has its own database."""
-    python = interpreter(int(request.param[0]))
+    python = interpreter(request.param.partition(" ")[0])
     if "SQLite" in request.param:
         environment = {"SHOP_DATABASE": str(tmp_path / "shop.db")}
     else:
@@ -145,7 +149,21 @@ def test_commands_and_checks(project: Project) -> None:
     project.manage("reltask", "worker", "--once")
     assert "clean_up" in project.manage("reltask", "jobs", "list")
     assert "no issues" in project.manage("check")
+    assert "Usage: manage.py reltask" in project.manage("reltask", "--help")
     assert "No changes" in project.manage("makemigrations", "--check", "--dry-run")
+
+
+def test_worker_logs_each_line_once(project: Project) -> None:
+    """With Django's own logging, a task's line is not printed a second time by Django's console."""
+    shown = project.python_in_project(
+        "import subprocess, sys\n"
+        "from shop.tasks import *\n"
+        "send_receipt.enqueue('Ada', total=1)\n"
+        "worker = [sys.executable, 'manage.py', 'reltask', 'worker', '--once']\n"
+        "print(subprocess.run(worker, capture_output=True, text=True).stderr)\n"
+    )
+    assert shown.count("send_receipt state=SUCCESSFUL") == 1
+    assert shown.count("send_receipt completed in") == 1
 
 
 def test_admin_pages_show_and_operate(project: Project) -> None:
@@ -183,12 +201,29 @@ def test_admin_pages_show_and_operate(project: Project) -> None:
 
 
 def test_page_shows_the_example() -> None:
-    """What docs/django.md shows is in the project that these tests run."""
+    """What docs/django.md shows of tasks and tests is in the project that these tests run."""
     example = "\n".join(path.read_text(encoding="utf-8") for path in (PROJECT / "shop").glob("*.py"))
     shown = [
         line
-        for block in blocks(ROOT / "docs" / "django.md")
-        if block.language == "python"
+        for block in blocks(PAGE)
+        if block.language == "python" and not block.title
         for line in block.text.splitlines()
     ]
-    assert [line for line in shown if line not in example and not line.startswith("INSTALLED_APPS +=")] == []
+    assert [line for line in shown if line not in example] == []
+
+
+def test_page_leads_from_an_empty_folder_to_a_run(terminal: Terminal) -> None:
+    """The commands and files of docs/django.md, in the order of the page, are all that it takes."""
+    python = interpreter("6")
+    terminal.instead = {"django-admin ": f"{python} -m django ", "python manage.py": f"{python} manage.py"}
+    terminal.skip = {'pip install "reltask[django]"': "it is installed, and the network stays alone"}
+    for block in blocks(PAGE):
+        if block.title == "mysite/settings.py":
+            with (terminal.directory / block.title).open("a", encoding="utf-8") as settings:
+                settings.write(block.text)
+        elif block.title:
+            (terminal.directory / block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "console":
+            terminal.read(block)
+    assert terminal.close() == []
+    assert terminal.skipped == set(terminal.skip)

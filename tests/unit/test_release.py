@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from reltask.version import __version__
+from tests.docs.pages import PAGES, links
+from tests.linters import lint
 from tools.check_release import problems
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +76,16 @@ def test_archives_say_who_what_and_where(archives: dict[str, Path]) -> None:
     with tarfile.open(archives["source"]) as source:
         inside = {name.partition("/")[2] for name in source.getnames()}
     assert {"docs/tutorial.md", "CHANGELOG.md", "LICENSE", "tests/unit/test_release.py"} <= inside
+    folders = {str(parent) for name in inside for parent in PurePosixPath(name).parents}
+    pages = [page for page in PAGES if str(page.relative_to(ROOT)) in inside]
+    led = {page.parent.joinpath(link).resolve().relative_to(ROOT).as_posix() for page in pages for link in links(page)}
+    assert sorted(led - inside - folders) == []
+
+
+@pytest.mark.slow
+def test_archives_are_what_an_index_accepts(archives: dict[str, Path]) -> None:
+    """`twine check --strict` has no remark: metadata are valid, and README.md can be rendered."""
+    assert lint("twine", "check", "--strict", *archives.values()) == ""
 
 
 @pytest.mark.parametrize("workflow", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.name)

@@ -37,7 +37,7 @@ def stage(*, mermaid: Path | None) -> None:
     for pattern in COPIED:
         for path in ROOT.glob(pattern):
             if path.is_file() and "__pycache__" not in path.parts:
-                target = PAGES / path.relative_to(ROOT)
+                target = PAGES / place(path.relative_to(ROOT))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
     _write("index.md", landing())
@@ -52,6 +52,11 @@ def stage(*, mermaid: Path | None) -> None:
     scripts = ["mermaid.js", "recording.js"] if mermaid is not None else ["recording.js"]
     settings += f"extra_javascript: [{', '.join(scripts)}]\n"
     (PAGES.parent / "mkdocs.yml").write_text(settings, encoding="utf-8")
+
+
+def place(path: Path) -> Path:
+    """Where a file of the tree stands on the site. A README at the root would be its first page, which is another."""
+    return Path("overview.md") if path == Path("README.md") else path
 
 
 def _write(name: str, text: str) -> None:

@@ -1,13 +1,9 @@
-"""The shop's tasks, declared with Django's own decorator."""
+"""The shop's tasks. Django's own decorator declares them, too; that of Django 6.0 takes none of reltask's options."""
 
 from django.db.models import F
 
+from reltask.integrations.django import task
 from shop.models import Order
-
-try:
-    from django.tasks import task
-except ImportError:  # Django 5.2
-    from django_tasks import task
 
 
 @task(queue_name="mail", priority=50)

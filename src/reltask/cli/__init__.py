@@ -16,7 +16,10 @@ from reltask import __version__
 
 COMMANDS = {
     "worker": ("worker", "Run a worker until SIGTERM or Ctrl+C."),
-    "demo": ("demo", "Run three workers on one file; kill one, stop one; check that no slot is lost or run twice."),
+    "demo": (
+        "demo",
+        "Run three workers on one file; kill one, stop one; check that each slot ends exactly once on record.",
+    ),
     "enqueue": ("enqueue", "Enqueue a job: run a task now or later."),
     "status": ("status", "Show the state of the whole system."),
     "jobs": (
@@ -130,10 +133,10 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def run(arguments: list[str]) -> int:
-    """Run a command line and return the exit status."""
+def run(arguments: list[str], *, program: str = "reltask") -> int:
+    """Run a command line and return the exit status. `program` is what the help calls it."""
     try:
-        code = cli.main(arguments, prog_name="reltask", standalone_mode=False)
+        code = cli.main(arguments, prog_name=program, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()

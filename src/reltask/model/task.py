@@ -124,6 +124,8 @@ class Registry:
         """Every name and alias, sorted: what a claim may take."""
         self.limits: dict[str, Limit] = {}
         """By name. Tasks may share one."""
+        self.served = {"default"}
+        """Queues that a worker serves although no task declares them."""
 
     def __iter__(self) -> Iterator[TaskDefinition]:
         return (task for name, task in self.tasks.items() if name == task.name)
@@ -136,8 +138,12 @@ class Registry:
         return list(self.known)
 
     def queues(self) -> tuple[str, ...]:
-        """The default queues of these tasks, and `default`."""
-        return tuple(sorted({"default", *(task.options.queue for task in self)}))
+        """The default queues of these tasks, and those that are served in any case."""
+        return tuple(sorted({*self.served, *(task.options.queue for task in self)}))
+
+    def serve(self, queues: Iterable[str]) -> None:
+        """Serve these queues, too."""
+        self.served.update(queues)
 
     def add(self, task: TaskDefinition) -> None:
         """Register a task; a second one of the same name is an error."""

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
+from reltask.model.escape import escape
 from reltask.model.job import Outcome, State
 from reltask.model.lease import MAINTENANCE
 
@@ -45,6 +46,13 @@ class JobView(Struct, frozen=True, kw_only=True):
     parent_id: UUID | None
     """The job that waits for its end."""
 
+    def __repr__(self) -> str:
+        """In one line what a reader asks first. No payload: the line may go into a log."""
+        most = "" if self.max_attempts is None else f" of {self.max_attempts}"
+        held = "" if self.locked_by is None else f", on {self.locked_by!r}"
+        now = f"{self.state}, due {_utc(self.due_at)}, attempt {self.attempt}{most}{held}"
+        return f"<job {self.id} of {escape(self.task)}: {now}>"
+
 
 class RunView(Struct, frozen=True, kw_only=True):
     """One row of the ledger."""
@@ -66,6 +74,12 @@ class RunView(Struct, frozen=True, kw_only=True):
     result: str | None
     steps: int | None
     """How many steps its slot had recorded when it ended; None: none, or the slot went on."""
+
+    def __repr__(self) -> str:
+        """As a job's: neither its error nor its result."""
+        held = "" if self.worker is None else f", on {self.worker!r}"
+        ended = f"{self.outcome} at {_utc(self.finished_at)}, attempt {self.attempt}{held}"
+        return f"<run {self.fence} of job {self.job_id} of {escape(self.task)}, slot {self.slot_no}: {ended}>"
 
 
 class JobEnd(Struct, frozen=True, kw_only=True):
@@ -201,3 +215,7 @@ def read_names(text: str) -> list[str]:
         return msgspec.json.decode(text, type=list[str])
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
         return [str(text)[:_SHOWN]]
+
+
+def _utc(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"

@@ -138,7 +138,9 @@ def summary_lines(summary: Summary) -> list[str]:
         f"  takeover         {_passed_on(summary.takeover, 'after the lock had expired', 'after the kill')}",
         f"  hand-over        {_passed_on(summary.hand_over, 'after the release', 'after SIGTERM')}",
         f"  lateness         {_late(summary)}",
-        "Every slot exactly once." if summary.is_good else "FAILED: a slot is missing or doubled, or a step failed.",
+        "Every slot ended exactly once."
+        if summary.is_good
+        else "FAILED: a slot is missing or doubled, or a step failed.",
     ]
 
 

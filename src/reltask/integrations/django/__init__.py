@@ -17,7 +17,13 @@ from __future__ import annotations
 
 from typing import Any
 
-_HOMES = {"Backend": "backend", "ReltaskTask": "backend", "Context": "bodies", "create_app": "project"}
+_HOMES = {
+    "Backend": "backend",
+    "ReltaskTask": "backend",
+    "task": "backend",
+    "Context": "bodies",
+    "create_app": "project",
+}
 
 
 def __getattr__(name: str) -> Any:

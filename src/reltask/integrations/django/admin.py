@@ -14,7 +14,7 @@ from django.http import HttpRequest
 
 from reltask.errors import ReltaskError
 from reltask.integrations.django.models import DeadLetter, Job, Run
-from reltask.integrations.django.project import DEFAULT, app_of
+from reltask.integrations.django.project import app_of, main_alias
 
 
 class Reading(admin.ModelAdmin):
@@ -42,7 +42,7 @@ def _action(change: str, title: str) -> Any:
         done = 0
         for job in chosen:
             try:
-                getattr(app_of(DEFAULT).job(job.id), f"{change}_sync")()
+                getattr(app_of(main_alias()).job(job.id), f"{change}_sync")()
             except ReltaskError as error:
                 page.message_user(request, f"{job}: {error}", messages.WARNING)
             else:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core import checks
 from django.db import connections, transaction
+from django.utils.timezone import now
 
 from reltask.errors import ConfigurationError, ReltaskError
-from reltask.integrations.django.bodies import CHANGED, made_at, rank
+from reltask.integrations.django.bodies import CHANGED, rank
 from reltask.integrations.django.interface import (
     BaseTaskBackend,
     InvalidTask,
@@ -19,9 +21,13 @@ from reltask.integrations.django.interface import (
     TaskResult,
     TaskResultStatus,
     normalize_json,
+    task_backends,
     task_enqueued,
 )
 from reltask.integrations.django.project import app_of, database_of, database_url, declare, declared
+from reltask.integrations.django.times import as_reltask, made_at
+
+OPTIONS = ("database", "imports", "settings", "version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,25 @@ class ReltaskTask(Task):
         """The options that reltask adds."""
         names = ("max_attempts", "backoff", "timeout", "lock_timeout", "every", "cron", "timezone", "missed")
         return {name: getattr(self, name) for name in names}
+
+    def using(self, *, run_after: datetime | timedelta | None = None, **changes: Any) -> ReltaskTask:
+        """As Django's; a timedelta counts from now."""
+        at = now() + run_after if isinstance(run_after, timedelta) else run_after
+        changed: ReltaskTask = Task.using(self, run_after=at, **changes)
+        return changed
+
+
+def task(function: Callable[..., Any] | None = None, *, backend: str = "default", **options: Any) -> Any:
+    """Django's `@task`, which takes reltask's options on every version of Django: that of 6.0 takes only its own."""
+    if "run_after" in options:
+        raise TypeError("run_after is not for declarations. Write: task.using(run_after=…).enqueue(…)")
+
+    given = {"priority": 0, "queue_name": "default", "run_after": None, **options}
+
+    def declare_it(function: Callable[..., Any]) -> Any:
+        return task_backends[backend].task_class(func=function, backend=backend, **given)
+
+    return declare_it if function is None else declare_it(function)
 
 
 class Backend(BaseTaskBackend):
@@ -73,7 +98,7 @@ class Backend(BaseTaskBackend):
         self.validate_task(task)
         app, connection = app_of(self.alias), connections[database_of(self.alias)]
         given = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
-        options = {"queue": task.queue_name, "priority": rank(task.priority), "at": task.run_after}
+        options = {"queue": task.queue_name, "priority": rank(task.priority), "at": as_reltask(task.run_after)}
         options["headers"] = _changed(task, declared(self.alias, task.module_path))
         if connection.in_atomic_block:
             job = app.get_task(task.module_path).using(**options, connection=connection).enqueue_sync(**given)
@@ -120,6 +145,15 @@ class Backend(BaseTaskBackend):
                     id="reltask.E001",
                 )
             )
+        found += [
+            checks.Error(
+                f"TASKS[{self.alias!r}] has the option {name!r}, which reltask does not know.",
+                hint=f"Known options: {', '.join(OPTIONS)}.",
+                id="reltask.E003",
+            )
+            for name in self.options
+            if name not in OPTIONS
+        ]
         try:
             database_url(database_of(self.alias))
         except ConfigurationError as error:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from inspect import iscoroutinefunction
 from typing import Any
-from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections, transaction
@@ -76,7 +74,7 @@ def _on_the_loop(app: App, alias: str, task: Any, database: str) -> Callable[...
         given = (context,) if task.takes_context else ()
         try:
             value = normalize_json(await task.func(*given, *args, **kwargs or {}))
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             await sync_to_async(_fail)(result, error, ctx)
             raise
         await sync_to_async(_succeed)(result, value)
@@ -92,7 +90,7 @@ def _in_a_thread(app: App, alias: str, task: Any, database: str) -> Callable[...
         given = (context,) if task.takes_context else ()
         try:
             value = normalize_json(task.func(*given, *args, **kwargs or {}))
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             _fail(result, error, ctx)
             raise
         else:
@@ -112,11 +110,6 @@ def rank(priority: int) -> int:
 def in_test(app: App) -> bool:
     """Whether a TestKit has the app: then its jobs are not in Django's database."""
     return app._sender.ignores_connections  # noqa: SLF001 - the kit sets it
-
-
-def made_at(job_id: UUID) -> datetime:
-    """When the job was enqueued: its id begins with the milliseconds since 1970."""
-    return datetime.fromtimestamp((job_id.int >> 80) / 1000, UTC)
 
 
 def _begin(app: App, alias: str, task: Any, given: tuple[Given, Named], ctx: BaseContext) -> TaskResult:

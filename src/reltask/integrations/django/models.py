@@ -7,14 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db import connections, models
 
-from reltask.integrations.django.project import DEFAULT, database_of
+from reltask.integrations.django.project import database_of, main_alias
+from reltask.integrations.django.times import as_django, as_reltask
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DATABASE = database_of(DEFAULT) if DEFAULT in getattr(settings, "TASKS", {}) else "default"
-_VENDOR = connections[_DATABASE].vendor
+_VENDOR = connections[database_of(main_alias())].vendor
 
 
 def table(name: str) -> str:
@@ -29,11 +28,13 @@ class Moment(models.DateTimeField):
         return "BigIntegerField" if _VENDOR == "sqlite" else super().get_internal_type()
 
     def from_db_value(self, value: Any, _expression: Any, _connection: Any) -> datetime | None:
-        return _EPOCH + timedelta(microseconds=value) if isinstance(value, int) else value
+        return (
+            as_django(_EPOCH + timedelta(microseconds=value)) if isinstance(value, int) else value and as_django(value)
+        )
 
     def get_db_prep_value(self, value: Any, connection: Any, prepared: bool = False) -> Any:
         if _VENDOR == "sqlite" and isinstance(value, datetime):
-            return (value - _EPOCH) // timedelta(microseconds=1)
+            return (as_reltask(value) - _EPOCH) // timedelta(microseconds=1)
         return super().get_db_prep_value(value, connection, prepared)
 
 

@@ -1,6 +1,7 @@
 """The reltask App of a Django project: one for each alias of TASKS, made when it is first needed.
 
-Django gives every thread a backend object of its own, so the App lives here, once per process. A
+Aliases on one database share their jobs: the App of each knows the tasks of all, so that one worker
+runs them. Django gives every thread a backend object of its own, so the App lives here, once per process. A
 test runner renames databases after the tasks were declared: an App belongs to the URL that it was
 made for, and another URL makes another App with the same tasks.
 """
@@ -14,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 from django.conf import settings
 from django.db import connections
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import autodiscover_modules, import_string
 
 from reltask.app import App
 from reltask.errors import ConfigurationError
@@ -35,15 +36,17 @@ def declare(alias: str, task: Any) -> None:
         known = _tasks.setdefault(alias, {})
         if task.module_path not in known:
             known[task.module_path] = task
-            if alias in _apps:
-                register(_apps[alias], alias, task, database_of(alias))
+            for app_alias, app in _apps.items():
+                _join(app, app_alias)
 
 
 def declared(alias: str, path: str) -> Any | None:
     """The task of this dotted path. A name from the database imports nothing: only declared tasks are found."""
-    if path not in _tasks.get(alias, {}):
-        import_tasks(alias)
-    return _tasks.get(alias, {}).get(path)
+    if path in _tasks.get(alias, {}):
+        return _tasks[alias][path]
+    import_tasks(alias)
+    homes = [alias, *_beside(alias)]  # `using(backend=…)` may have been called in another process
+    return next((_tasks[home][path] for home in homes if path in _tasks.get(home, {})), None)
 
 
 def app_of(alias: str = DEFAULT) -> App:
@@ -56,13 +59,13 @@ def app_of(alias: str = DEFAULT) -> App:
                 app.close()
             options, _urls[alias] = dict(_options(alias)), url
             app = _apps[alias] = App(url, version=options.get("version"), settings=options.get("settings"))
-            for task in list(_tasks.get(alias, {}).values()):
-                register(app, alias, task, database_of(alias))
+            _join(app, alias)
         return app
 
 
-def create_app(alias: str = DEFAULT) -> App:
+def create_app(alias: str | None = None) -> App:
     """For a worker: the App with all tasks, those of every application's `tasks` module included."""
+    alias = alias or main_alias()
     import_tasks(alias)
     return app_of(alias)
 
@@ -70,8 +73,23 @@ def create_app(alias: str = DEFAULT) -> App:
 def import_tasks(alias: str) -> None:
     """Import the `tasks` module of each application, and what OPTIONS["imports"] names."""
     autodiscover_modules("tasks")
-    for module in _options(alias).get("imports", ()):
-        import_module(module)
+    for each in (alias, *_beside(alias)):
+        for module in _options(each).get("imports", ()):
+            import_module(module)
+
+
+def aliases() -> list[str]:
+    """The aliases of TASKS that reltask serves."""
+    from reltask.integrations.django.backend import Backend  # noqa: PLC0415 - which imports this module
+
+    given = getattr(settings, "TASKS", {})
+    return [alias for alias, each in given.items() if issubclass(import_string(each["BACKEND"]), Backend)]
+
+
+def main_alias() -> str:
+    """The alias of the commands and the admin pages: "default", or else the first that reltask serves."""
+    served = aliases()
+    return DEFAULT if DEFAULT in served or not served else served[0]
 
 
 def database_of(alias: str) -> str:
@@ -105,5 +123,19 @@ _PASSED = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
 
 def _options(alias: str) -> dict[str, Any]:
-    options: dict[str, Any] = settings.TASKS[alias].get("OPTIONS", {})
+    options: dict[str, Any] = getattr(settings, "TASKS", {}).get(alias, {}).get("OPTIONS", {})
     return options
+
+
+def _beside(alias: str) -> list[str]:
+    """The other aliases with the same database."""
+    return [other for other in aliases() if other != alias and database_of(other) == database_of(alias)]
+
+
+def _join(app: App, alias: str) -> None:
+    """Let the App of this alias know the tasks and the queues of all aliases with its database."""
+    for each in (alias, *_beside(alias)):
+        app.registry.serve(settings.TASKS[each].get("QUEUES", ()))
+        for path, task in list(_tasks.get(each, {}).items()):
+            if path not in app.registry.tasks:
+                register(app, each, task, database_of(each))

@@ -16,7 +16,7 @@ import msgspec
 from django.utils import timezone
 
 from reltask.app import App
-from reltask.integrations.django.bodies import CHANGED, in_test, made_at
+from reltask.integrations.django.bodies import CHANGED, in_test
 from reltask.integrations.django.interface import (
     InvalidTask,
     TaskError,
@@ -26,6 +26,7 @@ from reltask.integrations.django.interface import (
 )
 from reltask.integrations.django.models import Job, Run
 from reltask.integrations.django.project import app_of, database_of, declared
+from reltask.integrations.django.times import as_django, made_at
 from reltask.worker.base_context import BaseContext
 
 _ENDED_WELL = "succeeded"
@@ -127,7 +128,8 @@ class _KitRow:
     """A row of a TestKit's own database, with the attributes of the models."""
 
     def __init__(self, view: Any, payload: Any, **more: Any) -> None:
-        vars(self).update(msgspec.structs.asdict(view), **more)
+        given = {**msgspec.structs.asdict(view), **more}
+        vars(self).update({name: as_django(it) if isinstance(it, datetime) else it for name, it in given.items()})
         self.args = payload and payload.args and msgspec.json.decode(payload.args)
         self.headers = payload and payload.headers and msgspec.json.decode(payload.headers)
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.db import migrations
 
 from reltask.integrations.django.models import Id, table
-from reltask.integrations.django.project import DEFAULT, database_of
+from reltask.integrations.django.project import aliases, database_of
 from reltask.stores.migration import migrations as scripts
 
 UP_TO = 6
@@ -17,7 +17,7 @@ DIALECTS = {"sqlite": "sqlite", "postgresql": "postgres", "microsoft": "mssql"}
 def create(_apps: Any, schema_editor: Any) -> None:
     """Run the scripts on the database that holds the jobs."""
     connection = schema_editor.connection
-    if connection.alias != database_of(DEFAULT):
+    if connection.alias not in map(database_of, aliases()):
         return
     for script in scripts(DIALECTS[connection.vendor]):
         if script.version <= UP_TO:

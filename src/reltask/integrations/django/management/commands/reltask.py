@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from reltask.cli import run
@@ -35,4 +37,8 @@ class Command(BaseCommand):
     def call(self, arguments: list[str]) -> int:
         """Run a command line; RELTASK_APP names another app."""
         os.environ.setdefault("RELTASK_APP", APP)
-        return run(arguments)
+        if arguments[:1] == ["worker"] and not settings.LOGGING:
+            # Django's own console would print what the worker's log has already
+            logger = logging.getLogger("django")
+            logger.handlers = [handler for handler in logger.handlers if handler.get_name() != "console"]
+        return run(arguments, program="manage.py reltask")
