@@ -354,14 +354,15 @@ def cancelled() -> bytes:
     return struct.pack("<BHHQ", 0xFD, 0x20, 0, 0)
 
 
-def caught(number: int, text: str) -> bytes:
-    """The row of a batch that has caught an error. More may follow."""
+def caught(number: int, text: str, *, committed: bool = False) -> bytes:
+    """The row of a batch that has caught an error, perhaps after its COMMIT. More may follow."""
     words = text.encode("utf-16-le")
     columns = struct.pack("<IHB", 0, 0, 0x38) + _short("error_number")
     columns += struct.pack("<IHBH5s", 0, 1, 0xE7, 8000, b"\x09\x04\xd0\x00\x34") + _short("error_message")
-    row = struct.pack("<iH", number, len(words)) + words
+    columns += struct.pack("<IHB", 0, 0, 0x32) + _short("committed")
+    row = struct.pack("<iH", number, len(words)) + words + bytes([committed])
     more = struct.pack("<BHHQ", 0xFD, 0x11, 0xC1, 1)
-    return struct.pack("<BH", 0x81, 2) + columns + bytes([0xD1]) + row + more
+    return struct.pack("<BH", 0x81, 3) + columns + bytes([0xD1]) + row + more
 
 
 def _sized(kind: int, value: bytes) -> bytes:

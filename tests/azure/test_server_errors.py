@@ -126,6 +126,13 @@ def test_error_that_was_caught_is_not_hidden_by_the_next(server: Gateway, number
     assert type(outcome(server, write)) is kind_of(number)
 
 
+@pytest.mark.parametrize("number", [208, 229, 701, 1205, 1222, 3906, 8134])
+def test_error_that_was_caught_after_the_commit(server: Gateway, number: int) -> None:
+    """The batch has claimed, and failed while it read when to ask again: the claims must not be given up."""
+    server.replies = after_set_up(caught(number, "Whatever.", committed=True) + done())
+    assert type(outcome(server, write)) is AmbiguousError
+
+
 Ambiguous, Transient, Permanent, Refused, Schema = (
     AmbiguousError, TransientError, PermanentError, AccessRefused, SchemaError,
 )  # fmt: skip

@@ -44,7 +44,7 @@ from msgspec import Struct
 from mssql_python.constants import ConstantsDDBC as Odbc
 from mssql_python.pooling import PoolingManager
 
-from reltask.errors import ReltaskError, TransientError
+from reltask.errors import AmbiguousError, ReltaskError, TransientError
 from reltask.stores.entra import Tokens
 from reltask.stores.mssql.driver import mssql_python
 from reltask.stores.mssql.error_numbers import LOST, STALE
@@ -83,10 +83,12 @@ class MssqlOptions(Struct, frozen=True, kw_only=True):
 class AnsweredError(Exception):
     """An error that a batch has caught on the server and returned, with its number."""
 
-    def __init__(self, number: int, text: str) -> None:
+    def __init__(self, number: int, text: str, *, committed: bool = False) -> None:
         super().__init__(number, text)
         self.number = number
         self.text = text
+        self.committed = committed
+        """Whether the batch had committed before: then the error is one of a read that came after it."""
 
 
 class ThreadedConnection:
@@ -337,7 +339,10 @@ def _last_rows(cursor: Any) -> list[Row]:
     last: list[Row] = []
     for last in results(cursor):
         if last and "error_number" in last[0]:
-            raise AnsweredError(last[0]["error_number"], last[0]["error_message"] or "")
+            said = last[0]
+            raise AnsweredError(
+                said["error_number"], said["error_message"] or "", committed=bool(said.get("committed"))
+            )
     return [{name: aware(value) for name, value in row.items()} for row in last]
 
 
@@ -356,7 +361,8 @@ def failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
     if isinstance(error, ReltaskError):
         return error
     if isinstance(error, AnsweredError):
-        return answered(error.number, error.text, verb=verb, writes=writes)
+        known = answered(error.number, error.text, verb=verb, writes=writes)
+        return AmbiguousError(f"{verb}: committed, and then: {known}") if error.committed else known
     return statement_failed(error, verb=verb, writes=writes)
 
 
