@@ -344,6 +344,12 @@ def done() -> bytes:
     return _done()
 
 
+def prepared(handle: int) -> bytes:
+    """An answer without rows to a statement that was prepared with it: the number by which it is called again."""
+    value = struct.pack("<HBBIHBBBi", 0, 0, 1, 0, 0, 0x26, 4, 4, handle)
+    return struct.pack("<Bi", 0x79, 0) + bytes([0xAC]) + value + struct.pack("<BHHQ", 0xFE, 0, 0xE0, 0)
+
+
 def failed(refusal: Refusal) -> bytes:
     """An error that the batch has not caught."""
     return _refused(refusal)

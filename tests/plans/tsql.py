@@ -63,7 +63,7 @@ class Access(NamedTuple):
     ordered: bool
     """The first row by the order of the index, and no more."""
     forced: bool
-    """OPTION (LOOP JOIN, FORCE ORDER)."""
+    """OPTION (LOOP JOIN, FORCE ORDER), and this table is one of several: it is sought for each row of the others."""
     at: int
 
     @property
@@ -205,7 +205,8 @@ def _in_scopes(node: Any, *, forced: bool) -> Iterator[Access]:
 
 def _in_scope(scope: Tree, *, forced: bool) -> Iterator[Access]:
     kind = scope["_"].removesuffix("Specification").lower()
-    named = list(_own_tables(scope.get("FromClause", {}).get("TableReferences", [])))
+    sources = scope.get("FromClause", {}).get("TableReferences", [])
+    named = list(_own_tables(sources))
     target = scope.get("Target", {"_": ""})
     alias = target["SchemaObject"]["BaseIdentifier"]["Value"] if _is_table(target) else ""
     written = _written(scope)
@@ -229,7 +230,7 @@ def _in_scope(scope: Tree, *, forced: bool) -> Iterator[Access]:
             written=written if is_target else frozenset(),
             read=_read(scope, name),
             ordered="TopRowFilter" in scope and "OrderByClause" in scope,
-            forced=forced,
+            forced=forced and any("FirstTableReference" in one for one in sources),
             at=table["at"],
         )
 

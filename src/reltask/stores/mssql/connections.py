@@ -315,8 +315,7 @@ def fetch(connection: Any, statement: Statement, columns: dict[str, object]) -> 
             return _last_rows(cursor)
         finally:
             _let_go(cursor)
-    # The cursor keeps the prepared statement. Another one for each call would cost a request to drop the last one, and
-    # send the text again.
+    # The cursor keeps the prepared statement. Another one for each call would cost a request to drop the last one.
     prepared = _prepared.setdefault(connection, {})
     cursor = prepared.pop(statement.text, None) or connection.cursor()
     try:
