@@ -33,6 +33,8 @@ Recv = Callable[[int], bytes]
 HEAD = 8
 PRELOGIN, LOGIN, ANSWER, ATTENTION = 0x12, 0x10, 0x04, 0x06
 LAST = 0x01
+RESET = 0x08
+"""In the status of a request: before it the session gets its first settings back."""
 VERSION, ENCRYPTION, TOKEN_WANTED, END = 0x00, 0x01, 0x06, 0xFF
 ON, NOT_SUPPORTED = 0x01, 0x02
 BY_TOKEN = 0x02
@@ -76,6 +78,8 @@ class Gateway:
     logins: list[Login] = field(default_factory=list)
     clear: list[bytes] = field(default_factory=list)
     """What a client sent after the server had said that it has no TLS."""
+    resets: list[bytes] = field(default_factory=list)
+    """The requests before which the session was reset."""
     threads: list[threading.Thread] = field(default_factory=list)
     """One for each connection."""
 
@@ -104,7 +108,9 @@ class Gateway:
     def _answer(self, stream: Tls, login: Login) -> None:
         stream.sendall(_packet(ANSWER, _accepted(login)))
         while self.replies is not None:
-            kind, body = _message(stream.recv)
+            kind, status, body = _message(stream.recv)
+            if status & RESET:
+                self.resets.append(body)
             answer = cancelled() if kind == ATTENTION else self.replies(body)
             if answer is None:
                 return
@@ -214,17 +220,17 @@ def _packet(kind: int, body: bytes) -> bytes:
 
 def _read(recv: Recv) -> bytes:
     """The body of one message."""
-    return _message(recv)[1]
+    return _message(recv)[2]
 
 
-def _message(recv: Recv) -> tuple[int, bytes]:
-    """The kind and the body of one message."""
-    body, last, kind = b"", 0, 0
-    while not last:
-        kind, status, length, *_ = struct.unpack(">BBHHBB", _exactly(recv, HEAD))
+def _message(recv: Recv) -> tuple[int, int, bytes]:
+    """The kind, the status and the body of one message."""
+    body, kind, status = b"", 0, 0
+    while not status & LAST:
+        kind, now, length, *_ = struct.unpack(">BBHHBB", _exactly(recv, HEAD))
         body += _exactly(recv, length - HEAD)
-        last = status & LAST
-    return kind, body
+        status |= now
+    return kind, status, body
 
 
 def _exactly(recv: Recv, size: int) -> bytes:

@@ -235,3 +235,16 @@ def test_prepared_statement_is_not_dropped_after_each_call(server: Gateway) -> N
 
     server.replies = note
     assert outcome(server, thrice) == 1 + 3, "the set-up, and one request for each call"
+
+
+def test_session_is_reset_before_each_transaction_of_a_task(server: Gateway) -> None:
+    """What a task has set, `USE` and QUOTED_IDENTIFIER among it, ends with it; reltask's own statements need no reset."""
+
+    async def twice(store: MssqlStore) -> None:
+        await write(store)
+        for _ in range(2):
+            await commit(store)
+
+    outcome(server, twice)
+    assert len(server.logins) == 2, "one connection for statements, and one that both transactions have used"
+    assert len(server.resets) == 2
