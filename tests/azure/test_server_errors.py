@@ -238,7 +238,7 @@ def test_prepared_statement_is_not_dropped_after_each_call(server: Gateway) -> N
 
 
 def test_session_is_reset_before_each_transaction_of_a_task(server: Gateway) -> None:
-    """What a task has set, `USE` and QUOTED_IDENTIFIER among it, ends with it; reltask's own statements need no reset."""
+    """What a task has set, `USE` among it, ends with it; statements of reltask's own need no reset."""
 
     async def twice(store: MssqlStore) -> None:
         await write(store)
