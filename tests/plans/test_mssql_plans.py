@@ -8,40 +8,13 @@ import pytest
 
 from tests import mssql_storm
 from tests.plans import tsql
-from tests.plans.tsql import ROOT, Access, Lock, Tree
+from tests.plans.tsql import READS_ALL, ROOT, WALKED, Access, Lock, Tree
 
 pytestmark = pytest.mark.skipif(
     not tsql.PARSER.exists(), reason="Microsoft's parser is not installed: run make check-tsql"
 )
 
 HOT = {"Jobs", "Runs", "Leases"}
-READS_ALL = {
-    "audit_durable": "examines every row, slice by slice",
-    "audit_limits": "counts every claimed job with a limit",
-    "audit_losses": "counts the ledger",
-    "audit_slice": "examines every row, slice by slice",
-    "audit_slots": "examines every row, slice by slice",
-    "audit_tasks": "counts every row",
-    "audit_waiting": "examines every row",
-    "list_jobs": "a list by any condition",
-    "list_leases": "all of them",
-    "list_limit_keys": "counts the jobs of every key",
-    "list_limits": "counts the jobs of every limit",
-    "list_pauses": "counts the due jobs of a queue or task",
-    "list_runs": "a list by any condition",
-    "page_jobs": "a list by any condition",
-    "find_jobs": "a list by any condition",
-    "list_dead_errors": "a list by any condition",
-    "list_schedules": "all of them",
-    "read_overview": "counts every row",
-    "read_job_limits": "the keys of one job, and the jobs that wait there",
-    "read_payload": "the rows of one job",
-    "read_status": "counts every row",
-    "recount_limits": "counts every claimed job with a limit, by the index of those",
-    "sample_runs": "a sample of the ledger",
-    "write_limit": "marks every waiting job of a limit, by the index of those",
-}
-"""Statements of people and dashboards, which read a whole table on purpose."""
 ONE_JOB = {"cancel_job", "discard_job", "forget_steps", "read_waits"}
 """They compare the key with a variable, not with the rows of another table: there is nothing to join otherwise."""
 
@@ -84,10 +57,8 @@ def test_every_access_is_a_seek(verb: str) -> None:
     """The first column of the key is compared, and the plan is forced: by FORCESEEK, or as a loop in this order."""
     for access in hot(verb):
         index = named(access)
-        if access.ordered and not access.target and not {column for column, _ in access.conditions} & {index.key[0]}:
-            continue  # the first row by the order of the index
-        if verb == "read_surplus" or (verb == "cancel_children" and not access.target and not access.forced):
-            continue  # walk a narrow index on purpose
+        if access.path == WALKED.get(verb) and not access.target and "ForceSeek" not in access.hints:
+            continue
         assert index.key[0] in {column for column, _ in access.conditions}, access
         alone = (access.target or verb in ONE_JOB) and seeks_one_row(access, index)
         assert "ForceSeek" in access.hints or access.forced or alone, access
