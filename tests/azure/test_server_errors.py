@@ -168,6 +168,20 @@ def test_error_that_was_not_caught(
     assert type(outcome(server, read)) is reading
 
 
+@pytest.mark.parametrize(("number", "text", "reading"), [(*row[:2], row[3]) for row in UNCAUGHT])
+def test_error_of_the_first_batch(server: Gateway, number: int, text: str, reading: type[ReltaskError]) -> None:
+    """The login has succeeded, and the database is gone: the statement was not sent, so a write is not ambiguous."""
+    server.replies = lambda _: failed(Refusal(number, text, severity=16))
+    assert type(outcome(server, write)) is reading
+
+
+@pytest.mark.parametrize("answer", [None, b""], ids=["cut", "silent"])
+def test_first_batch_that_is_not_answered(server: Gateway, answer: bytes | None) -> None:
+    """The same: nothing of the statement was sent."""
+    server.replies = lambda _: answer
+    assert type(outcome(server, write, timeout=1)) is TransientError
+
+
 @pytest.mark.parametrize(
     ("number", "text"),
     [

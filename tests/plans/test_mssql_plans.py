@@ -149,8 +149,8 @@ def test_every_filtered_index_includes_the_columns_of_its_filter() -> None:
 def test_the_order_of_locks_is_documented() -> None:
     """docs/sqlserver.md says who locks which keys in which order: python -m tests.plans.tsql prints it."""
     page = (ROOT / "docs/sqlserver.md").read_text(encoding="utf-8")
-    missing = [row for row in tsql.table() if row not in page]
-    assert not missing, "\n".join(missing)
+    written = [line for line in page.partition("\n## Locks\n")[2].partition("\n## ")[0].splitlines() if "| `" in line]
+    assert written == tsql.table()
 
 
 def edges(tree: Tree) -> set[tuple[Lock, Lock]]:

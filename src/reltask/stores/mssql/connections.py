@@ -139,8 +139,7 @@ class ThreadedConnection:
                 del error
             del answer, work, item
         if connection is not None:
-            with suppress(mssql_python.Error, RuntimeError, OSError):
-                connection.close()
+            _let_go(connection)
 
 
 _connections: WeakSet[ThreadedConnection] = WeakSet()
@@ -256,6 +255,7 @@ class Connections:
         try:
             limit_locks(connection, (self._options.call_timeout or self._options.command_timeout) * LOCK_SHARE)
         except (mssql_python.Error, RuntimeError, OSError) as error:
+            _let_go(connection)
             raise statement_failed(error, verb="connect", writes=False) from quotable(error)
         return connection
 
@@ -393,6 +393,7 @@ def _only_connect(_connection: Any) -> None:
     """No work: the first call connects."""
 
 
-def _let_go(cursor: Any) -> None:
+def _let_go(opened: Any) -> None:
+    """Close a cursor or a connection."""
     with suppress(mssql_python.Error, RuntimeError, OSError):
-        cursor.close()
+        opened.close()
