@@ -22,7 +22,13 @@ def main(arguments: list[str]) -> None:
     """Print the trees of these files, or of all."""
     parse = script_dom()
     files = [Path(argument) for argument in arguments] or every_file()
-    print(json.dumps({path.name: node(parse(as_batch(path))[0]) for path in files}))
+    found = {}
+    for path in files:
+        fragment, faults = parse(as_batch(path))
+        if len(faults):  # the tree would lack what was not understood
+            sys.exit(f"{path}: {faults[0].Message}")
+        found[path.name] = node(fragment)
+    print(json.dumps(found))
 
 
 def node(fragment: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
 from urllib.parse import SplitResult, unquote
@@ -33,6 +34,8 @@ Recv = Callable[[int], bytes]
 HEAD = 8
 PRELOGIN, LOGIN, ANSWER, ATTENTION = 0x12, 0x10, 0x04, 0x06
 LAST = 0x01
+RESET = 0x08
+"""In the status of a request: before it the session gets its first settings back."""
 VERSION, ENCRYPTION, TOKEN_WANTED, END = 0x00, 0x01, 0x06, 0xFF
 ON, NOT_SUPPORTED = 0x01, 0x02
 BY_TOKEN = 0x02
@@ -71,11 +74,15 @@ class Gateway:
     refuses_batch: Refusal | None = None
     replies: Callable[[bytes], bytes | None] | None = None
     """What is answered to a request: nothing at all if it is empty; None: the connection is cut."""
+    deaf: bool = False
+    """It does not even answer that a statement was cancelled."""
     behind: SplitResult | None = None
     """The URL of a server that takes passwords, on loopback, without TLS."""
     logins: list[Login] = field(default_factory=list)
     clear: list[bytes] = field(default_factory=list)
     """What a client sent after the server had said that it has no TLS."""
+    resets: list[bytes] = field(default_factory=list)
+    """The requests before which the session was reset."""
     threads: list[threading.Thread] = field(default_factory=list)
     """One for each connection."""
 
@@ -104,8 +111,10 @@ class Gateway:
     def _answer(self, stream: Tls, login: Login) -> None:
         stream.sendall(_packet(ANSWER, _accepted(login)))
         while self.replies is not None:
-            kind, body = _message(stream.recv)
-            answer = cancelled() if kind == ATTENTION else self.replies(body)
+            kind, status, body = _message(stream.recv)
+            if status & RESET:
+                self.resets.append(body)
+            answer = cancelled() if kind == ATTENTION and not self.deaf else self.replies(body)
             if answer is None:
                 return
             if answer:
@@ -214,17 +223,17 @@ def _packet(kind: int, body: bytes) -> bytes:
 
 def _read(recv: Recv) -> bytes:
     """The body of one message."""
-    return _message(recv)[1]
+    return _message(recv)[2]
 
 
-def _message(recv: Recv) -> tuple[int, bytes]:
-    """The kind and the body of one message."""
-    body, last, kind = b"", 0, 0
-    while not last:
-        kind, status, length, *_ = struct.unpack(">BBHHBB", _exactly(recv, HEAD))
+def _message(recv: Recv) -> tuple[int, int, bytes]:
+    """The kind, the status and the body of one message."""
+    body, kind, status = b"", 0, 0
+    while not status & LAST:
+        kind, now, length, *_ = struct.unpack(">BBHHBB", _exactly(recv, HEAD))
         body += _exactly(recv, length - HEAD)
-        last = status & LAST
-    return kind, body
+        status |= now
+    return kind, status, body
 
 
 def _exactly(recv: Recv, size: int) -> bytes:
@@ -344,6 +353,12 @@ def done() -> bytes:
     return _done()
 
 
+def prepared(handle: int) -> bytes:
+    """An answer without rows to a statement that was prepared with it: the number by which it is called again."""
+    value = struct.pack("<HBBIHBBBi", 0, 0, 1, 0, 0, 0x26, 4, 4, handle)
+    return struct.pack("<Bi", 0x79, 0) + bytes([0xAC]) + value + struct.pack("<BHHQ", 0xFE, 0, 0xE0, 0)
+
+
 def failed(refusal: Refusal) -> bytes:
     """An error that the batch has not caught."""
     return _refused(refusal)
@@ -354,14 +369,33 @@ def cancelled() -> bytes:
     return struct.pack("<BHHQ", 0xFD, 0x20, 0, 0)
 
 
-def caught(number: int, text: str) -> bytes:
-    """The row of a batch that has caught an error. More may follow."""
+def caught(number: int, text: str, *, committed: bool = False) -> bytes:
+    """The row of a batch that has caught an error, perhaps after its COMMIT. More may follow."""
     words = text.encode("utf-16-le")
     columns = struct.pack("<IHB", 0, 0, 0x38) + _short("error_number")
     columns += struct.pack("<IHBH5s", 0, 1, 0xE7, 8000, b"\x09\x04\xd0\x00\x34") + _short("error_message")
-    row = struct.pack("<iH", number, len(words)) + words
+    columns += struct.pack("<IHB", 0, 0, 0x32) + _short("committed")
+    row = struct.pack("<iH", number, len(words)) + words + bytes([committed])
     more = struct.pack("<BHHQ", 0xFD, 0x11, 0xC1, 1)
-    return struct.pack("<BH", 0x81, 2) + columns + bytes([0xD1]) + row + more
+    return struct.pack("<BH", 0x81, 3) + columns + bytes([0xD1]) + row + more
+
+
+def row(**columns: datetime | int | None) -> bytes:
+    """A result of one row: times, numbers, and nulls."""
+    heads, values = b"", b""
+    for name, value in columns.items():
+        kind, size = (b"\x2a\x06", 8) if isinstance(value, datetime) else (b"\x26\x08", 8)
+        heads += struct.pack("<IH", 0, 1) + kind + _short(name)
+        values += b"\x00" if value is None else bytes([size]) + _column(value)
+    return struct.pack("<BH", 0x81, len(columns)) + heads + bytes([0xD1]) + values + _done()
+
+
+def _column(value: datetime | int) -> bytes:
+    if isinstance(value, int):
+        return struct.pack("<q", value)
+    midnight = value.replace(hour=0, minute=0, second=0, microsecond=0)
+    microseconds = (value - midnight) // timedelta(microseconds=1)
+    return microseconds.to_bytes(5, "little") + (value.toordinal() - 1).to_bytes(3, "little")
 
 
 def _sized(kind: int, value: bytes) -> bytes:

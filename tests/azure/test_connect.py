@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 from types import SimpleNamespace
@@ -150,9 +151,21 @@ def test_server_that_does_not_answer() -> None:
     """A port that never answers, as behind a firewall: the attempt ends in time, and says what to check."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = read_url(f"mssql://sa:geheim@127.0.0.1:{silent.getsockname()[1]}/d")
-        with pytest.raises(TransientError, match=r"no answer in time.*port 1433") as caught:
+        with pytest.raises(TransientError, match=r"no answer in time.*firewall blocks that port") as caught:
             connect(target, None, connect_timeout=1, command_timeout=1)
     assert "geheim" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+@pytest.mark.slow
+@needs_libraries
+def test_wrong_port() -> None:
+    """Nothing listens there: the message neither shows the driver's code nor names another port than the URL's."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    target = read_url(f"mssql://sa:geheim@127.0.0.1:{port}/d")
+    with pytest.raises(TransientError, match="no SQL Server answers on this port") as caught:
+        connect(target, None, connect_timeout=1, command_timeout=1)
+    assert not re.search("0x|1433", str(caught.value))
 
 
 def test_credential_of_the_app() -> None:

@@ -152,7 +152,7 @@ CONNECTING = [
         "primary",
     ),
     ("08001", "TCP Provider: Error code 0x2AF9", TransientError, "name of the server"),
-    ("08001", "TCP Provider: Error code 0x2749", TransientError, "cannot be reached.*port 1433"),
+    ("08001", "TCP Provider: Error code 0x2749", TransientError, "no SQL Server answers on this port.*that port"),
     ("08001", "TCP Provider: Timeout error [258]. ", TransientError, "no answer in time"),
     ("HYT00", "Login timeout expired", TransientError, "no answer in time"),
     ("08001", "SSL Provider: [error:0A000086:SSL routines::certificate verify failed]", AccessRefused, "certificate"),

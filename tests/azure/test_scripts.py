@@ -241,6 +241,13 @@ def test_existing_resources_change_only_on_request(parameter: str, change: str) 
     assert "$null -ne $server" in condition or "$database -ne ''" in condition
 
 
+def test_a_large_database_is_made_small_enough_for_the_basic_tier() -> None:
+    """Its limit of 2 GB goes with the tier, or Azure refuses; on another tier nothing is said about the size."""
+    (line,) = [one for one in source(CREATE).splitlines() if "-Sku @{ name = $SkuName }" in one]
+    assert "-Properties $sizes " in line
+    assert "$sizes = @{}\nif ($SkuName -eq 'Basic') {\n    $sizes = @{ maxSizeBytes = 2147483648 }\n}" in source(CREATE)
+
+
 def test_given_parameters_are_those_of_the_script() -> None:
     """$PSBoundParameters is different inside each function: the script's is kept once, outside of them."""
     (line,) = [one for one in source(CREATE).splitlines() if "$PSBoundParameters" in one]

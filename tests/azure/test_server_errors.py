@@ -33,7 +33,7 @@ from reltask.stores.mssql import error_numbers as numbers
 from reltask.stores.mssql.connections import MssqlOptions
 from reltask.stores.mssql.store import MssqlStore
 from tests.azure.conftest import needs_libraries
-from tests.azure.gateway import Gateway, Refusal, caught, done, failed, gateway
+from tests.azure.gateway import Gateway, Refusal, caught, done, failed, gateway, prepared
 
 pytestmark = [pytest.mark.slow, needs_libraries]
 
@@ -126,6 +126,13 @@ def test_error_that_was_caught_is_not_hidden_by_the_next(server: Gateway, number
     assert type(outcome(server, write)) is kind_of(number)
 
 
+@pytest.mark.parametrize("number", [208, 229, 701, 1205, 1222, 3906, 8134])
+def test_error_that_was_caught_after_the_commit(server: Gateway, number: int) -> None:
+    """The batch has claimed, and failed while it read when to ask again: the claims must not be given up."""
+    server.replies = after_set_up(caught(number, "Whatever.", committed=True) + done())
+    assert type(outcome(server, write)) is AmbiguousError
+
+
 Ambiguous, Transient, Permanent, Refused, Schema = (
     AmbiguousError, TransientError, PermanentError, AccessRefused, SchemaError,
 )  # fmt: skip
@@ -159,6 +166,20 @@ def test_error_that_was_not_caught(
     server.replies = after_set_up(failed(Refusal(number, text, severity=16)))
     assert type(outcome(server, write)) is writing
     assert type(outcome(server, read)) is reading
+
+
+@pytest.mark.parametrize(("number", "text", "reading"), [(*row[:2], row[3]) for row in UNCAUGHT])
+def test_error_of_the_first_batch(server: Gateway, number: int, text: str, reading: type[ReltaskError]) -> None:
+    """The login has succeeded, and the database is gone: the statement was not sent, so a write is not ambiguous."""
+    server.replies = lambda _: failed(Refusal(number, text, severity=16))
+    assert type(outcome(server, write)) is reading
+
+
+@pytest.mark.parametrize("answer", [None, b""], ids=["cut", "silent"])
+def test_first_batch_that_is_not_answered(server: Gateway, answer: bytes | None) -> None:
+    """The same: nothing of the statement was sent."""
+    server.replies = lambda _: answer
+    assert type(outcome(server, write, timeout=1)) is TransientError
 
 
 @pytest.mark.parametrize(
@@ -213,20 +234,31 @@ def test_connection_to_a_database_that_is_not_the_one_is_closed(server: Gateway,
     assert outcome(server, twice) == 2
 
 
-def test_statement_is_prepared_once(server: Gateway) -> None:
-    """The second call of a verb sends neither its text again nor a request to drop the first one."""
+def test_prepared_statement_is_not_dropped_after_each_call(server: Gateway) -> None:
+    """A call is one request: none follows it that drops what it has prepared."""
     asked: list[bytes] = []
 
     def note(body: bytes) -> bytes:
         asked.append(body)
-        return done()
+        return done() if SET_UP in body else prepared(7)
 
-    async def twice(store: MssqlStore) -> None:
-        for _ in range(2):
+    async def thrice(store: MssqlStore) -> int:
+        for _ in range(3):
             await write(store)
+        return len(asked)
 
     server.replies = note
+    assert outcome(server, thrice) == 1 + 3, "the set-up, and one request for each call"
+
+
+def test_session_is_reset_before_each_transaction_of_a_task(server: Gateway) -> None:
+    """What a task has set, `USE` among it, ends with it; statements of reltask's own need no reset."""
+
+    async def twice(store: MssqlStore) -> None:
+        await write(store)
+        for _ in range(2):
+            await commit(store)
+
     outcome(server, twice)
-    texts = [body for body in asked if "UPDATE lease".encode("utf-16-le") in body]
-    assert 1 <= len(texts) <= 2
-    assert len(asked) <= 1 + 2 + 1, "the set-up, one request for each call, and at most one at the end"
+    assert len(server.logins) == 2, "one connection for statements, and one that both transactions have used"
+    assert len(server.resets) == 2

@@ -6,19 +6,27 @@ The driver itself would keep the process for minutes, or abort it.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from reltask import cli
-from reltask.cli.runner import EXIT_ERROR, EXIT_OK, EXIT_UNAVAILABLE
+from reltask.cli.runner import EXIT_ERROR, EXIT_OK, EXIT_UNAVAILABLE, EXIT_UNSETTLED
+from reltask.stores.migration import schema_version
 from tests.azure import gateway
 from tests.azure.conftest import needs_libraries
 from tests.cli.project import Project, wait_for
+from tests.faults.proxy import Proxy
+from tests.faults.tds import TDS, purpose
+from tests.mssql_server import VARIABLE
 
 pytestmark = [pytest.mark.slow, needs_libraries]
 
@@ -162,3 +170,50 @@ def test_worker_that_is_still_connecting_stops(project: Project, app: str, falls
     worker.send_signal(signal.SIGTERM)
     code, errors = ended(worker)
     assert code == EXIT_OK, errors
+
+
+def idle(body: bytes) -> bytes:
+    """The answers of a server with reltask's tables and no jobs."""
+    if purpose("read_schema") in body:
+        version = schema_version("mssql")
+        return gateway.row(schema_version=version, oldest_version=1, read_only=0, compatibility_level=160)
+    if purpose("claim_jobs") in body:
+        unknown = dict.fromkeys(["next_due", "next_expiry", "limited_at", "fleet_rank", "fleet_size", "id"])
+        return gateway.row(now=datetime.now(UTC), marked=0, **unknown)
+    return gateway.done()
+
+
+def test_running_worker_stops_although_nothing_answers_any_more(project: Project, app: str, tmp_path: Path) -> None:
+    """A black hole swallows a statement of a running worker, then SIGTERM: the driver would keep it for minutes."""
+    swallowed = threading.Event()
+
+    def swallow(_: bytes) -> bytes:
+        swallowed.set()
+        return b""
+
+    with gateway.gateway(tmp_path) as server:
+        server.replies = idle
+        url = f"mssql://sa:geheim@127.0.0.1:{server.port}/d"
+        worker = project.start("worker", app, RELTASK_DATABASE_URL=url)
+        wait_for(worker, "Worker started")
+        server.deaf, server.replies = True, swallow
+        assert swallowed.wait(HANGS)
+        worker.send_signal(signal.SIGTERM)
+        code, errors = ended(worker)
+    assert code in {EXIT_OK, EXIT_UNSETTLED}, errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.skipif(not os.environ.get(VARIABLE), reason=f"{VARIABLE} names no server")
+def test_worker_on_mssql_stops_while_its_network_is_a_black_hole(project: Project, app: str, mssql_url: str) -> None:
+    """The same with a real server behind the network, whose late answers arrive at nobody."""
+    port = urlsplit(mssql_url).port
+    assert port is not None
+    with Proxy(port, TDS) as proxy:
+        worker = project.start("worker", app, RELTASK_DATABASE_URL=proxy.url(mssql_url))
+        wait_for(worker, "Worker started")
+        proxy.black_hole()
+        worker.send_signal(signal.SIGTERM)
+        code, errors = ended(worker)
+    assert code in {EXIT_OK, EXIT_UNSETTLED}, errors
+    assert "Traceback" not in errors

@@ -23,6 +23,41 @@ ROOT = Path(__file__).parents[2]
 PARSER = Path(sys.prefix) / "tsql/bin/python"
 Tree = dict[str, Any]
 
+READS_ALL = {
+    "audit_durable": "examines every row, slice by slice",
+    "audit_limits": "counts every claimed job with a limit",
+    "audit_losses": "counts the ledger",
+    "audit_slice": "examines every row, slice by slice",
+    "audit_slots": "examines every row, slice by slice",
+    "audit_tasks": "counts every row",
+    "audit_waiting": "examines every row",
+    "list_jobs": "a list by any condition",
+    "list_leases": "all of them",
+    "list_limit_keys": "counts the jobs of every key",
+    "list_limits": "counts the jobs of every limit",
+    "list_pauses": "counts the due jobs of a queue or task",
+    "list_runs": "a list by any condition",
+    "page_jobs": "a list by any condition",
+    "find_jobs": "a list by any condition",
+    "list_dead_errors": "a list by any condition",
+    "list_schedules": "all of them",
+    "read_overview": "counts every row",
+    "read_job_limits": "the keys of one job, and the jobs that wait there",
+    "read_payload": "the rows of one job",
+    "read_status": "counts every row",
+    "recount_limits": "counts every claimed job with a limit, by the index of those",
+    "sample_runs": "a sample of the ledger",
+    "write_limit": "marks every waiting job of a limit, by the index of those",
+}
+"""Statements of people and dashboards, which read a whole table on purpose."""
+WALKED = {
+    "cancel_children": "IX_Jobs_Children",
+    "claim_jobs": "IX_Jobs_Expiring",
+    "read_overdue": "IX_Jobs_Polling",
+    "read_surplus": "IX_Runs_Counted",
+}
+"""Indexes that a verb of workers walks on purpose: narrow ones, or only their first row."""
+
 
 class Index(NamedTuple):
     """An index, from the scripts of database/mssql."""
@@ -63,7 +98,7 @@ class Access(NamedTuple):
     ordered: bool
     """The first row by the order of the index, and no more."""
     forced: bool
-    """OPTION (LOOP JOIN, FORCE ORDER)."""
+    """OPTION (LOOP JOIN, FORCE ORDER), and this table is one of several: it is sought for each row of the others."""
     at: int
 
     @property
@@ -205,7 +240,8 @@ def _in_scopes(node: Any, *, forced: bool) -> Iterator[Access]:
 
 def _in_scope(scope: Tree, *, forced: bool) -> Iterator[Access]:
     kind = scope["_"].removesuffix("Specification").lower()
-    named = list(_own_tables(scope.get("FromClause", {}).get("TableReferences", [])))
+    sources = scope.get("FromClause", {}).get("TableReferences", [])
+    named = list(_own_tables(sources))
     target = scope.get("Target", {"_": ""})
     alias = target["SchemaObject"]["BaseIdentifier"]["Value"] if _is_table(target) else ""
     written = _written(scope)
@@ -229,7 +265,7 @@ def _in_scope(scope: Tree, *, forced: bool) -> Iterator[Access]:
             written=written if is_target else frozenset(),
             read=_read(scope, name),
             ordered="TopRowFilter" in scope and "OrderByClause" in scope,
-            forced=forced,
+            forced=forced and any("FirstTableReference" in one for one in sources),
             at=table["at"],
         )
 

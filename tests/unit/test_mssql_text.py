@@ -13,6 +13,7 @@ import pytest
 from reltask.errors import TransientError
 from reltask.stores import mssql
 from reltask.stores.mssql.errors import answered
+from reltask.stores.verbs import VERBS as SENT
 
 STATEMENTS = sorted(Path(mssql.__file__).parent.glob("sql/*.sql"))
 VERBS = ["complete_jobs", "fail_jobs", "release_jobs", "reclaim_jobs", "record_steps", "suspend_jobs"]
@@ -50,6 +51,24 @@ def test_missed_rows_undo_everything(verb: str) -> None:
 def test_durations_are_added_as_minutes(file: Path) -> None:
     """DATEADD takes an int, too small for a hundred years in seconds: a long delay would be refused."""
     assert not re.search(r"DATEADD\(\s*SECOND,(?!\s*-?\d+,)", file.read_text())
+
+
+def reads_on(file: Path) -> bool:
+    """Whether a batch that is not simply sent again reads tables after its COMMIT."""
+    how = SENT.get(file.stem)
+    _, commit, after = file.read_text(encoding="utf-8").rpartition("COMMIT TRANSACTION;")
+    once = how is not None and not how.resend_ambiguous
+    return once and bool(commit) and "reltask." in after.partition("END TRY")[0]
+
+
+def test_a_batch_that_reads_on_after_its_commit_says_that_it_has_committed() -> None:
+    """An error of such a read is no proof that nothing was applied; claims that are given up would be orphaned."""
+    found = [file for file in STATEMENTS if reads_on(file)]
+    assert {file.stem for file in found} >= {"claim_jobs", "claim_limited"}
+    for file in found:
+        sql = file.read_text(encoding="utf-8")
+        assert re.search(r"COMMIT TRANSACTION;\n +SET @committed = 1;\n", sql), file
+        assert "AS error_message,\n           @committed AS committed;\nEND CATCH;" in sql, file
 
 
 # Durable functions

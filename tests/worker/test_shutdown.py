@@ -13,7 +13,12 @@ import pytest
 from reltask import Context, events
 from reltask.errors import TransientError
 from reltask.model.job import State
+from reltask.worker.worker import GOODBYE
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
+
+
+async def nothing() -> None:
+    """A task."""
 
 
 def test_graceful_shutdown_mid_task(harness: WorkerHarness) -> None:
@@ -42,6 +47,21 @@ def test_graceful_shutdown_mid_task(harness: WorkerHarness) -> None:
 
     harness.run(scenario())
     assert app.log.of(events.WorkerStopped)[0].unsettled == 0
+
+
+def test_goodbye_is_not_waited_for(harness: WorkerHarness) -> None:
+    """A database that swallows the last statement, as a black hole does, keeps no process: its row expires anyway."""
+    app = harness.app()
+    app.task(name="idle")(nothing)
+
+    async def scenario() -> float:
+        async with app.worker():
+            app.faults.hanging = {"stop_worker"}
+            began = harness.seconds()
+        return harness.seconds() - began
+
+    assert harness.run(scenario()) == GOODBYE
+    assert app.log.of(events.WorkerStopped)
 
 
 def test_nothing_is_claimed_while_the_lease_is_resigned(harness: WorkerHarness) -> None:

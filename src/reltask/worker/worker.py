@@ -62,6 +62,8 @@ Unused = Callable[[], Awaitable[None]]
 """Waits, for a limited time, until the calls that use a worker's store have ended."""
 MAINTENANCE_PATIENCE = 1.0
 """Seconds that a stop waits for a step of the maintenance before it cancels it."""
+GOODBYE = 5.0
+"""Seconds that a stop waits until the database knows that this worker has stopped. Others learn it later anyway."""
 
 
 class Worker:
@@ -333,9 +335,10 @@ class Worker:
         self._executor.close()  # runs that the last answer refused
         await self._beating.stop()
         self._pool.close()
-        with contextlib.suppress(ReltaskError):
-            await self.store.stop_worker(self.id)
-            await self.store.signal()  # the other workers look, and learn due times that only this one knew
+        with contextlib.suppress(ReltaskError, TimeoutError):
+            async with asyncio.timeout(GOODBYE):
+                await self.store.stop_worker(self.id)
+                await self.store.signal()  # the other workers look, and learn due times that only this one knew
         if unused is not None:
             await unused()
         await self.store.close()

@@ -43,7 +43,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from msgspec import Struct
 
-from reltask.errors import ReltaskError, TransientError
+from reltask.errors import AmbiguousError, ReltaskError, TransientError
 from reltask.stores.entra import Tokens
 from reltask.stores.mssql.driver import Odbc, PoolingManager, mssql_python
 from reltask.stores.mssql.error_numbers import LOST, STALE
@@ -84,10 +84,12 @@ class MssqlOptions(Struct, frozen=True, kw_only=True):
 class AnsweredError(Exception):
     """An error that a batch has caught on the server and returned, with its number."""
 
-    def __init__(self, number: int, text: str) -> None:
+    def __init__(self, number: int, text: str, *, committed: bool = False) -> None:
         super().__init__(number, text)
         self.number = number
         self.text = text
+        self.committed = committed
+        """Whether the batch had committed before: then the error is one of a read that came after it."""
 
 
 class ThreadedConnection:
@@ -138,8 +140,7 @@ class ThreadedConnection:
                 del error
             del answer, work, item
         if connection is not None:
-            with suppress(mssql_python.Error, RuntimeError, OSError):
-                connection.close()
+            _let_go(connection)
 
 
 _connections: WeakSet[ThreadedConnection] = WeakSet()
@@ -262,6 +263,7 @@ class Connections:
         try:
             limit_locks(connection, (self._options.call_timeout or self._options.command_timeout) * LOCK_SHARE)
         except (mssql_python.Error, RuntimeError, OSError) as error:
+            _let_go(connection)
             raise statement_failed(error, verb="connect", writes=False) from quotable(error)
         return connection
 
@@ -321,8 +323,7 @@ def fetch(connection: Any, statement: Statement, columns: dict[str, object]) -> 
             return _last_rows(cursor)
         finally:
             _let_go(cursor)
-    # The cursor keeps the prepared statement. Another one for each call would cost a request to drop the last one, and
-    # send the text again.
+    # The cursor keeps the prepared statement. Another one for each call would cost a request to drop the last one.
     prepared = _prepared.setdefault(connection, {})
     cursor = prepared.pop(statement.text, None) or connection.cursor()
     try:
@@ -345,7 +346,10 @@ def _last_rows(cursor: Any) -> list[Row]:
     last: list[Row] = []
     for last in results(cursor):
         if last and "error_number" in last[0]:
-            raise AnsweredError(last[0]["error_number"], last[0]["error_message"] or "")
+            said = last[0]
+            raise AnsweredError(
+                said["error_number"], said["error_message"] or "", committed=bool(said.get("committed"))
+            )
     return [{name: aware(value) for name, value in row.items()} for row in last]
 
 
@@ -364,7 +368,8 @@ def failed(error: BaseException, *, verb: str, writes: bool) -> ReltaskError:
     if isinstance(error, ReltaskError):
         return error
     if isinstance(error, AnsweredError):
-        return answered(error.number, error.text, verb=verb, writes=writes)
+        known = answered(error.number, error.text, verb=verb, writes=writes)
+        return AmbiguousError(f"{verb}: committed, and then: {known}") if error.committed else known
     return statement_failed(error, verb=verb, writes=writes)
 
 
@@ -396,9 +401,10 @@ def _only_connect(_connection: Any) -> None:
     """No work: the first call connects."""
 
 
-def _let_go(cursor: Any) -> None:
+def _let_go(opened: Any) -> None:
+    """Close a cursor or a connection."""
     with suppress(mssql_python.Error, RuntimeError, OSError):
-        cursor.close()
+        opened.close()
 
 
 def connect(target: Target, tokens: Tokens | None, *, connect_timeout: float, command_timeout: float) -> Any:

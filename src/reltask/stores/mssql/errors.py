@@ -114,7 +114,7 @@ def connection_failed(error: BaseException) -> ReltaskError:
         return answered(18456, said.text, verb="connect", writes=False)
     return TransientError(
         f"the database server cannot be reached: {_unreached(said, number)}.",
-        remedy="Check the server's name and port in the URL, that it runs, and that no firewall blocks port 1433.",
+        remedy="Check the server's name and port in the URL, that it runs, and that no firewall blocks that port.",
     )
 
 

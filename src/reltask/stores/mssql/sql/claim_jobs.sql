@@ -48,6 +48,7 @@ DECLARE @longest_ms bigint = 3155760000000,
         @next_due datetime2(6),
         @next_expiry datetime2(6),
         @marked bit = 0,
+        @committed bit = 0,
         @limited_at datetime2(6),
         @fleet_rank int,
         @fleet_size int,
@@ -249,6 +250,7 @@ BEGIN TRY
         END;
 
         COMMIT TRANSACTION;
+        SET @committed = 1;
     END;
 
     SELECT TOP (1) @next_expiry = LockExpiresAt
@@ -341,5 +343,6 @@ BEGIN TRY
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
-    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message,
+           @committed AS committed;
 END CATCH;

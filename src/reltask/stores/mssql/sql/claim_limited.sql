@@ -34,6 +34,7 @@ DECLARE @now datetime2(6) = COALESCE(@given, SYSUTCDATETIME()),
 DECLARE @longest_ms bigint = 3155760000000,
         @limited_at datetime2(6),
         @marked bit = 0,
+        @committed bit = 0,
         @room int = @limit,
         @turn int = 0,
         @step int = 0,
@@ -585,6 +586,7 @@ BEGIN TRY
 
         IF EXISTS (SELECT 1 FROM @again WHERE Mine = 0) SET @marked = 1;
         COMMIT TRANSACTION;
+        SET @committed = 1;
     END;
 
     SELECT @limited_at = MIN(first.At)
@@ -623,5 +625,6 @@ BEGIN TRY
 END TRY
 BEGIN CATCH
     IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
-    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message;
+    SELECT ERROR_NUMBER() AS error_number, ERROR_MESSAGE() AS error_message,
+           @committed AS committed;
 END CATCH;
