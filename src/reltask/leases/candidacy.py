@@ -301,7 +301,7 @@ class Candidacy:
         return timedelta(seconds=self._lifetime(waiting=FIRST if self._place is None else max(FIRST, self._place[1])))
 
     def _lifetime(self, *, waiting: int) -> float:
-        """Seconds for which a place of one of so many counts."""
+        """Seconds for which a place counts while this number of candidates waits."""
         return 2 * (self._ttl.total_seconds() + self.spacing * waiting)
 
     def _wait_for_turn(self, tried: TryLease, answer: LeaseAnswer, now: float) -> None:

@@ -265,7 +265,7 @@ class Places:
         isolated = [run for run in runs if run.claim.isolated]
         if isolated:
             self._isolated.update(dict.fromkeys(isolated))
-            self._room.takes_isolated(self)  # not now: it is told when one may begin
+            self._room.takes_isolated(self)  # not now: it looks again when one may begin
         if self._per_queue:
             self._in_queue.update(run.claim.queue for run in runs)
 
