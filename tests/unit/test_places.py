@@ -22,7 +22,7 @@ class FakeRun(SimpleNamespace):
 
 def run(number: int, *, queue: str = "default", isolated: bool = False) -> Run:
     claim = SimpleNamespace(queue=queue, isolated=isolated)
-    return cast("Run", FakeRun(hold=Hold(UUID(int=number), 1), claim=claim))
+    return cast("Run", FakeRun(hold=Hold(UUID(int=number), 1), claim=claim, is_limited=False))
 
 
 def test_unsettled_runs_use_up_the_room() -> None:

@@ -141,7 +141,7 @@ def test_limited_jobs_do_not_starve_beside_others(tmp_path: object) -> None:
 @pytest.mark.parametrize("limited", ["all", "urgent", "late"])
 @pytest.mark.parametrize("places", [1, 3])
 def test_low_priorities_do_not_starve(tmp_path: object, places: int, limited: str) -> None:
-    """Under an endless load of priority 0, with and without limits, a job of priority 9 gets a tenth place."""
+    """Under an endless load of priority 0 a job of priority 9 gets a tenth place: of those with limits, or without."""
 
     async def work(time: VirtualTime) -> None:
         app = make_app(time, tmp_path, **{"worker.concurrency": places})
@@ -168,7 +168,7 @@ def test_low_priorities_do_not_starve(tmp_path: object, places: int, limited: st
         await app.enqueue_many(task.call() for task in loads for _ in range(2 * places))
         await low.enqueue()
         await drain_all(app, lambda: "late" in ran)
-        assert len(ran) < 50
+        assert len(ran) < 100
 
     run(work)
 

@@ -10,7 +10,7 @@ import pytest
 from reltask import events
 from reltask.errors import TransientError
 from reltask.model.job import State
-from tests.worker.worker_harness import HarnessApp, WorkerHarness
+from tests.worker.worker_harness import LIVE_PATIENCE, HarnessApp, WorkerHarness
 
 HOUR = {"worker.poll": "1h"}
 
@@ -190,6 +190,11 @@ async def test_blocked_subscriber_delays_no_stop(live: WorkerHarness) -> None:
         app.faults.hanging.add("heartbeat_jobs")
         try:
             assert await asyncio.get_running_loop().run_in_executor(None, all_stopped)
+            app.faults.hanging.clear()  # the jobs are claimed again, while the subscriber still blocks
+            beats = app.faults.calls["heartbeat_jobs"]
+            async with asyncio.timeout(LIVE_PATIENCE):
+                while app.faults.calls["heartbeat_jobs"] < beats + 2:  # noqa: ASYNC110 - the time is real
+                    await asyncio.sleep(0.05)
         finally:
             go_on.set()
             app.faults.hanging.clear()
