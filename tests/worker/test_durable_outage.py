@@ -74,7 +74,7 @@ def test_a_lost_answer_changes_nothing(harness: WorkerHarness, verb: str) -> Non
 
 
 def test_a_record_that_is_refused_after_a_lost_answer_does_not_count(harness: WorkerHarness) -> None:
-    """Whether the first arrived is unknown, and the second is refused for good: the job is dead, and goes no further."""
+    """Whether the first arrived is unknown, and the second is refused for good: the job is dead and goes no further."""
     app = harness.app()
     ran: list[str] = []
 
@@ -86,10 +86,10 @@ def test_a_record_that_is_refused_after_a_lost_answer_does_not_count(harness: Wo
     async def scenario() -> None:
         answers = iter([AmbiguousError("the connection broke"), ConflictError("refused")])
         app.faults.error, app.faults.verbs = lambda: next(answers), {"record_steps"}
-        job = await order.enqueue()
+        await order.enqueue()
         async with app.worker():
             await app.log.wait(events.LateWriteRefused)
-        assert (await job.view()).state is State.DEAD
+        assert (await app.one_job()).state is State.DEAD
         assert ran == ["charge"]
 
     harness.run(scenario())
