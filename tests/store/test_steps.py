@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
+from typing import cast
 from uuid import uuid4
 
 import msgspec
 import pytest
 
+from reltask.errors import ConflictError
 from reltask.model.durable import Recording, StepKind, StepState
 from reltask.model.job import Hold
 from tests.store.connections import Undo
@@ -155,6 +157,18 @@ async def test_a_batch_records_what_matches(harness: StoreHarness) -> None:
     assert [settled.hold for settled in accepted] == [mine.hold]
     assert await harness.store.read_steps(other.job_id) == []
     assert set(await harness.steps(mine.job_id)) == {"a", "b"}
+
+
+async def test_a_recording_that_a_constraint_refuses_is_an_error(harness: StoreHarness) -> None:
+    """It is not taken for one whose row is locked, or whose claim is lost. Beside others it is left out."""
+    await harness.add(new_job(), new_job())
+    one, other = (await harness.claim(limit=2)).claims
+    bad = Recording(hold=other.hold, steps=(step("x", kind=cast("StepKind", "dance")),))
+    with pytest.raises(ConflictError):
+        await harness.store.record_steps("alice", [bad])
+    accepted = await harness.store.record_steps("alice", [Recording(hold=one.hold, steps=(step("a"),)), bad])
+    assert [settled.hold for settled in accepted] == [one.hold]
+    assert await harness.store.read_steps(other.job_id) == []
 
 
 async def test_steps_of_an_earlier_claim_in_the_batch_are_not_counted(harness: StoreHarness) -> None:

@@ -167,6 +167,32 @@ def test_a_failed_child_raises_with_all_outcomes(harness: WorkerHarness) -> None
     assert "cancelled: nothing to do" in cancelled
 
 
+def test_results_that_are_too_large_together_make_the_parent_dead(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are recorded together with the step, and a record has a limit: to run again would meet the same results."""
+    monkeypatch.setattr("reltask.worker.durable.LARGEST_TEXT", 1000)
+    app = harness.app()
+
+    @app.task
+    async def chapter() -> str:
+        return "x" * 400
+
+    @app.task
+    async def parent(ctx: Context) -> int:
+        return len(await ctx.run_all("book", [chapter.call() for _ in range(3)]))
+
+    async def scenario() -> None:
+        await parent.enqueue()
+        async with app.worker():
+            failed = await app.log.wait(events.RunFailed)
+        assert "results of the 3 children of 'book'" in failed.error
+        assert "limit of 1,000" in failed.error
+        assert (await app.one_job()).state is State.DEAD
+
+    harness.run(scenario())
+
+
 def test_return_exceptions_puts_failures_in_their_places(harness: WorkerHarness) -> None:
     """As `asyncio.gather` does."""
     app = harness.app()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reltask import Context, SyncContext, events
-from reltask.errors import AmbiguousError, LockLost, StepFailed
+from reltask.errors import AmbiguousError, ConflictError, LockLost, StepFailed
 from reltask.model.job import State
 from tests.worker.durable_helpers import away, result_of, send, steps_of
 from tests.worker.worker_harness import HarnessApp, WorkerHarness
@@ -71,6 +71,28 @@ def test_a_lost_answer_changes_nothing(harness: WorkerHarness, verb: str) -> Non
     assert calls == [1]
     assert app.faults.losing[verb] < 2, "an answer was lost"
     assert app.log.of(events.LateWriteRefused) == []
+
+
+def test_a_record_that_is_refused_after_a_lost_answer_does_not_count(harness: WorkerHarness) -> None:
+    """Whether the first arrived is unknown, and the second is refused for good: the job is dead and goes no further."""
+    app = harness.app()
+    ran: list[str] = []
+
+    @app.task
+    async def order(ctx: Context) -> None:
+        await ctx.step("charge", ran.append, "charge")
+        ran.append("went on")
+
+    async def scenario() -> None:
+        answers = iter([AmbiguousError("the connection broke"), ConflictError("refused")])
+        app.faults.error, app.faults.verbs = lambda: next(answers), {"record_steps"}
+        await order.enqueue()
+        async with app.worker():
+            await app.log.wait(events.LateWriteRefused)
+        assert (await app.one_job()).state is State.DEAD
+        assert ran == ["charge"]
+
+    harness.run(scenario())
 
 
 def test_an_outage_longer_than_the_claim_repeats_no_step(harness: WorkerHarness) -> None:

@@ -11,11 +11,19 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-async def row_by_row(batch: Sequence[T], settle: Callable[[Sequence[T]], Awaitable[list[A]]]) -> list[A]:
-    """Settle the batch; if a constraint refuses it, each of its rows alone."""
+async def row_by_row(
+    batch: Sequence[T], settle: Callable[[Sequence[T]], Awaitable[list[A]]], *, ends: bool = True
+) -> list[A]:
+    """Settle the batch; if a constraint refuses it, each of its rows alone.
+
+    A row that is alone and refused is missing from the answer, as the end of a slot that has ended. Of rows that end
+    nothing (`ends`) none can be refused for that reason: there it is an error.
+    """
     try:
         return await settle(batch) if batch else []
     except ConflictError:
+        if len(batch) == 1 and not ends:
+            raise
         return await one_by_one(batch, settle)
 
 

@@ -32,6 +32,7 @@ from reltask.model.clock import Clock
 from reltask.model.durable import LONGEST_NAME, ChildEnd, SignalView, StepKind, StepRecord, StepState, StepView
 from reltask.model.job import LATEST
 from reltask.model.keys import KeyHash
+from reltask.model.settings import LARGEST_TEXT
 from reltask.producer.signal import Signal
 from reltask.stores.store import Store
 from reltask.worker.journal import Journal, Record, described, fingerprint_source, is_final, split_error
@@ -278,8 +279,14 @@ class Durable:
     async def ends_of(self, call: DurableCall, children: int) -> list[ChildEnd]:
         """Wait until all children of a recorded RUN have ended; record how, and return it in their order."""
         ends: list[ChildEnd] = await self.parking.park(call.name, call.order, None, children=children)
-        text = encode_json(ends).decode()
-        await self.journal.write(call.record(StepState.DONE, value=text))
+        text = encode_json(ends)
+        if len(text) > LARGEST_TEXT:
+            self._run.fatal = (
+                f"The results of the {children} children of {call.name!r}: {len(text):,} bytes together exceed the "
+                f"limit of {LARGEST_TEXT:,}. Let each child store its result elsewhere, and return where."
+            )
+            raise ArgumentsError(self._run.fatal)
+        await self.journal.write(call.record(StepState.DONE, value=text.decode()))
         return ends
 
     async def _pause(self, call: DurableCall, wake_at: datetime | None) -> None:

@@ -286,7 +286,8 @@ class Settler(Service, Generic[T]):
         """The database refuses this one for good, unless it was written before and the answer was lost."""
         hold = settlement.hold
         self._emit(events.DatabaseUnavailable(worker=self._worker, verb="settle", error=str(error), retry_in=0.0))
-        if doubtful and await self.recorded(hold) == _outcome(settlement):
+        outcome = _outcome(settlement)
+        if doubtful and outcome is not None and await self.recorded(hold) == outcome:
             return {hold: Settled(hold)}
         await self._fail_instead(settlement, error)
         return {hold: None}

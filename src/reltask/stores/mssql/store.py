@@ -313,7 +313,7 @@ class MssqlStore(
                 rows = await self._ask(verb, worker=worker, **given)
             return values.settled(some, rows)
 
-        return await row_by_row(batch, send)
+        return await row_by_row(batch, send, ends=verb != "record_steps")
 
     async def _wait_and_settle(self, verb: str, worker: str, batch: Sequence[S], columns: values.Columns) -> list[Row]:
         """Wait for the rows first: the batch itself skips locked ones."""

@@ -381,7 +381,7 @@ class PostgresStore(
                 return [settled for one in some for settled in await send([one])]
             return values.settled(rows or [])
 
-        return await row_by_row(batch, send)
+        return await row_by_row(batch, send, ends=verb != "record_steps")
 
     async def _wait_and_settle(self, verb: str, worker: str, batch: Sequence[S], columns: values.Columns) -> Rows:
         """Wait for the rows first: the statement itself skips locked ones."""

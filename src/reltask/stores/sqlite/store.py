@@ -355,7 +355,7 @@ class SqliteStore(
         async def settle(some: Sequence[Any]) -> Rows:
             return (await self._write(verb, worker=worker, **{name: values.batch(some)}))[answer]
 
-        return await row_by_row(rows, settle)
+        return await row_by_row(rows, settle, ends=verb != "record_steps")
 
     async def _wins(self, verb: str, **parameters: object) -> bool:
         return bool((await self._write(verb, **parameters))[-1])
