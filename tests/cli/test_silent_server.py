@@ -178,7 +178,8 @@ def idle(body: bytes) -> bytes:
         version = schema_version("mssql")
         return gateway.row(schema_version=version, oldest_version=1, read_only=0, compatibility_level=160)
     if purpose("claim_jobs") in body:
-        unknown = dict.fromkeys(["next_due", "next_expiry", "limited_at", "fleet_rank", "fleet_size", "id"])
+        unknown = dict.fromkeys(["next_due", "next_expiry", "limited_at", "id"])
+        unknown |= dict.fromkeys(["fleet_rank", "fleet_size", "fleet_idle"])
         return gateway.row(now=datetime.now(UTC), marked=0, **unknown)
     return gateway.done()
 

@@ -35,8 +35,10 @@ LONGEST_BODY = 1.0
 class Member:
     """One worker of the fleet."""
 
-    def __init__(self, name: int, rng: random.Random, *, signals: bool) -> None:
+    def __init__(self, name: int, rng: random.Random, *, signals: bool, serves: bool = True) -> None:
         self.name = name
+        self.serves = serves
+        """Whether it serves the queue of the jobs. If not, it can take none, and is no peer of those that do."""
         self.waking = Waking(poll=POLL, lock_timeout=LOCK, heartbeat=HEARTBEAT, rng=rng)
         self.waking.signals = signals
         self.alive = True
@@ -54,8 +56,10 @@ class FleetWorld:
     delays: tuple[float, ...] = (0.0, 0.0, 3.0)
     """Seconds after which a job is due."""
 
-    def __init__(self, seed: int, *, size: int, signals: bool, deaths: int = 0, full: float = 0.0) -> None:
-        """`full`: the share of the workers whose places are taken from the start."""
+    def __init__(
+        self, seed: int, *, size: int, signals: bool, deaths: int = 0, full: float = 0.0, others: int = 0
+    ) -> None:
+        """`full`: the share of the workers whose places are taken from the start. `others` serve another queue."""
         self.rng = random.Random(seed)
         self.now = 0.0
         self.signals = signals
@@ -65,6 +69,8 @@ class FleetWorld:
         for member in self.members:
             member.at = self.rng.uniform(0.0, 10.0)
             member.free = 0 if self.rng.random() < full else PLACES
+        for name in range(-others, 0):
+            self.members.append(Member(name, random.Random(name), signals=signals, serves=False))
         self.due: list[tuple[float, int]] = []
         """Unclaimed jobs: when each is due, and its number."""
         self.waits: list[float] = []
@@ -113,7 +119,7 @@ class FleetWorld:
         while self._events and self._events[0][0] <= end:
             self.now, _, what = heapq.heappop(self._events)
             what()
-            if not any(member.alive and member.free for member in self.members):
+            if not any(member.alive and member.free and member.serves for member in self.members):
                 self._full_at = self.now
             elif self.due and self.now - max(self.due[0][0], self._full_at) > self.bound():
                 raise Violation("a due job is claimed within a bound", f"due for {self.now - self.due[0][0]:.1f} s")
@@ -162,7 +168,7 @@ class FleetWorld:
 
     def _kill(self) -> None:
         """The last winner dies, or any other: its row still says that it is idle."""
-        living = [member for member in self.members if member.alive and member.free]
+        living = [member for member in self.members if member.alive and member.free and member.serves]
         if len(living) > 1:
             winners = [member for member in living if member.waking._ahead]
             self.rng.choice(winners or living).alive = False
@@ -198,14 +204,14 @@ class FleetWorld:
         member.is_looking = False
         claims = 0
         limit = member.free
-        while claims < limit and self.due and self.due[0][0] <= self.now:
+        while member.serves and claims < limit and self.due and self.due[0][0] <= self.now:
             self.waits.append(self.now - heapq.heappop(self.due)[0])
             claims += 1
         member.free -= claims
         answer = self._answer(member, claims)
         member.waking.answered(answer, filled=claims == limit, sent_at=sent_at, now=self.now)
         member.waking.ended(claims, self.now)
-        if claims and not member.free and member.waking.fleet.size > 1:
+        if claims and not member.free and member.waking.fleet.idle > 1:
             self.signal(wanted=min(claims, waking.ANSWERS))
         if claims:
             self.at(self.now + self.rng.uniform(0.0, LONGEST_BODY), lambda: self._finish(member, claims))
@@ -216,13 +222,14 @@ class FleetWorld:
         alive_until = self.now + member.waking.alive_for
         if not claims and member.waking.counts(self.now):
             others = [other for other in self.members if other.idle_until > self.now and other is not member]
-            fleet = Fleet(sum(other.name < member.name for other in others), len(others) + 1)
+            peers = [other for other in others if other.serves == member.serves]
+            fleet = Fleet(sum(other.name < member.name for other in peers), len(peers) + 1, len(others) + 1)
             member.idle_until = alive_until
         elif not member.free:
             member.idle_until = -inf
         elif member.idle_until > self.now:
             member.idle_until = max(member.idle_until, alive_until)
-        later = [moment for moment, _ in self.due if moment > self.now]
+        later = [moment for moment, _ in self.due if moment > self.now and member.serves]
         later += [self.held_at] if self.held_at < inf else []
         start: list[Any] = [object()] * claims
         return ClaimAnswer(
@@ -292,12 +299,13 @@ def check(seed: int) -> None:
     signals = rng.random() < 0.5
     size = rng.choice([1, 2, 5, 10, 40, 100])
     deaths = rng.choice([0, 0, size // 3])
-    world = FleetWorld(rng.getrandbits(64), size=size, signals=signals, deaths=deaths, full=rng.choice([0.0, 0.5]))
-    if not any(member.free for member in world.members):
+    full, others = rng.choice([0.0, 0.5]), rng.choice([0, 0, 20])
+    world = FleetWorld(rng.getrandbits(64), size=size, signals=signals, deaths=deaths, full=full, others=others)
+    if not any(member.free and member.serves for member in world.members):
         return
     jobs, every = 20, 2.0
     world.run(jobs=jobs, every=every)
-    most = _most_looks(size, signals=signals) + 12 / every
+    most = sum(_most_looks(kind, signals=signals) + 12 / every for kind in (size, others) if kind)
     if world.rate > most:
         raise Violation(COSTS, f"{world.rate:.1f} looks per second of {size} workers, at most {most:.1f}")
 

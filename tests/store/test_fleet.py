@@ -12,9 +12,9 @@ SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 
 
-async def register(harness: StoreHarness, *names: str) -> None:
+async def register(harness: StoreHarness, *names: str, **fields: object) -> None:
     for name in names:
-        await harness.store.register_worker(worker_record(name, alive_for=MINUTE))
+        await harness.store.register_worker(worker_record(name, alive_for=MINUTE, **fields))
 
 
 async def look(harness: StoreHarness, worker: str, **fields: object) -> Fleet | None:
@@ -24,17 +24,29 @@ async def look(harness: StoreHarness, worker: str, **fields: object) -> Fleet | 
 async def test_a_look_in_vain_says_how_many_are_idle(harness: StoreHarness) -> None:
     """The rank goes by name; a worker that has looked in vain counts, and the one that asks."""
     await register(harness, "a", "b", "c")
-    assert await look(harness, "b") == Fleet(0, 1)
-    assert await look(harness, "c") == Fleet(1, 2)
-    assert await look(harness, "a") == Fleet(0, 3)
-    assert await look(harness, "b") == Fleet(1, 3)
+    assert await look(harness, "b") == Fleet(0, 1, 1)
+    assert await look(harness, "c") == Fleet(1, 2, 2)
+    assert await look(harness, "a") == Fleet(0, 3, 3)
+    assert await look(harness, "b") == Fleet(1, 3, 3)
+
+
+async def test_only_workers_that_can_take_the_same_are_peers(harness: StoreHarness) -> None:
+    """A worker of other queues or tasks cannot answer for this one: it has no part in the draws and the turns."""
+    await register(harness, "a", "c")
+    await register(harness, "b", queues=["mail"])
+    await register(harness, "d", tasks=["greet", "part"])
+    for name in ("a", "b", "c"):
+        await look(harness, name)
+    assert await look(harness, "d") == Fleet(0, 1, 4)
+    assert await look(harness, "b") == Fleet(0, 1, 4)
+    assert await look(harness, "c") == Fleet(1, 2, 4)
 
 
 async def test_a_look_that_does_not_ask_is_not_answered(harness: StoreHarness) -> None:
     """Counting costs something: a worker asks now and then; a worker that did not ask does not count as idle."""
     await register(harness, "a", "b")
     assert await look(harness, "a", counts=False) is None
-    assert await look(harness, "b") == Fleet(0, 1)
+    assert await look(harness, "b") == Fleet(0, 1, 1)
 
 
 async def test_a_full_worker_is_not_idle(harness: StoreHarness) -> None:
@@ -45,8 +57,8 @@ async def test_a_full_worker_is_not_idle(harness: StoreHarness) -> None:
     await harness.add(new_job(), new_job(), new_job())
     assert await look(harness, "a", limit=2) is None
     assert await look(harness, "b", limit=2) is None
-    assert await look(harness, "c") == Fleet(1, 2), "a has filled its places, b has not"
-    assert await look(harness, "a") == Fleet(0, 3), "a has room again, and says so"
+    assert await look(harness, "c") == Fleet(1, 2, 2), "a has filled its places, b has not"
+    assert await look(harness, "a") == Fleet(0, 3, 3), "a has room again, and says so"
 
 
 async def test_workers_that_are_gone_are_not_idle(harness: StoreHarness) -> None:
@@ -56,13 +68,13 @@ async def test_workers_that_are_gone_are_not_idle(harness: StoreHarness) -> None
         await look(harness, name)
     await harness.store.stop_worker("a")
     await register(harness, "b")
-    assert await look(harness, "e") == Fleet(2, 3)
+    assert await look(harness, "e") == Fleet(2, 3, 3)
     harness.now.advance(seconds=61)
-    assert await look(harness, "e") == Fleet(0, 1)
+    assert await look(harness, "e") == Fleet(0, 1, 1)
     await look(harness, "d")
     await harness.store.mark_dead_workers(leader=None)
     harness.now.advance(seconds=1)
-    assert await look(harness, "e") == Fleet(1, 2)
+    assert await look(harness, "e") == Fleet(1, 2, 2)
 
 
 async def test_the_watch_sees_what_is_overdue(harness: StoreHarness) -> None:

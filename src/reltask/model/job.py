@@ -286,12 +286,17 @@ class Claim(Struct, frozen=True, gc=False):
 
 
 class Fleet(Struct, frozen=True):
-    """This worker's place among the idle ones: those that looked in vain, and have not filled their places since."""
+    """This worker's place among the idle ones: those that looked in vain, and have not filled their places since.
+
+    Its peers are those that serve the same queues and know the same tasks: they can take what it can.
+    """
 
     rank: int = 0
-    """How many of them come before it, by name."""
+    """How many of its idle peers come before it, by name."""
     size: int = 1
     """How many they are, with this one."""
+    idle: int = 1
+    """How many workers are idle, whatever they serve, with this one."""
 
 
 class ClaimAnswer(Struct, frozen=True, kw_only=True):

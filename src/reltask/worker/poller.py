@@ -192,7 +192,7 @@ class Poller(Service):
     async def _spread(self, claimed: int) -> None:
         """Let a burst spread: a worker that has just filled its places asks others to look."""
         filled, self._filled = self._filled, self._places.free <= 0
-        if self._filled and not filled and claimed and self._waking.fleet.size > 1:
+        if self._filled and not filled and claimed and self._waking.fleet.idle > 1:
             await self._store.signal(wanted=min(claimed, ANSWERS))
 
     async def _fold(self) -> None:
@@ -219,7 +219,7 @@ class Poller(Service):
         It may have other tasks, or no room. At most as many jobs became due as there were marks.
         """
         folded, self._folded = self._folded, 0
-        if claimed < folded and self._waking.fleet.size > 1:
+        if claimed < folded and self._waking.fleet.idle > 1:
             await self._store.signal()
 
     async def _claim_plan(self, plan: ClaimPlan) -> int:

@@ -3,8 +3,9 @@
 A look is one claim statement. If every idle worker looked at every signal, a thousand would look a
 thousand times per job. So a worker that is notified of work *draws*: it looks with probability
 ANSWERS / n, where n counts the workers that looked in vain lately and have not filled their places
-since; a full one has no place to offer, and does not count. A claim's answer reports n, and this
-worker's rank among the n.
+since; a full one has no place to offer, and does not count. Nor does one that serves other queues or
+knows other tasks: it could look, but not take. A claim's answer reports n, and this worker's rank
+among the n. So each kind of worker has its own draws and turns, and what follows is the cost of one.
 
     signal ──► won last, or draws ──► look at once           4 of n in the mean, and the last winner
                      │ no

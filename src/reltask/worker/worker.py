@@ -444,7 +444,7 @@ class Worker:
             pid=os.getpid(),
             version=__version__,
             app_version=self._app_version,
-            queues=list(self._queues),
+            queues=sorted(self._queues),  # as its peers write them: their rows are compared
             tasks=self._registry.names(),
             concurrency=self._settings.concurrency,
             alive_for=self._waking.promise(),

@@ -298,7 +298,9 @@ def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
         next_expiry=first["next_expiry"],
         marked=first["marked"],
         limited_at=first["limited_at"],
-        fleet=None if first["fleet_size"] is None else Fleet(first["fleet_rank"], first["fleet_size"]),
+        fleet=None
+        if first["fleet_size"] is None
+        else Fleet(first["fleet_rank"], first["fleet_size"], first["fleet_idle"]),
     )
 
 

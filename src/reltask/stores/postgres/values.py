@@ -275,7 +275,7 @@ def lease_request(asked: LeaseRequest) -> Columns:
 
 def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
     """The first row has the times of the whole claim; each further row is a claimed slot."""
-    now, next_due, next_expiry, marked, limited_at, rank, size, *_ = rows[0]
+    now, next_due, next_expiry, marked, limited_at, rank, size, idle, *_ = rows[0]
     return ClaimAnswer(
         claims=[claim(row, now) for row in rows[1:]],
         now=now,
@@ -283,7 +283,7 @@ def claim_answer(rows: Sequence[Row]) -> ClaimAnswer:
         next_expiry=next_expiry,
         marked=marked,
         limited_at=limited_at,
-        fleet=None if size is None else Fleet(rank, size),
+        fleet=None if size is None else Fleet(rank, size, idle),
     )
 
 
@@ -294,8 +294,8 @@ def overdue(row: Row) -> Overdue:
 
 
 def claim(row: Row, now: datetime) -> Claim:
-    """One claimed slot, after the seven columns of the first row."""
-    job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest = row[7:]
+    """One claimed slot, after the eight columns of the first row."""
+    job_id, fence, task, key, args, queue, priority, schedule, slot_no, nominal, due_at, *rest = row[8:]
     started, attempt, max_attempts, timeout_ms, isolated, steps, has_parent, progress, headers, cancelled = rest
     return Claim(  # by position: keyword arguments would cost more than everything else here
         job_id,

@@ -88,7 +88,7 @@ def _count(transaction: FileTransaction, request: ClaimRequest) -> Fleet | None:
     if not request.counts:
         return None
     (row,) = _run(transaction, _FLEET, worker=request.worker)
-    return Fleet(row["rank"], row["size"])
+    return Fleet(row["rank"], row["size"], row["idle"])
 
 
 def _look(transaction: FileTransaction, request: ClaimRequest, *, lanes: list[sqlite3.Row] | None = None) -> _Sight:

@@ -52,6 +52,9 @@ DECLARE @longest_ms bigint = 3155760000000,
         @limited_at datetime2(6),
         @fleet_rank int,
         @fleet_size int,
+        @fleet_idle int,
+        @own_queues nvarchar(max),
+        @own_tasks nvarchar(max),
         @nth int = -1,
         @most int,
         @apart bit,
@@ -318,7 +321,15 @@ BEGIN TRY
         SET Idle = 1
         WHERE Id = @worker AND Idle = 0;
 
-        SELECT @fleet_rank = COUNT(CASE WHEN Id < @worker THEN 1 END), @fleet_size = COUNT(*) + 1
+        SELECT @own_queues = Queues, @own_tasks = Tasks
+        FROM reltask.Workers WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
+        WHERE Id = @worker;
+
+        SELECT @fleet_rank = COUNT(CASE WHEN Queues = @own_queues AND Tasks = @own_tasks
+                                             AND Id < @worker THEN 1 END),
+               @fleet_size = COUNT(CASE WHEN Queues = @own_queues AND Tasks = @own_tasks
+                                        THEN 1 END) + 1,
+               @fleet_idle = COUNT(*) + 1
         FROM reltask.Workers WITH (READPAST, ROWLOCK, READCOMMITTEDLOCK)
         WHERE Idle = 1 AND AliveUntil >= @now AND StoppedAt IS NULL AND DeadAt IS NULL
           AND Id <> @worker;
@@ -330,6 +341,7 @@ BEGIN TRY
 
     SELECT @now AS now, @next_due AS next_due, @next_expiry AS next_expiry, @marked AS marked,
            @limited_at AS limited_at, @fleet_rank AS fleet_rank, @fleet_size AS fleet_size,
+           @fleet_idle AS fleet_idle,
            CASE WHEN recurring = 0 OR schedule IS NOT NULL THEN schedule
                 WHEN interval_ms IS NOT NULL THEN CONCAT(N'{"every":"', interval_ms, N'ms"}')
                 ELSE CONCAT(N'{"every":"', interval_minutes, N'm"}') END AS schedule,

@@ -605,6 +605,7 @@ BEGIN TRY
 
     SELECT header.now, header.next_due, header.next_expiry, header.marked, header.limited_at,
            CAST(NULL AS int) AS fleet_rank, CAST(NULL AS int) AS fleet_size,
+           CAST(NULL AS int) AS fleet_idle,
            claimed.Id AS id, claimed.Fence AS fence, claimed.JobName AS task,
            claimed.JobKey AS [key], claimed.Args AS args, claimed.Queue AS queue,
            claimed.Priority AS priority, claimed.Schedule AS schedule, claimed.SlotNo AS slot_no,

@@ -4,10 +4,11 @@
 -- Lock order    The claimed rows. Locked rows are skipped, so the statement never waits.
 -- Returns       First the database's time, the next due time, the next lock expiry, whether there
 --               are marks to fold, the first mark of a limit that this worker may take, and with
---               :counts, if nothing was claimed, this worker's rank among the idle ones and their
---               number; then one row per claim. There due_at is null if it equals next_run_time,
---               slot_started_at if it is the time of the claim, steps if there are none, and
---               cancelled unless the slot may be.
+--               :counts, if nothing was claimed, this worker's rank among its idle peers, which
+--               serve the same queues and know the same tasks, their number, and that of all
+--               idle workers; then one row per claim. There due_at is null if it equals
+--               next_run_time, slot_started_at if it is the time of the claim, steps if there are
+--               none, and cancelled unless the slot may be.
 -- See           SQL.md: nullable now, materialized CTE, skip locked, filtered index, generated
 --               column, paused lanes.
 --
@@ -183,8 +184,16 @@ alive as (
 ),
 
 fleet as (
-    select count(*) filter (where other.id < :worker::text) as rank, count(*) + 1 as size
-    from reltask.workers as other
+    select count(*) filter (where other.is_peer and other.id < :worker::text) as rank,
+           count(*) filter (where other.is_peer) + 1 as size,
+           count(*) + 1 as idle
+    from (
+        select worker.*,
+               worker.queues::text = me.queues::text
+                   and worker.tasks::text = me.tasks::text as is_peer
+        from reltask.workers as worker
+        left join reltask.workers as me on me.id = :worker::text
+    ) as other
     cross join parameters
     where :counts::boolean
       and other.idle and other.alive_until >= parameters.now
@@ -282,22 +291,24 @@ header as (
            case when :counts::boolean and not exists (select from claimed)
                 then (select rank from fleet) end as fleet_rank,
            case when :counts::boolean and not exists (select from claimed)
-                then (select size from fleet) end as fleet_size
+                then (select size from fleet) end as fleet_size,
+           case when :counts::boolean and not exists (select from claimed)
+                then (select idle from fleet) end as fleet_idle
     from parameters
 )
 
 -- Values that all rows would repeat are sent once, in the first row.
-select now, next_due, next_expiry, marked, limited_at, fleet_rank, fleet_size, null as id,
-       null as fence, null as task, null as key, null as args, null as queue, null as priority,
-       null as schedule, null as slot_no, null as next_run_time, null as due_at,
+select now, next_due, next_expiry, marked, limited_at, fleet_rank, fleet_size, fleet_idle,
+       null as id, null as fence, null as task, null as key, null as args, null as queue,
+       null as priority, null as schedule, null as slot_no, null as next_run_time, null as due_at,
        null as slot_started_at, null as attempt, null as max_attempts, null as claim_timeout_ms,
        null as isolated, null as steps, null as has_parent, null as progress, null as headers,
        null as cancelled
 from header
 union all
 (
-    select null, null, null, null, null, null, null, id, fence, task, key, args, queue, priority,
-           schedule, slot_no, next_run_time, nullif(due_at, next_run_time),
+    select null, null, null, null, null, null, null, null, id, fence, task, key, args, queue,
+           priority, schedule, slot_no, next_run_time, nullif(due_at, next_run_time),
            nullif(slot_started_at, locked_at), attempt, max_attempts, claim_timeout_ms, isolated,
            nullif(steps, 0), parent_id is not null, progress, headers, cancel_slot = slot_no
     from claimed

@@ -589,8 +589,8 @@ header as (
 )
 
 select now, null::timestamptz as next_due, null::timestamptz as next_expiry, marked, limited_at,
-       null::integer as fleet_rank, null::integer as fleet_size, null as id, null as fence,
-       null as task, null as key, null as args,
+       null::integer as fleet_rank, null::integer as fleet_size, null::integer as fleet_idle,
+       null as id, null as fence, null as task, null as key, null as args,
        null as queue, null as priority, null as schedule, null as slot_no, null as next_run_time,
        null as due_at, null as slot_started_at, null as attempt, null as max_attempts,
        null as claim_timeout_ms, null as isolated, null as steps, null as has_parent,
@@ -598,8 +598,8 @@ select now, null::timestamptz as next_due, null::timestamptz as next_expiry, mar
 from header
 union all
 (
-    select null, null, null, null, null, null, null, id, fence, task, key, args, queue, priority,
-           schedule, slot_no, next_run_time, nullif(due_at, next_run_time),
+    select null, null, null, null, null, null, null, null, id, fence, task, key, args, queue,
+           priority, schedule, slot_no, next_run_time, nullif(due_at, next_run_time),
            nullif(slot_started_at, locked_at), attempt, max_attempts, claim_timeout_ms, isolated,
            nullif(steps, 0), parent_id is not null, progress, headers, cancel_slot = slot_no
     from claimed

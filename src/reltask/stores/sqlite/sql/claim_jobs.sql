@@ -6,7 +6,8 @@
 -- Returns       Statement 1: the lanes. 2: next lock expiry, until when this worker counts as
 --               alive, whether it is idle, whether there are marks, and the first mark of a limit
 --               that it may take. 3: ids of one lane. 4: one row per claim. 6: this worker's rank
---               among the idle ones, and their number.
+--               among its idle peers, which serve the same queues and know the same tasks, their
+--               number, and that of all idle workers.
 -- See           SQL.md: one writer, filtered index, JSON batch, mark, paused lanes.
 
 -- A lane is one (isolated, queue, task, priority), in order of due time in the index. The recursion
@@ -175,7 +176,15 @@ set heartbeat_at = :now,
 where id = :worker;
 
 -- The other idle workers, and this one.
-select count(*) filter (where id < :worker) as rank, count(*) + 1 as size
-from reltask_workers
-where idle = 1 and alive_until >= :now and stopped_at is null and dead_at is null
-  and id <> :worker;
+select count(*) filter (where is_peer and id < :worker) as rank,
+       count(*) filter (where is_peer) + 1 as size,
+       count(*) + 1 as idle
+from (
+    select reltask_workers.id,
+           reltask_workers.queues = me.queues and reltask_workers.tasks = me.tasks as is_peer
+    from reltask_workers
+    left join reltask_workers as me on me.id = :worker
+    where reltask_workers.idle = 1 and reltask_workers.alive_until >= :now
+      and reltask_workers.stopped_at is null and reltask_workers.dead_at is null
+      and reltask_workers.id <> :worker
+);
