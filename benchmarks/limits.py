@@ -36,7 +36,8 @@ FILL = (
     insert into reltask.limit_keys (key, name, running, tokens, refilled_at, seq)
     select 'full:' || key, 'full', 1, 0, now(), 1 from generate_series(1, %(keys)s) as key
     """,
-    "analyze reltask.jobs",
+    "vacuum analyze reltask.jobs",
+    "vacuum reltask.marks",
 )
 """All waiting jobs at full keys, as they are after the looks that found no room."""
 

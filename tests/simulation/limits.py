@@ -197,11 +197,16 @@ class LimitInspector:
                 raise Violation("places counted = claimed jobs", f"{key}: {places} counted, {held[key]} claimed")
 
     def may_start(self, job_id: str) -> bool:
-        """Whether each of a job's keys has a place for it, and a token if it needs one. True: it has no limit."""
+        """Whether each of a job's keys has a place for it, and a token if it needs one. True: it has no limit.
+
+        False while no worker has declared one of its limits.
+        """
         row = self._rows.get(job_id)
         if row is None:
             return True
         rules, held = self._rules(), self.held()
+        if not all(key.partition(":")[0] in rules for key in row.keys):
+            return False
         counters = {one["key"]: one for one in self._query("select * from reltask_limit_keys")}
         return all(
             (rule["running"] is None or held[key] < rule["running"])

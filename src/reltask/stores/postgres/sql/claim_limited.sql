@@ -269,14 +269,16 @@ rooms as materialized (
                     rule.burst::float8
                 ) end as tokens,
            -- Jobs that wait at a key that is not looked at now go first.
-           wanted.key is null and exists (
-               select
+           wanted.key is null and (
+               select job.id
                from reltask.jobs as job
-               where (job.limit_key, job.isolated) >= (needed.key, false)
-                 and (job.limit_key, job.isolated) <= (needed.key, true)
+               where job.limit_key = needed.key
                  and job.locked_by is null and job.paused_at is null and job.dead_at is null
                  and job.limit_key is not null
-           ) as has_queue
+               order by job.limit_key, job.isolated, job.suspended, job.queue, job.task,
+                        job.priority, job.due_at
+               limit 1
+           ) is not null as has_queue
     from needed
     full join wanted on wanted.key = needed.key
     full join locked on locked.key = needed.key
