@@ -115,18 +115,21 @@ async def dropped(store: PostgresStore, connection: asyncpg.Connection, rows: in
 
 def main() -> None:
     """Print the figures, and keep them."""
-    results: dict[str, dict[str, Figures]] = {}
     with PostgresServer() as server:
         for rows in [int(given) for given in sys.argv[1:]] or SIZES:
-            results[str(rows)] = {}
             for kind in ("one table", "divided"):
                 url = server.create_database("ledger")
                 found = asyncio.run(measure(url, rows, divided=kind == "divided"))
                 server.drop_database("ledger")
-                results[str(rows)][kind] = found
-                sys.stdout.write(f"{rows} rows, {kind}: {found}\n")
-    kept = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
-    RESULT.write_text(json.dumps(kept | results, indent=2) + "\n", encoding="utf-8")
+                print(f"{rows} rows, {kind}: {found}", flush=True)  # noqa: T201 - a program's output
+                keep(str(rows), kind, found)
+
+
+def keep(rows: str, kind: str, found: Figures) -> None:
+    """Renew these figures in the file; the others stay."""
+    kept: dict[str, dict[str, Figures]] = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    kept.setdefault(rows, {})[kind] = found
+    RESULT.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
