@@ -99,9 +99,10 @@ async def audited(url: str) -> float:
 
 async def pruned(store: PostgresStore) -> float:
     """Rows per second, row by row."""
-    began, count = time.monotonic(), 0
-    while count < PRUNED:
-        count += await store.prune_runs(older_than=timedelta(days=1), most=10**12, leader=None, limit=1000)
+    began, count, some = time.monotonic(), 0, 1
+    while count < PRUNED and some:
+        some = await store.prune_runs(older_than=timedelta(days=1), most=10**12, leader=None, limit=1000)
+        count += some
     return count / (time.monotonic() - began)
 
 
