@@ -99,10 +99,11 @@ async def audited(url: str) -> float:
 
 async def pruned(store: PostgresStore) -> float:
     """Rows per second, row by row."""
-    began = time.monotonic()
-    for _ in range(PRUNED // 1000):
-        await store.prune_runs(older_than=timedelta(days=1), most=10**12, leader=None, limit=1000)
-    return PRUNED / (time.monotonic() - began)
+    began, count, some = time.monotonic(), 0, 1
+    while count < PRUNED and some:
+        some = await store.prune_runs(older_than=timedelta(days=1), most=10**12, leader=None, limit=1000)
+        count += some
+    return count / (time.monotonic() - began)
 
 
 async def dropped(store: PostgresStore, connection: asyncpg.Connection, rows: int) -> float:
@@ -115,18 +116,21 @@ async def dropped(store: PostgresStore, connection: asyncpg.Connection, rows: in
 
 def main() -> None:
     """Print the figures, and keep them."""
-    results: dict[str, dict[str, Figures]] = {}
     with PostgresServer() as server:
         for rows in [int(given) for given in sys.argv[1:]] or SIZES:
-            results[str(rows)] = {}
             for kind in ("one table", "divided"):
                 url = server.create_database("ledger")
                 found = asyncio.run(measure(url, rows, divided=kind == "divided"))
                 server.drop_database("ledger")
-                results[str(rows)][kind] = found
-                sys.stdout.write(f"{rows} rows, {kind}: {found}\n")
-    kept = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
-    RESULT.write_text(json.dumps(kept | results, indent=2) + "\n", encoding="utf-8")
+                print(f"{rows} rows, {kind}: {found}", flush=True)  # noqa: T201 - a program's output
+                keep(str(rows), kind, found)
+
+
+def keep(rows: str, kind: str, found: Figures) -> None:
+    """Renew these figures in the file; the others stay."""
+    kept: dict[str, dict[str, Figures]] = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    kept.setdefault(rows, {})[kind] = found
+    RESULT.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -226,20 +230,75 @@ async def test_a_unique_job_is_replaced_where_it_was(system: System, urls: list[
 
 async def test_one_connection_reaches_the_shards_of_its_database(system: System, kind: str) -> None:
     """In a transaction of the user's own, a key goes to its shard, if the connection leads there."""
-    if not kind.startswith("postgres"):
+    if kind != "postgres schemas":
         pytest.skip("shown with asyncpg")
     add = task_of(system.app())
     connection = await asyncpg.connect(system.urls[0].partition("?")[0])
     try:
         async with connection.transaction():
-            if kind == "postgres databases":
-                with pytest.raises(UsageError, match="in several"):
-                    await add.using(connection=connection).enqueue(1)
-                return
             jobs = [await add.using(connection=connection, key=f"key-{n}").enqueue(n) for n in range(9)]
         assert [shard_of(job.id) for job in jobs] == [rendezvous(f"key-{n}", range(SHARDS)) for n in range(9)]
         again = await add.using(key="key-0").enqueue(0)
         assert again.id == jobs[0].id
+    finally:
+        await connection.close()
+
+
+async def test_one_connection_says_which_of_several_databases_it_leads_to(system: System, kind: str) -> None:
+    """What is enqueued with it is on its shard; a key, or a signal to a job, of another shard is refused."""
+    if kind not in ("sqlite files", "postgres databases"):
+        pytest.skip("one database")
+    add = task_of(system.app())
+    for shard in range(SHARDS):
+        (here,), (elsewhere,) = keys_of(shard, 1), keys_of((shard + 1) % SHARDS, 1)
+        away = await add.using(key=elsewhere).enqueue(0)
+        async with transaction(system.urls[shard]) as connection:
+            jobs = [await insert(add, connection) for _ in range(4)]
+            jobs.append(await insert(add, connection, key=here))
+            with pytest.raises(UsageError, match=f"belongs to shard {(shard + 1) % SHARDS}, .* on shard {shard}"):
+                await insert(add, connection, key=elsewhere)
+            with pytest.raises(UsageError, match="another shard"):
+                await send(away, connection)
+        assert {shard_of(job.id) for job in jobs} == {shard}
+        assert all([await job.view() for job in jobs])
+
+
+async def test_a_connection_to_no_shard_is_refused(system: System, kind: str, tmp_path: Path) -> None:
+    if kind != "sqlite files":
+        pytest.skip("shown once")
+    add = task_of(system.app())
+    async with transaction(f"sqlite:///{tmp_path}/another.db") as connection:
+        with pytest.raises(UsageError, match="none of the shards"):
+            await insert(add, connection)
+
+
+async def insert(add: Any, connection: Any, **options: Any) -> Any:
+    """Enqueue in the transaction that is open on this connection."""
+    call = add.using(connection=connection, **options)
+    return call.enqueue_sync(1) if isinstance(connection, sqlite3.Connection) else await call.enqueue(1)
+
+
+async def send(job: Any, connection: Any) -> None:
+    """Send it a signal in that transaction."""
+    if isinstance(connection, sqlite3.Connection):
+        job.signal_sync("go", 1, connection=connection)
+    else:
+        await job.signal("go", 1, connection=connection)
+
+
+@asynccontextmanager
+async def transaction(url: str) -> AsyncIterator[Any]:
+    """A transaction of the user's own."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as file:
+            file.execute("begin")
+            yield file
+            file.execute("commit")
+        return
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            yield connection
     finally:
         await connection.close()
 

@@ -1,7 +1,7 @@
-"""A user's own connection to a database with several shards, each in its own schema.
+"""A user's own connection to a database with one shard or several, each in its own schema.
 
-All of them can be written in one transaction of the user's. If the shards are in several databases,
-the connection does not say which of them it leads to, and an enqueue with it is refused.
+All that are in this database can be written in one transaction of the user's. If the shards are in several databases,
+the connection is asked which of them it leads to; what belongs elsewhere is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Shard(NamedTuple):
     store: Store
     place: str
     """What distinguishes its database from others: the URL without the schema."""
+    schema: str
 
 
 class ShardedConnection:
@@ -46,15 +47,26 @@ class ShardedConnection:
 
     async def join(self) -> ShardedTransaction:
         """The user's open transaction, and the shards that can be written in it."""
-        places: dict[str, list[int]] = {}
-        for shard in self._shards.values():
-            places.setdefault(shard.place, []).append(shard.number)
-        if len(places) > 1:
+        numbers = list(self._shards)
+        if len({shard.place for shard in self._shards.values()}) > 1:
+            numbers = [await self._found()]
+        return ShardedTransaction({number: await self._of(number).join() for number in numbers}, self._placement)
+
+    async def _found(self) -> int:
+        """The shard that the connection leads to, of several databases with one each."""
+        places = {shard.number: shard.place for shard in self._shards.values()}
+        if len({shard.schema for shard in self._shards.values()}) > 1:
             raise UsageError(
-                "connection= is to one database, and the shards are in several.",
-                remedy="Enqueue without connection=, or inside ctx.transaction(), which knows its shard.",
+                "connection= is to one database, and the shards are in several, under different schemas.",
+                remedy="Give each the same schema; or enqueue without connection=, or inside ctx.transaction().",
             )
-        return ShardedTransaction({number: await self._of(number).join() for number in self._shards}, self._placement)
+        inside: Any = await self._of(self._placement.home).join()
+        number: int | None = await inside.which_shard(places)
+        if number is None or number not in places:
+            raise UsageError(
+                "connection= leads to none of the shards.", remedy="Pass a connection to the database of a shard."
+            )
+        return number
 
     def transaction(self, **_: Any) -> Any:
         raise UsageError("A transaction of a task's own is on the shard of its job.", remedy="Use ctx.transaction().")
@@ -72,7 +84,7 @@ class ShardedTransaction:
         return self._placement.place(jobs, time.monotonic(), list(self._inside))
 
     async def read_now(self) -> Any:
-        return await self._inside[self._placement.home].read_now()
+        return await next(iter(self._inside.values())).read_now()
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob]) -> set[UUID]:
         inserted: set[UUID] = set()
@@ -104,6 +116,12 @@ class ShardedTransaction:
         return await self._inside[shard_of(job.id) or 0].replace_job(job)
 
     async def send_signals(self, signals: Sequence[Any]) -> dict[str, UUID]:
+        for signal in signals:
+            if signal.job_id is not None and shard_of(signal.job_id) not in (None, *self._inside):
+                raise UsageError(
+                    f"The job {signal.job_id} lives on another shard than this transaction.",
+                    remedy="Send the signal after the commit.",
+                )
         sent: dict[str, UUID] = {}
         for number, inside in self._inside.items():
             some = [signal for signal in signals if signal.job_id is None or shard_of(signal.job_id) in (None, number)]

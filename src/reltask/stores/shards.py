@@ -230,7 +230,7 @@ class ShardedStore(ShardedKeys):
 
 def sharded_store(stores: Mapping[int, Store], urls: Mapping[int, str], placement: Placement) -> Store:
     """All shards as one store, for producers and operators."""
-    shards = [Shard(number, store, split_schema(urls[number])[0]) for number, store in stores.items()]
+    shards = [Shard(number, store, *split_schema(urls[number])) for number, store in stores.items()]
     return cast("Store", ShardedStore(shards, placement))
 
 

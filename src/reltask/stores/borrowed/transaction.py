@@ -7,7 +7,7 @@ ctx.transaction(…)         begin ─► the claim's check ─► the task's ow
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Self
@@ -64,6 +64,10 @@ class BorrowedConnection(ABC):
     @abstractmethod
     async def _begun(self, timeout: timedelta) -> None:
         """Send the statements that must come first in a transaction."""
+
+    @abstractmethod
+    async def which_shard(self, places: Mapping[int, str]) -> int | None:
+        """The number of the install in this database. `places`: the URL of each shard of the system."""
 
     async def execute(self, sql: str, /, *args: object, **named: object) -> None:
         await self._of_user(sql, args, named)

@@ -7,7 +7,7 @@ statements raise the library's errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import cache
 from uuid import UUID
@@ -35,6 +35,11 @@ class BorrowedMssql(Verbs, BorrowedConnection):
 
     async def _begun(self, timeout: timedelta) -> None:  # noqa: ARG002 - how long to wait is the connection's own setting
         await self._link.run(_READ_COMMITTED, None)
+
+    async def which_shard(self, places: Mapping[int, str]) -> int | None:  # noqa: ARG002 - the database says it
+        (row,) = await self.verb("read_shard")
+        number = row["shard"]
+        return number if isinstance(number, int) else None
 
     async def guard_job(self, worker: str, hold: Hold) -> bool:
         self._refuse_ended()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,6 +26,10 @@ class BorrowedPostgres(Verbs, BorrowedConnection):
     async def _begun(self, timeout: timedelta) -> None:
         await self._link.run(_READ_COMMITTED, None)
         await self.begun(timeout)
+
+    async def which_shard(self, places: Mapping[int, str]) -> int | None:  # noqa: ARG002 - the database says it
+        ((number, _),) = await self.verb("read_shard")
+        return None if number is None else int(number)
 
     async def read_now(self) -> datetime:
         now = await super().read_now()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from reltask.model.durable import Recording
@@ -11,9 +12,12 @@ from reltask.model.job import Completion, Hold
 from reltask.stores.borrowed.link import Link
 from reltask.stores.borrowed.transaction import BorrowedConnection
 from reltask.stores.sqlite.transaction import Verbs
+from reltask.stores.sqlite.url import database_path
 from reltask.stores.sqlite.values import moment, optional_micros
 from reltask.stores.statement import load
 from reltask.stores.store import ended_inside
+
+_FILES = "pragma database_list"
 
 
 class BorrowedSqlite(Verbs, BorrowedConnection):
@@ -52,6 +56,12 @@ class BorrowedSqlite(Verbs, BorrowedConnection):
         if not _driver(self.connection).in_transaction:
             raise ended_inside()
 
+    async def which_shard(self, places: Mapping[int, str]) -> int | None:
+        # By its file: a transaction that begins with a read may be refused when it writes later.
+        rows = (await self._link.run(_FILES, None)).dicts()
+        here = next((Path(row["file"]) for row in rows if row["name"] == "main" and row["file"]), None)
+        return next((number for number, place in places.items() if here and _is_file(here, place)), None)
+
     async def read_now(self) -> datetime:
         return moment(await self._micros())
 
@@ -65,6 +75,11 @@ class BorrowedSqlite(Verbs, BorrowedConnection):
         given = None if self._given_now is None else self._given_now()
         ((now,),) = (await self._own(statement, {"now": optional_micros(given)})).rows
         return int(now)
+
+
+def _is_file(here: Path, url: str) -> bool:
+    path = Path(database_path(url))
+    return path.exists() and here.samefile(path)
 
 
 def _driver(connection: Any) -> Any:
