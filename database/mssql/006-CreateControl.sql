@@ -166,7 +166,7 @@ BEGIN
         AND NOT EXISTS (SELECT 1 FROM deleted WHERE LimitKey IS NOT NULL)
         RETURN;
 
-    INSERT INTO reltask.Marks (Task, At, Kind, Name, Freed)
+    INSERT INTO reltask.Marks WITH (ROWLOCK) (Task, At, Kind, Name, Freed)
     SELECT N''limit'', MIN(freed.LockedAt), N''limit'', freed.[Key], SUM(freed.Places)
     FROM (
         SELECT old.LockedAt, old.LimitKey AS [Key], 1 AS Places
@@ -203,7 +203,7 @@ BEGIN
     ) AS freed
     GROUP BY freed.[Key];
 
-    INSERT INTO reltask.Marks (Queue, Task, At, Kind, Name)
+    INSERT INTO reltask.Marks WITH (ROWLOCK) (Queue, Task, At, Kind, Name)
     SELECT DISTINCT new.Queue, new.JobName, new.DueAt, N''limit'', new.LimitKey
     FROM inserted AS new
     LEFT JOIN deleted AS old ON old.Id = new.Id

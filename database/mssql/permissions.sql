@@ -97,7 +97,6 @@ GRANT UPDATE ON reltask.Actions (Outcome, Changed) TO reltask_operate;
 GRANT INSERT ON reltask.Jobs TO reltask_enqueue;
 GRANT INSERT ON reltask.Signals TO reltask_enqueue;
 GRANT INSERT ON reltask.Marks TO reltask_enqueue;
-DENY INSERT ON reltask.Marks (Freed) TO reltask_enqueue;
 GRANT SELECT, INSERT, UPDATE ON reltask.Keys TO reltask_enqueue;
 GRANT SELECT ON reltask.Jobs (
     Id, JobName, JobKey, Recurring, SlotNo, DeadAt, SlotStartedAt

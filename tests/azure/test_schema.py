@@ -191,6 +191,21 @@ def test_grants_are_never_missing_while_permissions_are_run() -> None:
     assert "drops" in read("permissions.sql").partition("SET NOCOUNT")[0]
 
 
+def test_the_trigger_locks_rows() -> None:
+    """Its marks are written in every session that ends a claim: a page lock could not be skipped."""
+    (trigger,) = re.findall(r"CREATE TRIGGER .*?^END'", code("006-CreateControl.sql"), re.DOTALL | re.MULTILINE)
+    inserts = re.findall(r"INSERT INTO reltask\.\w+ (WITH \(ROWLOCK\) )?", trigger)
+    assert len(inserts) == 2
+    assert all(inserts)
+
+
+def test_only_reads_and_updates_are_granted_by_column() -> None:
+    """SQL Server knows INSERT and DELETE for whole rows only: the script would fail (1020), and create no role."""
+    by_column = re.findall(r"(?:GRANT|DENY) ([^;]*?) ON reltask\.\w+ \([^;]*?;", code("permissions.sql"))
+    assert len(by_column) >= 4
+    assert not [what for what in by_column if re.search("INSERT|DELETE", what)]
+
+
 def test_drop_removes_every_table() -> None:
     """No object of reltask is left in the schema, so the schema can be dropped."""
     dropped = re.findall(r"DROP TABLE IF EXISTS reltask\.(\w+);", read("drop.sql"))

@@ -195,4 +195,4 @@ def test_an_mssql_database_that_is_not_there(doctor: Examined, mssql_database: s
     """The server answers, the database does not exist: the finding says which."""
     result = doctor(mssql_database.replace("/reltask_", "/no_reltask_"))
     assert (result.code, levels(result)) == (1, {"server": "problem"})
-    assert "Check the name of the database" in remedy(result, "server")
+    assert "correct its name in the URL" in remedy(result, "server")

@@ -104,6 +104,13 @@ def test_inserts_lock_rows(verb: str) -> None:
         assert access.target != "insert" or "Rowlock" in access.hints, access
 
 
+@pytest.mark.parametrize("verb", verbs())
+def test_output_goes_into_a_table_variable(verb: str) -> None:
+    """Jobs has a trigger, for limits: SQL Server refuses OUTPUT without INTO on such a table (334)."""
+    kinds = ("UpdateSpecification", "InsertSpecification", "DeleteSpecification")
+    assert not [write["at"] for write in tsql.of_kind(tsql.verbs()[verb], *kinds) if "OutputClause" in write]
+
+
 @pytest.mark.parametrize("verb", ["claim_jobs", "reclaim_jobs", "heartbeat_jobs"])
 def test_workers_never_wait_for_a_row(verb: str) -> None:
     """Each first access to a key skips locked ones, and with READPAST comes ROWLOCK and READCOMMITTEDLOCK."""

@@ -45,4 +45,4 @@ class LimitVerbs(ABC):
         first = await self._ask("audit_limits", limit=limit)
         again = {row["key"]: row for row in await self._ask("audit_limits", limit=limit)} if first else {}
         found = [again[row["key"]] for row in first if row["key"] in again]
-        return [Miscount(row["key"], row["counted"], row["claimed"]) for row in found]
+        return [Miscount(row["key"], row["counted"], row["claimed"], bool(row["stranded"])) for row in found]

@@ -72,9 +72,9 @@ BEGIN TRY
 
         BEGIN TRANSACTION;
 
-        UPDATE reltask.LimitKeys WITH (ROWLOCK)
-        SET @running = Running,
-            Seq = Seq + 1
+        UPDATE reltask.LimitKeys WITH (ROWLOCK) SET Seq = Seq + 1 WHERE [Key] = @key;
+        SELECT @running = Running
+        FROM reltask.LimitKeys WITH (READCOMMITTEDLOCK)
         WHERE [Key] = @key;
 
         SELECT @first = COALESCE(SUM(held.Places), 0)
