@@ -20,8 +20,7 @@ from reltask.model import schedule
 from reltask.model.arguments import Arguments
 from reltask.model.schedule import SHORTEST_INTERVAL, Every
 from reltask.model.views import read_names
-from reltask.stores.postgres.listening import from_payload
-from reltask.stores.postgres.values import worker_view
+from reltask.stores.postgres.values import from_payload, worker_view
 from reltask.worker.declare import is_older
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ import pytest
 
 from reltask.errors import AmbiguousError, PermanentError, ReltaskError, TransientError
 from reltask.stores.postgres.errors import statement_failed
-from reltask.stores.postgres.listening import from_payload
+from reltask.stores.postgres.values import from_payload
 
 
 @pytest.mark.parametrize(

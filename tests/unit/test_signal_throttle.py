@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reltask.stores.postgres.connections import Signals
-from reltask.stores.postgres.listening import from_payload, to_payload
+from reltask.stores.postgres.values import from_payload, to_payload
 from reltask.stores.waking import News
 from reltask.testing import virtual_time
 

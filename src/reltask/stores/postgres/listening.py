@@ -29,14 +29,14 @@ import random
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
 from reltask.stores.postgres.driver import asyncpg
 from reltask.stores.postgres.errors import connection_failed
+from reltask.stores.postgres.values import from_payload, to_ids
 from reltask.stores.statement import load
-from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, News, Wake
+from reltask.stores.waking import Cancelled, Ids, LeaseWake, Lost, Wake
 
 ALIVE = "alive"
 """The payload that wakes no worker."""
@@ -48,7 +48,6 @@ ANSWER_WITHIN = 5.0
 """Seconds for the answer to a sign of life."""
 CLOSED = "its connection was closed"
 UNANSWERED = "its connection did not answer in time"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SOCKET = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 """Seconds, seconds, probes, milliseconds: where the operating system has these options."""
 
@@ -230,28 +229,3 @@ def watch_socket(connection: asyncpg.Connection) -> None:
         for name, value in _SOCKET.items():
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def to_payload(news: News) -> str:
-    """A time as microseconds since 1970; `*8` asks for eight answers now; empty: now."""
-    if isinstance(news, datetime):
-        return str((news - _EPOCH) // timedelta(microseconds=1))
-    return "" if news is None else f"*{news}"
-
-
-def from_payload(payload: str) -> News:
-    """What a signal says. A payload that cannot be read means now: an extra look is harmless."""
-    try:
-        if payload.startswith("*"):
-            return max(0, int(payload[1:]))
-        return _EPOCH + timedelta(microseconds=int(payload))
-    except (ValueError, OverflowError):
-        return None
-
-
-def to_ids(payload: str) -> list[UUID]:
-    """The jobs that a signal names. A payload that cannot be read names none: all are looked at."""
-    try:
-        return [UUID(text) for text in payload.split()]
-    except ValueError:
-        return []

@@ -49,7 +49,6 @@ from reltask.stores.postgres.durable import DurableVerbs, WithHold
 from reltask.stores.postgres.errors import PATIENCE, SKIP_FOR, EndedBefore, RowLocked, quotable, statement_failed
 from reltask.stores.postgres.keys import UniqueVerbs
 from reltask.stores.postgres.limits import LimitVerbs
-from reltask.stores.postgres.listening import to_payload
 from reltask.stores.postgres.maintenance import MaintenanceVerbs
 from reltask.stores.postgres.schema import check
 from reltask.stores.postgres.screens import ScreenVerbs
@@ -272,7 +271,7 @@ class PostgresStore(
         await self._signals.signal(wanted if due_at is None else due_at)
 
     async def _send_signal(self, news: News) -> None:
-        await self._ask_quietly("signal", payload=to_payload(news))
+        await self._ask_quietly("signal", payload=values.to_payload(news))
 
     def listen(
         self,

@@ -3,12 +3,13 @@
 A batch is sent as one array per column, and `unnest` makes rows of them: one round trip and one plan for any number of
 rows. A column that is null in every row is sent as an empty array: `unnest` pads shorter arrays with nulls, and most
 columns of most batches are null. Rows are read by position, in the order of the statement's last `select`.
+The payloads of signals are at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypeVar
 from uuid import UUID
@@ -47,6 +48,7 @@ from reltask.model.views import (
     WorkerView,
     read_names,
 )
+from reltask.stores.waking import News
 
 Row = Sequence[Any]
 Columns = dict[str, object]
@@ -66,6 +68,7 @@ _ROW, _WIDEST = 120, 4
 """The bytes of a row besides its texts, and the most bytes of a character."""
 
 _MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def milliseconds(length: timedelta | None) -> int | None:
@@ -436,3 +439,28 @@ def lease_view(row: Row) -> LeaseView:
 def metric_view(row: Row) -> MetricView:
     """One task in one minute."""
     return MetricView(**dict(zip(MetricView.__struct_fields__, row, strict=True)))
+
+
+def to_payload(news: News) -> str:
+    """A time as microseconds since 1970; `*8` asks for eight answers now; empty: now."""
+    if isinstance(news, datetime):
+        return str((news - _EPOCH) // timedelta(microseconds=1))
+    return "" if news is None else f"*{news}"
+
+
+def from_payload(payload: str) -> News:
+    """What a signal says. A payload that cannot be read means now: an extra look is harmless."""
+    try:
+        if payload.startswith("*"):
+            return max(0, int(payload[1:]))
+        return _EPOCH + timedelta(microseconds=int(payload))
+    except (ValueError, OverflowError):
+        return None
+
+
+def to_ids(payload: str) -> list[UUID]:
+    """The jobs that a signal names. A payload that cannot be read names none: all are looked at."""
+    try:
+        return [UUID(text) for text in payload.split()]
+    except ValueError:
+        return []
