@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -165,4 +167,115 @@ async def test_an_async_function_is_refused_in_a_thread(live: WorkerHarness) -> 
     async with app.worker():
         failed = await app.log.wait(events.RunFailed)
     assert "cannot run in a thread" in failed.error
+    app.close()
+
+
+@pytest.mark.parametrize("style", ["pool", "own threads"])
+async def test_a_failure_in_a_thread_of_the_body_is_not_caught_by_the_others(live: WorkerHarness, style: str) -> None:
+    """Other threads, and the next work of the same one, show nothing: the next attempt runs the failed step again."""
+    app = live.app()
+    calls: list[int] = []
+
+    def charge(number: int) -> int:
+        calls.append(number)
+        if number == 1 and calls.count(1) == 1:
+            raise ConnectionError("try again")
+        return number
+
+    @app.task(backoff="10ms")
+    def order(ctx: SyncContext) -> list[int]:
+        def one(number: int) -> int:
+            return ctx.step(f"charge:{number}", charge, number)
+
+        if style == "pool":
+            with ThreadPoolExecutor(1) as pool:
+                return list(pool.map(one, [1, 2, 3]))
+        raised: list[StepFailed] = []
+        for number in (1, 2, 3):
+            thread = threading.Thread(target=_kept, args=(raised, one, number))
+            thread.start()
+            thread.join()
+        if raised:
+            raise raised[0]
+        return [one(number) for number in (1, 2, 3)]
+
+    await order.enqueue()
+    async with app.worker():
+        await app.log.wait(events.RunSucceeded)
+    assert await app.outcomes() == ["failed", "succeeded"]
+    assert sorted(calls)[:2] == [1, 1]
+    app.close()
+
+
+def _kept(raised: list[StepFailed], one: Callable[[int], int], number: int) -> None:
+    try:
+        one(number)
+    except StepFailed as error:
+        raised.append(error)
+
+
+@pytest.mark.parametrize("where", ["thread", "body"])
+async def test_a_failure_in_a_thread_of_the_body_is_caught_by_its_own_work(live: WorkerHarness, where: str) -> None:
+    """The compensation begins in the same work, or in the body itself: the failure is recorded with it."""
+    app = live.app()
+    calls: list[str] = []
+
+    def bad() -> None:
+        calls.append("bad")
+        raise ValueError("no")
+
+    @app.task
+    def order(ctx: SyncContext) -> str:
+        def one() -> None:
+            try:
+                ctx.step("bad", bad)
+            except StepFailed:
+                if where == "body":
+                    raise
+                ctx.step("refund", calls.append, "refund")
+
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(one)
+            try:
+                future.result()
+            except StepFailed:
+                ctx.step("refund", calls.append, "refund")
+        ctx.sleep("nap", "1100ms")
+        return "end"
+
+    await order.enqueue()
+    async with app.worker():
+        await app.log.wait(events.RunSucceeded)
+    assert (await app.outcomes(), calls) == (["suspended", "succeeded"], ["bad", "refund"])
+    app.close()
+
+
+async def test_other_threads_of_a_suspended_body_end_with_it(live: WorkerHarness) -> None:
+    """One waits for a signal; the next call of another one ends that, too, instead of failing the run."""
+    app = live.app()
+    suspended = threading.Event()
+
+    @app.task(max_attempts=1)
+    def order(ctx: SyncContext) -> list[str]:
+        def wait() -> str:
+            try:
+                return str(ctx.wait_for("go"))
+            except Suspended:
+                suspended.set()
+                raise
+
+        def work() -> str:
+            ctx.step("a", lambda: None)
+            suspended.wait(10)
+            return ctx.step("b", lambda: "worked")
+
+        with ThreadPoolExecutor(2) as pool:
+            return [future.result() for future in (pool.submit(work), pool.submit(wait))]
+
+    job = await order.enqueue()
+    async with app.worker() as worker:
+        await app.log.wait(events.RunEnded, outcome="suspended")
+        await send(app, job, "go", "now", wake=worker)
+        await app.log.wait(events.RunSucceeded)
+    assert await result_of(app) == '["worked","now"]'
     app.close()

@@ -35,7 +35,7 @@ from reltask.model.keys import KeyHash
 from reltask.model.settings import LARGEST_TEXT
 from reltask.producer.signal import Signal
 from reltask.stores.store import Store
-from reltask.worker.journal import Journal, Record, described, fingerprint_source, is_final, split_error
+from reltask.worker.journal import Caller, Journal, Record, described, fingerprint_source, is_final, split_error
 from reltask.worker.parking import AWAY, SHORT, Parking
 from reltask.worker.run import Run
 
@@ -62,6 +62,7 @@ class DurableCall(Struct, kw_only=True, eq=False):
     order: int
     """Calls are numbered as they begin."""
     started_at: datetime
+    caller: Caller
     fingerprint: str = ""
     attempt: int = 1
 
@@ -111,7 +112,7 @@ class Durable:
         nth = self._counts[name]
         self._begun += 1
         self._under_way.add(name)
-        self.journal.begin()
+        caller = self.journal.begin()
         self.parking.begin()
         return DurableCall(
             name=name if nth == 1 else f"{name}#{nth}",
@@ -119,18 +120,20 @@ class Durable:
             kind=kind,
             order=self._begun,
             started_at=self.parking.now(),
+            caller=caller,
             fingerprint=hashed,
         )
 
     def leave(self, call: DurableCall) -> None:
         """The call has ended, however."""
         self._under_way.discard(call.base)
-        self.journal.end()
+        self.journal.end(call.caller)
         self.parking.end()
 
     def _refuse_when_over(self, name: object, kind: StepKind) -> None:
         run = self._run
         if run.suspension is not None:
+            self.parking.refuse()
             raise UsageError(
                 "The body went on after it was suspended.",
                 remedy="Do not catch asyncio.CancelledError or BaseException around calls of ctx without raising it.",

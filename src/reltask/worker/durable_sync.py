@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from reltask.errors import UsageError
@@ -32,6 +33,7 @@ from reltask.worker.durable_context import (
     step_of,
     step_options,
 )
+from reltask.worker.journal import calling
 from reltask.worker.step import around, running_step
 
 if TYPE_CHECKING:
@@ -43,6 +45,22 @@ R = TypeVar("R")
 T = TypeVar("T")
 OpenBlock = Callable[..., AbstractContextManager[SyncTransaction]]
 """Opens a transaction of a `def` task."""
+BODIES = "reltask.worker.bodies"
+POOLS = ("threading", "concurrent.futures.thread", "multiprocessing.pool")
+"""Modules that run one work after another in a thread."""
+
+
+def work_of_thread() -> FrameType | None:
+    """What this thread works on, as the outermost frame below those of a pool; None: the body itself."""
+    frame, outermost = inspect.currentframe(), None
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if module == BODIES:
+            return None
+        if module not in POOLS:
+            outermost = frame
+        frame = frame.f_back
+    return outermost
 
 
 class OnWorkersLoop:
@@ -55,8 +73,10 @@ class OnWorkersLoop:
 
     def wait(self, work: Callable[[Durable], Coroutine[Any, Any, T]]) -> T:
         """Call `work` with the run's durable calls on the loop, and wait for it."""
+        caller = work_of_thread()
 
         async def awaited() -> T:
+            calling.set(caller)
             return await work(durable_of(self.run, self.services))
 
         return wait_for(awaited(), self.loop)

@@ -16,6 +16,9 @@ A failure that the body may catch is kept aside. A later call shows that the bod
                                                          anything; the body's own task is none
     by another task, later ────────────────────────────► wait TURNS turns: if the body has not ended by then, caught
 
+A `def` body may make calls from threads of its own, which have no turns: there a failure is caught
+when the same work of a thread, or the body's own thread, begins another call.
+
 If the body lets it through, nothing is recorded, and the next attempt runs the step again.
 """
 
@@ -23,7 +26,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from msgspec import Struct, field
@@ -43,6 +48,10 @@ TURNS = 12
 LOST = "another worker has the claim"
 LONGEST_ERROR = 10_000
 """Characters of a failure's record."""
+Caller = asyncio.Future[Any] | FrameType | None
+"""What makes a call: a task of the loop; of a `def` body the work of one of its threads, None: the body itself."""
+calling: ContextVar[FrameType | None] = ContextVar("reltask_calling", default=None)
+"""What makes the calls of a `def` body: set on the loop, by `OnWorkersLoop`."""
 Record = Callable[[Recording, Callable[[bool], None]], None]
 """Writes a recording, and calls back with whether the claim still held."""
 
@@ -51,9 +60,9 @@ class RaisedFailure(Struct, eq=False):
     """A failure that was raised into the body, and not recorded yet."""
 
     record: StepRecord
-    task: asyncio.Task[Any] | None
-    """In which it was raised; None: in a thread."""
-    siblings: set[asyncio.Future[Any] | None] = field(default_factory=set)
+    caller: Caller
+    """In which it was raised."""
+    siblings: set[Caller] = field(default_factory=set)
     """Tasks that were in calls of their own when it was raised, or began one in that turn: none has caught it."""
     age: int = 0
     """Turns of the loop since then, up to TURNS."""
@@ -74,6 +83,7 @@ class Journal:
         self._store = store
         self._record = record
         self._loop = asyncio.get_running_loop()
+        self._is_thread = run.task.kind is TaskKind.THREAD
         self._known: dict[str, StepView | StepRecord] = {}
         self._unasked: set[str] = set()
         self._is_loaded = run.claim.steps == 0
@@ -88,8 +98,8 @@ class Journal:
         self._is_sending = False
         self._is_planned = False
         self._failures: list[RaisedFailure] = []
-        self._calling: set[asyncio.Future[Any] | None] = set()
-        """Tasks that wait for a call."""
+        self._calling: set[Caller] = set()
+        """Those that wait for a call."""
         self.recorded: Callable[[Recording], object] = _ignore
         """Called with what was committed."""
 
@@ -151,21 +161,24 @@ class Journal:
 
     # Failures
 
-    def begin(self) -> None:
-        """A call begins: it shows that the body has gone on after earlier failures."""
-        task = self._task()
-        self._calling.add(task)
+    def begin(self) -> Caller:
+        """A call begins: it shows that the body has gone on after earlier failures. Returns what makes it."""
+        caller = self._caller()
+        self._calling.add(caller)
         for failure in self._failures:
-            if failure.task is task:
+            if failure.caller is caller or (self._is_thread and caller is None):
                 failure.age, failure.is_caught = TURNS, True
-            elif failure.age == 0 and task is not self._run.ending:
-                failure.siblings.add(task)
-            elif task not in failure.siblings:
+            elif self._is_thread:
+                pass
+            elif failure.age == 0 and caller is not self._run.ending:
+                failure.siblings.add(caller)
+            elif caller not in failure.siblings:
                 failure.is_caught = failure.is_caught or failure.age > 0
+        return caller
 
-    def end(self) -> None:
-        """The call of this task has ended."""
-        self._calling.discard(self._task())
+    def end(self, caller: Caller) -> None:
+        """Its call has ended."""
+        self._calling.discard(caller)
 
     async def until_certain(self) -> None:
         """Wait until failures that were caught by another task, so it seems, would have ended the body."""
@@ -174,8 +187,8 @@ class Journal:
 
     def fail(self, record: StepRecord) -> None:
         """Keep a failure aside, until a later call shows that the body has caught it."""
-        siblings = self._calling - {self._task(), self._run.ending}
-        failure = RaisedFailure(record, self._task(), siblings)
+        caller = self._caller()
+        failure = RaisedFailure(record, caller, self._calling - {caller, self._run.ending})
         self._failures.append(failure)
         self._loop.call_soon(self._grow, failure)
 
@@ -188,8 +201,8 @@ class Journal:
         if failure.age < TURNS:
             self._loop.call_soon(self._grow, failure)
 
-    def _task(self) -> asyncio.Task[Any] | None:
-        return None if self._run.task.kind is TaskKind.THREAD else asyncio.current_task()
+    def _caller(self) -> Caller:
+        return calling.get() if self._is_thread else asyncio.current_task()
 
     def _take_caught(self) -> list[StepRecord]:
         caught = [failure.record for failure in self._failures if failure.is_certain]

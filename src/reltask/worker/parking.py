@@ -24,7 +24,7 @@ from reltask.model.durable import ChildEnd, SignalView, Waits
 from reltask.model.job import Suspension
 from reltask.model.task import TaskKind
 from reltask.stores.store import Store
-from reltask.worker.journal import LOST, TURNS, Journal
+from reltask.worker.journal import LOST, TURNS, Caller, Journal, calling
 from reltask.worker.run import Run, StopReason
 
 QUIET = 0.005
@@ -72,6 +72,8 @@ class Parking:
         self._looks = 0
         self._look_at = float("inf")
         """Monotonic: when to look next while others work."""
+        self._ended: set[Caller] = set()
+        """Works of a thread's body into which Suspended was raised."""
         self._taken: set[tuple[str, str]] = set()
         """Signals that a call has received, and may not have recorded yet."""
         self._is_closed = False
@@ -109,8 +111,10 @@ class Parking:
         self._moved()
         try:
             return await woken
-        except BaseException:
+        except BaseException as error:
             self._give_back(woken)
+            if isinstance(error, Suspended):
+                self._ended.add(calling.get())
             raise
         finally:
             del self._parked[name]
@@ -125,6 +129,12 @@ class Parking:
                 self._taken.discard((arrived.name, arrived.id))
 
     # Stopping
+
+    def refuse(self) -> None:
+        """A call begins after the suspension: end this work of a body's thread too, unless it has caught that once."""
+        if self._run.task.kind is TaskKind.THREAD and calling.get() not in self._ended:
+            self._ended.add(calling.get())
+            raise Suspended
 
     def stop(self) -> None:
         """The body was asked to stop. A coroutine has been cancelled; a parked thread can only be reached here."""
