@@ -91,6 +91,17 @@ def test_mistakes_about_limits_are_said_in_words(shop: Project, arguments: list[
 # Cancelling
 
 
+def test_the_app_may_stand_before_the_ids(shop: Project) -> None:
+    """As in commands without ids; `--app` says the same."""
+    first, second = waiting(shop, 2)
+    assert shop.run("jobs", "show", shop.app, first).out == shop.run("jobs", "show", first, "--app", shop.app).out
+    cancelled = shop.run("jobs", "cancel", shop.app, first, second, "--yes").out
+    assert cancelled == f"{first} cancelled\n{second} cancelled\n"
+    assert "There is no job" in shop.run("dead", "show", shop.app, first).err
+    assert shop.run("jobs", "show", shop.app).code == 2
+    assert shop.run("jobs", "list", shop.app).code == 0
+
+
 def test_jobs_are_cancelled_by_id(shop: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is answered for; one that does not exist keeps none from being cancelled."""
     first, second = waiting(shop, 2)

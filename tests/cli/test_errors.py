@@ -105,7 +105,7 @@ def test_the_lifespan_is_not_blamed_for_others(lifespan: str, error: str, code: 
 
 def test_a_mistyped_module_suggests_one(project: Project) -> None:
     """The suggestion comes from the files in the directory."""
-    assert f"Did you mean {project.name}?" in project.run("worker", f"{project.name}s:app").err
+    assert f"Did you mean {project.name}:app?" in project.run("worker", f"{project.name}s:app").err
 
 
 def test_no_app_at_all(project: Project) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import reltask
 from reltask import errors
 from tests.docs.pages import ROOT
 from tools.site.check import problems
-from tools.site.stage import error_pages, landing, place, reference
+from tools.site.reference import INTERNAL, reference
+from tools.site.stage import error_pages, landing, place
 
 
 def test_every_guide_is_in_the_navigation() -> None:
@@ -34,11 +36,19 @@ def test_every_error_code_has_a_page() -> None:
     assert codes <= {code for code, _ in error_pages()}
 
 
-def test_reference_has_the_methods_of_public_classes() -> None:
-    """The reference is made from docstrings."""
+def test_reference_has_what_users_call_and_read() -> None:
+    """Methods of private bases, options of decorators, facts of a context: the reference has them, and no internals."""
     text = reference()
-    assert "## App\n" in text
-    assert "### Job.result\n" in text
+    for heading in ("# App", "## App.task", "## App.schedule", "## App.jobs", "## Task.enqueue", "## Context.step"):
+        assert f"\n##{heading}\n" in text
+    assert "    every: Duration | None = None,\n" in text
+    assert "\nidempotency_key: str\n" in text
+    assert "async Task.enqueue(*args: P.args, **kwargs: P.kwargs) -> Job[R]\n" in text
+    assert "What it was given, as it is shown" in text
+    assert not re.search(r"`[^`\n]*\\[_*<][^`\n]*`", text)
+    for name, methods in INTERNAL.items():
+        assert methods <= set(dir(getattr(reltask, name)))
+        assert not any(f"{name}.{method}(" in text for method in methods)
 
 
 def test_first_page_has_code_a_recording_and_the_faults() -> None:

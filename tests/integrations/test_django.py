@@ -212,9 +212,10 @@ def test_page_shows_the_example() -> None:
     assert [line for line in shown if line not in example] == []
 
 
-def test_page_leads_from_an_empty_folder_to_a_run(terminal: Terminal) -> None:
-    """The commands and files of docs/django.md, in the order of the page, are all that it takes."""
-    python = interpreter("6")
+@pytest.mark.parametrize("version", ["5.2", "6"])
+def test_page_leads_from_an_empty_folder_to_a_run(terminal: Terminal, version: str) -> None:
+    """The commands and files of docs/django.md, in the order of the page, are all that it takes, on both versions."""
+    python = interpreter(version)
     terminal.instead = {"django-admin ": f"{python} -m django ", "python manage.py": f"{python} manage.py"}
     terminal.skip = {'pip install "reltask[django]"': "it is installed, and the network stays alone"}
     for block in blocks(PAGE):

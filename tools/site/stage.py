@@ -6,14 +6,12 @@ The tree is copied in its own shape, so that a link that works on a checkout wor
 from __future__ import annotations
 
 import html
-import inspect
 import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
-import reltask
+from tools.site.reference import reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "build" / "pages"
@@ -48,8 +46,8 @@ def stage(*, mermaid: Path | None) -> None:
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     if mermaid is not None:
         shutil.copyfile(mermaid, PAGES / "mermaid.js")
-    shutil.copyfile(ROOT / "tools" / "site" / "recording.js", PAGES / "recording.js")
-    scripts = ["mermaid.js", "recording.js"] if mermaid is not None else ["recording.js"]
+    shutil.copyfile(ROOT / "tools" / "site" / "site.js", PAGES / "site.js")
+    scripts = ["mermaid.js", "site.js"] if mermaid is not None else ["site.js"]
     settings += f"extra_javascript: [{', '.join(scripts)}]\n"
     (PAGES.parent / "mkdocs.yml").write_text(settings, encoding="utf-8")
 
@@ -110,40 +108,3 @@ def _from_below(text: str) -> str:
     """Links of a page in docs/ as a page in errors/ has to write them."""
     text = re.sub(r"\]\(#([^)]+)\)", r"](../docs/errors.md#\1)", text)
     return re.sub(r"\]\((?!https?:|\.\./)([^)]+)\)", r"](../docs/\1)", text)
-
-
-def reference() -> str:
-    """Every public name with its signature and docstring."""
-    parts = ["# Reference\n\nEvery public name, from its docstring. [Public names](api.md) lists them by subject.\n"]
-    for name in sorted(reltask.__all__, key=str.lower):
-        parts += _entry(name, getattr(reltask, name), level=2)
-    return "\n".join(parts)
-
-
-def _entry(name: str, thing: Any, *, level: int) -> list[str]:
-    text = [f"{'#' * level} {name}\n"]
-    signature = _signature(name, thing)
-    if signature:
-        text.append(f"```python\n{signature}\n```\n")
-    described = inspect.getdoc(thing) if callable(thing) or inspect.ismodule(thing) else None
-    if described:
-        text.append(_escaped(described) + "\n")
-    if inspect.isclass(thing):
-        members = [(member, value) for member, value in vars(thing).items() if not member.startswith("_")]
-        for member, value in members:
-            if inspect.isfunction(value) and inspect.getdoc(value):
-                text += _entry(f"{name}.{member}", value, level=level + 1)
-    return text
-
-
-def _signature(name: str, thing: Any) -> str:
-    try:
-        return f"{name}{inspect.signature(thing)}" if callable(thing) else ""
-    except (TypeError, ValueError):
-        return ""
-
-
-def _escaped(text: str) -> str:
-    """A docstring as Markdown: its pictures, which are indented or drawn, stay as they are."""
-    drawn = any(character in text for character in "│─►└├")
-    return f"```text\n{text}\n```" if drawn else text.replace("<", "&lt;").replace("_", r"\_")

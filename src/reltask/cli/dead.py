@@ -18,7 +18,7 @@ from reltask.cli.filters import find_dead
 from reltask.cli.job import print_job
 from reltask.cli.jobs import find_job, paused_note
 from reltask.cli.show import first_line, print_json, print_line, print_lines, print_table
-from reltask.cli.target import COUNT, Command, ListByDefault, with_app_argument, with_app_option
+from reltask.cli.target import COUNT, Command, ListOfJobs, with_app_argument, with_app_option
 from reltask.errors import UnknownJob, UsageError
 from reltask.model.job import Outcome, State
 from reltask.model.views import JobView, RunView
@@ -78,7 +78,7 @@ def _with_filter(function: Command) -> Command:
     return with_app_option(command)
 
 
-@click.group(name="dead", cls=ListByDefault)
+@click.group(name="dead", cls=ListOfJobs)
 def command() -> None:
     """List and show dead letters; retry or discard them.
 

@@ -15,7 +15,7 @@ from reltask.cli.filters import find_jobs
 from reltask.cli.job import print_job
 from reltask.cli.runner import EXIT_ERROR, EXIT_OK
 from reltask.cli.show import print_json, print_line, print_table, text, worker_text
-from reltask.cli.target import COUNT, ListByDefault, with_app_argument, with_app_option
+from reltask.cli.target import COUNT, ListOfJobs, with_app_argument, with_app_option
 from reltask.errors import ArgumentsError, UnknownJob
 from reltask.model.escape import escape
 from reltask.model.job import State
@@ -27,7 +27,7 @@ COLUMNS = ["ID", "TASK", "KEY", "QUEUE", "STATE", "SLOT", "DUE (UTC)", "ATTEMPT"
 LISTED = ["due", "later", *(state.value for state in State if state is not State.GONE)]
 
 
-@click.group(name="jobs", cls=ListByDefault)
+@click.group(name="jobs", cls=ListOfJobs)
 def command() -> None:
     """List and show jobs; cancel them; signal, pause, resume, run or discard one; wait for its result.
 

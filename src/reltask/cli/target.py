@@ -57,6 +57,14 @@ class ListByDefault(click.Group):
         return super().parse_args(ctx, ["list", *args] if listed else args)
 
 
+class ListOfJobs(ListByDefault):
+    """Also, `reltask jobs show app:app ID` means `reltask jobs show --app app:app ID`: an id has no colon."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = args[:1] != ["list"] and any(":" in word and word[0] != "-" for word in args[1:2])
+        return super().parse_args(ctx, [args[0], "--app", *args[1:]] if named else args)
+
+
 def app_command(function: Command) -> Command:
     """A command that needs an app: it receives the one named by its argument or RELTASK_APP."""
 
@@ -133,7 +141,7 @@ def load_app(reference: str | None) -> App:
             f"{reference!r} does not name an app.", remedy=f"Write MODULE:app, such as {stem or 'app'}:app."
         )
     _search_here()
-    app = _attribute(_import(module_name), name)
+    app = _attribute(_import(module_name, wanted=name), name)
     if not isinstance(app, App):
         raise ConfigurationError(f"{reference} is not a reltask.App but {type(app).__name__}.")
     for module in app.imports:
@@ -148,25 +156,26 @@ def _search_here() -> None:
         sys.path.insert(len(sys.path) if sys.flags.safe_path else 0, here)
 
 
-def _import(name: str) -> ModuleType:
+def _import(name: str, *, wanted: str | None = None) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ReltaskError:
         raise
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-            raise ConfigurationError(f"There is no module {error.name!r}.", remedy=_other_module(name)) from error
+            remedy = _other_module(name, wanted)
+            raise ConfigurationError(f"There is no module {error.name!r}.", remedy=remedy) from error
         raise failed(f"Importing {name!r}", error) from error
 
 
-def _other_module(name: str) -> str:
+def _other_module(name: str, wanted: str | None) -> str:
     here = sorted(
         {path.stem for path in Path.cwd().glob("*.py")}
         | {path.parent.name for path in Path.cwd().glob("*/__init__.py")}
     )
     near = difflib.get_close_matches(name.removesuffix(".py"), here, n=1)
     return (
-        f"Did you mean {near[0]}?"
+        f"Did you mean {near[0]}{f':{wanted}' if wanted else ''}?"
         if near
         else "Modules are searched for in this directory and in the installed Python packages."
     )
