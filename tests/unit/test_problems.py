@@ -18,7 +18,7 @@ from reltask.model.overview import (
     WorkerGroup,
     WorkerState,
 )
-from reltask.model.problems import find_problems
+from reltask.model.problems import find_problems, find_waits
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
 US = int(NOW.timestamp()) * 1_000_000
@@ -101,6 +101,23 @@ def test_each_problem_has_its_sentence(parts: dict[str, Any], text: str) -> None
     found = find_problems(overview(**parts))
     assert [problem.text for problem in found] == [text]
     assert found[0].remedy
+
+
+def test_a_part_says_what_keeps_its_own_jobs_waiting() -> None:
+    """Of one queue or task: no problem of another, none that is not about due jobs."""
+    found = overview(
+        lanes=[lane("mail", "send"), lane("reports", "send"), lane("mail", "other", minutes=0)],
+        dead=[Group("mail", "send", 9, 2, US - 5 * MINUTE)],
+        pauses=[PauseSummary("queue", "reports", None, "ada", US), PauseSummary("task", "idle", None, "ada", US)],
+    )
+    unknown = "other: 3 jobs due for less than 1 s; no live worker knows the task."
+    late = "mail: oldest due 14 min, 3 waiting; 1 worker serves it, with free places."
+    paused = "Queue reports is paused for less than 1 s, by ada."
+    waits = {
+        name: [one.text for one in find_waits(found, **part)]
+        for name, part in {"mail": {"queue": "mail"}, "reports": {"queue": "reports"}, "send": {"task": "send"}}.items()
+    }
+    assert waits == {"mail": [unknown, late], "reports": [paused], "send": [late, paused]}
 
 
 def test_a_system_that_is_well_has_none() -> None:

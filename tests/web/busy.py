@@ -17,6 +17,7 @@ from reltask.model.durable import NewSignal, Recording, StepKind, StepRecord, St
 from reltask.model.job import Claim, ClaimRequest, Completion, Failure, NewJob, Suspension, WorkerRecord
 from reltask.model.lease import Grant, LeaseRequest, Term
 from reltask.stores.store import Store
+from reltask.version import __version__
 
 QUEUES = ("default", "mail", "payments", "reports")
 TASKS = ("send_welcome", "resize_image", "sync_customer", "nightly_report", "charge_card", "refresh_rates")
@@ -59,11 +60,11 @@ def record(name: str, **fields: object) -> WorkerRecord:
         "id": f"worker_{name}_4711_{uuid4().hex}",
         "host": name,
         "pid": 4711,
-        "version": "0.1.0",
+        "version": __version__,
         "app_version": "2.4.1",
         "queues": ["default", "mail", "payments"],
         "tasks": list(TASKS),
-        "concurrency": 8,
+        "concurrency": 12,
         "alive_for": timedelta(minutes=30),
     }
     return WorkerRecord(**{**given, **fields})  # type: ignore[arg-type]

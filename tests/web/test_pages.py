@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 
@@ -76,6 +77,42 @@ async def test_a_pause_prints_its_command(client: Client, app: App, busy: Busy) 
     tasks = words(await viewer.get("/tasks"))
     assert "reltask tasks pause charge_card --app shop:app" in tasks
     assert "reltask tasks resume nightly_report --app shop:app" in tasks
+
+
+async def test_a_list_says_what_keeps_its_jobs_waiting(client: Client, busy: Busy) -> None:
+    """A list of one queue or task, as the overview leads to it, repeats the sentence and its remedy."""
+    viewer = client(reference="shop:app")
+    page = words(await viewer.get("/jobs?state=due&queue=reports"))
+    assert "sync_customer: 25 jobs due for 3 min in queue reports, where no live worker takes them." in page
+    assert "reltask worker shop:app --queues reports" in page
+    for other in ("/jobs?state=due&queue=payments", "/jobs?state=later&queue=reports", "/jobs?state=due"):
+        assert "no live worker takes them" not in words(await viewer.get(other)), other
+
+
+async def test_a_schedule_says_that_its_task_is_paused(client: Client, busy: Busy) -> None:
+    """Its next times are not kept: the page says by whom and why, and how to go on."""
+    page = words(await client(reference="shop:app").get("/schedules"))
+    assert "later task paused" in page
+    assert re.search(r"Task nightly_report was paused .* by ada: month end\.", page)
+    assert "reltask tasks resume nightly_report --app shop:app" in page
+    assert page.count("task paused") == 1
+
+
+async def test_one_read_serves_all_viewers(app: App, busy: Busy) -> None:
+    """Fifty open overviews see the same frames, and cost the database one read in a period; nobody's costs nothing."""
+    live, loop = app.dashboard().live, asyncio.get_running_loop()
+    live.period = 0.05
+    viewers = [live.events() for _ in range(50)]
+    for viewer in viewers:
+        assert await anext(viewer) == b"retry: 3000\n\n"
+    started = loop.time()
+    while loop.time() < started + 3 * live.period:
+        frames = await asyncio.gather(*(anext(viewer) for viewer in viewers))
+        assert len(set(frames)) == 1
+    assert live.reads <= (loop.time() - started) / live.period + 1
+    for viewer in viewers:
+        await viewer.aclose()
+    assert live._task is None
 
 
 async def test_advice_names_the_app(client: Client, app: App, busy: Busy) -> None:

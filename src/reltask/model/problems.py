@@ -14,6 +14,7 @@ from shlex import quote
 from urllib.parse import quote_plus
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reltask.model.audit import plural
 from reltask.model.doctor import Finding, Level
@@ -74,6 +75,16 @@ def find_problems(overview: Overview, *, findings: list[Finding] | None = None) 
         if one.level is not Level.OK
     ]
     return sorted(found, key=lambda problem: problem.level is not Level.PROBLEM)
+
+
+def find_waits(overview: Overview, *, queue: str | None = None, task: str | None = None) -> list[Problem]:
+    """What keeps the due jobs of this queue and this task from starting, the worst first."""
+    lanes = [lane for lane in overview.lanes if queue in (None, lane.queue) and task in (None, lane.task)]
+    pauses = [
+        pause for pause in overview.pauses if any(pause.covers(queue=lane.queue, task=lane.task) for lane in lanes)
+    ]
+    waiting = replace(overview, lanes=lanes, pauses=pauses)
+    return [problem for rule in (_workers, _unserved, _late, _pauses) for problem in rule(waiting)]
 
 
 def duration(length: timedelta) -> str:
@@ -162,7 +173,9 @@ def _late(overview: Overview) -> Iterator[Problem]:
             if full
             else "Look at the oldest job: it says what it waits for.",
             link=f"jobs?state=due&queue={quote_plus(queue)}",
-            command="reltask audit MODULE:app",
+            command="reltask workers MODULE:app"
+            if full
+            else f"reltask jobs list MODULE:app --state due --queue {quote(queue)}",
         )
 
 

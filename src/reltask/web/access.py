@@ -131,10 +131,11 @@ def is_loopback(host: str) -> bool:
 
 def forged(request: Request, given: str) -> str:
     """Why this request may not act: another site may have sent it. An empty text: it may."""
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    origin = request.headers.get("origin")
-    if site != "same-origin" or (origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")):
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return "This request came from another site, and was refused."
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
+        return "This request came from another site, or a proxy changed its Host header. It was refused."
     if not secrets.compare_digest(given.encode(), str(request.cookies.get(COOKIE, "")).encode()) or not given:
         return "This form is too old, or was not made by this dashboard: load the page again."
     return ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from reltask.errors import ReltaskError
 from reltask.model.overview import Overview
@@ -25,7 +25,8 @@ Render = Callable[[Overview], dict[str, str]]
 class Live:
     """Reads the overview for all viewers of this process."""
 
-    def __init__(self, read: Callable[[], Awaitable[Overview]], render: Render) -> None:
+    def __init__(self, read: Callable[[], Awaitable[Overview]], render: Render, *, period: float = PERIOD) -> None:
+        self.period = period
         self._read = read
         self._render = render
         self._mailboxes: set[asyncio.Queue[bytes]] = set()
@@ -43,7 +44,7 @@ class Live:
             self._loop, self._reading, self._latest = loop, asyncio.Lock(), None
         assert self._reading is not None
         async with self._reading:
-            if self._latest is None or loop.time() - self._latest[0] >= PERIOD:
+            if self._latest is None or loop.time() - self._latest[0] >= self.period:
                 started = loop.time()
                 overview = await self._read()
                 self.reads += 1
@@ -54,7 +55,7 @@ class Live:
         """Something was changed here: the next page reads again."""
         self._latest = None
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes, None]:
         """Frames for one viewer, until it goes."""
         mailbox: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
         self._mailboxes.add(mailbox)
@@ -77,7 +78,7 @@ class Live:
                 if mailbox.full():
                     mailbox.get_nowait()
                 mailbox.put_nowait(frame)
-            await asyncio.sleep(PERIOD)
+            await asyncio.sleep(self.period)
 
     async def _frame(self) -> bytes:
         try:

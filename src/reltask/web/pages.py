@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from reltask.errors import DeclarationError
 from reltask.model.job import State
 from reltask.model.overview import MOST, Count, Group, Lane, Overview, total
-from reltask.model.problems import find_problems
+from reltask.model.problems import find_problems, find_waits
 from reltask.model.schedule import decode, describe, next_slot
 from reltask.model.screens import DeadLetter, ListedState, RunSample
 from reltask.model.views import JobView, LeaseView
@@ -137,6 +137,7 @@ async def jobs(dashboard: Dashboard, request: Request) -> Response:
             lambda store: store.page_jobs(wanted.state, task=wanted.task, queue=wanted.queue, after=after)
         )
         rows, following = [(row.at, row.job) for row in page.rows], write_cursor(page.next)
+    is_part = wanted.state is ListedState.DUE and (wanted.task or wanted.queue) and not wanted.q
     return dashboard.page(
         request,
         "list.html" if request.headers.get("hx-target") == "list" else "jobs.html",
@@ -147,6 +148,7 @@ async def jobs(dashboard: Dashboard, request: Request) -> Response:
         following=following,
         is_first=after is None,
         counts=state_counts(snapshot, task=wanted.task, queue=wanted.queue),
+        waits=find_waits(snapshot, task=wanted.task, queue=wanted.queue) if is_part and rows else [],
         tasks=known_tasks(dashboard, snapshot),
         queues=snapshot.queues,
         now=snapshot.now,
@@ -275,7 +277,12 @@ async def schedules(dashboard: Dashboard, request: Request) -> Response:
     rows = [schedule_row(job, snapshot.now) for job in found[:50]]
     following = f"{found[49].task}~{found[49].id}" if len(found) > 50 else None  # noqa: PLR2004 - a page
     return dashboard.page(
-        request, "schedules.html", rows=rows, following=following, is_first=after is None, now=snapshot.now
+        request,
+        "schedules.html",
+        rows=[(row, snapshot.pause_of(queue=row.job.queue, task=row.job.task)) for row in rows],
+        following=following,
+        is_first=after is None,
+        now=snapshot.now,
     )
 
 

@@ -64,7 +64,7 @@
     place.replaceChildren();
     const now = Math.floor(Date.now() / 60000) * 60;
     const end = data[0].length ? Math.max(now, data[0][data[0].length - 1]) : now;
-    const shown = (u, runs) => runs === null ? "–" : runs;
+    const shown = (u, runs, series) => runs === null ? u.data[series].reduce((sum, one) => sum + one, 0) : runs;
     const bars = uPlot.paths.bars({ size: [0.8, 12] });
     chart = new uPlot({
       width: place.clientWidth, height: 160, cursor: { y: false }, legend: { live: true },
@@ -74,7 +74,7 @@
         { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 42 },
       ],
       tzDate: (seconds) => store.get("zone") === "local" ? new Date(seconds * 1000) : uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-      series: [{ label: "time", value: (u, seconds) => seconds === null ? "–" : minute(seconds) },
+      series: [{ label: "time", value: (u, seconds) => seconds === null ? "the last hour" : minute(seconds) },
         { label: "succeeded", value: shown, fill: colour("--good"), stroke: colour("--good"), paths: bars, points: { show: false } },
         { label: "failed", value: shown, fill: colour("--bad"), stroke: colour("--bad"), paths: bars, points: { show: false } }],
     }, data, place);
@@ -107,11 +107,11 @@
   }
   const live = $("#live");
   const say = (text, on) => { if (live.textContent !== text) live.textContent = text; live.className = on === undefined ? "live" : "live " + (on ? "on" : "off"); };
-  let first = null;
+  let first = null;  // the counts that the page was loaded with
   let source = null;
   function listen() {
     if (source || document.hidden || document.body.dataset.streams !== "yes") return;
-    if (!$("[data-live], .tabs")) { say("not live: press r to renew"); return; }
+    if (!$("[data-live], .tabs")) { say(matchMedia("(max-width: 720px), (hover: none)").matches ? "not live" : "not live: press r to renew"); return; }
     source = new EventSource("live");
     source.onopen = () => say("live", true);
     source.onerror = () => { if (source && source.readyState === 2) source = null; say("connecting again…", false); };
@@ -135,13 +135,13 @@
     const tabs = $(".tabs");
     const shown = tabs && shownCounts(counts, tabs);
     if (!shown) return;
+    first = first || Object.fromEntries(all("[data-count]", tabs).map((badge) => [badge.dataset.count, Number(badge.textContent.replace(/\D/g, ""))]));
     for (const badge of all("[data-count]", tabs)) badge.textContent = write(shown[badge.dataset.count]);
     const fresh = $("#fresh");
     const current = $("[aria-current] [data-count]", tabs);
     if (!fresh || !current) return;
-    first = first || shown;
     const state = current.dataset.count;
-    const more = shown[state][0] - first[state][0];
+    const more = shown[state][0] - first[state];
     fresh.hidden = more === 0;
     $("button", fresh).textContent = (more > 0 ? more + " new" : -more + " fewer") + " — show the list again";
   }
