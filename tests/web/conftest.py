@@ -29,6 +29,8 @@ from tests.web.screens import Watched
 from tests.web.served import Served, apart
 
 AXE = "4.14.0"
+ONE_DATABASE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+"""For what happens in the browser or in Python, and is the same in front of every database."""
 
 
 @pytest.fixture(params=mssql_server.databases())

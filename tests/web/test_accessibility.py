@@ -1,4 +1,4 @@
-"""The dashboard for everyone: axe-core's rules, both themes, narrow screens."""
+"""The dashboard for everyone: axe-core's rules, both themes, narrow screens. The pages are those of every database."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from playwright.sync_api import Browser, Page, expect
 from reltask import App
 from reltask.model.screens import ListedState
 from tests.web.busy import Busy
-from tests.web.conftest import Serve
+from tests.web.conftest import ONE_DATABASE, Serve
 from tests.web.screens import SCREENS, Watched, call, path_of, photograph
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first one may install the browser
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), ONE_DATABASE]  # the first one may install the browser
 NOT_FOUND = "Failed to load resource: the server responded with a status of 404 (Not Found)"
 
 
@@ -21,6 +21,7 @@ NOT_FOUND = "Failed to load resource: the server responded with a status of 404 
 def test_every_screen_is_accessible(watched: Watched, axe: str, busy: Busy, width: int) -> None:
     """No screen breaks a serious rule, on a desk or on a telephone."""
     watched.page.set_viewport_size({"width": width, "height": 800})
+    watched.go(f"jobs/{busy.schedule}").click("button[value=run]")  # for the page of actions
     paths = [path_of(name, busy) for name in SCREENS]
     for path in [*paths, *(f"jobs?state={state}" for state in ListedState), "confirm?action=cancel&state=later", "no"]:
         assert serious(watched.go(path), axe) == [], path
@@ -41,40 +42,45 @@ def serious(page: Page, axe: str) -> list[tuple[str, str]]:
     return [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-def test_both_themes_can_be_read(  # noqa: PLR0917 - fixtures
-    browser: Browser, serve: Serve, axe: str, busy: Busy, app: App, scheme: Any
-) -> None:
-    """Contrast holds in the system's theme, and the switch changes it for good."""
-    if not app.url.startswith("sqlite"):
-        pytest.skip("the same pages")
-    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 800})
-    page = context.new_page()
-    served = serve(local="act")
+def test_the_dark_theme_can_be_read(browser: Browser, serve: Serve, axe: str, busy: Busy) -> None:
+    """Contrast holds there, too."""
+    context = browser.new_context(color_scheme="dark", viewport={"width": 1280, "height": 800})
+    page, served = context.new_page(), serve(local="act")
     for name in SCREENS:
         page.goto(f"{served.url}/{path_of(name, busy)}")
         page.evaluate(axe)
         found = page.evaluate("axe.run(document, {runOnly: ['color-contrast']})")
         assert [node["html"] for one in found["violations"] for node in one["nodes"]] == [], name
-        if name == "overview" and scheme == "dark":
+        if name == "overview":
             photograph(page, "dark")
+    context.close()
+
+
+@pytest.mark.parametrize(("scheme", "other"), [("dark", "light"), ("light", "dark")])
+def test_the_theme_is_kept(browser: Browser, serve: Serve, app: App, scheme: Any, other: str) -> None:
+    """The switch changes the system's theme for good."""
+    call(app, lambda store: store.read_now())
+    context = browser.new_context(color_scheme=scheme)
+    page = context.new_page()
+    page.goto(serve().url)
     page.click("#theme")
-    other = "light" if scheme == "dark" else "dark"
     assert page.evaluate("document.documentElement.dataset.theme") == other
     page.reload()
     assert page.evaluate("document.documentElement.dataset.theme") == other
     context.close()
 
 
-def test_a_narrow_screen(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:
+def test_a_narrow_screen(browser: Browser, serve: Serve, busy: Busy) -> None:
     """On a telephone only tables are wider than the screen, and scroll by themselves; the menu shows its item."""
-    if not app.url.startswith("sqlite"):
-        pytest.skip("the same pages")
     context = browser.new_context(viewport={"width": 390, "height": 800})
     page, served = context.new_page(), serve(local="act")
+    page.goto(f"{served.url}/jobs/{busy.schedule}")
+    page.click("button[value=run]")  # for the page of actions
     for name in SCREENS:
         page.goto(f"{served.url}/{path_of(name, busy)}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+        heights = "Array.from(document.querySelectorAll('tr'), (row) => row.getBoundingClientRect().height)"
+        assert max(page.evaluate(heights), default=0) < 200, name  # no column of single letters
         for item in page.locator(".side a[aria-current]").all():
             expect(item).to_be_in_viewport(ratio=1)
         if name == "overview":

@@ -13,12 +13,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from reltask import App, State
 from reltask.model.job import NewJob
 from tests.web.busy import Busy, record
-from tests.web.conftest import Serve
+from tests.web.conftest import ONE_DATABASE, Serve
 from tests.web.screens import SCREENS, Watched, call, path_of, photograph
 from tests.web.served import apart
 
@@ -38,6 +38,7 @@ def test_every_screen(watched: Watched, busy: Busy, request: pytest.FixtureReque
             photograph(page, name)
 
 
+@ONE_DATABASE
 def test_without_javascript(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:
     """Every screen shows its content, and an action works: only the live parts are missing."""
     context = browser.new_context(java_script_enabled=False)
@@ -146,6 +147,7 @@ def test_the_page_of_a_newer_run_is_not_touched(watched: Watched, busy: Busy, ap
 # Limits
 
 
+@ONE_DATABASE
 def test_a_full_limit_is_the_reason(watched: Watched, busy: Busy) -> None:
     """The queues' page has running, cap, waiting and tokens of each limit; a waiting job's page names its full key."""
     page = watched.go("queues")
@@ -170,9 +172,11 @@ def test_the_overview_is_live(watched: Watched, busy: Busy, app: App) -> None:
     page.focus("#zone")
     call(app, lambda store: store.enqueue_jobs([NewJob(id=uuid4(), task="resize_image") for _ in range(5)]))
     expect(due).to_have_text("82", timeout=3_000)
+    expect(page.locator(".u-legend")).to_contain_text("succeeded36failed9")
     assert page.evaluate("document.activeElement.id") == "zone"
 
 
+@ONE_DATABASE
 def test_only_what_is_renewed_is_called_live(watched: Watched, busy: Busy) -> None:
     """A page whose content stays as it was loaded says so, and keeps no stream open."""
     streams: list[str] = []
@@ -185,49 +189,42 @@ def test_only_what_is_renewed_is_called_live(watched: Watched, busy: Busy) -> No
         streams.clear()
 
 
-def test_one_read_serves_all_viewers(browser: Browser, serve: Serve, busy: Busy, app: App) -> None:
-    """Ten viewers cost the database what one costs: about one statement in two seconds."""
-    served = serve()
-    context = browser.new_context()
-    pages = [context.new_page() for _ in range(5)]
-    for page in pages:
-        page.goto(served.url)
-    for page in pages:
-        expect(page.locator("#live")).to_have_text("live", timeout=10_000)
-    before = served.dashboard.live.reads
-    pages[0].wait_for_timeout(4_000)
-    assert served.dashboard.live.reads - before <= 4
-    context.close()
-
-
+@ONE_DATABASE
 def test_rows_do_not_move_under_the_pointer(watched: Watched, busy: Busy, app: App) -> None:
-    """A list says how many are new, and shows them when it is asked to."""
-    page = watched.go("jobs?state=due")
-    expect(page.locator("#live")).to_have_text("live")
+    """A list says how many are new since it was loaded, and shows them when it is asked to."""
+    held: list[Route] = []
+    watched.page.route("**/live", lambda route: held.append(route))  # noqa: PLW0108 - it sets attributes
+    with watched.page.expect_request("**/live"):
+        page = watched.go("jobs?state=due")
     before = page.locator(".rows tbody").inner_text()
-    page.wait_for_timeout(2_500)
-    call(app, lambda store: store.enqueue_jobs([NewJob(id=uuid4(), task="resize_image") for _ in range(12)]))
+    enqueue(app, watched, *["resize_image"] * 12)
+    held[0].continue_()
     expect(page.locator("#fresh")).to_contain_text("12 new", timeout=5_000)
     assert page.locator(".rows tbody").inner_text() == before
     page.click("#fresh button")
     expect(page.locator("[data-count=due]")).to_have_text("89")
 
 
+def enqueue(app: App, watched: Watched, *tasks: str) -> None:
+    """Jobs of these tasks, which the next frame counts."""
+    call(app, lambda store: store.enqueue_jobs([NewJob(id=uuid4(), task=task) for task in tasks]))
+    watched.served.dashboard.live.forget()
+
+
+@ONE_DATABASE
 def test_a_filtered_list_counts_its_own(watched: Watched, busy: Busy, app: App) -> None:
     """Its tabs keep the filter and count what matches it; jobs of other tasks are not new to it."""
     page = watched.go("jobs?state=due")
-    expect(page.locator("#live")).to_have_text("live")
     page.select_option("select[name=task]", "sync_customer")
     expect(page.locator("[data-count=due]")).to_have_text("25")
     expect(page.locator("[data-count=later]")).to_have_text("0")
     assert "task=sync_customer" in str(page.locator(".tabs a", has_text="Later").get_attribute("href"))
-    page.wait_for_timeout(2_500)
-    jobs = [NewJob(id=uuid4(), task=task) for task in ["resize_image"] * 5 + ["sync_customer"] * 3]
-    call(app, lambda store: store.enqueue_jobs(jobs))
+    enqueue(app, watched, *["resize_image"] * 5, *["sync_customer"] * 3)
     expect(page.locator("#fresh")).to_contain_text("3 new", timeout=5_000)
     expect(page.locator("[data-count=due]")).to_have_text("28")
 
 
+@ONE_DATABASE
 def test_an_empty_system_waits_for_a_worker(watched: Watched, app: App, request: pytest.FixtureRequest) -> None:
     """Two commands for a first job; the page turns live when a worker comes."""
     call(app, lambda store: store.read_now())
@@ -242,6 +239,7 @@ def test_an_empty_system_waits_for_a_worker(watched: Watched, app: App, request:
     expect(page.locator(".verdict")).to_be_visible()
 
 
+@ONE_DATABASE
 def test_an_outage_is_said(watched: Watched, app: App, busy: Busy) -> None:
     """While the database does not answer, the page stays, and says so."""
     page = watched.go()
@@ -260,6 +258,7 @@ def test_an_outage_is_said(watched: Watched, app: App, busy: Busy) -> None:
 # Keys and clocks
 
 
+@ONE_DATABASE
 def test_keys(watched: Watched, busy: Busy) -> None:
     """/ finds, j and k walk, x chooses, ? explains; none of them while a text is written."""
     page = watched.go("jobs?state=due")
@@ -281,6 +280,7 @@ def test_keys(watched: Watched, busy: Busy) -> None:
     expect(page.locator("#keys")).not_to_be_visible()
 
 
+@ONE_DATABASE
 def test_finding_a_job(watched: Watched, busy: Busy) -> None:
     """By its key, and by its id."""
     page = watched.go("jobs")
@@ -292,6 +292,7 @@ def test_finding_a_job(watched: Watched, busy: Busy) -> None:
     expect(page.locator("h1")).to_contain_text("send_welcome")
 
 
+@ONE_DATABASE
 def test_filters_are_in_the_address(watched: Watched, busy: Busy) -> None:
     """Choosing a task changes the list and the URL, which another browser opens to the same list."""
     page = watched.go("jobs?state=due")
@@ -302,6 +303,7 @@ def test_filters_are_in_the_address(watched: Watched, busy: Busy) -> None:
     expect(page.locator(".rows tbody tr")).to_have_count(25)
 
 
+@ONE_DATABASE
 def test_times_are_utc_or_local(watched: Watched, busy: Busy) -> None:
     """One switch for all times; the choice is kept."""
     page = watched.go()
@@ -313,6 +315,7 @@ def test_times_are_utc_or_local(watched: Watched, busy: Busy) -> None:
     expect(page.locator("#zone")).to_have_text("Local time")
 
 
+@ONE_DATABASE
 def test_the_browser_refuses_frames_and_foreign_forms(watched: Watched, busy: Busy, app: App, tmp_path: Path) -> None:
     """A page of another origin can neither frame the dashboard nor submit an action to it."""
     page = watched.page

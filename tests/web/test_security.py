@@ -12,7 +12,6 @@ from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import httpx
-import pytest
 from starlette.requests import Request
 
 from reltask import App, Hidden, Limit
@@ -24,7 +23,7 @@ from reltask.model.screens import ListedState, NewAction
 from reltask.stores.store import Store
 from reltask.web.dashboard import LIVE_PARTS, Dashboard
 from tests.web.busy import Busy, claim, record
-from tests.web.conftest import Client
+from tests.web.conftest import ONE_DATABASE, Client
 
 SCREENS = ["/", "/jobs", "/tasks", "/queues", "/schedules", "/dead", "/workers", "/leases", "/actions"]
 
@@ -50,39 +49,38 @@ async def is_dead(app: App, job_id: object) -> bool:
 # Looking
 
 
-@pytest.mark.parametrize("path", SCREENS)
-async def test_every_answer_has_the_headers(client: Client, busy: Busy, path: str) -> None:
+@ONE_DATABASE
+async def test_every_answer_has_the_headers(client: Client, busy: Busy) -> None:
     """No inline script, no frames, no other host; the cookie of the token cannot be read or sent by another site."""
-    answer = await client().get(path)
-    assert answer.status_code == 200
-    policy = answer.headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "frame-ancestors 'none'" in policy
-    assert "unsafe" not in policy
-    assert answer.headers["x-frame-options"] == "DENY"
-    assert re.search(r"reltask_token=.+; HttpOnly; SameSite=Strict", answer.headers["set-cookie"])
-    assert not re.search(r"<script>|\son\w+=|\sstyle=|javascript:|https?://(?!localhost)", answer.text)
+    for path in SCREENS:
+        answer = await client().get(path)
+        assert answer.status_code == 200, path
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert re.search(r"reltask_token=.+; HttpOnly; SameSite=Strict", answer.headers["set-cookie"]), path
+        assert not re.search(r"<script>|\son\w+=|\sstyle=|javascript:|https?://(?!localhost)", answer.text), path
 
 
-@pytest.mark.parametrize(
-    ("peer", "headers"),
-    [
+@ONE_DATABASE
+async def test_without_authorize_only_this_machine_may_look(client: Client, busy: Busy) -> None:
+    """Not another machine, not through a proxy, not a website whose name points here."""
+    others: list[tuple[str, dict[str, str]]] = [
         ("10.0.0.7", {}),
         ("127.0.0.1", {"host": "evil.example"}),
         ("127.0.0.1", {"x-forwarded-for": "10.0.0.7"}),
         ("127.0.0.1", {"forwarded": "for=10.0.0.7"}),
-    ],
-)
-async def test_without_authorize_only_this_machine_may_look(
-    client: Client, busy: Busy, peer: str, headers: dict[str, str]
-) -> None:
-    """Not another machine, not through a proxy, not a website whose name points here."""
-    answer = await client(peer=peer).get("/", headers=headers)
-    assert answer.status_code == 403
-    assert "authorize" in answer.text
-    assert "send_welcome" not in answer.text
+    ]
+    for peer, headers in others:
+        answer = await client(peer=peer).get("/", headers=headers)
+        assert answer.status_code == 403, (peer, headers)
+        assert "authorize" in answer.text
+        assert "send_welcome" not in answer.text
 
 
+@ONE_DATABASE
 async def test_authorize_decides(client: Client, busy: Busy) -> None:
     """A function or a coroutine function; None refuses; an answer that means nothing is an error, not a permission."""
 
@@ -130,24 +128,29 @@ async def test_who_may_only_look_cannot_act(client: Client, app: App, busy: Busy
     assert await is_dead(app, busy.dead[0])
 
 
-@pytest.mark.parametrize(
-    "forgery",
-    [
-        {"token": ""},
-        {"token": "guessed"},
-        {"headers": {"sec-fetch-site": "cross-site"}},
-        {"headers": {"sec-fetch-site": "same-site"}},
-        {"headers": {"sec-fetch-site": "none"}},
-        {"headers": {"origin": "http://evil.example"}},
-        {"headers": {"origin": "null"}},
-    ],
-)
-async def test_another_site_cannot_act(client: Client, app: App, busy: Busy, forgery: dict[str, Any]) -> None:
+FORGERIES: list[dict[str, Any]] = [
+    {"token": ""},
+    {"token": "guessed"},
+    {"headers": {"sec-fetch-site": "cross-site"}},
+    {"headers": {"sec-fetch-site": "same-site"}},
+    {"headers": {"sec-fetch-site": "none"}},
+    {"headers": {"origin": "http://evil.example"}},
+    {"headers": {"origin": "null"}},
+]
+
+
+async def test_another_site_cannot_act(client: Client, app: App, busy: Busy) -> None:
     """A token that the browser does not have, or a request that another site began, changes nothing."""
-    assert (await retry(client(local="act"), busy, **forgery)).status_code == 403
-    assert await is_dead(app, busy.dead[0])
+    viewer = client(local="act")
+    for forgery in FORGERIES:
+        assert (await retry(viewer, busy, **forgery)).status_code == 403, forgery
+        assert await is_dead(app, busy.dead[0]), forgery
+    behind_a_proxy = await retry(viewer, busy, headers={"host": "localhost:8321"})
+    assert "a proxy changed its Host header" in behind_a_proxy.text
+    assert (await retry(viewer, busy)).status_code == 303
 
 
+@ONE_DATABASE
 async def test_nothing_is_changed_by_looking(client: Client, app: App, busy: Busy) -> None:
     """GET of the address of actions is refused."""
     allowed = client(local="act")
@@ -155,19 +158,22 @@ async def test_nothing_is_changed_by_looking(client: Client, app: App, busy: Bus
     assert await is_dead(app, busy.dead[0])
 
 
-@pytest.mark.parametrize("back", ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example"])
-async def test_an_action_leads_back_to_this_dashboard_only(client: Client, busy: Busy, back: str) -> None:
+@ONE_DATABASE
+async def test_an_action_leads_back_to_this_dashboard_only(client: Client, busy: Busy) -> None:
     """A form cannot send the browser elsewhere."""
-    answer = await retry(client(local="act"), busy, back=back)
-    assert answer.headers["location"].startswith("/?did=")
+    for back in ("//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example"):
+        answer = await retry(client(local="act"), busy, back=back)
+        assert answer.headers["location"].startswith("/?did="), back
 
 
+@ONE_DATABASE
 async def test_what_a_page_says_after_an_action_cannot_be_made_up(client: Client, busy: Busy) -> None:
     """A link with another text in it says nothing."""
     page = await client().get("/dead?did=Call+0900+12345&changed=1&asked=1")
     assert "0900" not in page.text
 
 
+@ONE_DATABASE
 async def test_values_are_masked(client: Client, app: App, busy: Busy) -> None:
     """Arguments, steps and signals: names stay, values do not, unless the app says so."""
     path = f"/jobs/{busy.suspended}"
@@ -180,6 +186,7 @@ async def test_values_are_masked(client: Client, app: App, busy: Busy) -> None:
     assert "hello" in full
 
 
+@ONE_DATABASE
 async def test_hidden_values_are_never_shown(client: Client, app: App) -> None:
     """What a type hides stays hidden with `show_values`: an argument, and what the task returned."""
 
@@ -265,6 +272,7 @@ async def test_every_text_is_escaped(client: Client, app: App) -> None:
     assert "\\u001b[31m" in (await viewer.get(f"/jobs/{jobs[0]}")).text
 
 
+@ONE_DATABASE
 async def test_the_stream_is_escaped(client: Client, app: App) -> None:
     """What a browser puts into the page is escaped; names that it only compares are JSON; no text ends an event."""
     await app._client.run(_fill_with_hostile_texts, name="fill")
@@ -283,6 +291,7 @@ async def test_the_stream_is_escaped(client: Client, app: App) -> None:
 # Mounting
 
 
+@ONE_DATABASE
 async def test_it_works_below_a_path(client: Client, app: App, busy: Busy) -> None:
     """Links, forms, the cookie and what follows an action stay below the path."""
     mounted = client(root="/ops/reltask", local="act")
@@ -317,6 +326,7 @@ def wsgi_get(dashboard: Dashboard, path: str, *, root: str = "", **environ: str)
     return started[0], body.decode()
 
 
+@ONE_DATABASE
 def test_the_wsgi_form_shows_the_same_pages(app: App, busy: Busy) -> None:
     """Below any path, and without the stream: it would keep a thread of the server for each viewer."""
     dashboard = app.dashboard()
