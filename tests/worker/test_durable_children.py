@@ -193,6 +193,37 @@ def test_results_that_are_too_large_together_make_the_parent_dead(
     harness.run(scenario())
 
 
+@pytest.mark.parametrize("annotated", [True, False])
+def test_a_child_whose_result_was_not_stored_has_failed(harness: WorkerHarness, *, annotated: bool) -> None:
+    """It has done its work, but its parent would get None for what it returned. The error says why."""
+    app = harness.app(settings={"limits.result": 10})
+
+    async def long():  # type: ignore[no-untyped-def]  # noqa: ANN202 - annotated below
+        return "x" * 100
+
+    if annotated:
+        long.__annotations__["return"] = str
+    child = app.task(long)
+    raised: list[str] = []
+
+    @app.task
+    async def parent(ctx: Context) -> str:
+        try:
+            return repr(await ctx.run("child", child.call()))
+        except ChildFailed as error:
+            raised.append(str(error))
+            return "bad"
+
+    async def scenario() -> None:
+        await parent.enqueue()
+        await finish(app)
+        (run,) = await app.ledger("long")
+        assert (run.outcome, run.error) == ("succeeded", "Its result was not stored: 102 bytes exceed the limit of 10")
+
+    harness.run(scenario())
+    assert "succeeded: Its result was not stored: 102 bytes" in "".join(raised)
+
+
 def test_return_exceptions_puts_failures_in_their_places(harness: WorkerHarness) -> None:
     """As `asyncio.gather` does."""
     app = harness.app()

@@ -69,7 +69,7 @@ class Broken:
     """A model that raises when it is serialised."""
 
     def model_dump(self, **_: object) -> object:
-        raise LookupError("no such field")
+        raise LookupError("no such field\x00")
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,19 @@ class Broken:
     ],
 )
 def test_result_that_cannot_be_stored_is_still_a_success(harness: WorkerHarness, value: object, why: str) -> None:
-    """The work is done: a result that JSON cannot hold, or that is too long, is reported and left out."""
+    """The work is done: a result that JSON cannot hold, or is too long, is left out; event and ledger say why."""
     app = harness.app(settings={"limits.result": 1000})
 
     @app.task
     async def give() -> object:
         return value
 
-    assert run_once(harness, app, "give") == [("succeeded", None, None)]
+    ((outcome, result, error),) = run_once(harness, app, "give")
+    assert (outcome, result, (error or "")[:26]) == ("succeeded", None, "Its result was not stored:")
     (event,) = app.log.of(events.ResultNotStored)
     assert why in event.reason
+    assert why in (error or "")
+    assert "\x00" not in (error or "")
 
 
 def test_coroutine_that_a_body_returns_has_not_run(harness: WorkerHarness) -> None:

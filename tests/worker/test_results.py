@@ -136,19 +136,25 @@ def test_other_ends_are_errors(harness: WorkerHarness) -> None:
 
 
 def test_a_result_that_is_gone_says_so(harness: WorkerHarness) -> None:
-    """Pruned, never there, or too large to be stored: no wait, and no None in place of a value."""
+    """Pruned, never there, or not stored: no wait, and no None in place of a value, with or without an annotation."""
     app = harness.app(settings={"limits.result": 10})
 
     @app.task
     async def long() -> str:
         return "x" * 100
 
+    @app.task
+    async def unreadable():  # type: ignore[no-untyped-def]  # noqa: ANN202 - the point of it
+        return object()
+
     async def scenario() -> None:
         with pytest.raises(ResultGone, match="no run of it"):
             await app.job(uuid4()).result()
         async with app.worker():
-            with pytest.raises(ResultGone, match="could not be stored"):
+            with pytest.raises(ResultGone, match=r"could not be stored.* 102 bytes exceed the limit of 10"):
                 await (await long.enqueue()).result()
+            with pytest.raises(ResultGone, match="object cannot be stored as JSON"):
+                await (await unreadable.enqueue()).result()
 
     harness.run(scenario())
 

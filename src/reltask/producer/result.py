@@ -268,6 +268,8 @@ def returned(end: JobEnd, task: str | None, definition: TaskDefinition | None, *
         raise ResultGone(f"{job} is not there, and the ledger has no run of it that ended.")
     if end.outcome is not Outcome.SUCCEEDED:
         raise JobCancelled(f"{job} was {end.outcome}.{f' {end.error}' if end.error else ''}")
+    if end.result is None and end.error:
+        raise ResultGone(f"{job} succeeded, but what it returned could not be stored. {end.error}")
     refuse_encoded(end.result)
     label = f"The result of {task or 'job'} {end.job_id}"
     value = Value(label=label) if definition is None else value_of(definition.function, label=label)
@@ -276,7 +278,7 @@ def returned(end: JobEnd, task: str | None, definition: TaskDefinition | None, *
     except ArgumentsError:
         if end.result is not None:
             raise
-        raise ResultGone(f"{job} succeeded, but what it returned could not be stored.") from None
+        raise ResultGone(f"{job} succeeded, but the ledger has nothing that it returned.") from None
 
 
 def time_limit(name: str, timeout: Duration | None) -> timedelta | None:

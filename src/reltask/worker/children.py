@@ -150,11 +150,11 @@ def results_of(calls: Sequence[Call[Any]], ends: Sequence[ChildEnd], *, return_e
 
 
 def _result_of(call: Call[Any], end: ChildEnd) -> Any:
-    if end.outcome is Outcome.SUCCEEDED:
+    last = (end.error or "").strip().rpartition("\n")[2]
+    if end.outcome is Outcome.SUCCEEDED and not (end.value is None and last):
         codec = value_of(call.task.function, label=f"The result of {call.task.name}")
         return codec.decode(end.value or "null")
-    last = (end.error or "").strip().rpartition("\n")[2]
-    return ChildFailed(f"{call.task.name} {end.job_id} {end.outcome}: {last}")
+    return ChildFailed(f"{call.task.name} {end.job_id} {end.outcome}{f': {last}' if last else ''}")
 
 
 def listed(calls: Iterable[Call[R]]) -> list[Call[R]]:

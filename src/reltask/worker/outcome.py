@@ -31,6 +31,8 @@ from reltask.worker.run import Run, StopReason, not_run
 
 _WIDEST = 4
 """The most bytes of a character."""
+_LONGEST_REASON = 1_000
+"""Characters of why a result was not stored: what the user's classes have raised may be long."""
 _ENGINE = str(Path(__file__).parent)
 read_schedule = lru_cache(maxsize=1024)(schedule.decode)
 
@@ -181,7 +183,7 @@ def complete(run: Run, ended: Ended, now: float) -> Completion:
         run.hold,
         ended.outcome,
         ended.result,
-        ended.error,
+        ended.error if ended.not_stored is None else _not_stored(ended.not_stored),
         has_parent=claim.has_parent,
         keeps_args=run.keeps_arguments if keep is None else keep,
     )
@@ -197,6 +199,11 @@ def complete(run: Run, ended: Ended, now: float) -> Completion:
     if following.at >= LATEST:
         raise OverflowError(f"The next slot would be after the year {LATEST.year - 1}.")
     return msgspec.structs.replace(end, next_run_time=following.at, skipped=following.skipped)
+
+
+def _not_stored(why: str) -> str:
+    """What the ledger says of a success whose result is missing."""
+    return f"Its result was not stored: {why}".replace("\x00", "\\x00")[:_LONGEST_REASON]
 
 
 def retry_delay(run: Run, rng: random.Random) -> timedelta:
