@@ -122,7 +122,10 @@ class StepChanged(RunEvent, frozen=True, kw_only=True):
 
 
 class EnqueuedOutsideStep(RunEvent, frozen=True, kw_only=True):
-    """The body of a durable function enqueued a job outside of a step: it does so again at each resume."""
+    """The body of a durable function enqueued or signalled outside of a step: it does so again at each resume."""
+
+    what: str
+    """What it did, in words."""
 
 
 class RunAbandoned(RunEvent, frozen=True, kw_only=True):

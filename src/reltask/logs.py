@@ -156,7 +156,7 @@ _LINES: dict[type[events.Event], LogLine] = {
     events.EnqueuedOutsideStep: LogLine(
         "task",
         WARNING,
-        lambda e: f"{e.task} enqueued a job outside of a step, and does so again at each resume; use ctx.start",
+        lambda e: f"{e.task} {e.what} outside of a step, and does so again at each resume; use ctx.start, or an id",
     ),
     events.RunAbandoned: LogLine("task", WARNING, lambda e: f"{e.task} is being stopped: {e.reason}"),
     events.BodyStuck: LogLine(

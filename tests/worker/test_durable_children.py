@@ -387,6 +387,44 @@ def test_start_enqueues_once_and_does_not_wait(harness: WorkerHarness) -> None:
     assert (len(handles), len(set(handles)), calls) == (2, 1, [1])
 
 
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("enqueue", ["enqueued a job"]),
+        ("enqueue_many", ["enqueued a job"]),
+        ("signal", ["sent a signal without an id"]),
+        ("signal with an id", []),
+        ("enqueue in a step", []),
+    ],
+)
+def test_what_a_body_sends_outside_of_steps_is_reported(harness: WorkerHarness, what: str, expected: list[str]) -> None:
+    """At each resume the body would send it again, also if it does so before its first durable call."""
+    app = harness.app()
+    label = with_label(app)
+
+    @app.task
+    async def parent(ctx: Context) -> None:
+        work = {
+            "enqueue": lambda: label.enqueue(1),
+            "enqueue_many": lambda: app.enqueue_many([label.call(1)]),
+            "signal": lambda: app.job(ctx.job_id).signal("x", 1),
+            "signal with an id": lambda: app.job(ctx.job_id).signal("x", 1, id="x"),
+            "enqueue in a step": lambda: ctx.step("enqueue", enqueue),
+        }
+        await work[what]()
+        await ctx.sleep("pause", "1h")
+
+    async def enqueue() -> None:
+        await label.enqueue(1)
+
+    async def scenario() -> None:
+        await parent.enqueue()
+        await finish(app)
+
+    harness.run(scenario())
+    assert [event.what for event in app.log.of(events.EnqueuedOutsideStep)] == expected
+
+
 @pytest.mark.parametrize("call", ["run", "start"])
 @pytest.mark.parametrize("fault", ["outage", "rollback", "lost answer"])
 def test_children_are_inserted_once_whatever_fails(harness: WorkerHarness, call: str, fault: str) -> None:

@@ -155,9 +155,8 @@ class Enqueuer:
         """`enqueue` of one job, the usual case."""
         if self.tracing is not None or self.run_at_once is not None:
             return _first(self.enqueue([call], connection, name="enqueue"))
-        body = in_task.get()
-        if body is not None and body.on_enqueue is not None:
-            body.on_enqueue()
+        if in_task.get() is not None:
+            _notice()
         return self.access.sender.send(
             lambda place: _first(self._insert_in(place, [call])),
             lambda store: self._insert_one(call, store),
@@ -391,7 +390,7 @@ def _notice() -> None:
     """Let a durable function know that its body enqueues: at each resume it would do so again."""
     body = in_task.get()
     if body is not None and body.on_enqueue is not None:
-        body.on_enqueue()
+        body.on_enqueue("enqueued a job")
 
 
 def _by_verb(jobs: Sequence[NewJob]) -> tuple[list[NewJob], list[NewJob]]:

@@ -27,7 +27,7 @@ from reltask.producer.cancel import cancel_job
 from reltask.producer.client import Client, Place, Sender, refuse_no_loop, refuse_running_loop
 from reltask.producer.keys import owners_of
 from reltask.producer.portal import Operation
-from reltask.producer.result import Results, returned, time_limit, too_late
+from reltask.producer.result import Results, in_task, returned, time_limit, too_late
 from reltask.producer.shown import Shown
 from reltask.producer.signal import Signal, check_name, signal_of
 from reltask.producer.transaction import TaskTransaction
@@ -351,6 +351,8 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
         """One signal, addressed to every name that the job's task has had: at most one of them has the key."""
         if id is not None:
             check_name(id, "id")
+        elif (body := in_task.get()) is not None and body.on_enqueue is not None:
+            body.on_enqueue("sent a signal without an id")
         signal_id, declared = id or str(uuid4()), signal_of(signal)
         text = declared.encode(value, limit=self._access.limits().arguments)
         if self._id is not None:

@@ -53,8 +53,8 @@ class RunningBody(Protocol):
         """What the jobs that it enqueues inherit."""
         ...
 
-    on_enqueue: Callable[[], None] | None
-    """Called when the body enqueues outside of a step; None: it has made no durable call."""
+    on_enqueue: Callable[[str], None] | None
+    """Called with what the body does that it would do again at each resume; None: it is no durable function."""
 
 
 in_task: ContextVar[RunningBody | None] = ContextVar("reltask_in_task", default=None)

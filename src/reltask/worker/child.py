@@ -158,7 +158,7 @@ class _ChildsBody(msgspec.Struct):
     """The body that runs in this process, as enqueues in it see it."""
 
     headers: str | None
-    on_enqueue: Callable[[], None] | None = None
+    on_enqueue: Callable[[str], None] | None = None
 
 
 def _run(order: Order, context: ProcessContext) -> Message:

@@ -149,11 +149,11 @@ class Executor:
             kinds = [str(step.kind) for step in recording.steps if step.state is not StepState.WAITING]
             self._report(run, events.StepsRecorded, kinds=kinds)
 
-    def report_enqueue(self, run: Run) -> None:
-        """A durable function enqueues: in a step and in a transaction that is fine, elsewhere it repeats."""
+    def report_enqueue(self, run: Run, what: str) -> None:
+        """A durable function enqueues or signals: in a step and in a transaction that is fine, elsewhere it repeats."""
         if running_step.get() is None and open_transaction() is None:
             run.on_enqueue = None
-            self._report(run, events.EnqueuedOutsideStep)
+            self._report(run, events.EnqueuedOutsideStep, what=what)
 
     def close(self) -> None:
         """Cancel the executor's own tasks that are still running, and let no thread wait for them."""
@@ -190,6 +190,8 @@ class Executor:
             if run.claim.schedule is not None and _is_missed(run.claim, run.claim.schedule):
                 self._end_unbegun(run, Ended(outcome=Outcome.SKIPPED, error="due too long ago when it was claimed"))
                 return
+            if run.claim.steps:
+                run.on_enqueue = partial(self.report_enqueue, run)
             body = self._bodies.make(run)
             run.ending = body.start(partial(self._body_ended, run))
             run.asked_to_stop, run.body = self._asked_to_stop, body

@@ -97,8 +97,8 @@ class Run(Struct, eq=False):
     """Set when a durable function waits, and its body is asked to end."""
     durable: Any = None
     """Its `Durable`, once it has made a durable call."""
-    on_enqueue: Callable[[], None] | None = None
-    """Called when the body of a durable function enqueues outside of a step."""
+    on_enqueue: Callable[[str], None] | None = None
+    """Called when the body of a durable function enqueues or signals, with what it did."""
     has_progressed: bool = False
     """Whether it has recorded a step: its attempts are counted anew from there."""
     fatal: str | None = None
