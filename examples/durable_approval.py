@@ -1,7 +1,7 @@
-"""An approval that times out and escalates: wait for a person, remind, then ask somebody else.
+"""An approval that times out and escalates: wait for a person, remind, then ask another one.
 
 reltask enqueue "durable_approval:create_app()" approve '{"expense": 1200}'
-reltask jobs signal "durable_approval:create_app()" JOB decision '{"ok": true, "by": "ada"}'
+reltask jobs signal JOB decision '{"ok": true, "by": "ada"}' --app "durable_approval:create_app()"
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     reltask enqueue "durable_order:create_app()" fulfil '{"order": {"number": 42, "parcels": 3}}'
     reltask worker "durable_order:create_app()"
-    reltask jobs signal "durable_order:create_app()" JOB packed '{"by": "ada"}'
+    reltask jobs signal JOB packed '{"by": "ada"}' --app "durable_order:create_app()"
 
 Kill the worker wherever you like: another one goes on after the last recorded step.
 """

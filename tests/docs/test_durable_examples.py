@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import shlex
 import sqlite3
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -11,10 +12,13 @@ from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from uuid import uuid4
 
+import click
 import pytest
 
 from reltask import App
+from reltask.cli import cli
 from reltask.testing import VirtualTime, virtual_time
 from tests.docs.pages import ROOT
 
@@ -30,6 +34,23 @@ def load(name: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("name", ["durable_order", "durable_approval", "durable_import"])
+def test_the_commands_of_an_example_are_accepted(name: str) -> None:
+    """As its docstring writes them, with an id for JOB."""
+    lines = [line.strip() for line in (load(name).__doc__ or "").splitlines()]
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("reltask ")]
+    assert commands
+    for words in commands:
+        group: click.Command = cli
+        context = click.Context(cli)
+        rest = [str(uuid4()) if word == "JOB" else word for word in words]
+        while isinstance(group, click.Group):
+            _, found, rest = group.resolve_command(context, rest)
+            assert found is not None
+            group, context = found, click.Context(found, parent=context)
+        group.make_context(words[0], rest)
 
 
 class Played:

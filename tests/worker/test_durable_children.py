@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -404,7 +405,7 @@ def test_what_a_body_sends_outside_of_steps_is_reported(harness: WorkerHarness, 
 
     @app.task
     async def parent(ctx: Context) -> None:
-        work = {
+        work: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
             "enqueue": lambda: label.enqueue(1),
             "enqueue_many": lambda: app.enqueue_many([label.call(1)]),
             "signal": lambda: app.job(ctx.job_id).signal("x", 1),
