@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import sqlite3
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -241,6 +243,22 @@ def test_closed_client_opens_again(app: App, greet: Any) -> None:
     assert not _has_portal()
     greet.enqueue_sync("Ada")
     assert app.status_sync().due == 2
+
+
+def test_an_app_that_is_dropped_keeps_its_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its private loop still runs: connections that are collected on another thread crash uvloop."""
+    stores: list[weakref.ref[SqliteStore]] = []
+
+    class Noted(SqliteStore):
+        async def open(self) -> None:
+            stores.append(weakref.ref(self))
+            await super().open()
+
+    monkeypatch.setattr("reltask.stores.sqlite.store.SqliteStore", Noted)
+    App(f"sqlite:///{tmp_path / 'reltask.db'}").jobs_sync()
+    gc.collect()
+    (store,) = stores
+    assert store() is not None
 
 
 def test_close_waits_for_running_calls(app: App, greet: Any, monkeypatch: pytest.MonkeyPatch) -> None:

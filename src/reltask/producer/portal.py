@@ -65,13 +65,21 @@ class Portal:
         self._lock = threading.Lock()
         self._closing = False
         self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=thread, daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name=thread, daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[Portal], Awaitable[T]]) -> Future[T] | None:
         """Run `work` on the private loop; None: the portal is being closed, and accepts no more."""
         with self._lock:
             return None if self._closing else asyncio.run_coroutine_threadsafe(self._run(work), self._loop)
+
+    def _run_loop(self) -> None:
+        """The thread keeps the portal and its connections alive while the loop runs.
+
+        Else those of an app that was dropped without `close()` would be collected under the running
+        loop, on any thread: uvloop does not survive that.
+        """
+        self._loop.run_forever()
 
     async def ask(self, operation: Operation[T]) -> T:
         """Run an operation, on the private loop."""
