@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,28 +35,45 @@ def main(arguments: list[str]) -> None:
 
 def node(fragment: Any) -> dict[str, Any]:
     """A fragment of the parser's tree as plain values."""
-    found: dict[str, Any] = {"_": str(fragment.GetType().Name), "at": fragment.StartOffset}
-    for prop in fragment.GetType().GetProperties():
-        if str(prop.Name) in LEFT_OUT or prop.GetIndexParameters().Length:
-            continue
-        value = plain(prop.GetValue(fragment))
+    kind: Any = type(fragment)
+    found: dict[str, Any] = {"_": kind.__name__, "at": fragment.StartOffset}
+    for name in properties(kind):
+        value = plain(getattr(fragment, name))
         if value is not None:
-            found[str(prop.Name)] = value
+            found[name] = value
     return found
+
+
+@cache
+def properties(kind: Any) -> list[str]:
+    """The names of a type's properties. To ask .NET for each node would take most of the time."""
+    found = [prop for prop in clr_type(kind).GetProperties() if not prop.GetIndexParameters().Length]
+    return [str(prop.Name) for prop in found if str(prop.Name) not in LEFT_OUT]
 
 
 def plain(value: Any) -> Any:
     """A property's value: nodes and lists of nodes become dicts and lists, enumerations their names."""
-    if value is None or isinstance(value, SCALARS):
-        return value
-    kind = value.GetType()
-    if kind.IsEnum:
-        return str(value.ToString())
-    if hasattr(value, "StartOffset"):
-        return node(value)
-    if hasattr(value, "Count"):
-        return [plain(item) for item in value]
-    return None
+    kind: Any = type(value)
+    return value if value is None or isinstance(value, SCALARS) else reader(kind)(value)
+
+
+@cache
+def reader(kind: Any) -> Callable[[Any], Any]:
+    """How a property's value of this type is read."""
+    if clr_type(kind).IsEnum:
+        return lambda value: str(value.ToString())
+    if hasattr(kind, "StartOffset"):
+        return node
+    if hasattr(kind, "Count"):
+        return lambda value: [plain(item) for item in value]
+    return lambda _: None
+
+
+def clr_type(kind: Any) -> Any:
+    """The type as .NET describes it."""
+    import clr  # type: ignore[import-not-found] # noqa: PLC0415 - there when .NET runs
+
+    return clr.GetClrType(kind)
 
 
 if __name__ == "__main__":

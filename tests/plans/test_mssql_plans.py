@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 
 import pytest
 
 from tests import mssql_storm
 from tests.plans import tsql
-from tests.plans.tsql import READS_ALL, ROOT, WALKED, Access, Lock, Tree
+from tests.plans.tsql import READS_ALL, ROOT, WALKED, Access, Lock
 
 pytestmark = pytest.mark.skipif(
     not tsql.PARSER.exists(), reason="Microsoft's parser is not installed: run make check-tsql"
@@ -160,17 +161,18 @@ def test_the_order_of_locks_is_documented() -> None:
     assert written == tsql.table()
 
 
-def edges(tree: Tree) -> set[tuple[Lock, Lock]]:
+@cache
+def edges(verb: str) -> frozenset[tuple[Lock, Lock]]:
     """What a verb holds while it waits for something else: one pair for each."""
-    order = tsql.locks(tree)
-    return {
+    order = tsql.locks(tsql.verbs()[verb])
+    return frozenset(
         (held._replace(waits=True), wanted)
         for held, wanted in itertools.combinations(order, 2)
         if wanted.waits and held.table == wanted.table
-    }
+    )
 
 
-def cycles(one: Tree, other: Tree) -> set[tuple[Lock, Lock]]:
+def cycles(one: str, other: str) -> frozenset[tuple[Lock, Lock]]:
     """Keys that one locks in this order, and the other in the opposite one, and both wait."""
     back = {(wanted._replace(waits=True), held) for held, wanted in edges(other)}
     return edges(one) & back
@@ -178,10 +180,7 @@ def cycles(one: Tree, other: Tree) -> set[tuple[Lock, Lock]]:
 
 def test_no_two_verbs_wait_for_each_other() -> None:
     """Two verbs that lock two indexes of one row in opposite orders deadlock, unless one of them skips."""
-    found = {
-        (one, other): cycles(tsql.verbs()[one], tsql.verbs()[other])
-        for one, other in itertools.combinations_with_replacement(verbs(), 2)
-    }
+    found = {(one, other): cycles(one, other) for one, other in itertools.combinations_with_replacement(verbs(), 2)}
     rows = {pair: {edge for edge in edge_set if _of_one_row(edge)} for pair, edge_set in found.items()}
     assert not {pair: edge_set for pair, edge_set in rows.items() if edge_set}
 
@@ -225,7 +224,7 @@ def test_a_cycle_would_be_found() -> None:
     polling = next(lock for lock in claim if lock.key == "IX_Jobs_Polling")
     row = next(lock for lock in claim if lock.key == "UQ_Jobs_RowNo")
     waiting = {(polling._replace(waits=True), row._replace(waits=True))}
-    assert waiting & {(wanted, held) for held, wanted in edges(tsql.verbs()["pause_job"])}
+    assert waiting & {(wanted, held) for held, wanted in edges("pause_job")}
 
 
 def test_the_storm_sends_every_verb_that_locks() -> None:
