@@ -11,6 +11,7 @@ import re
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,12 +20,14 @@ import asyncpg
 import pytest
 
 from reltask import App, events
+from reltask.errors import TransientError
 from reltask.model.job import Outcome, State
 from reltask.model.views import JobView
 from reltask.stores.postgres.store import PostgresStore
 from reltask.worker import poller
 from reltask.worker.run import Run
 from reltask.worker.waking import Waking
+from tests.store.store_harness import request
 from tests.worker.worker_harness import LIVE_PATIENCE, WorkerHarness
 
 HEALTHY = 20
@@ -195,6 +198,44 @@ def test_declaration_replaces_a_schedule_that_cannot_be_read(harness: WorkerHarn
         return job.schedule, [run.outcome for run in await app.runs(task="tick")]
 
     assert harness.run(scenario()) == ('{"every":"1h"}', [Outcome.SUCCEEDED])
+
+
+def test_a_lock_without_an_end_is_not_renewed(harness: WorkerHarness) -> None:
+    """The worker that failed such a row cannot write that, and beats on: when its lock ends, another one does."""
+    cut_off, rival = harness.app(), harness.app()
+    for app in (cut_off, rival):
+
+        @app.task
+        async def echo(number: int) -> None: ...
+
+    async def scenario() -> tuple[list[str], JobView | None]:
+        await rival.status()  # creates the tables
+        plant_sqlite(harness.path, {"lock_timeout_ms": NO_LOCK_SO_LONG})
+        cut_off.faults.error, cut_off.faults.verbs = lambda: TransientError("away"), {"fail_jobs"}
+        async with cut_off.worker():
+            await asyncio.sleep(60)
+            async with rival.worker():
+                await rival.log.wait(events.RunFailed)
+            cut_off.faults.error = None
+        return await rival.outcomes(), await rival.job(PLANTED).view()
+
+    outcomes, job = harness.run(scenario())
+    assert outcomes == ["lost", "failed"]
+    assert job is not None
+    assert job.state is State.DEAD
+
+
+async def test_a_lock_without_an_end_is_not_renewed_on_postgres(postgres_url: str) -> None:
+    """The same, as the statement has it: the lock ends when the claim said that it would."""
+    store = PostgresStore(postgres_url)
+    await plant_postgres(postgres_url, {"lock_timeout_ms": NO_LOCK_SO_LONG})
+    (claim,) = (await store.claim_jobs(request(tasks=["echo"], lock_timeout=timedelta(minutes=2)))).claims
+    assert (await store.heartbeat_jobs("alice", [claim.hold], alive_for=timedelta(minutes=1))).renewed
+    await store.close()
+    connection = await asyncpg.connect(postgres_url)
+    (length,) = await connection.fetchrow("select lock_expires_at - locked_at from reltask.jobs")
+    await connection.close()
+    assert length == timedelta(minutes=2)
 
 
 # What raises between a claim's answer and the begin of its runs

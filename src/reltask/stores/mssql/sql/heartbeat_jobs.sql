@@ -19,7 +19,8 @@ DECLARE @now datetime2(6) = COALESCE(:now, SYSUTCDATETIME()),
         @holds nvarchar(max) = :holds,
         @tokens nvarchar(max) = :tokens,
         @pending nvarchar(max) = :pending,
-        @alive_for bigint = :alive_for;
+        @alive_for bigint = :alive_for,
+        @longest_ms bigint = 3155760000000;
 DECLARE @given TABLE (Id uniqueidentifier NOT NULL, Fence bigint NOT NULL, PRIMARY KEY (Id, Fence));
 DECLARE @renewed TABLE (
     Id         uniqueidentifier NOT NULL,
@@ -52,10 +53,14 @@ BEGIN TRY
 
     UPDATE job
     SET HeartbeatAt = @now,
-        LockExpiresAt = DATEADD(
-            MILLISECOND, job.ClaimTimeoutMs % 60000,
-            DATEADD(MINUTE, job.ClaimTimeoutMs / 60000, @now)
-        )
+        -- A lock timeout out of its range, see claim_jobs.sql, would keep the row for a century.
+        LockExpiresAt = CASE
+            WHEN job.ClaimTimeoutMs > @longest_ms THEN job.LockExpiresAt
+            ELSE DATEADD(
+                MILLISECOND, job.ClaimTimeoutMs % 60000,
+                DATEADD(MINUTE, job.ClaimTimeoutMs / 60000, @now)
+            )
+        END
     OUTPUT inserted.Id, inserted.Fence, inserted.SlotNo, inserted.CancelSlot
     INTO @renewed (Id, Fence, SlotNo, CancelSlot)
     FROM @given AS given

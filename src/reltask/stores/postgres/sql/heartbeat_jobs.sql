@@ -42,7 +42,10 @@ pending as materialized (
 renewed as (
     update reltask.jobs as job
     set heartbeat_at = parameters.now,
-        lock_expires_at = parameters.now + job.claim_timeout_ms::float8 * interval '1 millisecond',
+        -- A lock timeout out of its range, see claim_jobs.sql, would keep the row for a century.
+        lock_expires_at =
+            case when job.claim_timeout_ms > 3155760000000 then job.lock_expires_at
+                 else parameters.now + job.claim_timeout_ms::float8 * interval '1 millisecond' end,
         -- unchanged, see SQL.md: generated column
         not_before = job.not_before
     from parameters

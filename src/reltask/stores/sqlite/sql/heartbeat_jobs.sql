@@ -8,6 +8,7 @@
 --               that its answer was lost.
 -- See           SQL.md: one writer, fence, primary-key lookup, JSON batch.
 
+-- A claim of a job whose lock timeout is out of its range keeps its end: see claim_jobs.sql.
 with
 batch as (
     select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as fence
@@ -16,7 +17,8 @@ batch as (
 
 update reltask_jobs
 set heartbeat_at = :now,
-    lock_expires_at = :now + claim_timeout_ms * 1000
+    lock_expires_at = case when claim_timeout_ms > 3155760000000 then lock_expires_at
+                           else :now + claim_timeout_ms * 1000 end
 from batch
 where reltask_jobs.id = batch.id
   and reltask_jobs.fence = batch.fence
@@ -26,7 +28,8 @@ returning id, fence, cancel_slot = slot_no as cancelled;
 -- Claims that wait for their answer. As below: usually there are none, and no job is read.
 update reltask_jobs
 set heartbeat_at = :now,
-    lock_expires_at = :now + claim_timeout_ms * 1000
+    lock_expires_at = case when claim_timeout_ms > 3155760000000 then lock_expires_at
+                           else :now + claim_timeout_ms * 1000 end
 where id in (
     select job.id
     from json_each(:pending) as unanswered
