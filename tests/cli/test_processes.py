@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
+from array import array
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,8 +22,20 @@ from tests.docs.pages import ROOT
 pytestmark = pytest.mark.slow
 needs_signals = pytest.mark.skipif(os.name != "posix", reason="Windows has no SIGTERM that a process can answer")
 
+if os.name == "posix":
+    import fcntl
+    import termios
+
 HEAVY = {"asyncio", "asyncpg", "cronsim", "difflib", "logging", "msgspec", "rich", "sqlite3", "uvloop"}
 AWAY = "postgresql://127.0.0.1:1/nothing"
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Look until it holds."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_help_imports_next_to_nothing() -> None:
@@ -191,6 +208,37 @@ def test_status_names_queues_that_no_worker_serves(project: Project) -> None:
     project.run("enqueue", project.app, "hello", '{"name": "Ada"}', "--queue", "mial")
     assert "No live worker takes task hello from queue mial." in project.run("status", project.app).out
     assert project.run("status", project.app, "--json").json["unserved"] == [{"queue": "mial", "task": "hello"}]
+
+
+CHATTY = """
+@app.task(queue="chatty", lock_timeout="2s")
+async def chatty(ctx: Context) -> None:
+    while True:
+        ctx.logger.warning("x" * 1000)
+"""
+
+
+@needs_signals
+def test_a_full_log_pipe_delays_no_heartbeat(project: Project) -> None:
+    """The log is not read, so the worker's loop waits in it; its claim is renewed for longer than its lock."""
+    module = project.folder / f"{project.name}.py"
+    module.write_text(module.read_text() + CHATTY)
+    job = project.enqueue("chatty")
+    process = project.start("worker", project.app, "--queues", "chatty")
+    with closing(sqlite3.connect(project.folder / "jobs.db")) as database:
+
+        def seen() -> tuple[int, int, int]:
+            """The fence, the last heartbeat, and how many bytes wait in the pipe."""
+            row = database.execute("select fence, heartbeat_at from reltask_jobs where id = ?", [job]).fetchone()
+            count = array("i", [0])
+            assert process.stderr is not None
+            fcntl.ioctl(process.stderr, termios.FIONREAD, count)
+            return row[0], row[1] or 0, count[0]
+
+        wait_until(lambda: seen()[2] > 50_000)
+        full_since = seen()[1]
+        wait_until(lambda: seen()[1] > full_since + 2_200_000)
+        assert seen()[0] == 1
 
 
 @needs_signals
