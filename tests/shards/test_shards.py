@@ -150,7 +150,7 @@ async def test_the_order_of_shards_is_checked(system: System) -> None:
     """An install that is another shard than its place in the list says is refused, by producers and workers."""
     await task_of(system.app()).enqueue(1)
     swapped = system.app([*reversed(system.urls)])
-    with pytest.raises(SettingsError, match="is shard 2"):
+    with pytest.raises(SettingsError, match=r"is shard [02]"):
         await swapped.status()
     with pytest.raises(SettingsError, match="is shard"):
         async with swapped.worker():

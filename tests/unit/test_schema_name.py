@@ -23,7 +23,7 @@ FILES = [
 ]
 REFUSED = [
     "", "Billing", "1st", "_x", "a-b", "a b", 'a"b', "a;b", "a.b", "é", "x" * 49, "select", "user", "public", "dbo",
-    "pg_temp", "sqlite_x", "information_schema", "reltask_leases", "jobs\n", "a'--",
+    "pg_temp", "sqlite_x", "information_schema", "reltask_leases", "reltask_ended", "jobs\n", "a'--",
 ]  # fmt: skip
 
 
@@ -35,6 +35,26 @@ def test_a_name_that_would_need_quotes_is_refused(name: str) -> None:
     assert "plain name" in str(error.value)
     with pytest.raises(SettingsError):
         in_schema("select * from reltask.jobs", name)
+
+
+def test_two_installs_share_no_name() -> None:
+    """Whatever another install is called: no table, index, trigger, role or channel of both has the same name."""
+    own = {
+        name
+        for dialect in DIALECTS
+        for _, sql in schema_scripts(dialect, "x")
+        for kind, text in tokens(sql)
+        if kind != "comment"
+        for name in re.findall(r"\bx_(\w+)", text)
+    }
+    listening = (SOURCE / "stores" / "postgres" / "listening.py").read_text(encoding="utf-8")
+    channels = set(re.findall(r"\{self\._schema\}_(\w+)", listening))
+    assert {"jobs", "limit_keys", "run"} < own
+    assert "ended" in channels
+    refused = {name.removesuffix(f"_{other}") for name in own for other in own if name.endswith(f"_{other}")} | channels
+    for ending in refused:
+        with pytest.raises(SettingsError):
+            check_schema(f"x_{ending}")
 
 
 @given(st.text())

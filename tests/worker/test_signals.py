@@ -127,7 +127,7 @@ def test_a_wrong_value_is_refused_before_anything_is_sent(app: HarnessApp, harne
 def test_a_signal_wakes_the_workers(app: HarnessApp, harness: WorkerHarness) -> None:
     """Those of this process, and by the database's signal those of others."""
     woken: list[bool] = []
-    app._sender.wakes.add(lambda: woken.append(True))
+    app._sender.wakes.add(lambda _: woken.append(True))
 
     async def scenario() -> None:
         job = await app.get_task("fulfil").using(delay="1h").enqueue()

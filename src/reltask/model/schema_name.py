@@ -23,8 +23,14 @@ LONGEST = 48
 """Characters: with `_enqueue` it is still a role's name in PostgreSQL, which cuts names after 63."""
 
 _NAME = r"[a-z][a-z0-9_]*"
-_TAKEN = r"(pg_|db_|sqlite)\w*|public|dbo|sys|guest|information_schema|\w+_(leases|cancel)"
-"""Schemas of the databases themselves; and `x_leases` and `x_cancel`, further channels of the schema `x`."""
+_TAKEN = r"(pg_|db_|sqlite)\w*|public|dbo|sys|guest|information_schema"
+"""Schemas of the databases themselves."""
+_SHARED = r"\w+_(leases|cancel|awaited|ended|limit|limit_keys_of|marks_of)"
+"""Names under which an install beside `x` would have something of the same name.
+
+`x_leases`, `x_cancel`, `x_awaited` and `x_ended` are channels of `x`. On SQLite `x_limit_keys` would
+be the table `keys` of `x_limit` and the table `limit_keys` of `x`; so are two triggers.
+"""
 _RESERVED = frozenset(
     """
     add all alter analyse analyze and any array as asc asymmetric authorization backup begin between binary both
@@ -50,12 +56,14 @@ _RESERVED = frozenset(
 
 def check_schema(name: str) -> str:
     """The name, if it can stand in SQL text as it is; otherwise SettingsError."""
-    if len(name) <= LONGEST and re.fullmatch(_NAME, name) and not re.fullmatch(_TAKEN, name) and name not in _RESERVED:
+    taken = re.fullmatch(f"{_TAKEN}|{_SHARED}", name) or name in _RESERVED
+    if len(name) <= LONGEST and re.fullmatch(_NAME, name) and not taken:
         return name
     raise SettingsError(
         f"{name[: LONGEST + 1]!r} cannot be the schema of reltask's tables.",
         remedy=f"Write a plain name of at most {LONGEST} characters, a to z, 0 to 9 and _, that begins with a letter, "
-        "such as billing_tasks: no keyword of SQL, no schema of the database itself, and no end in _leases or _cancel.",
+        "such as billing_tasks: no keyword of SQL, no schema of the database itself, and no end in _leases, _cancel, "
+        "_awaited, _ended, _limit, _limit_keys_of or _marks_of.",
     )
 
 

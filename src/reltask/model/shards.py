@@ -31,8 +31,8 @@ from reltask.model.schema_name import split_schema, with_schema
 
 MOST = 4096
 """Numbers of shards: 0 to 4095."""
-AWAY = 5.0
-"""Seconds for which a shard that did not answer gets no jobs that may live anywhere."""
+AWAY = 30.0
+"""Seconds for which a shard that did not answer gets no jobs that may live anywhere, unless it answers before."""
 _VERSION = 8
 
 
@@ -57,6 +57,11 @@ def rendezvous(key: str, shards: Iterable[int]) -> int:
 
 def _weight(key: str, shard: int) -> bytes:
     return blake2b(key.encode(), digest_size=8, key=b"%d" % shard).digest()
+
+
+def is_free(job: NewJob) -> bool:
+    """Whether a job may live on any shard."""
+    return job.parent is None and job.schedule is None and job.key is None and job.unique is None
 
 
 class Placement:
@@ -85,6 +90,10 @@ class Placement:
     def answered(self, number: int) -> None:
         self._away.pop(number, None)
 
+    def is_away(self, number: int, now: float) -> bool:
+        """Whether this shard did not answer lately."""
+        return self._away.get(number, 0.0) > now
+
     def of_key(self, key: str) -> int:
         """The shard of a job with this key."""
         return rendezvous(key, self.open)
@@ -101,7 +110,7 @@ class Placement:
     def anywhere(self, now: float, among: Sequence[int] | None = None) -> int:
         """A shard for a job that may live on any of these."""
         possible = [number for number in self.open if among is None or number in among] or list(among or self.open)
-        here = [number for number in possible if self._away.get(number, 0.0) <= now]
+        here = [number for number in possible if not self.is_away(number, now)]
         return self._rng.choice(here or possible)
 
     def place(self, jobs: Sequence[NewJob], now: float, among: Sequence[int] | None = None) -> list[int]:

@@ -222,8 +222,8 @@ class Sender:
 
     def __init__(self, client: Client, *, borrow: Callable[[object], Borrowed]) -> None:
         self.client = client
-        self.wakes: set[Callable[[], None]] = set()
-        """Callbacks that wake this process's own workers, without a signal from the database."""
+        self.wakes: set[Callable[[Collection[UUID]], None]] = set()
+        """Callbacks that wake this process's own workers, without a signal from the database: see `Worker.wake`."""
         self.stops: set[Callable[[Collection[UUID]], None]] = set()
         """Callbacks that let them look at jobs which were cancelled."""
         self._borrow = borrow
@@ -252,16 +252,15 @@ class Sender:
             return block.wait_for(joined(block))
         return self.client.run_sync(alone, name=name)
 
-    async def signal(self, store: Store) -> None:
-        """Wake the workers of this process and of others."""
-        for wake in list(self.wakes):
-            wake()
+    async def signal(self, store: Store, job_ids: Collection[UUID] = ()) -> None:
+        """Wake the workers of this process and of others: for these jobs, or any if none is named."""
+        self.wake(job_ids)
         await store.signal()
 
-    def wake(self) -> None:
+    def wake(self, job_ids: Collection[UUID] = ()) -> None:
         """Wake the workers of this process."""
         for wake in list(self.wakes):
-            wake()
+            wake(job_ids)
 
     def stop(self, job_ids: Collection[UUID]) -> None:
         """Jobs are cancelled: let the workers of this process stop those that they run, and claim the others."""

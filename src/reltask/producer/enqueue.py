@@ -26,13 +26,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reltask.errors import AmbiguousError, ReltaskError, UsageError
+from reltask.errors import AmbiguousError, ReltaskError, TransientError, UsageError
 from reltask.model.job import NewJob, Unique
 from reltask.model.keys import KeyHash
 from reltask.model.schedule import decode, encode, first_slot, has_ended
 from reltask.model.screens import Payload
 from reltask.model.settings import LimitSettings
-from reltask.model.shards import Placement, numbered
+from reltask.model.shards import Placement, is_free, numbered
 from reltask.model.task import ONE_OFF_ATTEMPTS, TaskDefinition
 from reltask.producer.bulk import batches, overlapping, raise_first
 from reltask.producer.client import Place
@@ -261,7 +261,7 @@ class Enqueuer:
         if len(calls) == 1:
             inserted = await self._insert_batch(calls, store)
             if inserted[0].created or calls[0].options.replace:
-                await self.access.sender.signal(store)
+                await self.access.sender.signal(store, [inserted[0].id])
             return inserted
         try:
             done, errors = await overlapping(
@@ -275,9 +275,8 @@ class Enqueuer:
         return inserted
 
     async def _insert_batch(self, calls: Sequence[Call[R]], store: Store) -> list[Job[R]]:
-        jobs = await self._rows(calls, store)
+        jobs, created = await self._insert_rows(await self._rows(calls, store), store)
         pairs = list(zip(calls, jobs, strict=True))
-        created = await insert_surely(jobs, store)
         for call, job in pairs:
             if call.options.replace and job.schedule is not None and job.id not in created:
                 await replace_schedule(job, store)
@@ -289,6 +288,20 @@ class Enqueuer:
             if not created:  # else the error would say that nothing was inserted
                 raise
             return [Job(self.access, job.id, job.task, job.key, call.task, job.id in created) for call, job in pairs]
+
+    async def _insert_rows(self, jobs: list[NewJob], store: Store) -> tuple[list[NewJob], set[UUID]]:
+        """Insert them; those that may live on any shard go to another one if theirs does not answer."""
+        others = () if self.placement is None or not all(map(is_free, jobs)) else self.placement.numbers[1:]
+        for _ in others:
+            try:
+                return jobs, await insert_surely(jobs, store)
+            except TransientError:  # certainly not inserted
+                jobs = await self._on_shards(jobs, store)
+        return jobs, await insert_surely(jobs, store)
+
+    async def _on_shards(self, jobs: list[NewJob], place: Place) -> list[NewJob]:
+        numbers = await cast("Placing", place).placed(jobs)
+        return [replace(job, id=numbered(job.id, number)) for job, number in zip(jobs, numbers, strict=True)]
 
     # In an open transaction
 
@@ -316,8 +329,7 @@ class Enqueuer:
         hashing = self.access.keys
         jobs = [call.job(job_id, hashing) for call, job_id in zip(calls, self.new_ids(len(calls)), strict=True)]
         if self.placement is not None:
-            numbers = await cast("Placing", place).placed(jobs)
-            jobs = [replace(job, id=numbered(job.id, number)) for job, number in zip(jobs, numbers, strict=True)]
+            jobs = await self._on_shards(jobs, place)
         if any(job.key and call.task.aliases for call, job in zip(calls, jobs, strict=True)):
             jobs = await under_former_names([call.task for call in calls], jobs, place)
         if all(job.schedule is None for job in jobs):

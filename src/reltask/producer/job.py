@@ -388,7 +388,7 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
                     f"Job {job_id} {CHANGES[change]}; nothing was changed.", remedy=f"See: reltask jobs show {job_id}"
                 )
             if change in MAKE_DUE:
-                await self._access.sender.signal(store)
+                await self._access.sender.signal(store, [job_id])
             if change == "discard":
                 self._access.results.look([job_id])
 
@@ -410,7 +410,7 @@ class Job(Struct, Generic[R_co], frozen=True, eq=False):
         job_id = await self._found(store)
         forgotten = await store.forget_steps(job_id, step, and_after=and_after)
         if forgotten:
-            await self._access.sender.signal(store)
+            await self._access.sender.signal(store, [job_id])
         elif any(
             child.task is not None and (and_after or child.step == step) for child in await store.list_children(job_id)
         ):

@@ -12,6 +12,8 @@ notice.
 
 The poller runs on the client's private loop, because waiters come from any loop and thread. It ends
 when nothing is waited for. A notice is a shortcut: without it the next look finds the end.
+
+Each shard is looked at by itself: those who wait for jobs of one do not wait for another one's answer.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from reltask.model.arguments import Value, value_of
 from reltask.model.codec import refuse_encoded
 from reltask.model.duration import Duration, format_duration, parse_duration
 from reltask.model.job import Outcome
+from reltask.model.shards import shard_of
 from reltask.model.task import TaskDefinition
 from reltask.model.views import JobEnd
 from reltask.producer.client import Client
@@ -164,6 +167,8 @@ class ResultPoller:
         """Whether the store says when jobs have ended."""
         self._announced: dict[UUID, float] = {}
         """When the workers were last notified that a job is awaited."""
+        self._looks: dict[int | None, asyncio.Task[None]] = {}
+        """Looks that are not answered, by shard; None: the app has no shards, or the id does not say."""
 
     def wake(self) -> None:
         """There is a new waiter, or news: from any thread."""
@@ -174,23 +179,48 @@ class ResultPoller:
     async def run(self, store: Store) -> None:
         """Look, sleep until the next look is due, and so on."""
         self._woken, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        async with store.listen(_ignore, ended=self._results.look) as self._signalled:
-            await self._poll(store)
+        try:
+            async with store.listen(_ignore, ended=self._results.look) as self._signalled:
+                await self._poll(store)
+        finally:
+            for look in self._looks.values():
+                look.cancel()
+            await asyncio.gather(*self._looks.values(), return_exceptions=True)
 
     async def _poll(self, store: Store) -> None:
         assert self._woken is not None
         assert self._loop is not None
         while waiters := self._results.waiting(self):
             self._woken.clear()
-            due = [waiter for waiter in waiters if waiter.due <= self._loop.time()]
+            idle = [waiter for waiter in waiters if shard_of(waiter.job_id) not in self._looks]
+            due = [waiter for waiter in idle if waiter.due <= self._loop.time()]
             if due:
-                await self._announce(store, waiters)
-                await self._look(store, due)
+                awaited = {waiter.job_id for waiter in waiters}
+                self._announced = {job_id: at for job_id, at in self._announced.items() if job_id in awaited}
+                self._begin(store, due)
                 await asyncio.sleep(FIRST_PAUSE / 2)  # those who come together are looked for together
             else:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout_at(min(waiter.due for waiter in waiters)):
+                    async with asyncio.timeout_at(min((waiter.due for waiter in idle), default=None)):
                         await self._woken.wait()
+
+    def _begin(self, store: Store, due: list[Waiter]) -> None:
+        """Look for the ends of these jobs, on each shard by itself."""
+        groups: dict[int | None, list[Waiter]] = {}
+        for waiter in due:
+            groups.setdefault(shard_of(waiter.job_id), []).append(waiter)
+        for shard, some in groups.items():
+            self._looks[shard] = look = asyncio.ensure_future(self._announce_and_look(store, some))
+            look.add_done_callback(lambda _, shard=shard: self._looked(shard))  # type: ignore[misc] # inferred
+
+    def _looked(self, shard: int | None) -> None:
+        del self._looks[shard]
+        if self._woken is not None:
+            self._woken.set()
+
+    async def _announce_and_look(self, store: Store, waiters: list[Waiter]) -> None:
+        await self._announce(store, waiters)
+        await self._look(store, waiters)
 
     def ended(self, future: Any) -> None:
         """The poller could not be started, was cancelled, or has a bug: no caller waits for ever."""
@@ -207,7 +237,6 @@ class ResultPoller:
             return
         now = asyncio.get_running_loop().time()
         awaited = {waiter.job_id for waiter in waiters}
-        self._announced = {job_id: at for job_id, at in self._announced.items() if job_id in awaited}
         news = [job_id for job_id in awaited if now - self._announced.get(job_id, -ANNOUNCE_EVERY) >= ANNOUNCE_EVERY]
         if news:
             await store.signal_awaited(news)

@@ -39,12 +39,32 @@ class ShardedKeys:
         return await self.insert("enqueue_unique", [job for job in jobs if job.id not in taken], again=again)
 
     async def read_keys(self, names: Names) -> Owners:
-        """On every shard: a job may live where its key belonged when it was enqueued."""
-        return newest(await self.every(lambda store: store.read_keys(names)))
+        return await self._owners("read_keys", names)
 
     async def read_unique(self, names: Names) -> Owners:
-        """On every shard, as `read_keys`. A shard that had the key before may still name its last job."""
-        return newest(await self.every(lambda store: store.read_unique(names)))
+        return await self._owners("read_unique", names)
+
+    async def _owners(self, verb: str, names: Names) -> Owners:
+        """The newest job of each name: where its key belongs now or belonged before, else on any shard.
+
+        So a key is found while a shard that never had it is away. A child's key is on its parent's shard, and a
+        schedule's on the first one.
+        """
+        found: Owners = {}
+        for number, some in self._likely(names).items():
+            found = newest([found, await self.ask(number, partial(send, verb, (some,), {}))])
+        missing = [name for name in names if name not in found]
+        if missing:
+            found |= newest(await self.every(partial(send, verb, (missing,), {})))
+        return found
+
+    def _likely(self, names: Names) -> dict[int, list[tuple[str, str]]]:
+        asked: dict[int, list[tuple[str, str]]] = {}
+        for name in names:
+            key = name[1]
+            for number in {self.placement.of_key(key), *self.placement.before(key)}:
+                asked.setdefault(number, []).append(name)
+        return asked
 
     async def replace_job(self, job: NewJob) -> UUID | None:
         """Where a job with its key lives: where it belonged before, or on the shard that the new id carries."""

@@ -12,14 +12,19 @@ Shards fail one by one. A write goes to one shard and fails with it. An insert o
 fails on some of them is ambiguous, like one whose answer was lost: sent again, it inserts what is
 missing. `read_status` and `read_overview` count the shards that answer and name the others; other reads fail, because
 half a list looks like a whole one.
+
+No call about one shard waits for another one longer than PATIENCE. Which shards there are and which are being drained
+is asked beside the calls: a shard that is silent answers that question when it can, and gets no jobs without a key
+meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any, cast
@@ -39,6 +44,10 @@ from reltask.stores.waking import Wake
 
 FRESH = 10.0
 """Seconds after which a producer reads again which shards are being drained."""
+PATIENCE = 1.0
+"""Seconds for which a call about one shard waits for another one."""
+GLANCE = 5.0
+"""Seconds for which a view of all shards waits for one of them, before it names it as away."""
 Ask = Callable[["ShardedStore", str, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 
 
@@ -50,9 +59,13 @@ class ShardedStore(ShardedKeys):
     def __init__(self, shards: Sequence[Shard], placement: Placement) -> None:
         self._shards = {shard.number: shard for shard in shards}
         self._open: set[int] = set()
-        self._opening = asyncio.Lock()
+        self._opening: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.placement = placement
         self._read_at = float("-inf")
+        self._marking: dict[int, asyncio.Task[ReltaskError | None]] = {}
+        """Shards that are being asked which one they are."""
+        self._late: dict[asyncio.Future[Any], int] = {}
+        """Questions and signals that no caller waits for any more, and their shards."""
         self._written: set[int] = set()
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
@@ -64,18 +77,42 @@ class ShardedStore(ShardedKeys):
     # Opening
 
     async def open(self) -> None:
-        """Open the shards that answer; it is an error only if none does."""
-        found = await self.ask_all(lambda store: store.read_shard(), self._shards)
-        errors = [error for error in found.values() if isinstance(error, ReltaskError)]
-        for error in errors:
-            if not isinstance(error, TransientError):
-                raise error
-        if len(errors) == len(found):
-            raise no_shard_answers(_transient(errors))
+        """Open the shards. An error if none answers, or if one refuses; one that is late is opened when it answers."""
+        self._read_at = time.monotonic()
+        try:
+            await self._first_marks(set(self._read_marks().values()))
+        except BaseException:
+            await self._forget()
+            raise
+
+    async def _first_marks(self, waiting: set[asyncio.Task[ReltaskError | None]]) -> None:
+        """Wait for all of these answers, but once there is one only for a while."""
+        answered, error = False, TransientError("")
+        while waiting:
+            patience = PATIENCE if answered else None
+            done, waiting = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return
+            for found in [task.result() for task in done]:
+                if isinstance(found, TransientError):
+                    error = found
+                elif found is not None:
+                    raise found
+                answered = answered or found is None
+        if not answered:
+            raise no_shard_answers(error)
 
     async def close(self) -> None:
+        await self._forget()
         await asyncio.gather(*(shard.store.close() for shard in self._shards.values()))
         self._open.clear()
+
+    async def _forget(self) -> None:
+        """End what runs beside the calls."""
+        beside = [*self._marking.values(), *self._late]
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
 
     def dedicated(self, **options: Any) -> Store:
         """Of the first shard: only leases use it."""
@@ -84,7 +121,7 @@ class ShardedStore(ShardedKeys):
     async def _opened(self, number: int) -> Store:
         store = self._shards[number].store
         if number not in self._open:
-            async with self._opening:
+            async with self._opening[number]:
                 if number not in self._open:
                     await open_as_shard(store, number)
                     self._open.add(number)
@@ -112,25 +149,53 @@ class ShardedStore(ShardedKeys):
         try:
             answer = await question(await self._opened(number))
         except DatabaseError as error:
-            if isinstance(error, TransientError):
+            if isinstance(error, TransientError | AmbiguousError):
                 self.placement.did_not_answer(number, time.monotonic())
             raise type(error)(f"Shard {number}: {error.message}", remedy=error.remedy) from error
         self.placement.answered(number)
         return answer
 
     async def ask_all(
-        self, question: Callable[[Store], Awaitable[Any]], numbers: Iterable[int]
+        self, question: Callable[[Store], Awaitable[Any]], numbers: Collection[int], *, patience: float | None = None
     ) -> dict[int, Any | ReltaskError]:
-        """Ask several shards at once: the answers and the errors."""
-        asked = list(numbers)
-        answers = await asyncio.gather(*(self.ask(number, question) for number in asked), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, ReltaskError):
-                raise answer
-        return dict(zip(asked, answers, strict=True))
+        """Ask several shards at once: the answers and the errors.
+
+        With `patience` a shard that is silent for that many seconds does not answer; while an earlier question to it
+        is open, it is not asked again.
+        """
+        open_still = {} if patience is None else self._late
+        silent = {number for number in open_still.values() if self.placement.is_away(number, time.monotonic())}
+        asked = {n: asyncio.ensure_future(self.ask(n, question)) for n in numbers if n not in silent}
+        try:
+            if asked:
+                await asyncio.wait(asked.values(), timeout=patience)
+        except BaseException:
+            for task in asked.values():
+                task.cancel()
+            raise
+        return {number: self._answer(number, asked.get(number), patience) for number in numbers}
+
+    def _answer(self, number: int, question: asyncio.Future[Any] | None, patience: float | None) -> Any | ReltaskError:
+        if question is None or not question.done():
+            self._leave(number, question)
+            return TransientError(f"Shard {number}: no answer within {patience} s.")
+        error = question.exception()
+        return error if isinstance(error, ReltaskError) else question.result()
+
+    def _leave(self, number: int, question: asyncio.Future[Any] | None) -> None:
+        """No caller waits for this answer any more; what it says about the shard is learnt nevertheless."""
+        self.placement.did_not_answer(number, time.monotonic())
+        if question is not None:
+            self._late[question] = number
+            question.add_done_callback(self._ended)
+
+    def _ended(self, question: asyncio.Future[Any]) -> None:
+        del self._late[question]
+        if not question.cancelled():
+            question.exception()  # it was the answer of a question that is over
 
     async def every(
-        self, question: Callable[[Store], Awaitable[Any]], numbers: Iterable[int] | None = None
+        self, question: Callable[[Store], Awaitable[Any]], numbers: Collection[int] | None = None
     ) -> list[Any]:
         """The answers of all of these shards, or the first error."""
         found = await self.ask_all(question, self._shards if numbers is None else numbers)
@@ -147,24 +212,58 @@ class ShardedStore(ShardedKeys):
         return self.placement.place(jobs, time.monotonic())
 
     async def _refresh(self) -> None:
-        """Read which shards are being drained, now and then. A shard that is away keeps its mark."""
+        """Read which shards are being drained, now and then. One that is away keeps its mark, and is not awaited."""
         now = time.monotonic()
         if now - self._read_at < FRESH:
             return
         self._read_at = now
-        for number, mark in (await self.ask_all(lambda store: store.read_shard(), self._shards)).items():
-            if isinstance(mark, ShardMark):
-                rest = self.placement.draining - {number}
-                self.placement.draining = rest | {number} if mark.draining else rest
+        here = [task for number, task in self._read_marks().items() if not self.placement.is_away(number, now)]
+        if here:
+            await asyncio.wait(here, timeout=PATIENCE)
+
+    def _read_marks(self) -> dict[int, asyncio.Task[ReltaskError | None]]:
+        """Ask all shards at once which one they are, and whether they are being drained."""
+        for number in self._shards.keys() - self._marking.keys():
+            self._marking[number] = task = asyncio.ensure_future(self._read_mark(number))
+            task.add_done_callback(lambda _, number=number: self._marking.pop(number))  # type: ignore[misc] # inferred
+        return dict(self._marking)
+
+    async def _read_mark(self, number: int) -> ReltaskError | None:
+        with self._expected(number):
+            try:
+                mark: ShardMark = await self.ask(number, lambda store: store.read_shard())
+            except ReltaskError as error:
+                return error
+        rest = self.placement.draining - {number}
+        self.placement.draining = rest | {number} if mark.draining else rest
+        return None
+
+    @contextmanager
+    def _expected(self, number: int) -> Iterator[None]:
+        """A shard that is silent for PATIENCE gets no jobs that may live elsewhere, until it answers."""
+        silent = asyncio.get_running_loop().call_later(
+            PATIENCE, lambda: self.placement.did_not_answer(number, time.monotonic())
+        )
+        try:
+            yield
+        finally:
+            silent.cancel()
 
     async def insert(self, verb: str, jobs: Sequence[NewJob], *, again: bool) -> set[UUID]:
         groups = self.by_shard(jobs, lambda job: job.id)
         self._written |= groups.keys()
         answers = await asyncio.gather(
-            *(self.ask(number, partial(send, verb, (some,), {"again": again})) for number, some in groups.items()),
+            *(
+                self._insert_on(number, partial(send, verb, (some,), {"again": again}))
+                for number, some in groups.items()
+            ),
             return_exceptions=True,
         )
         return _inserted(answers, len(jobs))
+
+    async def _insert_on(self, number: int, question: Callable[[Store], Awaitable[Any]]) -> Any:
+        with self._expected(number):
+            return await self.ask(number, question)
 
     def by_shard(self, rows: Iterable[Any], id_of: Callable[[Any], UUID]) -> dict[int, list[Any]]:
         """These rows by the shard of their ids."""
@@ -181,7 +280,7 @@ class ShardedStore(ShardedKeys):
     # Reading
 
     async def read_status(self) -> Any:
-        found = await self.ask_all(lambda store: store.read_status(), self._shards)
+        found = await self.ask_all(lambda store: store.read_status(), self._shards, patience=GLANCE)
         away = [number for number, status in found.items() if isinstance(status, ReltaskError)]
         answers = [status for status in found.values() if not isinstance(status, ReltaskError)]
         if not answers:
@@ -190,8 +289,8 @@ class ShardedStore(ShardedKeys):
 
     async def list_shards(self) -> list[ShardView]:
         """What each shard says about itself."""
-        marks = await self.ask_all(lambda store: store.read_shard(), self._shards)
-        states = await self.ask_all(lambda store: store.read_status(), self._shards)
+        marks = await self.ask_all(lambda store: store.read_shard(), self._shards, patience=GLANCE)
+        states = await self.ask_all(lambda store: store.read_status(), self._shards, patience=GLANCE)
         return [_view(number, marks[number], states[number]) for number in self._shards]
 
     async def drain(self, number: int, *, draining: bool) -> ShardView:
@@ -215,17 +314,48 @@ class ShardedStore(ShardedKeys):
     async def signal(self, due_at: datetime | None = None) -> None:
         """On the shards that were written to since the last signal; if there are none, on all."""
         written, self._written = self._written or set(self._open), set()
-        await asyncio.gather(*(self._shards[number].store.signal(due_at) for number in written))
+        signals = {asyncio.ensure_future(self._shards[number].store.signal(due_at)): number for number in written}
+        if signals:
+            _, late = await asyncio.wait(signals, timeout=PATIENCE)
+            for signal in late:
+                self._leave(signals[signal], signal)
 
     @asynccontextmanager
     async def listen(self, wake: Wake, **more: Any) -> AsyncIterator[bool]:
-        """On the shards that are open. Without signals, if not all are: a shard that is away is not tried for this."""
-        async with AsyncExitStack() as listening:
-            heard = [
-                await listening.enter_async_context(self._shards[number].store.listen(wake, **more))
-                for number in self._open
-            ]
+        """On the shards that answer. Without signals, if not all do."""
+        now = time.monotonic()
+        listening = [
+            _Listening(self._shards[number].store, wake, more)
+            for number in self._open
+            if not self.placement.is_away(number, now)
+        ]
+        try:
+            if listening:
+                await asyncio.wait([one.begun for one in listening], timeout=PATIENCE)
+            heard = [one.begun.done() and one.begun.result() for one in listening]
             yield len(heard) == len(self._shards) and all(heard)
+        finally:
+            for one in listening:
+                one.task.cancel()
+            await asyncio.gather(*(one.task for one in listening), return_exceptions=True)
+
+
+class _Listening:
+    """Listening on one shard, however long its connection takes."""
+
+    def __init__(self, store: Store, wake: Wake, more: dict[str, Any]) -> None:
+        self.begun: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Whether the shard has signals; False if listening failed."""
+        self.task = asyncio.ensure_future(self._listen(store, wake, more))
+
+    async def _listen(self, store: Store, wake: Wake, more: dict[str, Any]) -> None:
+        try:
+            async with store.listen(wake, **more) as heard:
+                self.begun.set_result(heard)
+                await asyncio.Event().wait()
+        finally:
+            if not self.begun.done():
+                self.begun.set_result(False)
 
 
 def sharded_store(stores: Mapping[int, Store], urls: Mapping[int, str], placement: Placement) -> Store:
@@ -299,7 +429,8 @@ async def _by_ids(router: ShardedStore, verb: str, args: tuple[Any, ...], named:
 async def _notices(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
     """To the shards of these ids; no caller waits for an answer."""
     numbers = {number for job_id in args[0] if router.has(number := shard_of(job_id))} or router.numbers
-    await router.ask_all(partial(send, verb, args, named), [number for number in numbers if number is not None])
+    asked = [number for number in numbers if number is not None]
+    await router.ask_all(partial(send, verb, args, named), asked, patience=PATIENCE)
 
 
 async def _orphans(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Orphans:
@@ -358,7 +489,7 @@ async def _page(router: ShardedStore, verb: str, args: tuple[Any, ...], named: d
 
 async def _overview(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Of the shards that answer; it names the others. An engineer on call looks when one is away."""
-    found = await router.ask_all(partial(send, verb, args, named), router.numbers)
+    found = await router.ask_all(partial(send, verb, args, named), router.numbers, patience=GLANCE)
     answers = [one for one in found.values() if not isinstance(one, ReltaskError)]
     if not answers:
         raise no_shard_answers(_transient(found.values()))

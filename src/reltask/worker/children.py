@@ -99,7 +99,7 @@ class Children:
         """Insert jobs and record their step in one transaction, or neither. Waits while the database is away."""
         await durable.patiently(lambda: self._commit(run, jobs, recording))
         durable.journal.written(recording)
-        await self._producer().access.sender.signal(self._store)
+        await self._producer().access.sender.signal(self._store, [job.id for job in jobs])
 
     async def _commit(self, run: Run, jobs: list[NewJob], recording: Recording) -> None:
         try:

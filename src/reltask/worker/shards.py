@@ -25,8 +25,9 @@ from datetime import timedelta
 from uuid import UUID
 
 from reltask import events
-from reltask.errors import TransientError
+from reltask.errors import ReltaskError, TransientError
 from reltask.model.clock import Clock
+from reltask.model.shards import shard_of
 from reltask.producer.result import Results
 from reltask.stores.store import Store
 from reltask.worker.places import Room
@@ -112,7 +113,7 @@ class ShardedWorker:
         while True:
             try:
                 await start
-            except TransientError as error:
+            except ReltaskError as error:  # it is away, or not what it should be: an operator may correct that
                 self._emit(
                     events.DatabaseUnavailable(
                         worker=self.id, verb=f"join shard {number}", error=str(error), retry_in=TRY_AGAIN
@@ -159,10 +160,12 @@ class ShardedWorker:
         for worker in self._workers.values():
             worker.hurry()
 
-    def wake(self) -> None:
-        """Look for work on all shards now. From any thread."""
-        for worker in self._workers.values():
-            if worker.started:
+    def wake(self, job_ids: Collection[UUID] = ()) -> None:
+        """Look for work on the shards of these jobs now, or on all if none is named. From any thread."""
+        numbers = {shard_of(job_id) for job_id in job_ids}
+        everywhere = not numbers or None in numbers
+        for number, worker in self._workers.items():
+            if worker.started and (everywhere or number in numbers):
                 worker.wake()
 
     def serve(self, results: Results) -> None:

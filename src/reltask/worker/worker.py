@@ -378,8 +378,8 @@ class Worker:
         """End the grace of a stop, now or when it comes: stop the bodies at once."""
         self._hurried.set()
 
-    def wake(self) -> None:
-        """Look for work now. From any thread."""
+    def wake(self, job_ids: Collection[UUID] = ()) -> None:  # noqa: ARG002 - of one database all jobs are one's own
+        """Look for work now: for these jobs, or any if none is named. From any thread."""
         self._poller.wake()
 
     def may_be_cancelled(self, job_ids: Collection[UUID]) -> None:
