@@ -190,11 +190,16 @@ def exported(overview: Overview) -> set[str]:
     }
 
 
+def grafana_queries() -> list[str]:
+    """Those of all panels."""
+    board = json.loads((ROOT / "monitoring/grafana.json").read_text(encoding="utf-8"))
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
 async def test_grafana_and_alerts_use_metrics_that_exist(overview: Overview) -> None:
     """Each query names what is exported; each alert has a runbook in the documentation."""
     names = exported(overview)
-    board = json.loads((ROOT / "monitoring/grafana.json").read_text(encoding="utf-8"))
-    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    queries = grafana_queries()
     rules = (ROOT / "monitoring/alerts.yml").read_text(encoding="utf-8")
     queries += re.findall(r"^ +expr: (.+)$", rules, re.MULTILINE)
     used = {name for query in queries for name in OF_PROCESS.findall(query)}
@@ -220,11 +225,14 @@ def promtool(folder: Path) -> str | None:
 
 @pytest.mark.slow
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
-    """Prometheus itself reads the rules, and fires each for the series of `alerts.test.yml` that call for it."""
+    """Prometheus itself reads the rules and Grafana's queries, and fires each rule for the series that call for it."""
     program = promtool(tmp_path)
     if program is None:
         pytest.skip("NOT RUN: there is no promtool, and Debian's package prometheus could not be downloaded.")
-    for arguments in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]):
+    queries = [{"record": f"query:{nth}", "expr": query} for nth, query in enumerate(grafana_queries())]
+    (tmp_path / "grafana.yml").write_text(json.dumps({"groups": [{"name": "grafana", "rules": queries}]}))
+    check = ["check", "rules", "alerts.yml", str(tmp_path / "grafana.yml")]
+    for arguments in (check, ["test", "rules", "alerts.test.yml"]):
         ended = subprocess.run(
             [program, *arguments], cwd=ROOT / "monitoring", capture_output=True, text=True, check=False
         )
