@@ -9,11 +9,13 @@ from playwright.sync_api import Browser, Page, expect
 
 from reltask import App
 from reltask.model.screens import ListedState
-from tests.web.busy import Busy
+from tests.web.busy import Busy, record
 from tests.web.conftest import ONE_DATABASE, Serve
 from tests.web.screens import SCREENS, Watched, call, path_of, photograph
+from tests.web.test_security import fill_with_texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), ONE_DATABASE]  # the first one may install the browser
+HEIGHTS = "Array.from(document.querySelectorAll('tr'), (row) => row.getBoundingClientRect().height)"
 NOT_FOUND = "Failed to load resource: the server responded with a status of 404 (Not Found)"
 
 
@@ -79,10 +81,30 @@ def test_a_narrow_screen(browser: Browser, serve: Serve, busy: Busy) -> None:
     for name in SCREENS:
         page.goto(f"{served.url}/{path_of(name, busy)}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        heights = "Array.from(document.querySelectorAll('tr'), (row) => row.getBoundingClientRect().height)"
-        assert max(page.evaluate(heights), default=0) < 200, name  # no column of single letters
+        assert max(page.evaluate(HEIGHTS), default=0) < 200, name  # no column of single letters
         for item in page.locator(".side a[aria-current]").all():
             expect(item).to_be_in_viewport(ratio=1)
         if name == "overview":
             photograph(page, "narrow")
+    context.close()
+
+
+def test_long_names_fit(browser: Browser, serve: Serve, app: App) -> None:
+    """Names of 200 letters, which no one may break, widen no page, and no row grows over the screen."""
+    jobs = call(app, lambda store: fill_with_texts(store, "a" * 190, "b" * 30))
+    many = record("host", queues=[f"queue-{nth}-{'c' * 30}" for nth in range(30)])
+    call(app, lambda store: store.register_worker(many))
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    page, served = context.new_page(), serve(local="act")
+    lists = [path for name, path in SCREENS.items() if "{" not in path and name != "confirm"]
+    for path in [
+        *lists,
+        "jobs",
+        "jobs?state=dead",
+        "confirm?action=retry&state=dead",
+        *(f"jobs/{job}" for job in jobs),
+    ]:
+        page.goto(f"{served.url}/{path}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+        assert max(page.evaluate(HEIGHTS), default=0) < 400, path
     context.close()

@@ -177,6 +177,23 @@ def test_the_overview_is_live(watched: Watched, busy: Busy, app: App) -> None:
 
 
 @ONE_DATABASE
+def test_the_focus_is_kept_over_updates(watched: Watched, busy: Busy, app: App) -> None:
+    """A part in which a link has the focus is renewed when the focus leaves it; the others at once."""
+    page = watched.go()
+    expect(page.locator("#live")).to_have_text("live")
+    focused = page.locator("[data-live=queues] tr", has_text="payments").locator("a")
+    due = page.locator("[data-live=queues] tr", has_text="default").locator("td").nth(1)
+    expect(due).to_have_text("25")
+    focused.focus()
+    enqueue(app, watched, *["resize_image"] * 5)
+    expect(page.locator(".number", has_text="due").first.locator("dd")).to_have_text("82", timeout=5_000)
+    expect(focused).to_be_focused()
+    expect(due).to_have_text("25")
+    page.focus("#zone")
+    expect(due).to_have_text("30")
+
+
+@ONE_DATABASE
 def test_only_what_is_renewed_is_called_live(watched: Watched, busy: Busy) -> None:
     """A page whose content stays as it was loaded says so, and keeps no stream open."""
     streams: list[str] = []

@@ -217,49 +217,49 @@ CONTROLS = "\x07\x1b[31m\x9b1m\r\x7f"
 """In columns that take any text; the names of jobs, tasks and queues refuse them."""
 
 
-async def _fill_with_hostile_texts(store: Store) -> list[UUID]:
-    """A system whose every text is an attack: a dead letter, a suspended function, and one that waits."""
-    worker = record("host", app_version=EVIL, host=EVIL, version=EVIL, queues=[EVIL], tasks=[EVIL])
+async def fill_with_texts(store: Store, text: str = EVIL, limit: str = EVIL_LIMIT) -> list[UUID]:
+    """A system whose every text is this: a dead letter, a suspended function, and two that wait."""
+    worker = record("host", app_version=text, host=text, version=text, queues=[text], tasks=[text])
     await store.register_worker(worker)
-    error = f"Error: {EVIL}{CONTROLS}"
-    value = json.dumps({EVIL: EVIL + CONTROLS})
-    dead = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL, max_attempts=1, args=value, headers=value)
-    durable = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "1", args=value)
+    error = f"Error: {text}{CONTROLS}"
+    value = json.dumps({text: text + CONTROLS})
+    dead = NewJob(id=uuid4(), task=text, queue=text, key=text, max_attempts=1, args=value, headers=value)
+    durable = NewJob(id=uuid4(), task=text, queue=text, key=text + "1", args=value)
     await store.enqueue_jobs([dead])
-    (held,) = await claim(store, worker.id, EVIL, EVIL)
+    (held,) = await claim(store, worker.id, text, text)
     await store.fail_jobs(worker.id, [Failure(hold=held.hold, error=error, delay=timedelta(0))])
     await store.enqueue_jobs([durable])
-    (held,) = await claim(store, worker.id, EVIL, EVIL)
+    (held,) = await claim(store, worker.id, text, text)
     await store.record_progress(worker.id, held.hold, value)
     now = datetime.now(UTC)
     steps = (
-        StepRecord(name=EVIL, kind=StepKind.STEP, state=StepState.DONE, started_at=now, value=value),
-        StepRecord(name=EVIL + "f", kind=StepKind.STEP, state=StepState.FAILED, started_at=now, error=error),
-        StepRecord(name=EVIL + "w", kind=StepKind.WAIT, state=StepState.WAITING, started_at=now, signal=EVIL),
+        StepRecord(name=text, kind=StepKind.STEP, state=StepState.DONE, started_at=now, value=value),
+        StepRecord(name=text + "f", kind=StepKind.STEP, state=StepState.FAILED, started_at=now, error=error),
+        StepRecord(name=text + "w", kind=StepKind.WAIT, state=StepState.WAITING, started_at=now, signal=text),
     )
     await store.record_steps(worker.id, [Recording(hold=held.hold, steps=steps)])
     await store.suspend_jobs(worker.id, [Suspension(hold=held.hold, seen=0, wake_at=now + timedelta(days=2))])
-    await store.send_signals([NewSignal(id=EVIL, name=EVIL, value=value, job_id=durable.id)])
-    rule = Limit(EVIL_LIMIT, running=1)
-    assert await store.write_limit(rule.rule(EVIL_LIMIT), seen=None)
-    limited = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "3", limits=(EVIL_LIMIT,))
-    due = NewJob(id=uuid4(), task=EVIL, queue=EVIL, key=EVIL + "2", schedule='{"every":"1m"}')
+    await store.send_signals([NewSignal(id=text, name=text, value=value, job_id=durable.id)])
+    rule = Limit(limit, running=1)
+    assert await store.write_limit(rule.rule(limit), seen=None)
+    limited = NewJob(id=uuid4(), task=text, queue=text, key=text + "3", limits=(limit,))
+    due = NewJob(id=uuid4(), task=text, queue=text, key=text + "2", schedule='{"every":"1m"}')
     await store.enqueue_jobs([due, limited])
-    await store.add_pause(Pause(kind=PauseKind.QUEUE, name=EVIL, reason=EVIL, paused_by=EVIL))
-    request = LeaseRequest(name=EVIL, holder=EVIL, acquisition=uuid4(), ttl=timedelta(minutes=30))
+    await store.add_pause(Pause(kind=PauseKind.QUEUE, name=text, reason=text, paused_by=text))
+    request = LeaseRequest(name=text, holder=text, acquisition=uuid4(), ttl=timedelta(minutes=30))
     answer = await store.acquire_lease(request)
     assert answer.term is not None
-    grant = Grant(term=Term(EVIL, answer.term), acquisition=request.acquisition)
-    await store.heartbeat_lease(grant, metadata=json.dumps({"items": EVIL, "errors": EVIL, "last_run": EVIL}))
-    action = NewAction(id=uuid4(), actor=EVIL, action=EVIL, target=EVIL * 3, seen=EVIL)
+    grant = Grant(term=Term(text, answer.term), acquisition=request.acquisition)
+    await store.heartbeat_lease(grant, metadata=json.dumps({"items": text, "errors": text, "last_run": text}))
+    action = NewAction(id=uuid4(), actor=text, action=text, target=text * 3, seen=text)
     await store.record_action(action)
-    await store.end_action(action.id, outcome=EVIL, changed=0)
+    await store.end_action(action.id, outcome=text, changed=0)
     return [dead.id, durable.id, due.id, limited.id]
 
 
 async def test_every_text_is_escaped(client: Client, app: App) -> None:
     """HTML and control characters in every column are shown, not obeyed; so are characters that reorder text."""
-    jobs = await app._client.run(_fill_with_hostile_texts, name="fill")
+    jobs = await app._client.run(fill_with_texts, name="fill")
     viewer = client(local="act", show_values=True)
     lists = [f"/jobs?state={state}" for state in ListedState]
     shown = [*SCREENS, *lists, *(f"/jobs/{job_id}" for job_id in jobs), "/confirm?action=retry&state=dead"]
@@ -275,7 +275,7 @@ async def test_every_text_is_escaped(client: Client, app: App) -> None:
 @ONE_DATABASE
 async def test_the_stream_is_escaped(client: Client, app: App) -> None:
     """What a browser puts into the page is escaped; names that it only compares are JSON; no text ends an event."""
-    await app._client.run(_fill_with_hostile_texts, name="fill")
+    await app._client.run(fill_with_texts, name="fill")
     dashboard = app.dashboard()
     frame = (await dashboard.live._frame()).decode()
     fragments = dict(re.findall(r"event: (\w+)\ndata: (.+)\n", frame))
