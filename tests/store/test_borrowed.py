@@ -171,7 +171,7 @@ class Sleeper:
     def __init__(self, woken: list[str]) -> None:
         self._woken = woken
 
-    def wake(self) -> None:
+    def wake(self, _: object) -> None:
         self._woken.append("woken")
 
 
