@@ -7,6 +7,7 @@ sessions, such as a user's or those behind PgBouncer, plan each call with its va
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from reltask.stores.postgres import values
 from reltask.stores.postgres.connections import PostgresOptions, connect
 from reltask.stores.statement import Statement, load
 from tests.plans.test_claim_plan import FILL, nodes
+from tests.postgres_server import PostgresServer
 
 HOLDS = [Hold(uuid4(), 1) for _ in range(5)]
 BATCHES: dict[str, values.Columns] = {
@@ -65,25 +67,33 @@ def assert_found_by_id(verb: str, answer: Any) -> None:
     assert [node.get("Index Name") for node in walks] == WALKS.get(verb, [])[: len(walks)]
 
 
+@pytest.fixture(scope="module")
+def filled(postgres_server: PostgresServer, postgres_template: str) -> Iterator[dict[str, str]]:
+    """Databases with statistics, which no test of this module changes: by what their tables hold."""
+    fills = {"empty": (), "full": (FILL,), "full, with a ledger": (FILL, LEDGER)}
+    urls = {fill: postgres_server.create_database(f"batches {fill}", template=postgres_template) for fill in fills}
+    for fill, statements in fills.items():
+        preparations = (*statements, "vacuum analyze reltask.jobs, reltask.runs")
+        postgres_server.execute(*preparations, database=f"batches {fill}")
+    yield urls
+    for fill in fills:
+        postgres_server.drop_database(f"batches {fill}")
+
+
 @pytest.mark.parametrize("verb", BATCHES)
-@pytest.mark.parametrize("fill", [(), (FILL,)], ids=["empty", "full"])
-async def test_a_kept_plan_finds_each_row_by_its_id(postgres_url: str, verb: str, fill: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("fill", ["empty", "full"])
+async def test_a_kept_plan_finds_each_row_by_its_id(filled: dict[str, str], verb: str, fill: str) -> None:
     """A plan is kept until the next statistics: made for an empty table, it must also serve a million rows."""
-    connection = await connect(postgres_url, PostgresOptions())
-    for preparation in (*fill, "vacuum analyze reltask.jobs, reltask.runs"):
-        await connection.execute(preparation)
+    connection = await connect(filled[fill], PostgresOptions())
     (statement,) = load("postgres", verb, "numbered")
     assert_found_by_id(verb, await kept_plan(connection, statement))
     await connection.close()
 
 
 @pytest.mark.parametrize("verb", BATCHES)
-async def test_other_sessions_find_each_row_by_its_id(postgres_url: str, verb: str) -> None:
+async def test_other_sessions_find_each_row_by_its_id(filled: dict[str, str], verb: str) -> None:
     """Even if the planner may read whole tables, a batch does not."""
-    connection = await connect(postgres_url, PostgresOptions(), plain=True)
-    await connection.execute(FILL)
-    await connection.execute(LEDGER)
-    await connection.execute("vacuum analyze reltask.jobs, reltask.runs")
+    connection = await connect(filled["full, with a ledger"], PostgresOptions(), plain=True)
     (statement,) = load("postgres", verb, "numbered")
     columns = {**BATCHES[verb], "worker": "w", "now": None}
     assert_found_by_id(verb, await plan_for_values(connection, statement, columns))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 
 import asyncpg
@@ -12,7 +12,7 @@ from reltask.stores.migration import migrations, schema_scripts
 from reltask.stores.postgres.schema import migrate_postgres
 from reltask.stores.postgres.store import PostgresStore
 from reltask.stores.statement import compile_statement, read_sql, split
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, run_in_thread
 from tests.security import overloads
 from tests.store import role_work
 from tests.unit.test_sql_layout import STORES
@@ -34,13 +34,36 @@ def statements() -> dict[str, str]:
     return {name: compile_statement(one, "numbered").text for name, one in every.items() if first_word(one) in PLANNED}
 
 
+@pytest.fixture(scope="module")
+def planted(postgres_server: PostgresServer) -> Iterator[str]:
+    """The name of a database whose schema `public` has the overloads, to copy from."""
+    url = postgres_server.create_database("planted")
+
+    async def plant() -> None:
+        owner = await asyncpg.connect(url)
+        try:
+            texts = [read_sql("postgres", verb) for verb in VERBS] + list(SCRIPTS.values())
+            assert await overloads.plant(owner, texts) > 5_000
+        finally:
+            await owner.close()
+
+    run_in_thread(plant)
+    yield "planted"
+    postgres_server.drop_database("planted")
+
+
 @pytest.fixture
-async def public(empty_postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A database whose schema `public` has the overloads, and reltask's tables, made by hand after them."""
-    owner = await asyncpg.connect(empty_postgres_url)
+async def public_url(planted: str, postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """A database with the overloads, and without reltask's tables."""
+    yield postgres_server.create_database("overloaded", template=planted)
+    postgres_server.drop_database("overloaded")
+
+
+@pytest.fixture
+async def public(public_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Its owner."""
+    owner = await asyncpg.connect(public_url)
     try:
-        texts = [read_sql("postgres", verb) for verb in VERBS] + list(SCRIPTS.values())
-        assert await overloads.plant(owner, texts) > 5_000
         yield owner
     finally:
         await owner.close()
@@ -87,19 +110,19 @@ async def test_no_statement_uses_an_overload(public: asyncpg.Connection, postgre
 
 
 @pytest.mark.slow
-async def test_no_verb_calls_an_overload(public: asyncpg.Connection, empty_postgres_url: str) -> None:
+async def test_no_verb_calls_an_overload(public: asyncpg.Connection, public_url: str) -> None:
     """Migrating, the roles' script, all verbs of a worker and of a leader, and a task's transaction.
 
     Behind PgBouncer, where a session has the default path; and directly, with `public` before `pg_catalog`.
     """
-    await migrate_postgres(empty_postgres_url)
+    await migrate_postgres(public_url)
     await public.execute(SCRIPTS["permissions.sql"])
-    async with role_work.opened(PostgresStore(f"{empty_postgres_url}?pgbouncer=true")) as store:
+    async with role_work.opened(PostgresStore(f"{public_url}?pgbouncer=true")) as store:
         await role_work.work(store)
         await role_work.run_in_transaction(store)
     await public.execute("delete from reltask.jobs")
-    await public.execute(f"alter database {empty_postgres_url.rpartition('/')[2]} set search_path = public, pg_catalog")
-    async with role_work.opened(PostgresStore(empty_postgres_url)) as store:
+    await public.execute(f"alter database {public_url.rpartition('/')[2]} set search_path = public, pg_catalog")
+    async with role_work.opened(PostgresStore(public_url)) as store:
         await role_work.work(store)
         await role_work.lead(store)
         await role_work.enqueue_many(store)
