@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import hypothesis
@@ -41,8 +42,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what the simulations covered."""
+    """Show what could not be run here, and what the simulations covered."""
     mssql_server.summarise(terminalreporter)
+    missing = Counter(reason for report in terminalreporter.getreports("skipped") if (reason := not_run(report)))
+    if missing:
+        terminalreporter.section("NOT RUN", sep="!", red=True)
+    for reason, tests in sorted(missing.items()):
+        terminalreporter.write_line(f"{tests} tests: {reason}")
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
     coverages = [
         (report.nodeid, text)
@@ -57,6 +63,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(nodeid)
         for line in str(text).splitlines():
             terminalreporter.line(f"  {line}")
+
+
+def not_run(report: pytest.TestReport) -> str | None:
+    """What a skipped test lacks on this machine; None if it is left out for another reason."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple | list) else ""
+    return reason.partition("NOT RUN: ")[2] or None
 
 
 TEMPLATE = "reltask_template"

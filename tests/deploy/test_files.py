@@ -70,7 +70,7 @@ def test_no_password_is_in_a_file() -> None:
     assert {match.partition(":?")[0] for match in found} <= {"${POSTGRES_PASSWORD"}
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="NOT RUN: there is no systemd-analyze")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     """`systemd-analyze verify` has nothing to say about it, once the program exists."""
     program = tmp_path / "reltask"
@@ -83,7 +83,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, about_it) == (0, [])
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="NOT RUN: there is no kubectl")
 def test_kustomize_renders_the_manifests() -> None:
     """All resources are there, with the image that is set in one place."""
     done = subprocess.run(["kubectl", "kustomize", str(KUBERNETES)], capture_output=True, text=True, check=False)

@@ -18,6 +18,7 @@ from tests.docs.terminal import Terminal, commands
 pytestmark = pytest.mark.slow
 EXAMPLES = ROOT / "examples"
 APPLICATIONS = ["django", "fastapi", "flask", "litestar", "sqlalchemy", "starlette"]
+NEEDS_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="NOT RUN: there is no curl")
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -26,6 +27,15 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A copy of the example, so that its database is the test's own."""
     ignored = shutil.ignore_patterns("__pycache__", ".*", "*.db*")
     return Path(shutil.copytree(EXAMPLES / request.param, tmp_path / request.param, ignore=ignored))
+
+
+class OwnTerminal(Terminal):
+    """Pytest has the plugin that a reader has, reltask's, and not those of this suite, which are slow to load."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "reltask.integrations.pytest_plugin"}
+        self.environment |= plugins
 
 
 def free_port() -> str:
@@ -49,13 +59,13 @@ def follow(terminal: Terminal, page: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows sends Ctrl+C to every process of the console, this one too")
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@NEEDS_CURL
 @pytest.mark.parametrize("folder", APPLICATIONS, indirect=True)
 def test_readme_starts_and_uses_the_application(folder: Path, request: pytest.FixtureRequest) -> None:
     """Server and worker start, requests enqueue, results come back over HTTP, the example's own tests pass."""
     needs_postgres = "postgresql://localhost/shop" in (folder / "README.md").read_text(encoding="utf-8")
     url = request.getfixturevalue("empty_postgres_url") if needs_postgres else ""  # its password is in the environment
-    terminal = Terminal(folder)
+    terminal = OwnTerminal(folder)
     terminal.instead = {"8000": free_port(), "postgresql://localhost/shop": url}
     try:
         follow(terminal, folder / "README.md")
@@ -65,10 +75,11 @@ def test_readme_starts_and_uses_the_application(folder: Path, request: pytest.Fi
         terminal.kill()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="there is no curl")
+@pytest.mark.skipif(os.name != "posix", reason="Windows sends Ctrl+C to every process of the console, this one too")
+@NEEDS_CURL
 def test_page_leads_from_an_empty_folder_to_a_receipt(tmp_path: Path, empty_postgres_url: str) -> None:
     """The files and commands of docs/fastapi.md are all that it takes; the files are those of the example."""
-    terminal = Terminal(tmp_path)
+    terminal = OwnTerminal(tmp_path)
     terminal.instead = {"8000": free_port(), "postgresql://localhost/shop": empty_postgres_url}
     try:
         follow(terminal, ROOT / "docs" / "fastapi.md")
@@ -78,11 +89,12 @@ def test_page_leads_from_an_empty_folder_to_a_receipt(tmp_path: Path, empty_post
         assert (tmp_path / name).read_bytes() == (EXAMPLES / "fastapi" / name).read_bytes()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="there is no curl")
+@pytest.mark.skipif(os.name != "posix", reason="Windows sends Ctrl+C to every process of the console, this one too")
+@NEEDS_CURL
 @pytest.mark.parametrize("folder", ["sqlalchemy"], indirect=True)
 def test_sqlalchemy_on_postgresql(folder: Path, postgres_url: str) -> None:
     """The same program with SHOP_DATABASE, as its README says."""
-    terminal = Terminal(folder)
+    terminal = OwnTerminal(folder)
     terminal.instead["8000"] = free_port()
     terminal.environment["SHOP_DATABASE"] = postgres_url
     try:

@@ -8,10 +8,8 @@ import os
 import pytest
 
 from tests.integrations.django_environment import ROOT, Project
-from tests.integrations.test_django import project
 
 pytestmark = pytest.mark.slow
-__all__ = ["project"]
 PROJECTS = ["5.2 on SQLite", "5.2 on PostgreSQL", "6.0 on SQLite", "6 on SQLite", "6 on PostgreSQL"]
 
 

@@ -83,6 +83,21 @@ def test_archives_say_who_what_and_where(archives: dict[str, Path]) -> None:
 
 
 @pytest.mark.slow
+def test_page_of_the_index_leads_nowhere_that_does_not_exist(archives: dict[str, Path]) -> None:
+    """An index shows README.md without the files beside it: no link and no picture of it may need them."""
+    with zipfile.ZipFile(archives["wheel"]) as wheel:
+        metadata = wheel.read(next(name for name in wheel.namelist() if name.endswith("METADATA"))).decode()
+    page = metadata.partition("\n\n")[2]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert page.startswith("# reltask\n")
+    assert "](" in re.sub(r"\]\(https?:[^)]*\)", "", readme)
+    assert "](" not in re.sub(r"\]\(https?:[^)]*\)", "", page)
+    assert re.findall(r"^```.*?^```$", page, re.MULTILINE | re.DOTALL) == re.findall(
+        r"^```.*?^```$", readme, re.MULTILINE | re.DOTALL
+    )
+
+
+@pytest.mark.slow
 def test_archives_are_what_an_index_accepts(archives: dict[str, Path]) -> None:
     """`twine check --strict` has no remark: metadata are valid, and README.md can be rendered."""
     assert lint("twine", "check", "--strict", *archives.values()) == ""
