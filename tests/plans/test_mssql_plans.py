@@ -154,6 +154,24 @@ def test_every_filtered_index_includes_the_columns_of_its_filter() -> None:
         assert {column for column, _ in index.filtered} <= {*index.key, *index.included}, index.name
 
 
+def test_no_key_is_wider_than_sql_server_takes() -> None:
+    """900 bytes for a clustered index, 1700 for others: beyond that CREATE only warns, and the long rows fail later."""
+    wide = {
+        index.name: tsql.width(index)
+        for index in tsql.indexes().values()
+        if tsql.width(index) > (900 if index.clustered else 1700)
+    }
+    assert tsql.width(tsql.indexes()["UX_Jobs_NameAndKey"]) == 2 * (256 + 256), "the rule sees widths"
+    assert not wide
+
+
+def test_filters_are_of_the_few_kinds_that_sql_server_takes() -> None:
+    """Columns compared with constants, none of them computed: CREATE INDEX would fail (10609). Babelfish takes more."""
+    for index in tsql.indexes().values():
+        assert not {column for column, _ in index.filtered} & set(tsql.computed()), index.name
+        assert {how for _, how in index.filtered} <= {"IS NULL", "IS NOT NULL", "=", "IN"}, index.name
+
+
 def test_the_order_of_locks_is_documented() -> None:
     """docs/sqlserver.md says who locks which keys in which order: python -m tests.plans.tsql prints it."""
     page = (ROOT / "docs/sqlserver.md").read_text(encoding="utf-8")

@@ -202,6 +202,34 @@ def computed() -> dict[str, frozenset[str]]:
     }
 
 
+_BYTES = {"bigint": 8, "bit": 1, "datetime2": 8, "float": 8, "int": 4, "smallint": 2, "uniqueidentifier": 16}
+
+
+@cache
+def _widths() -> dict[tuple[str, str], float]:
+    """The most bytes that a column takes; a computed one has its CAST, or is as wide as what it is computed from."""
+    found: dict[tuple[str, str], float] = {}
+    for table in (table for tree in trees().values() for table in of_kind(tree, "CreateTableStatement")):
+        whose = table["SchemaObjectName"]["BaseIdentifier"]["Value"]
+        for column in of_kind(table, "ColumnDefinition"):
+            name = column["ColumnIdentifier"]["Value"]
+            types = [_bytes(kind) for kind in of_kind(column, "SqlDataTypeReference")]
+            found[whose, name] = max(types or [found[whose, source] for source in computed()[name]])
+    return found
+
+
+def _bytes(kind: Tree) -> float:
+    sizes = [size["Value"] for size in kind.get("Parameters", [])]
+    if kind["SqlDataTypeOption"] in {"NVarChar", "NChar"}:
+        return 2 * float("inf" if sizes == ["max"] else sizes[0])
+    return _BYTES[kind["Name"]["BaseIdentifier"]["Value"]]
+
+
+def width(index: Index) -> float:
+    """The most bytes that a key of this index takes."""
+    return sum(_widths()[index.table, column] for column in index.key)
+
+
 def clustered(table: str) -> Index:
     """The index that is the table itself."""
     return next(index for index in indexes().values() if index.table == table and index.clustered)
