@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from reltask import App, ArgumentsError, Context, DeclarationError, Limit, UsageError
+from reltask import App, ArgumentsError, Context, DeclarationError, Limit, UsageError, events
 from reltask.model.job import Outcome
 from reltask.testing import VirtualTime, drain, virtual_time
+from reltask.worker.waking import TURN
+from tests.worker.worker_harness import WorkerHarness
 
 
 def run(work: Callable[[VirtualTime], object]) -> None:
@@ -136,6 +138,54 @@ def test_limited_jobs_do_not_starve_beside_others(tmp_path: object) -> None:
         assert len(ran) < 10
 
     run(work)
+
+
+def test_ends_of_limited_jobs_are_followed_by_looks_at_limits_alone(harness: WorkerHarness) -> None:
+    """Twenty jobs, one at a time: a claim of each, and few of jobs without limits, which are none."""
+    app = harness.app()
+
+    @app.task(limit=Limit("smtp", running=1))
+    async def send() -> None:
+        await asyncio.sleep(0.01)
+
+    async def scenario() -> None:
+        await app.enqueue_many(send.call() for _ in range(20))
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded, count=20)
+        assert app.faults.calls["claim_limited"] >= 20
+        assert app.faults.calls["claim_jobs"] < 6
+
+    harness.run(scenario())
+
+
+def test_other_jobs_do_not_starve_beside_limited_ones(harness: WorkerHarness) -> None:
+    """Without signals: while limited jobs end all the time, one without a limit starts at the worker's next turn."""
+    app, elsewhere = harness.app(), harness.app()
+    app.faults.signals = elsewhere.faults.signals = False
+
+    @app.task(limit=Limit("smtp", running=1))
+    async def send() -> None:
+        await asyncio.sleep(0.01)
+
+    ran: list[float] = []
+
+    async def body() -> None:
+        ran.append(harness.seconds())
+
+    app.task(name="other")(body)
+    other = elsewhere.task(name="other")(body)
+
+    async def scenario() -> None:
+        await app.enqueue_many(send.call() for _ in range(500))
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded, count=20)
+            added = harness.seconds()
+            await other.enqueue()
+            await app.log.wait(events.RunSucceeded, count=100)
+        assert ran
+        assert ran[0] - added < TURN
+
+    harness.run(scenario())
 
 
 @pytest.mark.parametrize("limited", ["all", "urgent", "late"])

@@ -201,8 +201,9 @@ class Places:
         """Called when another shard has left room, after there was none."""
         self.on_short: Callable[[], None] = _ignore
         """Called when a queue that was full has room, or when another isolated job may begin."""
-        self.on_freed: Callable[[Sequence[Run]], None] = _ignore
-        """Called when the ends of runs are recorded whose jobs may be due again, or that let others begin."""
+        self.on_freed: Callable[[Sequence[Run], bool], None] = _ignore
+        """Called when the ends of runs are recorded, if one of their jobs may be due again (then with True), or if
+        one had limits."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -293,14 +294,15 @@ class Places:
 
     def give_back(self, runs: Sequence[Run], *, again: bool = True) -> None:
         """The ends of these runs are recorded. `again`: one of their jobs may be due again, or let another run."""
+        limited = False
         for run in runs:
             self._runs.pop(run.hold, None)
-            again = again or run.is_limited
+            limited = limited or run.is_limited
         if self._held:
             self._held.difference_update(run.hold for run in runs)
         self.freed.set()
-        if again:
-            self.on_freed(runs)
+        if again or limited:
+            self.on_freed(runs, again)
         else:
             self.on_vacated()
 

@@ -5,6 +5,9 @@ earliest end of a lock, a signal, a freed place. So a due job starts within mill
 polls are a minute apart, and a dead worker's slot is taken over when its lock ends, not a poll later.
 `waking.py` decides which of many idle workers looks, and has the arithmetic of the idle cost.
 
+Ends of jobs with limits make room for others at the same keys. If the last look has found no other
+jobs, the worker then sends the claim of jobs with limits alone; if that finds none, it looks at all.
+
 An idle worker sends one statement per look: the claim, which also carries its sign of life, counts
 the idle workers, and returns when the next lock ends, so that a reclaim is sent only when there is
 something to reclaim. Its cost does not grow with the number of jobs.
@@ -90,6 +93,10 @@ class Poller(Service):
         self._fold_pause = FOLD_PAUSE
         self._folded = 0
         self._looked_at = float("-inf")
+        self._limits_freed = False
+        """Ends of jobs with limits are recorded; other jobs have not become due, as far as this worker knows."""
+        self._plain = 0
+        """How many jobs without limits the last look has claimed."""
         self._limited_first: set[str] = set()
         """The first queue of each plan whose jobs with limits found no place left the last time."""
         self._signalling: set[asyncio.Task[None]] = set()
@@ -117,13 +124,18 @@ class Poller(Service):
         if self._waking.more:
             self.wake()
 
-    def freed(self, runs: Sequence[Run]) -> None:
-        """The ends of runs are recorded: their jobs may be due again, and jobs that waited for a limit may begin.
+    def freed(self, runs: Sequence[Run], again: bool) -> None:
+        """The ends of runs are recorded: their jobs may be due `again`, and jobs that waited for a limit may begin.
 
         If this worker has no place for such a job, another one has to look.
         """
-        self.wake()
-        if any(run.is_limited for run in runs) and (self._stopping or self._places.free <= 0):
+        full = self._stopping or self._places.free <= 0
+        if again or full or self._plain:
+            self.wake()
+        else:
+            self._limits_freed, self.idle = True, False
+            super().wake()
+        if full and any(run.is_limited for run in runs):
             signalling = asyncio.get_running_loop().create_task(self._store.signal())
             self._signalling.add(signalling)
             signalling.add_done_callback(self._signalling.discard)
@@ -146,6 +158,8 @@ class Poller(Service):
             verb = "claim"
             if due.look:
                 await self._claim()
+            elif self._limits_freed:
+                await self._claim_freed()
         except ReltaskError as error:
             return self._outage(verb, error)
         if due.reclaim or due.look:
@@ -168,6 +182,7 @@ class Poller(Service):
         folds first: what has come meanwhile may be more urgent than what is due.
         """
         self.idle, looked, claimed = False, self._wakes, 0
+        self._limits_freed, self._plain = False, 0
         self._waking.begin()
         self._is_marked = False
         self._looking = True
@@ -188,6 +203,19 @@ class Poller(Service):
             self._looked_at = self._clock.monotonic()
         self.idle = claimed == 0 and looked == self._wakes
         await self._spread(claimed)
+
+    async def _claim_freed(self) -> None:
+        """Fill the places of limits that have become free. All else stays planned as it is."""
+        self._limits_freed, self._looking, claimed = False, True, 0
+        try:
+            for plan in self._places.plans():
+                claimed += (await self._claim_once(plan, limited=True))[0]
+        finally:
+            self._looking = False
+        if claimed:
+            await self._spread(claimed)
+        else:
+            self.wake()
 
     async def _spread(self, claimed: int) -> None:
         """Let a burst spread: a worker that has just filled its places asks others to look."""
@@ -234,6 +262,7 @@ class Poller(Service):
             return claimed
         plain, has_limited = await self._claim_once(plan._replace(limit=plan.limit - claimed))
         claimed += plain
+        self._plain += plain
         if not has_limited or first:
             return claimed
         if claimed >= plan.limit:
