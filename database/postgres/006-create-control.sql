@@ -179,11 +179,14 @@ begin
 end
 $$;
 
+-- Two statements, enqueue_limited.sql and complete_limited.sql, write marks themselves, one for
+-- many jobs. They silence the trigger of what they do, and of nothing else, by a setting.
 create or replace trigger jobs_are_marked after insert on reltask.jobs
     for each row
     when (
         new.limit_key is not null and new.due_at < timestamptz '8999-12-31 00:00:00+00'
         and new.locked_by is null and new.paused_at is null and new.dead_at is null
+        and pg_catalog.current_setting('reltask.marked', true) is distinct from 'jobs'
     )
     execute function reltask.mark_waiting_job();
 
@@ -227,7 +230,10 @@ create or replace trigger jobs_take_other_places after update on reltask.jobs
 
 create or replace trigger jobs_free_their_places_at_last after delete on reltask.jobs
     for each row
-    when (old.locked_by is not null and old.limit_key is not null)
+    when (
+        old.locked_by is not null and old.limit_key is not null
+        and pg_catalog.current_setting('reltask.marked', true) is distinct from 'ends'
+    )
     execute function reltask.mark_freed_places();
 
 -- Last, the version that this script leads to, and the oldest that may run on it. Newer ones stay.

@@ -5,7 +5,7 @@ A look is stopped when it has its snapshot and no lock yet: there another one ma
 
 from __future__ import annotations
 
-from reltask.model.job import ClaimRequest, Completion, NewJob
+from reltask.model.job import ClaimRequest, Completion, Hold, NewJob
 from reltask.model.limit import LimitRule
 from tests.interleaving.driver import Driver, Session
 from tests.interleaving.operations import ALIVE, LOCK, TOKEN, A, B, C, Operation, complete, one_off
@@ -51,6 +51,15 @@ def change(running: int) -> Operation:
     return Operation("change limit", (statement,), jobs=())
 
 
+def finish(hold: Hold) -> Operation:
+    """Complete a job with limits, by the statement that frees its places itself."""
+
+    async def statement(session: Session) -> object:
+        return await session.store.complete_jobs("alice", [Completion(hold, has_limits=True)])
+
+    return Operation("finish limited", (statement,), jobs=())
+
+
 async def _prepare(session: Session) -> None:
     """Two jobs of two tasks that share a place. The key is counted already: another job has come and gone."""
     async with commit(session, LONG_AGO):
@@ -80,8 +89,18 @@ async def two_looks_at_one_key(driver: Driver) -> None:
 async def an_end_that_is_not_committed(driver: Driver) -> None:
     """No look waits for it; from its commit on the place is free, and the job that waits is found."""
     (claim,) = await committed(look("greet", worker="alice"), driver.first)
+    await _ends(driver, complete(claim.hold, again=False))
+
+
+async def an_end_of_a_batch_that_is_not_committed(driver: Driver) -> None:
+    """The same, where the statement frees the places of its jobs, not a trigger."""
+    (claim,) = await committed(look("greet", worker="alice"), driver.first)
+    await _ends(driver, finish(claim.hold))
+
+
+async def _ends(driver: Driver, end: Operation) -> None:
     async with opened(driver.first):
-        await do(complete(claim.hold, again=False), driver.first)
+        await do(end, driver.first)
         expect("the look does not wait, and the place is taken", await committed(look(), driver.second), [])
     expect("now it is free", [one.job_id for one in await committed(look(), driver.second)], [B])
 
@@ -99,6 +118,7 @@ async def a_raised_limit_beside_a_look(driver: Driver) -> None:
 LIMIT_CASES = {
     "two looks at one key": (SETUP, two_looks_at_one_key),
     "an end of a limited job is not committed": (SETUP, an_end_that_is_not_committed),
+    "an end of limited jobs is not committed": (SETUP, an_end_of_a_batch_that_is_not_committed),
     "a raised limit beside a look": (SETUP, a_raised_limit_beside_a_look),
 }
 COUNTED = """else coalesce(rule.running, 1000000) - coalesce(locked.running, 0)
@@ -120,6 +140,12 @@ LIMIT_MUTANTS: list[Mutant] = [
         "claim_limited",
         "an end of a limited job is not committed",
         ("sum(freed)::integer as freed from taken", "0 as freed from taken"),
+    ),
+    mutant(
+        "ends of a batch free no place",
+        "complete_limited",
+        "an end of limited jobs is not committed",
+        ("where removed.limit_key is not null and", "where false and"),
     ),
     mutant(
         "a raised limit leaves no mark",

@@ -92,6 +92,7 @@ FIRST_LOOK = {
     "heartbeat_jobs": ("as pair (id, fence)\n)", "as pair (id, fence)\n    where {pause}\n)"),
     "complete_jobs": _BATCH,
     "complete_one_offs": _BATCH,
+    "complete_limited": _BATCH,
     "fail_jobs": _BATCH,
     "release_jobs": _BATCH,
     "reclaim_jobs": _PARAMETERS,

@@ -25,8 +25,10 @@ from tests.postgres_server import PostgresServer
 HOLDS = [Hold(uuid4(), 1) for _ in range(5)]
 BATCHES: dict[str, values.Columns] = {
     "enqueue_jobs": values.new_jobs([NewJob(id=hold.job_id, task="t") for hold in HOLDS]),
+    "enqueue_limited": values.new_jobs([NewJob(id=hold.job_id, task="t", limits=("k",)) for hold in HOLDS]),
     "complete_jobs": values.completions([Completion(hold) for hold in HOLDS]),
     "complete_one_offs": {**values.completions([Completion(hold) for hold in HOLDS]), "patience": "100ms"},
+    "complete_limited": {**values.completions([Completion(hold) for hold in HOLDS]), "patience": "100ms"},
     "fail_jobs": values.failures([Failure(hold=hold, error="e", delay=timedelta(0)) for hold in HOLDS]),
     "release_jobs": values.releases([Release(hold=hold, outcome=Outcome.RELEASED) for hold in HOLDS]),
     "heartbeat_jobs": {**values.holds(HOLDS), "alive_for": timedelta(minutes=1), "tokens": [], "pending": []},
@@ -36,6 +38,7 @@ BATCHES: dict[str, values.Columns] = {
 }
 READ = {
     "enqueue_jobs": {"jobs", "runs"},
+    "enqueue_limited": {"jobs", "runs"},
     "heartbeat_jobs": {"jobs", "workers"},
     "read_outcomes": {"runs"},
 }

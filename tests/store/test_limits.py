@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from reltask.model.audit import Miscount
-from reltask.model.job import Claim, ClaimAnswer, Completion, Failure, NewJob, Outcome
+from reltask.model.job import Claim, ClaimAnswer, Completion, Failure, Hold, NewJob, Outcome
 from reltask.model.limit import LimitRule, Rate
 from reltask.stores.store import Store
 from tests.store.store_harness import START, StoreHarness, new_job, recurring, request, seen, waiting
@@ -102,7 +102,7 @@ async def test_jobs_without_limits_are_not_claimed_by_a_look(harness: StoreHarne
     assert (await harness.claim()).limited_at is None
 
 
-@pytest.mark.parametrize("end", ["complete", "recur", "fail", "die", "release", "suspend", "lose", "chunk"])
+@pytest.mark.parametrize("end", ["complete", "together", "recur", "fail", "die", "release", "suspend", "lose", "chunk"])
 async def test_each_end_of_a_claim_frees_its_place_once(harness: StoreHarness, end: str) -> None:
     """Whatever ends it: the next job starts, one and not two."""
     await declare(harness, running=1)
@@ -120,6 +120,8 @@ async def _end(harness: StoreHarness, claim: Claim, end: str) -> None:
     far = timedelta(days=1)
     if end == "complete":
         assert await harness.complete(claim)
+    elif end == "together":
+        assert await harness.complete(claim, has_limits=True)
     elif end == "recur":
         assert await harness.complete(claim, next_run_time=START + far)
     elif end in ("fail", "die"):
@@ -135,6 +137,37 @@ async def _end(harness: StoreHarness, claim: Claim, end: str) -> None:
     else:
         async with harness.store.transaction(timeout=timedelta(seconds=5)) as transaction:
             assert await transaction.complete_job("alice", Completion(claim.hold))
+
+
+async def test_ends_of_one_batch_free_what_they_took(harness: StoreHarness) -> None:
+    """Each key has one place more for each of its jobs, but none for a claim that was lost."""
+    await declare(harness, "smtp", running=3)
+    await declare(harness, "host", running=4)
+    both = await jobs(harness, 2, limits=("smtp", "host"))
+    await jobs(harness, 1)
+    found = {claim.job_id: claim.hold for claim in await claims(harness)}
+    await harness.add(new_job())
+    plain = await harness.claim_one()
+    (third,) = found.keys() - {*both}
+    ends = [Completion(found[job_id], has_limits=True) for job_id in both]
+    ends += [Completion(Hold(third, 2), has_limits=True), Completion(plain.hold)]
+    assert len(await harness.store.complete_jobs("alice", ends)) == 3
+    await checked(harness)
+    following = await jobs(harness, 9)
+    assert [claim.job_id for claim in await claims(harness)] == following[:2]
+    await jobs(harness, 9, limits=("host",))
+    assert len(await claims(harness)) == 4
+
+
+async def test_jobs_of_one_batch_are_found_at_their_times(harness: StoreHarness) -> None:
+    """They share a key, and only some are due."""
+    await declare(harness, running=9)
+    later = new_job(limits=("smtp",), delay=SECOND)
+    await harness.add(*(new_job(limits=("smtp",)) for _ in range(3)), later, new_job())
+    assert len((await look(harness)).claims) == 3
+    assert (await look(harness)).limited_at == START + SECOND
+    harness.now.advance(seconds=1)
+    assert [claim.job_id for claim in await claims(harness)] == [later.id]
 
 
 async def test_a_refused_end_frees_nothing(harness: StoreHarness) -> None:

@@ -273,15 +273,17 @@ HOUSEKEEPING = {
 """Statements that migration, start-up, pruning and a task's own transaction need, below the seam."""
 OF_POSTGRES = {
     "enqueue_job",
+    "enqueue_limited",
     "schedule_jobs",
     "complete_one_offs",
+    "complete_limited",
     "read_transaction",
     "reset_session",
     "partition_ledger",
     "renew_partitions",
 }
-"""Simpler statements for one job, and for one-offs, which are the most frequent, and which need fewer rights; the
-sessions of tasks; the partitions of the ledger."""
+"""Simpler statements for one job, and for one-offs, which are the most frequent, and which need fewer rights; those
+with limits; the sessions of tasks; the partitions of the ledger."""
 OF_MSSQL = {
     "find_schema",
     "commit_transaction",

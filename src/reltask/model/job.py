@@ -359,6 +359,8 @@ class Completion(Struct, frozen=True, gc=False):
     """As in the claim: a step of another job learns of this end."""
     keeps_args: bool = True
     """Whether the ledger keeps arguments and headers of a job that ends: `history.arguments`."""
+    has_limits: bool = False
+    """Whether the claim took places of limits, so that a statement may free them together."""
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):

@@ -186,6 +186,7 @@ def complete(run: Run, ended: Ended, now: float) -> Completion:
         ended.error if ended.not_stored is None else _not_stored(ended.not_stored),
         has_parent=claim.has_parent,
         keeps_args=run.keeps_arguments if keep is None else keep,
+        has_limits=run.is_limited,
     )
     if ended.again is not None:
         return msgspec.structs.replace(end, next_run_time=run.now(now), args=ended.again)

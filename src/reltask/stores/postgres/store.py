@@ -151,8 +151,7 @@ class PostgresStore(
 
         Jobs of an earlier attempt may appear meanwhile, or end.
         """
-        verb = "enqueue_jobs" if all(values.is_plain(job) for job in jobs) else "schedule_jobs"
-        columns = values.new_jobs(jobs)
+        verb, columns = values.inserting(jobs), values.new_jobs(jobs)
         try:
             async with self.transaction(timeout=self._longest) as resent:
                 inserted = dict(await resent.verb(verb, **columns))
@@ -217,13 +216,14 @@ class PostgresStore(
 
         For a while after that, the second one is sent at once.
         """
+        verb = "complete_limited" if any(end.has_limits for end in completions) else "complete_one_offs"
         columns = {**values.completions(completions), "worker": worker, "patience": PATIENCE}
         loop = asyncio.get_running_loop()
 
         async def send() -> list[Settled]:
             if loop.time() >= self._skip_until:
                 try:
-                    rows = await self._send("complete_one_offs", columns, writes=True)
+                    rows = await self._send(verb, columns, writes=True)
                     return values.settled_one_offs(completions, rows)
                 except RowLocked:
                     self._skip_until = loop.time() + SKIP_FOR

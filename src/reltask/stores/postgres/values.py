@@ -58,9 +58,9 @@ WORTH_COPYING = 100
 """From this number of jobs on, COPY with its transaction costs less than a statement."""
 COPIED = [
     *("id", "task", "queue", "priority", "args", "max_attempts", "lock_timeout_ms", "created_at", "next_run_time"),
-    *("headers", "limit_key", "limits"),
+    "headers",
 ]
-"""The columns of a row without key and schedule; the others have the table's defaults."""
+"""The columns of a row without key, schedule and limits; the others have the table's defaults."""
 LARGEST_COPY = 1_000_000
 """The most bytes in one COPY, unless a single row is larger. The driver sends half a megabyte at a time, and before the
 second full half it waits without a timeout, even if the network is down. This limit avoids a second full half."""
@@ -189,17 +189,23 @@ def enqueueing(jobs: Sequence[NewJob]) -> tuple[str, Columns]:
     One-offs have statements of their own, because the role for producers may write neither a
     schedule nor a parent.
     """
-    if not all(is_plain(job) for job in jobs):
-        return "schedule_jobs", new_jobs(jobs)
-    if len(jobs) > 1 or jobs[0].limits:
-        return "enqueue_jobs", new_jobs(jobs)
+    verb = inserting(jobs)
+    if len(jobs) > 1 or verb != "enqueue_jobs":
+        return verb, new_jobs(jobs)
     timeout = None if jobs[0].lock_timeout is None else milliseconds(jobs[0].lock_timeout)
     return "enqueue_job", {**msgspec.structs.asdict(jobs[0]), "lock_timeout_ms": timeout}
 
 
+def inserting(jobs: Sequence[NewJob]) -> str:
+    """The statement for any number of such jobs."""
+    if not all(is_plain(job) for job in jobs):
+        return "schedule_jobs"
+    return "enqueue_limited" if any(job.limits for job in jobs) else "enqueue_jobs"
+
+
 def can_be_copied(jobs: Sequence[NewJob]) -> bool:
-    """Whether COPY can insert them: it cannot leave out a job whose name is taken."""
-    return all(job.key is None and is_plain(job) for job in jobs)
+    """Whether COPY can insert them: it can neither leave out a job whose name is taken, nor mark a limit once."""
+    return all(job.key is None and not job.limits and is_plain(job) for job in jobs)
 
 
 def is_plain(job: NewJob) -> bool:
@@ -229,8 +235,6 @@ def records(jobs: Sequence[NewJob], now: datetime) -> Iterator[list[Row]]:
                 now,
                 job.run_at or (now if job.delay is None else now + job.delay),
                 job.headers,
-                job.limits[0] if job.limits else None,
-                list(job.limits) if len(job.limits) > 1 else None,
             )
         )
     yield rows

@@ -75,32 +75,18 @@ my_lanes as materialized (
        or lane.queue = any (parameters.queues) and lane.task = any (parameters.tasks)
 ),
 
-picked as materialized (
-    select mark.name
+-- The first due marks of each lane. A key may have more of them, or another session may have locked
+-- some: they are left to the next look, with the places that they free.
+taken as materialized (
+    select mark.ctid as place, mark.seq, mark.name as key, mark.freed
     from my_lanes as lane
     cross join lateral (
-        select mark.name
+        select mark.ctid, mark.seq, mark.name, mark.freed
         from reltask.marks as mark
         where mark.queue = lane.queue and mark.task = lane.task
           and mark.at <= (select now from parameters)
         order by mark.queue, mark.task, mark.at, mark.seq
         limit 2 * :limit::integer + 10
-        for update of mark skip locked
-    ) as mark
-),
-
--- All marks of these keys at once.
-taken as materialized (
-    select mark.queue, mark.task, mark.at, mark.seq, mark.name as key, mark.freed
-    from (select distinct name from picked) as wanted
-    cross join my_lanes as lane
-    cross join lateral (
-        select mark.queue, mark.task, mark.at, mark.seq, mark.name, mark.freed
-        from reltask.marks as mark
-        where mark.kind = 'limit' and mark.name = wanted.name
-          and mark.queue = lane.queue and mark.task = lane.task
-          and mark.at <= (select now from parameters)
-        limit 1000
         for update of mark skip locked
     ) as mark
 ),
@@ -312,14 +298,21 @@ held as materialized (
 ),
 
 pairs as materialized (
-    select held.id, held.key as gate, held.turn, held.due_at, held.suspended, key.key,
-           key.nth > pg_catalog.array_position(held.keys, held.key) as is_later,
-           rooms.room, rooms.tokens, rooms.has_queue,
-           not rooms.is_counted and pg_catalog.cardinality(held.keys) > 1 as is_new
-    from held
-    cross join lateral pg_catalog.unnest(held.keys) with ordinality as key (key, nth)
-    full join rooms on rooms.key = key.key
-    where (held.id is null) is not true and (rooms.key is null) is not true
+    select pair.*,
+           bool_or(pair.is_blocked or pair.is_new) over (partition by pair.id) as is_kept
+    from (
+        select held.id, held.key as gate, held.turn, held.due_at, held.suspended, key.key,
+               rooms.room, rooms.tokens,
+               rooms.room <= 0 or not held.suspended and rooms.tokens < 1::float8
+                   or rooms.has_queue
+                       and key.nth > pg_catalog.array_position(held.keys, held.key)
+                   as is_blocked,
+               not rooms.is_counted and pg_catalog.cardinality(held.keys) > 1 as is_new
+        from held
+        cross join lateral pg_catalog.unnest(held.keys) with ordinality as key (key, nth)
+        full join rooms on rooms.key = key.key
+        where (held.id is null) is not true and (rooms.key is null) is not true
+    ) as pair
 ),
 
 -- The key that a job has to wait at.
@@ -327,8 +320,7 @@ blocks as materialized (
     select distinct on (pairs.id)
            pairs.id, pairs.gate, pairs.key, pairs.suspended, pairs.room > 0 as has_room
     from pairs
-    where pairs.room <= 0 or not pairs.suspended and pairs.tokens < 1::float8
-       or pairs.is_later and pairs.has_queue
+    where pairs.is_blocked
     order by pairs.id, pairs.room, pairs.key
 ),
 
@@ -337,8 +329,7 @@ ranks as (
            row_number() over by_key as nth,
            count(*) filter (where not pairs.suspended) over by_key as token_nth
     from pairs
-    where pairs.id not in (select id from blocks)
-      and pairs.id not in (select id from pairs where is_new)
+    where not pairs.is_kept
     window by_key as (
         partition by pairs.key
         order by pairs.turn, pairs.due_at, pairs.id
@@ -449,11 +440,11 @@ moved as (
     where job.id = any (array[blocks.id]) and blocks.key <> blocks.gate
 ),
 
+-- Rows that are locked stay where they are.
 removed as (
     delete from reltask.marks as mark
     using taken
-    where mark.queue = any (array[taken.queue]) and mark.task = any (array[taken.task])
-      and mark.at = any (array[taken.at]) and mark.seq = any (array[taken.seq])
+    where mark.ctid = taken.place
       and (taken.key in (select key from served)) is true
 ),
 

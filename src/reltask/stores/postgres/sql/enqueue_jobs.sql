@@ -1,4 +1,4 @@
--- Purpose       Insert one-offs, and report which of their ids are in the database.
+-- Purpose       Insert one-offs without limits, and report which of their ids are in the database.
 -- Precondition  Neither the table nor the ledger has the id, and no row has its (task, key). Other
 --               jobs of the batch are left out.
 -- Lock order    Inserted rows by (task, key), then by id, so that two batches cannot wait for each
@@ -26,11 +26,10 @@ given as materialized (
     from unnest(
         :ids::uuid[], :tasks::text[], :keys::text[], :queues::text[], :priorities::smallint[],
         :args::text[], :max_attempts::integer[], :lock_timeouts_ms::bigint[],
-        :run_ats::timestamptz[], :delays::interval[], :headers::text[], :limit_keys::text[],
-        :limits::text[]
+        :run_ats::timestamptz[], :delays::interval[], :headers::text[]
     ) as job (
         id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, run_at, delay,
-        headers, limit_key, limits
+        headers
     )
 ),
 
@@ -43,7 +42,7 @@ known as materialized (
 inserted as (
     insert into reltask.jobs (
         id, task, key, queue, priority, args, max_attempts, lock_timeout_ms, created_at,
-        next_run_time, headers, limit_key, limits
+        next_run_time, headers
     )
     select given.id, given.task, given.key, given.queue, given.priority, given.args::json,
            given.max_attempts, given.lock_timeout_ms, parameters.now,
@@ -52,9 +51,7 @@ inserted as (
                parameters.now
                    + coalesce(extract(epoch from given.delay), 0)::float8 * interval '1 second'
            ),
-           given.headers::json, given.limit_key,
-           case when given.limits is not null
-                then array(select json_array_elements_text(given.limits::json)) end
+           given.headers::json
     from given
     cross join parameters
     where not exists (select from known where known.id = given.id)
