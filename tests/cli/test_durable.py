@@ -199,3 +199,12 @@ def test_the_result_of_a_job_is_json(project: Project) -> None:
     assert (dead.code, "error[job-failed]" in dead.err, "ValueError: it broke" in dead.err) == (1, True, True)
     gone = project.run("jobs", "result", str(UUID(int=9)), "--app", project.app)
     assert (gone.code, "error[result-gone]" in gone.err) == (1, True)
+
+
+def test_a_step_of_an_ended_slot_no_longer_waits(suspended: tuple[Project, str]) -> None:
+    """Its record says so for ever: a cancelled wait, or a last sleep that no further step has recorded as done."""
+    project, job = suspended
+    assert project.run("jobs", "cancel", job, "--yes", "--app", project.app).code == 0
+    lines = show(project, job)
+    assert next(line for line in lines if line.startswith("approve wait")).split()[2] == "over"
+    assert not any("2999-01-08" in line for line in lines)

@@ -66,7 +66,7 @@ async def test_pause_and_resume_a_queue_or_a_task(client: Client, app: App, busy
 
 
 async def test_signal(client: Client, app: App, busy: Busy) -> None:
-    """The value is JSON; the function's signals have it; an old page sends nothing."""
+    """The value is JSON; the function's signals have it; an old page sends nothing; an ended job is offered none."""
     viewer = client(local="act")
     await post(viewer, action="signal", job=f"{busy.suspended}:1", signal="approved", value='{"by": "ada"}')
     assert [(one.name, one.value) for one in await app.job(busy.suspended).signals() if one.name == "approved"] == [
@@ -75,6 +75,11 @@ async def test_signal(client: Client, app: App, busy: Busy) -> None:
     await post(viewer, action="signal", job=f"{busy.suspended}:7", signal="approved", value="1")
     assert len([one for one in await app.job(busy.suspended).signals() if one.name == "approved"]) == 1
     assert (await post(viewer, action="signal", job=f"{busy.suspended}:1", signal="x", value="{")).status_code == 400
+    offer = '<select name="signal">'
+    assert offer in (await viewer.get(f"/jobs/{busy.suspended}")).text
+    await post(viewer, action="cancel", job=f"{busy.suspended}:1")
+    page = (await viewer.get(f"/jobs/{busy.suspended}")).text
+    assert (offer in page, ": over" in page) == (False, True)
 
 
 async def test_retry_all_with_one_error(client: Client, app: App, busy: Busy) -> None:

@@ -15,7 +15,7 @@ from reltask.cli.runs import print_runs
 from reltask.cli.show import first_line, print_fields, print_json, print_line, print_table, worker_text
 from reltask.errors import UnknownJob
 from reltask.model.control import PauseView
-from reltask.model.durable import SignalView, StepState, StepView
+from reltask.model.durable import SignalView, StepState, StepView, waits
 from reltask.model.job import State
 from reltask.model.views import JobView, RunView
 from reltask.producer.job import Job
@@ -50,7 +50,7 @@ def print_job(
     for pause in pauses:
         print_line(pause_text(pause))
     print_fields([(name.replace("_", " "), value) for name, value in fields.items()])
-    _print_part(STEPS, [_step_row(step, workers) for step in steps])
+    _print_part(STEPS, [_step_row(step, workers, None if job is None else job.slot_no) for step in steps])
     _print_part(CHILDREN, [(child.step, child.nth, child.job_id, child.task, child.state) for child in children])
     waiting = [signal for signal in signals if signal.consumed_by is None]
     _print_part(SIGNALS, [(signal.name, signal.id, signal.sent_at) for signal in waiting])
@@ -87,16 +87,16 @@ def _signal(signal: SignalView) -> dict[str, object]:
     return {name: value for name, value in msgspec.structs.asdict(signal).items() if name != "value"}
 
 
-def _step_row(step: StepView, workers: dict[int, str | None]) -> list[object]:
-    seconds = f"{(step.recorded_at - step.started_at).total_seconds():.3f}"
+def _step_row(step: StepView, workers: dict[int, str | None], slot_no: int | None) -> list[object]:
+    seconds, is_waiting = f"{(step.recorded_at - step.started_at).total_seconds():.3f}", waits(step, slot_no)
     return [
         step.name,
         step.kind,
-        step.state,
+        "over" if step.state is StepState.WAITING and not is_waiting else step.state,
         step.attempt,
         step.started_at,
         None if step.state is StepState.WAITING else seconds,
-        step.wake_at if step.state is StepState.WAITING else None,
+        step.wake_at if is_waiting else None,
         step.fence,
         worker_text(workers.get(step.fence)),
         first_line(step.error),

@@ -113,6 +113,15 @@ class StepView(Struct, frozen=True, kw_only=True):
     pending: int
 
 
+def waits(step: StepView, slot_no: int | None) -> bool:
+    """Whether a step waits in the job's current slot; None: the job has ended.
+
+    A slot may end while its record still says so: a sleep that is over is recorded with the next
+    step, and a cancelled wait never.
+    """
+    return step.state is StepState.WAITING and step.slot_no == slot_no
+
+
 class NewSignal(Struct, frozen=True, kw_only=True):
     """A signal to send: to the job with this id, or else to the one with this task and key."""
 

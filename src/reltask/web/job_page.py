@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from reltask.logs import short_worker
-from reltask.model.durable import ChildView, SignalView, StepKind, StepState, StepView
+from reltask.model.durable import ChildView, SignalView, StepKind, StepState, StepView, waits
 from reltask.model.job import Outcome, State
 from reltask.model.limit import JobLimit
 from reltask.model.overview import Overview
@@ -78,7 +78,8 @@ async def job(dashboard: Dashboard, request: Request) -> Response:
         )
     snapshot = await dashboard.live.overview()
     show = dashboard.show_values
-    signals = sorted({step.signal for step in facts.steps if step.signal and step.state is StepState.WAITING})
+    slot_no = None if facts.job is None else facts.job.slot_no
+    signals = sorted({step.signal for step in facts.steps if step.signal and waits(step, slot_no)})
     return dashboard.page(
         request,
         "job.html",
@@ -146,7 +147,8 @@ def last_error(facts: JobFacts) -> RunView | None:
 def timeline(facts: JobFacts, *, show_values: bool) -> list[Entry]:
     """Everything that happened, the latest first."""
     entries = [_run(run) for run in facts.runs]
-    entries += [_step(step, facts.children, show_values=show_values) for step in facts.steps]
+    slot_no = None if facts.job is None else facts.job.slot_no
+    entries += [_step(step, slot_no, facts.children, show_values=show_values) for step in facts.steps]
     entries += [_signal(signal, show_values=show_values) for signal in facts.signals]
     if facts.job is not None:
         entries.append(Entry(at=facts.job.created_at, kind="enqueued", state="enqueued", title="Enqueued"))
@@ -182,11 +184,13 @@ def _run(run: RunView) -> Entry:
     )
 
 
-def _step(step: StepView, children: Sequence[ChildView], *, show_values: bool) -> Entry:
+def _step(step: StepView, slot_no: int | None, children: Sequence[ChildView], *, show_values: bool) -> Entry:
     words = {StepKind.SLEEP: "Sleep", StepKind.WAIT: "Wait", StepKind.RUN: "Children", StepKind.START: "Start"}
     detail = f"attempt {step.attempt}" if step.attempt > 1 else ""
-    waits = step.state is StepState.WAITING
-    if waits:
+    state = str(step.state)
+    if step.state is StepState.WAITING and not waits(step, slot_no):
+        state = "over"
+    elif step.state is StepState.WAITING:
         detail = f"waits for signal {step.signal}" if step.signal else detail
         detail = f"waits for {plural(step.pending, 'child job')}" if step.pending else detail
     value = "" if step.value is None else masked(step.value, shown_in_full=show_values)
@@ -194,8 +198,8 @@ def _step(step: StepView, children: Sequence[ChildView], *, show_values: bool) -
         at=step.started_at,
         until=step.recorded_at,
         kind="step",
-        state=str(step.state),
-        title=f"{words.get(step.kind, 'Step')} {step.name}: {step.state}",
+        state=state,
+        title=f"{words.get(step.kind, 'Step')} {step.name}: {state}",
         detail=detail,
         text=step.error or value,
         children=[child for child in children if child.step == step.name],
