@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import urllib.request
 
 import pytest
@@ -41,3 +42,16 @@ def test_it_serves_on_this_machine(project: Project, arguments: list[str], shown
     address = process.stdout.readline().split()[-1]
     with urllib.request.urlopen(address, timeout=20) as answer:
         assert shown in answer.read().decode()
+
+
+@pytest.mark.slow
+def test_the_dashboard_ends_while_an_overview_is_open(project: Project) -> None:
+    """Ctrl+C ends it at once, although a browser keeps its stream open."""
+    process = project.start("dashboard", project.app, "--port", "0")
+    assert process.stdout is not None
+    address = process.stdout.readline().split()[-1]
+    with urllib.request.urlopen(f"{address}live", timeout=20) as stream:
+        assert stream.readline() == b"retry: 3000\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        stream.read()

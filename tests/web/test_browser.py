@@ -194,6 +194,23 @@ def test_the_focus_is_kept_over_updates(watched: Watched, busy: Busy, app: App) 
 
 
 @ONE_DATABASE
+def test_a_page_stays_live_when_its_stream_ends(watched: Watched, busy: Busy) -> None:
+    """It opens the next one at once, and does not say that it lost the connection."""
+    watched.served.dashboard.live.period = 0.05
+    page = watched.go()
+    expect(page.locator("#live")).to_have_text("live")
+    page.evaluate(
+        "said = []; new MutationObserver(() => said.push(document.querySelector('#live').textContent))"
+        ".observe(document.querySelector('#live'), {childList: true, characterData: true, subtree: true})"
+    )
+    for _ in range(2):
+        with page.expect_request("**/live"):
+            pass
+    expect(page.locator("#live")).to_have_text("live")
+    assert page.evaluate("said.filter((text) => text !== 'live')") == []
+
+
+@ONE_DATABASE
 def test_only_what_is_renewed_is_called_live(watched: Watched, busy: Busy) -> None:
     """A page whose content stays as it was loaded says so, and keeps no stream open."""
     streams: list[str] = []

@@ -115,6 +115,16 @@ async def test_one_read_serves_all_viewers(app: App, busy: Busy) -> None:
     assert live._task is None
 
 
+async def test_a_stream_ends_by_itself(app: App, busy: Busy) -> None:
+    """A server that shuts down waits for its open answers; the page opens the next stream when it is asked to."""
+    live = app.dashboard().live
+    live.period = 0.001
+    frames = [frame async for frame in live.events()]
+    assert len(frames) == 12
+    assert frames[-1] == b'event: again\ndata: ""\n\n'
+    assert live._task is None
+
+
 async def test_advice_names_the_app(client: Client, app: App, busy: Busy) -> None:
     """A command within a sentence can be pasted as it stands, like those below the page."""
     page = words(await client(reference="shop:app").get(f"/jobs/{busy.limited}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from shlex import quote
+from socket import socket
 from typing import Any
 
 import click
@@ -73,7 +74,13 @@ def command(
     listener.listen()  # the address is printed next: a browser that is faster than the server waits
     may = "read and act" if allow_actions else "read only" if authorize is None else "as authorized"
     print_line(f"Dashboard of {safe_url(app.url)}, {may}: http://{host}:{listener.getsockname()[1]}/")
-    uvicorn.Server(config).run(sockets=[listener])
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket] | None = None) -> None:
+            dashboard.live.end()  # it waits for open answers
+            await super().shutdown(sockets)
+
+    Server(config).run(sockets=[listener])
     return EXIT_OK
 
 

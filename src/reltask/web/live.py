@@ -5,6 +5,9 @@
                                                      (a slow viewer misses frames, and delays no other)
 
 The last snapshot also answers page loads, if it is younger than two seconds.
+
+A server that shuts down waits for its open answers. So a stream ends by itself after FRAMES, and asks the page to open
+the next; `reltask dashboard` ends all streams at once.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from reltask.model.overview import Overview
 
 PERIOD = 2.0
 """Seconds between two reads."""
+FRAMES = 10
+"""Of one stream: a page opens another every 20 seconds."""
+_END = b""
 Render = Callable[[Overview], dict[str, str]]
 """The named fragments of a page, made from a snapshot."""
 
@@ -63,22 +69,35 @@ class Live:
             self._task = asyncio.ensure_future(self._run())
         try:
             yield b"retry: 3000\n\n"
-            while True:
-                yield await mailbox.get()
+            for _ in range(FRAMES):
+                frame = await mailbox.get()
+                if frame == _END:
+                    return
+                yield frame
+            yield _event("again", "")
         finally:
             self._mailboxes.discard(mailbox)
             if not self._mailboxes and self._task is not None:
                 self._task.cancel()
                 self._task = None
 
+    def end(self) -> None:
+        """End every stream: the server shuts down."""
+        if self._task is not None:
+            self._task.cancel()
+        self._send(_END)
+
     async def _run(self) -> None:
         while self._mailboxes:
             frame = await self._frame()
-            for mailbox in list(self._mailboxes):
-                if mailbox.full():
-                    mailbox.get_nowait()
-                mailbox.put_nowait(frame)
+            self._send(frame)
             await asyncio.sleep(self.period)
+
+    def _send(self, frame: bytes) -> None:
+        for mailbox in list(self._mailboxes):
+            if mailbox.full():
+                mailbox.get_nowait()
+            mailbox.put_nowait(frame)
 
     async def _frame(self) -> bytes:
         try:

@@ -118,6 +118,7 @@
     for (const name of ["problems", "numbers", "queues", "fleet"]) source.addEventListener(name, (event) => { say("live", true); receive(name, JSON.parse(event.data)); });
     source.addEventListener("chart", (event) => { const next = JSON.parse(JSON.parse(event.data)); if (chart && JSON.stringify(next) !== JSON.stringify(data)) { data = next; chart.setData(data); } });
     source.addEventListener("counts", (event) => counted(JSON.parse(JSON.parse(event.data))));
+    source.addEventListener("again", () => { source.close(); source = null; listen(); });
     source.addEventListener("outage", (event) => say(JSON.parse(event.data), false));
   }
   const total = (parts) => [parts.reduce((sum, part) => sum + part[0], 0), parts.some((part) => part[1])];
