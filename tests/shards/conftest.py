@@ -18,6 +18,17 @@ _numbers = itertools.count(1)
 KINDS = ["sqlite files", "sqlite prefixes", "postgres schemas", "postgres databases"]
 if "mssql" in databases():
     KINDS.append("mssql schemas")
+AS_NEW = (
+    "set session_replication_role = replica",  # no triggers
+    """do $$ declare found record; begin
+    for found in select schemaname as place, tablename as name from pg_tables
+        where schemaname = 'reltask' or schemaname like 'shard%' loop
+        if found.name = 'meta' then execute format('update %I.meta set shard = null, draining = false', found.place);
+        else execute format('delete from %I.%I', found.place, found.name);
+        end if;
+    end loop; end $$""",
+)
+"""Empties the installs of a database: none says any more which shard it was."""
 
 
 class System:
@@ -57,26 +68,35 @@ def urls(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
     elif kind == "sqlite prefixes":
         yield [f"sqlite:///{tmp_path}/all.db?schema=shard_{n}" for n in range(count)]
     elif kind.startswith("postgres"):
-        yield from _postgres(request.getfixturevalue("postgres_server"), kind, count, request)
+        urls: list[str] = request.getfixturevalue("shard_databases" if kind.endswith("databases") else "shard_schemas")
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        for database in {url.partition("?")[0].rpartition("/")[2] for url in urls}:
+            server.execute(*AS_NEW, database=database)
+        yield list(urls)
     else:
         yield _mssql(request.getfixturevalue("mssql_database"), count)
 
 
-def _postgres(server: PostgresServer, kind: str, count: int, request: pytest.FixtureRequest) -> Iterator[list[str]]:
+@pytest.fixture(scope="session")
+def shard_schemas(postgres_server: PostgresServer) -> Iterator[list[str]]:
+    """Installs in one database. They are made once: a migration takes longer than most tests."""
     from reltask.stores.postgres.schema import migrate_postgres  # noqa: PLC0415 - the driver is an extra
 
-    names = [f"shards_{next(_numbers)}" for _ in range(count if kind.endswith("databases") else 1)]
-    if len(names) == 1:
-        base = server.create_database(names[0])
-        urls = [f"{base}?schema=shard_{n}" for n in range(count)]
-        for url in urls:
-            run_in_thread(lambda url=url: migrate_postgres(url))  # type: ignore[misc] # mypy cannot infer it
-    else:
-        template = request.getfixturevalue("postgres_template")
-        urls = [server.create_database(name, template=template) for name in names]
+    base = postgres_server.create_database("shards")
+    urls = [f"{base}?schema=shard_{n}" for n in range(SHARDS + 1)]
+    for url in urls:
+        run_in_thread(lambda url=url: migrate_postgres(url))  # type: ignore[misc] # mypy cannot infer it
     yield urls
+    postgres_server.drop_database("shards")
+
+
+@pytest.fixture(scope="session")
+def shard_databases(postgres_server: PostgresServer, postgres_template: str) -> Iterator[list[str]]:
+    """Installs in a database each."""
+    names = [f"shards_{n}" for n in range(SHARDS + 1)]
+    yield [postgres_server.create_database(name, template=postgres_template) for name in names]
     for name in names:
-        server.drop_database(name)
+        postgres_server.drop_database(name)
 
 
 def _mssql(database: str, count: int) -> list[str]:
