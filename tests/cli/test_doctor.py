@@ -51,6 +51,21 @@ def test_a_sound_file(project: Project) -> None:
     assert lines == [["ok", check] for check in checks]
 
 
+def test_each_shard_is_examined(project: Project) -> None:
+    """A missing one is a problem, with its number; looking for it does not create it."""
+    Path("shop.py").write_text(
+        'from reltask import App\napp = App(shards=["sqlite:///a.db", "sqlite:///b.db"])\n', encoding="utf-8"
+    )
+    assert project.run("migrate", "shop:app").code == 0
+    sound = project.run("doctor", "shop:app")
+    assert (sound.code, sound.out.count("ok       server"), "shard 1: sqlite:///b.db" in sound.out) == (0, 2, True)
+    for left in Path().glob("b.db*"):
+        left.unlink()
+    result = project.run("doctor", "shop:app", "--json")
+    assert (result.code, [shard["sound"] for shard in result.json["shards"]]) == (1, [True, False])
+    assert not Path("b.db").exists()
+
+
 def test_no_file(project: Project) -> None:
     """A missing file is a problem, and looking for it does not create it."""
     result = project.run("doctor", project.app)

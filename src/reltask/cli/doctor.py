@@ -24,21 +24,34 @@ _MARKS = {Level.OK: "ok", Level.NOTE: "note", Level.PROBLEM: "PROBLEM"}
 def command(app: App, *, as_json: bool) -> int:
     """Check the database and say what is wrong and how to fix it. Nothing is changed.
 
-    The exit status is 1 if there is a problem; notes do not count.
+    Of several shards each one is checked. The exit status is 1 if there is a problem; notes do not count.
     """
-    findings = _findings(app)
+    shards = app.shard_urls
+    found = {number: _findings(app, url, number) for number, url in shards.items()}
+    findings = [finding for some in found.values() for finding in some] if shards else _findings(app, app.url, None)
     sound = is_sound(findings)
-    if as_json:
+    if as_json and shards:
+        each = [
+            {"shard": number, "database": safe_url(shards[number]), "sound": is_sound(some), "findings": some}
+            for number, some in found.items()
+        ]
+        print_json({"sound": sound, "shards": each})
+    elif as_json:
         print_json({"database": safe_url(app.url), "sound": sound, "findings": findings})
+    elif shards:
+        for nth, (number, some) in enumerate(found.items()):
+            if nth:
+                print_line()
+            _print(some, where=f"shard {number}: {safe_url(shards[number])}")
     else:
         _print(findings, where=safe_url(app.url))
     return EXIT_OK if sound else EXIT_ERROR
 
 
-def _findings(app: App) -> list[Finding]:
+def _findings(app: App, url: str, shard: int | None) -> list[Finding]:
     try:
-        require_file(app.url)
-        facts, skew = _examined(app)
+        require_file(url)
+        facts, skew = _examined(app, shard)
     except ReltaskError as error:
         return [unreachable(error.message, error.remedy or REMEDIES.get(error.code, ""))]
     return diagnose(facts, skew=skew, pauses=_pauses(app, facts))
@@ -46,15 +59,15 @@ def _findings(app: App) -> list[Finding]:
 
 def _pauses(app: App, facts: Facts) -> list[PauseView]:
     """What is paused, if this user may see it, and there are tables that this version can read."""
-    if facts.schema_version != facts.spoken_version or not facts.may & {"run", "operate", "read"}:
-        return []
+    if app.shard_urls or facts.schema_version != facts.spoken_version or not facts.may & {"run", "operate", "read"}:
+        return []  # of several shards: reltask queues
     return app.pauses_sync()
 
 
-def _examined(app: App) -> tuple[Facts, timedelta]:
+def _examined(app: App, shard: int | None) -> tuple[Facts, timedelta]:
     """The facts, and how far the database's clock is ahead, less what the duration of the query can explain."""
     before = datetime.now(UTC)
-    facts = app.examine_sync()
+    facts = app.examine_sync(shard=shard)
     after = datetime.now(UTC)
     ahead, behind = facts.now - after, before - facts.now
     return facts, max(ahead, timedelta(0)) - max(behind, timedelta(0))

@@ -171,13 +171,13 @@ class Operations(LimitOperations):
         """`drain_shard` for synchronous code."""
         return self._client.run_sync(lambda store: _drain(store, number, draining=draining), name="drain_shard")
 
-    def examine(self) -> Coroutine[Any, Any, Facts]:
-        """The facts that `reltask doctor` checks, of a database in any state."""
-        return self._client.run_apart(lambda store: store.examine(), name="examine")
+    def examine(self, *, shard: int | None = None) -> Coroutine[Any, Any, Facts]:
+        """The facts that `reltask doctor` checks, of a database in any state; of the first shard, or this one."""
+        return self._client.run_apart(lambda store: _examine(store, shard), name="examine")
 
-    def examine_sync(self) -> Facts:
+    def examine_sync(self, *, shard: int | None = None) -> Facts:
         """`examine` for synchronous code."""
-        return self._client.run_apart_sync(lambda store: store.examine(), name="examine")
+        return self._client.run_apart_sync(lambda store: _examine(store, shard), name="examine")
 
     def notify(self) -> Coroutine[Any, Any, None]:
         """Wake the workers.
@@ -193,6 +193,11 @@ class Operations(LimitOperations):
 
 async def _shards(store: Any) -> list[ShardView]:
     return await store.list_shards() if hasattr(store, "list_shards") else []
+
+
+async def _examine(store: Any, shard: int | None) -> Facts:
+    facts: Facts = await (store.examine() if shard is None else store.examine(shard))
+    return facts
 
 
 async def _drain(store: Any, number: int, *, draining: bool) -> ShardView:

@@ -31,6 +31,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from reltask.errors import AmbiguousError, DatabaseError, ReltaskError, TransientError, UsageError
+from reltask.model.doctor import Facts
 from reltask.model.job import NewJob, Orphans
 from reltask.model.merged import merge, merge_overviews, merge_status
 from reltask.model.schema_name import split_schema
@@ -293,6 +294,10 @@ class ShardedStore(ShardedKeys):
         states = await self.ask_all(lambda store: store.read_status(), self._shards, patience=GLANCE)
         return [_view(number, marks[number], states[number]) for number in self._shards]
 
+    async def examine(self, number: int | None = None) -> Facts:
+        """Of the first shard, or this one, in any state: it is not opened."""
+        return await self._shards[self.home if number is None else number].store.examine()
+
     async def drain(self, number: int, *, draining: bool) -> ShardView:
         """Let a shard get no new jobs, or some again, and say how many it still has."""
         if number not in self._shards:
@@ -512,7 +517,7 @@ ROUTES: dict[str, Ask] = {
         ],
         _by_id,
     ),
-    **dict.fromkeys(["read_now", "read_declared", "declare_job", "examine", "list_schedules"], _at_home),
+    **dict.fromkeys(["read_now", "read_declared", "declare_job", "list_schedules"], _at_home),
     **dict.fromkeys(["acquire_lease", "heartbeat_lease", "resign_lease", "signal_lease", "release_lease"], _at_home),
     **dict.fromkeys(["list_leases", "record_action", "end_action", "list_actions"], _at_home),
     **dict.fromkeys(["add_pause", "end_pause", "write_limit"], _everywhere),
