@@ -48,7 +48,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if missing:
         terminalreporter.section("NOT RUN", sep="!", red=True)
     for reason, tests in sorted(missing.items()):
-        terminalreporter.write_line(f"{tests} tests: {reason}")
+        terminalreporter.write_line(f"{tests} × {reason}")
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
     coverages = [
         (report.nodeid, text)

@@ -92,6 +92,37 @@ def test_kustomize_renders_the_manifests() -> None:
     assert set(re.findall(r"image: (\S+)", done.stdout)) == {"registry.example.com/shop-worker:1.0.0"}
 
 
+def compose() -> list[str] | None:
+    """The command of compose v2, with or without docker. It needs no daemon to read a file."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]) is not None:
+            said = subprocess.run([*command, "version", "--short"], capture_output=True, text=True, check=False)
+            if said.returncode == 0 and not said.stdout.startswith("1."):
+                return command
+    return None
+
+
+def test_compose_reads_the_file_and_asks_for_a_password() -> None:
+    """Three workers after one migration after a healthy database; without POSTGRES_PASSWORD nothing starts."""
+    command = compose()
+    if command is None:
+        pytest.skip("NOT RUN: there is no docker compose")
+    config = [*command, "--file", str(DEPLOY / "compose.yaml"), "config", "--format", "json"]
+    environment = {name: value for name, value in os.environ.items() if name != "POSTGRES_PASSWORD"}
+    refused = subprocess.run(config, env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "set it in the shell" in refused.stderr
+    given = {**environment, "POSTGRES_PASSWORD": "made-up"}
+    read = json.loads(subprocess.run(config, env=given, capture_output=True, text=True, check=True).stdout)
+    services = read["services"]
+    assert services["worker"]["deploy"]["replicas"] == 3
+    assert list(services["worker"]["depends_on"]) == ["migrate"]
+    assert services["migrate"]["depends_on"]["database"]["condition"] == "service_healthy"
+    assert services["worker"]["environment"]["RELTASK_DATABASE_URL"].startswith(
+        "postgresql://reltask:made-up@database/"
+    )
+
+
 async def test_scaler_counts_what_could_be_claimed(postgres_url: str) -> None:
     """The query of the KEDA trigger runs on the real tables: due jobs count, paused and future ones do not."""
     text = (KUBERNETES / "scale.yaml").read_text(encoding="utf-8")

@@ -97,7 +97,8 @@ class Terminal:
         """Do what a reader does with a block: write a file, run a program, type commands."""
         if block.language == "python" and block.title:
             (self.directory / block.title).write_text(block.text, encoding="utf-8")
-            self.run_python(block.title)
+            if '"__main__"' not in block.text:  # the page shows the command that runs it
+                self.run_python(block.title)
         elif block.language == "python":
             (self.directory / "snippet.py").write_text(block.text, encoding="utf-8")
             self.run_python("snippet.py")

@@ -64,6 +64,14 @@ def test_snippets_run_in_a_shop(terminal: Terminal, page: str) -> None:
             assert [word for word in words if word.startswith("--") and word not in shown] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_says_how_to_run_its_programs(page: Path) -> None:
+    """A program that does something when it is run comes with the command that runs it: a reader sees nothing else."""
+    shown = [line for block in blocks(page) if block.language == "console" for line in block.text.splitlines()]
+    programs = [block.title for block in blocks(page) if block.title and '"__main__"' in block.text]
+    assert [title for title in programs if f"$ python {title}" not in shown and title not in SKIPPED] == []
+
+
 def test_nothing_is_skipped_without_need() -> None:
     """Each block that the tests skip still exists."""
     titles = {block.title for guide in GUIDES for block in blocks(ROOT / "docs" / guide)}

@@ -18,7 +18,7 @@ COMMANDS = {
     "worker": ("worker", "Run a worker until SIGTERM or Ctrl+C."),
     "demo": (
         "demo",
-        "Run three workers on one file; kill one, stop one; check that each slot ends exactly once on record.",
+        "Run three workers on one file; kill one, stop one; check that each slot was completed exactly once.",
     ),
     "enqueue": ("enqueue", "Enqueue a job: run a task now or later."),
     "status": ("status", "Show the state of the whole system."),
@@ -27,7 +27,7 @@ COMMANDS = {
         "List and show jobs; cancel them; signal, pause, resume, run or discard one; wait for its result.",
     ),
     "steps": ("steps", "Make a durable function's steps run again."),
-    "schedules": ("schedules", "List schedules with their next fires; preview when a rule would fire."),
+    "schedules": ("schedules", "List schedules with their next times; preview the times of a rule."),
     "queues": ("queues", "List queues; pause or resume one. Workers claim no job of a paused queue."),
     "tasks": ("tasks", "List tasks; pause or resume one."),
     "runs": ("runs", "List finished runs, newest first."),
@@ -49,7 +49,7 @@ COMMANDS = {
 }
 """Each command with its module in this package and its line in the help."""
 
-HELP = """Scheduled and background tasks on the SQL database that you have. Each slot ends exactly once on record.
+HELP = """Scheduled and background tasks on the SQL database that you have. See it work: reltask demo.
 
 Name an app as MODULE:app or MODULE:create_app(), or set RELTASK_APP. Exit status: 0 success, 1 failure, 2 wrong
 command line, 69 database unavailable, 70 bug in reltask or runs left unfinished, 78 wrong configuration or schema.
