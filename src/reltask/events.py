@@ -115,6 +115,13 @@ class StepsNotAsked(RunEvent, frozen=True, kw_only=True):
     steps: list[str]
 
 
+class SignalsNotReceived(RunEvent, frozen=True, kw_only=True):
+    """A durable function that receives signals ended its slot with `Again` before it had received all of them."""
+
+    signals: list[str]
+    """Their names."""
+
+
 class StepChanged(RunEvent, frozen=True, kw_only=True):
     """A recorded step was asked for with another function or other arguments; the record was returned."""
 

@@ -148,6 +148,11 @@ _LINES: dict[type[events.Event], LogLine] = {
     events.StepsNotAsked: LogLine(
         "task", WARNING, lambda e: f"{e.task} ended without asking for recorded steps: {', '.join(e.steps)}"
     ),
+    events.SignalsNotReceived: LogLine(
+        "task",
+        WARNING,
+        lambda e: f"{e.task} raised Again while signals waited, which are not the next slot's: {', '.join(e.signals)}",
+    ),
     events.StepChanged: LogLine(
         "task",
         WARNING,

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from reltask import Context, events
+from reltask import Again, Context, events
 from reltask.errors import ArgumentsError, WaitTimeout
 from reltask.model.durable import StepState
 from reltask.model.job import State
@@ -462,3 +462,26 @@ def test_a_signal_belongs_to_the_slot(harness: WorkerHarness) -> None:
         assert [run.result for run in await app.ledger() if run.result] == ['"one"', '"none"']
 
     harness.run(scenario())
+
+
+def test_signals_that_again_leaves_behind_are_reported(harness: WorkerHarness) -> None:
+    """They belong to the slot that ends. One that was received is not reported, nor is a slot without waits."""
+    app = harness.app()
+
+    @app.task
+    async def actor(ctx: Context, receive: int) -> None:
+        for number in range(receive):
+            await ctx.wait_for("note", name=f"note {number}")
+        if ctx.slot_no == 1:
+            raise Again(actor.call(0))
+
+    async def scenario() -> None:
+        for receive in (0, 1, 2):
+            job = await actor.enqueue(receive)
+            for number in range(2):
+                await send(app, job, "note", number, id=str(number))
+        async with app.worker():
+            await app.log.wait(events.RunSucceeded, 6)
+
+    harness.run(scenario())
+    assert [event.signals for event in app.log.of(events.SignalsNotReceived)] == [["note"]]

@@ -264,10 +264,22 @@ class Executor:
         if unasked:
             self._report(run, events.StepsNotAsked, steps=unasked)
         if run.durable.close(partial(self._end, run, ended)):
-            self._end(run, ended)
+            if ended.again is not None and run.durable.journal.has_waited():
+                self._spawn(self._end_again(run, ended))
+            else:
+                self._end(run, ended)
         else:
             self._heartbeats.settling([run.hold])
             self._places.vacate([run])
+
+    async def _end_again(self, run: Run, ended: Ended) -> None:
+        """Report signals that wait, and settle: the next slot has its own."""
+        with suppress(Exception):  # it is a hint only
+            waits = await self._store.read_waits(run.claim.job_id, run.claim.slot_no)
+            if waits is not None and waits.signals:
+                names = list(dict.fromkeys(signal.name for signal in waits.signals))
+                self._report(run, events.SignalsNotReceived, signals=names)
+        self._end(run, ended)
 
     # Settling
 

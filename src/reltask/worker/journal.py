@@ -36,7 +36,7 @@ from msgspec import Struct, field
 from reltask import events
 from reltask.errors import LockLost, UsageError
 from reltask.model.clock import Clock
-from reltask.model.durable import Recording, StepRecord, StepState, StepView
+from reltask.model.durable import Recording, StepKind, StepRecord, StepState, StepView
 from reltask.model.job import Hold, Settled
 from reltask.model.task import TaskKind
 from reltask.stores.store import Store
@@ -132,6 +132,10 @@ class Journal:
     def never_asked(self) -> list[str]:
         """Recorded steps that this run has not asked for."""
         return sorted(self._unasked)
+
+    def has_waited(self) -> bool:
+        """Whether the slot has recorded a wait for a signal."""
+        return any(step.kind is StepKind.WAIT for step in self._known.values())
 
     # Writing
 
