@@ -106,6 +106,23 @@ async def test_seed_can_be_run_twice_and_drop_removes_all(postgres_url: str) -> 
         await connection.close()
 
 
+@pytest.mark.parametrize("partition_days", [None, 7])
+async def test_drop_keeps_what_is_not_reltasks(empty_postgres_url: str, partition_days: int | None) -> None:
+    """A schema of the user's choice may have tables of their own: they stay, and nothing else does."""
+    await migrate_postgres(f"{empty_postgres_url}?schema=shop", partition_days=partition_days)
+    connection = await asyncpg.connect(empty_postgres_url)
+    try:
+        await connection.execute("create table shop.orders as select 1 as id")
+        for _ in range(2):
+            await connection.execute(dict(schema_scripts("postgres", "shop"))["drop.sql"])
+        left = "select relname::text from pg_class where relnamespace = 'shop'::regnamespace"
+        functions = "select count(*) from pg_proc where pronamespace = 'shop'::regnamespace"
+        assert [row["relname"] for row in await connection.fetch(left)] == ["orders"]
+        assert await connection.fetchval(functions) == 0
+    finally:
+        await connection.close()
+
+
 async def test_reclamation_by_hand_does_what_a_worker_does(postgres_url: str) -> None:
     """The documented query frees an expired claim, with a ledger row, and leaves a valid one alone."""
     connection = await asyncpg.connect(postgres_url)
