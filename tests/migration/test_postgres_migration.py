@@ -123,6 +123,20 @@ async def test_drop_keeps_what_is_not_reltasks(empty_postgres_url: str, partitio
         await connection.close()
 
 
+async def test_another_programs_tables_are_not_taken_for_reltasks(empty_postgres_url: str) -> None:
+    """A schema that has a table `jobs` of its own is refused as it is, with the advice to choose another one."""
+    connection = await asyncpg.connect(empty_postgres_url)
+    try:
+        await connection.execute("create schema shop; create table shop.jobs (title text)")
+        with pytest.raises(SchemaError, match="schema shop has a table") as refused:
+            await migrate_postgres(f"{empty_postgres_url}?schema=shop")
+        assert "another schema" in str(refused.value)
+        there = "select relname::text from pg_class where relnamespace = 'shop'::regnamespace and relkind in ('r', 'i')"
+        assert [row["relname"] for row in await connection.fetch(there)] == ["jobs"]
+    finally:
+        await connection.close()
+
+
 async def test_reclamation_by_hand_does_what_a_worker_does(postgres_url: str) -> None:
     """The documented query frees an expired claim, with a ledger row, and leaves a valid one alone."""
     connection = await asyncpg.connect(postgres_url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from reltask.errors import PermanentError
+from reltask.errors import PermanentError, SchemaError
 from reltask.model.schema_name import split_schema
 from reltask.stores.entra import Credential, postgres_tokens
 from reltask.stores.migration import NO_TABLES, Migration, Schema, check_version, migrations, pending
@@ -61,6 +61,11 @@ async def migrate_postgres(
         if partition_days is not None:
             (statement,) = load("postgres", "partition_ledger", "numbered", schema)
             await connection.execute(statement.text, partition_days)
+    except (asyncpg.UndefinedColumnError, asyncpg.UndefinedTableError, asyncpg.WrongObjectTypeError) as error:
+        raise SchemaError(
+            f"the schema {schema} has a table that bears the name of one of reltask's, and is another one: {error}.",
+            remedy="Choose another schema for reltask's tables: ?schema=NAME in the URL.",
+        ) from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise statement_failed(error, verb="migrate", writes=True) from error
     else:
