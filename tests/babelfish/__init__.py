@@ -13,6 +13,7 @@ does not take, or does in another way, is rewritten here, as the statements are 
 | ERROR_NUMBER() | one number for most errors | SQL Server's number, by PostgreSQL's message |
 | LOCK_ESCALATION, ALTER AUTHORIZATION, ranges in LIKE | rejected | left out |
 | views of the server's state | an error that TRY does not catch | left out |
+| DATALENGTH: two bytes for each character of an nvarchar | bytes of UTF-8 | twice as many |
 | compatibility level | 120 for every database | null: unknown |
 
 It also ignores lock hints: a verb that should skip a locked row waits for it. That cannot be rewritten.
@@ -156,6 +157,7 @@ _UNKNOWN = (
     (r"\n *(?:-- [^\n]*\n *)?CONSTRAINT CK_\w+ArePrintable CHECK \([^;]*?BIN2\n\s+\),", ""),
     (r"IF NOT EXISTS \((?:(?!IF NOT EXISTS).)*?ALTER AUTHORIZATION [^;]*;\n", ""),
     (r"GRANT CREATE TABLE TO \w+;\n", ""),
+    (r"\bDATALENGTH\(", "2 * DATALENGTH("),
     (r"\(\s+SELECT CAST\(compatibility_level AS int\).*?\n\s+\) AS compatibility_level", "NULL AS compatibility_level"),
     (r"BEGIN TRY\n    EXEC sp_executesql\n(?:(?!END TRY).)*?lock_escalation_desc.*?END CATCH;\n", ""),
     (r"BEGIN TRY\n    EXEC sp_executesql\n(?:(?!END TRY).)*?dm_tran_session_transactions.*?END CATCH;\n", ""),
