@@ -170,6 +170,16 @@ async def test_jobs_of_one_batch_are_found_at_their_times(harness: StoreHarness)
     assert [claim.job_id for claim in await claims(harness)] == [later.id]
 
 
+async def test_many_marks_of_a_full_key_keep_no_look_from_other_keys(harness: StoreHarness) -> None:
+    """A look for a single job, behind forty marks of a full key, each left by an enqueue of its own."""
+    await declare(harness, running=0)
+    await declare(harness, "host", running=1)
+    await jobs(harness, 40)
+    (other,) = await jobs(harness, 1, limits=("host",))
+    found = [*(await look(harness, limit=1)).claims, *(await look(harness, limit=1)).claims]
+    assert [claim.job_id for claim in found] == [other]
+
+
 async def test_a_refused_end_frees_nothing(harness: StoreHarness) -> None:
     """A worker that lost its claim completes it: the place was free already, and is taken again."""
     await declare(harness, running=1)

@@ -75,9 +75,8 @@ my_lanes as materialized (
        or lane.queue = any (parameters.queues) and lane.task = any (parameters.tasks)
 ),
 
--- The first due marks of each lane. A key may have more of them, or another session may have locked
--- some: they are left to the next look, with the places that they free.
-taken as materialized (
+-- The first due marks of each lane.
+picked as materialized (
     select mark.ctid as place, mark.seq, mark.name as key, mark.freed
     from my_lanes as lane
     cross join lateral (
@@ -89,6 +88,32 @@ taken as materialized (
         limit 2 * :limit::integer + 10
         for update of mark skip locked
     ) as mark
+),
+
+-- If there may be more, all marks of these keys at once: those of a full key must not keep a worker
+-- with few places from the marks behind them.
+further as materialized (
+    select mark.ctid as place, mark.seq, mark.name as key, mark.freed
+    from (select distinct key from picked) as flood
+    cross join my_lanes as lane
+    cross join lateral (
+        select mark.ctid, mark.seq, mark.name, mark.freed
+        from reltask.marks as mark
+        where mark.kind = 'limit' and mark.name = flood.key
+          and mark.queue = lane.queue and mark.task = lane.task
+          and mark.at <= (select now from parameters)
+        limit 1000
+        for update of mark skip locked
+    ) as mark
+    where (select count(*) from picked) >= 2 * :limit::integer + 10
+),
+
+taken as materialized (
+    select place, seq, key, freed
+    from picked
+    union
+    select place, seq, key, freed
+    from further
 ),
 
 -- What there seems to be, to know how many jobs to look at.
