@@ -2,9 +2,10 @@
 
     python -m benchmarks.ledger [ROWS …]     renews benchmarks/results/ledger.json
 
-For each size, on one table and on a divided one: bytes with indexes, completions per second in batches of BATCH while
-the rows are there, and seconds of an audit. Then the rows become too old: on one table, rows per second of a leader
-that prunes without a rest, for PRUNED rows; on the divided one, the seconds in which their partition is dropped.
+The rows have ids in the order of time, as the library makes them: an audit reads the ledger by id. For each size, on
+one table and on a divided one: bytes with indexes, completions per second in batches of BATCH while the rows are
+there, and seconds of an audit. Then the rows become too old: on one table, rows per second of a leader that prunes
+without a rest, for PRUNED rows; on the divided one, the seconds in which their partition is dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from uuid import uuid4
 
 import asyncpg
 
-from benchmarks.prune import HISTORY, IN_PARTITION, LEFT, PARTITION
+from benchmarks.prune import HISTORY, LEFT, PARTITION
 from reltask import App
 from reltask.model.job import ClaimRequest, Completion, NewJob
 from reltask.stores.postgres.schema import migrate_postgres
@@ -33,6 +34,10 @@ BYTES = """
     select coalesce(sum(pg_total_relation_size(part.relid)), pg_total_relation_size('reltask.runs'))::bigint
     from pg_partition_tree('reltask.runs') as part where part.isleaf
 """
+IN_ORDER = HISTORY.replace(
+    "gen_random_uuid()", "('017' || lpad(to_hex(n), 9, '0') || substr(md5(n::text), 1, 20))::uuid"
+).replace("as moment", "as moment, n")
+"""Ids that begin with the row's number, in the partition of those days."""
 PATIENCE = 600.0
 Figures = dict[str, float]
 
@@ -44,7 +49,7 @@ async def measure(url: str, rows: int, *, divided: bool) -> Figures:
     if divided:
         await connection.execute("alter table reltask.runs detach partition reltask.runs_before")
         await connection.execute(PARTITION)
-    await connection.execute(IN_PARTITION if divided else HISTORY, rows)
+    await connection.execute(IN_ORDER, rows)
     await connection.execute("vacuum analyze")
     size = int(await connection.fetchval(BYTES))
     store = PostgresStore(url)
