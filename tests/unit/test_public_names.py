@@ -11,6 +11,7 @@ from typing import Any, get_origin, get_type_hints
 import pytest
 
 import reltask
+import reltask.events
 from reltask import App, Job, Lease, Task
 from reltask.producer.task import Producer
 
@@ -111,6 +112,18 @@ def test_the_page_lists_every_name() -> None:
     """docs/api.md has a row for each public name, and for the two public modules; everything else is internal."""
     page = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted([*PUBLIC, "events", "testing"])
+
+
+def test_the_page_lists_every_event() -> None:
+    """docs/api.md has a row for each event that is sent."""
+    page = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
+    bases = (reltask.events.Event, reltask.events.RunEvent, reltask.events.LeaseEvent)
+    sent = [
+        name
+        for name, kind in vars(reltask.events).items()
+        if isinstance(kind, type) and issubclass(kind, reltask.events.Event) and kind not in bases
+    ]
+    assert sorted(re.findall(r"^\| `events\.(\w+)` \|", page, re.MULTILINE)) == sorted(sent)
 
 
 def test_pages_import_public_names_only() -> None:
