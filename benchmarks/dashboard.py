@@ -7,13 +7,16 @@
 Screens are asked for through the ASGI application, each REPEATS times after one that warms up. The answer includes
 everything but the network: reading, rendering, headers.
 
-    drain      ──── without viewers ────   ──── with 50 open overviews ────     in pairs, ROUNDS times
+    drain      ──── without viewers ────   ──── with 50 open overviews ────     in pairs, PAIRS times
     throughput        jobs/s                        jobs/s                       within 3 %
+    processor         seconds per job               seconds per job, and those of the dashboard
+    share             of a core that the dashboard and its sessions take meanwhile
 
-The dashboard and its viewers are processes of their own. Each pair gives one ratio, the order of a pair changes from
-one to the next, and the median of the ratios counts: the speed of a shared machine changes from minute to minute.
-Beside that, the processor time of the dashboard and of its sessions in the server is read, with one viewer and with 50
-(on Linux): it says what a drain can lose, whatever else the machine does.
+The dashboard and its viewers are processes of their own. Each pair gives one ratio of each kind, the order of a pair
+changes from one to the next, and the median of the ratios counts, with the interval that holds the true median in 19 of
+20 such measurements: the speed of a shared machine changes from minute to minute. Processor time (on Linux: of the
+worker, of the sessions in PostgreSQL, and of the dashboard) changes less: it says what a drain can lose, whatever else
+the machine does. It is also read beside nothing at all, with one viewer and with 50.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
@@ -51,8 +55,8 @@ REPEATS = 5 if QUICK else 20
 VIEWERS = 50
 WATCHED = 2 if QUICK else 20
 """Seconds for which processor time is read."""
-DRAINED = 2_000 if QUICK else 100_000
-ROUNDS = 1 if QUICK else 7
+DRAINED = 2_000 if QUICK else 15_000
+PAIRS = 2 if QUICK else 24
 RESULT = Path(__file__).parent / "results" / "dashboard.json"
 SCREENS = [
     "/",
@@ -187,81 +191,127 @@ async def explain(url: str) -> dict[str, float]:
     return found
 
 
-async def drain(url: str) -> float:
-    """Jobs per second of one worker that empties a queue."""
+class Drain(Struct, frozen=True):
+    """One worker has emptied a queue."""
+
+    speed: float
+    """Jobs per second."""
+    processor: float
+    """Microseconds of processor time per job: of this process, of the server's sessions, and of the dashboard."""
+    share: float
+    """Percent of one core that the dashboard and its sessions took."""
+
+
+async def drain(url: str, dashboard: list[int]) -> Drain:
+    """Fill a queue, and time how one worker empties it; `dashboard`: its process, and those of its sessions."""
     app = App(url, settings={"worker.concurrency": 20})
 
     @app.task(queue="drained")
     async def nothing() -> None: ...
 
     await app.enqueue_many(nothing.call() for _ in range(DRAINED))
+    before = {pid: _seconds([pid]) for pid in {os.getpid(), *dashboard, *await _sessions(url)}}
     started = time.perf_counter()
     async with app.worker() as worker:
         await worker.drained()
-    took = time.perf_counter() - started
+        took = time.perf_counter() - started
+        spent = {
+            pid: _seconds([pid]) - before.get(pid, 0.0) for pid in {os.getpid(), *dashboard, *await _sessions(url)}
+        }
     app.close()
-    return DRAINED / took
+    share = sum(spent[pid] for pid in dashboard) / took
+    return Drain(DRAINED / took, sum(spent.values()) / DRAINED * 1_000_000, share * 100)
+
+
+class Watching:
+    """A dashboard, and a process that holds overviews open."""
+
+    def __init__(self, dashboard: asyncio.subprocess.Process, watcher: asyncio.subprocess.Process) -> None:
+        self.pid = dashboard.pid
+        self._watcher = watcher
+
+    async def viewers(self, count: int) -> None:
+        """Have this many, each with its first frame."""
+        assert self._watcher.stdin is not None
+        assert self._watcher.stdout is not None
+        self._watcher.stdin.write(f"{count}\n".encode())
+        await self._watcher.stdin.drain()
+        await self._watcher.stdout.readline()
 
 
 @asynccontextmanager
-async def viewers(url: str, count: int = VIEWERS) -> AsyncIterator[int]:
-    """A dashboard in a process of its own, with this many open overviews; yields its process id."""
+async def watching(url: str) -> AsyncIterator[Watching]:
+    """A dashboard in a process of its own, without viewers."""
     program = [sys.executable, "-m", "reltask.cli", "dashboard", "--database", url, "--port", "0"]
-    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    address = (await process.stdout.readline()).decode().split()[-1]
-    watching = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.dashboard", "watch", address, str(count)), stdout=asyncio.subprocess.PIPE
+    dashboard = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    assert dashboard.stdout is not None
+    address = (await dashboard.stdout.readline()).decode().split()[-1]
+    pipes: dict[str, Any] = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+    watcher = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.dashboard", "watch", address), **pipes
     )
-    assert watching.stdout is not None
-    await watching.stdout.readline()  # every viewer has its first frame
     try:
-        yield process.pid
+        yield Watching(dashboard, watcher)
     finally:
-        for one in (watching, process):
+        for one in (watcher, dashboard):
             one.terminate()
             await one.wait()
 
 
-async def watch(address: str, count: int) -> None:
-    """Keep overviews open, until this process is ended."""
-    seen = [asyncio.Event() for _ in range(count)]
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(timeout=None, limits=limits) as client:  # noqa: S113 - a stream has no end
+async def watch(address: str) -> None:
+    """Hold overviews open, until this process is ended: their number is the last line of standard input.
 
-        async def read(first: asyncio.Event) -> None:
-            async with client.stream("GET", f"{address}live") as answer:
-                async for part in answer.aiter_raw():
-                    if b"event:" in part:
+    Sockets are read and nothing is parsed: viewers have machines of their own, and must not take time from this one.
+    """
+    server = urlsplit(address)
+    request = f"GET /live HTTP/1.1\r\nHost: {server.netloc}\r\nConnection: close\r\n\r\n".encode()
+
+    async def read(first: asyncio.Event) -> None:
+        while True:  # a stream ends after 20 seconds
+            reader, writer = await asyncio.open_connection(server.hostname, server.port)
+            try:
+                writer.write(request)
+                while part := await reader.read(65_536):
+                    if not first.is_set() and b"event:" in part:
                         first.set()
+            finally:
+                writer.close()
 
-        async with asyncio.TaskGroup() as group:
-            for first in seen:
-                group.create_task(read(first))
-            for first in seen:
-                await first.wait()
-            print("watching", flush=True)  # noqa: T201 - the benchmark waits for this line
+    open_now: list[asyncio.Task[None]] = []
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        for one in open_now:
+            one.cancel()
+        await asyncio.gather(*open_now, return_exceptions=True)
+        seen = [asyncio.Event() for _ in range(int(line))]
+        open_now = [asyncio.create_task(read(first)) for first in seen]
+        for first in seen:
+            await first.wait()
+        print(line.strip(), flush=True)  # noqa: T201 - the benchmark waits for this line
 
 
 async def costs(url: str) -> dict[str, dict[str, float]]:
     """Processor time in percent of one core: of the dashboard, and of its sessions in PostgreSQL on this machine."""
     found = {}
-    for count in (1, VIEWERS):
-        async with viewers(url, count) as process:
+    async with watching(url) as watched:
+        for count in (1, VIEWERS):
+            await watched.viewers(count)
             sessions = await _sessions(url)
-            before, started = (_seconds([process]), _seconds(sessions)), time.perf_counter()
+            before, started = (_seconds([watched.pid]), _seconds(sessions)), time.perf_counter()
             await asyncio.sleep(WATCHED)
             took = time.perf_counter() - started
             shares = [
                 round(100 * (_seconds(pids) - was) / took, 2)
-                for pids, was in zip(([process], sessions), before, strict=True)
+                for pids, was in zip(([watched.pid], sessions), before, strict=True)
             ]
-        found[str(count)] = {"dashboard": shares[0], "server": shares[1]}
-        print(f"  {count} viewers: dashboard {shares[0]} % of a core, server {shares[1]} %", flush=True)  # noqa: T201 - a program's output
+            found[str(count)] = {"dashboard": shares[0], "server": shares[1]}
+            print(f"  {count} viewers: dashboard {shares[0]} % of a core, server {shares[1]} %", flush=True)  # noqa: T201 - a program's output
     return found
 
 
 async def _sessions(url: str) -> list[int]:
+    """The processes of PostgreSQL that serve this database; SQLite has none."""
+    if url.startswith("sqlite"):
+        return []
     connection = await asyncpg.connect(url)
     rows = await connection.fetch(
         "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -280,24 +330,39 @@ def _seconds(pids: list[int]) -> float:
 
 
 async def beside(url: str) -> dict[str, Any]:
-    """Throughput without and with viewers, in turns."""
-    await drain(url)  # warms up
-    alone, watched = [], []
-    for nth in range(ROUNDS):
-        for is_watched in (False, True) if nth % 2 == 0 else (True, False):
-            if is_watched:
-                async with viewers(url):
-                    watched.append(await drain(url))
-            else:
-                alone.append(await drain(url))
-        print(f"  {alone[-1]:,.0f} jobs/s alone, {watched[-1]:,.0f} with {VIEWERS} viewers", flush=True)  # noqa: T201 - a program\'s output
-    change = statistics.median(one / other for one, other in zip(watched, alone, strict=True)) - 1
-    print(f"  with {VIEWERS} viewers: {change:+.1%}", flush=True)  # noqa: T201 - a program\'s output
+    """Drains without and with viewers, in turns."""
+    alone: list[Drain] = []
+    watched: list[Drain] = []
+    async with watching(url) as dashboard:
+        await dashboard.viewers(VIEWERS)
+        processes = [dashboard.pid, *await _sessions(url)]
+        await drain(url, processes)  # warms up
+        for nth in range(PAIRS):
+            for is_watched in (False, True) if nth % 2 == 0 else (True, False):
+                await dashboard.viewers(VIEWERS if is_watched else 0)
+                (watched if is_watched else alone).append(await drain(url, processes))
+            print(f"  {alone[-1].speed:,.0f} jobs/s alone, {watched[-1].speed:,.0f} with {VIEWERS} viewers", flush=True)  # noqa: T201 - a program\'s output
+    found = {
+        kind: compare([getattr(one, kind) for one in alone], [getattr(one, kind) for one in watched])
+        for kind in ("speed", "processor")
+    }
+    for kind, one in found.items():
+        print(f"  {kind}: {one['change']:+.1%}, {one['low']:+.1%} to {one['high']:+.1%}", flush=True)  # noqa: T201 - a program\'s output
+    shares = [round(statistics.median(one.share for one in drains), 2) for drains in (alone, watched)]
+    print(f"  the dashboard: {shares[0]} % of a core alone, {shares[1]} % with viewers", flush=True)  # noqa: T201 - a program\'s output
+    return {"jobs": DRAINED, "pairs": PAIRS, **found, "share": {"alone": shares[0], "watched": shares[1]}}
+
+
+def compare(alone: list[float], watched: list[float]) -> dict[str, float]:
+    """Both medians, the median of the ratios, and the interval that holds the true one in 19 of 20 cases."""
+    ratios = sorted(one / other - 1 for one, other in zip(watched, alone, strict=True))
+    low = max(0, int((len(ratios) - 1.96 * len(ratios) ** 0.5) / 2))
     return {
-        "jobs": DRAINED,
-        "alone": [round(one) for one in alone],
-        "watched": [round(one) for one in watched],
-        "change": round(change, 4),
+        "alone": round(statistics.median(alone), 1),
+        "watched": round(statistics.median(watched), 1),
+        "change": round(statistics.median(ratios), 4),
+        "low": round(ratios[low], 4),
+        "high": round(ratios[-1 - low], 4),
     }
 
 
@@ -390,4 +455,4 @@ def keep(part: str, measured: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(watch(sys.argv[2], int(sys.argv[3])) if sys.argv[1:2] == ["watch"] else main(sys.argv[1:]))
+    asyncio.run(watch(sys.argv[2]) if sys.argv[1:2] == ["watch"] else main(sys.argv[1:]))
