@@ -195,7 +195,7 @@ def test_running_worker_stops_although_nothing_answers_any_more(project: Project
     with gateway.gateway(tmp_path) as server:
         server.replies = idle
         url = f"mssql://sa:geheim@127.0.0.1:{server.port}/d"
-        worker = project.start("worker", app, RELTASK_DATABASE_URL=url)
+        worker = project.start("worker", app, RELTASK_DATABASE_URL=url, RELTASK_DATABASE_COMMAND_TIMEOUT="2s")
         wait_for(worker, "Worker started")
         server.deaf, server.replies = True, swallow
         assert swallowed.wait(HANGS)

@@ -18,6 +18,7 @@ from reltask.stores.mssql.url import Target
 SOON = 0.02
 PATIENT = 10.0
 RESET = 10054
+TARGET = Target(connection_string="", login="sql")
 
 
 class Wire:
@@ -33,8 +34,8 @@ class Wire:
 class Lines(Connections):
     """Connections without a server."""
 
-    def __init__(self, pool_size: int = 4) -> None:
-        super().__init__(Target(connection_string="", login="sql"), None, MssqlOptions(pool_size=pool_size))
+    def __init__(self, pool_size: int = 4, target: Target = TARGET) -> None:
+        super().__init__(target, None, MssqlOptions(pool_size=pool_size))
         self.made: list[Wire] = []
 
     def _open(self) -> Wire:
@@ -222,6 +223,22 @@ async def test_a_process_closes_every_connection_before_the_driver_does(
     gate.set()
     await leaving
     assert overdue.closed.is_set()
+
+
+async def test_a_driver_that_ignores_its_time_to_connect_is_not_waited_for(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The URL's connect_timeout wins over the setting: with encrypt=strict the driver itself knows no timeout."""
+
+    class Silent(Lines):
+        def _open(self) -> Wire:
+            gate.wait()
+            return super()._open()
+
+    monkeypatch.setattr(connections, "OVERTIME", SOON)
+    lines = Silent(target=Target(connection_string="", login="sql", connect_timeout=SOON))
+    with pytest.raises(TransientError, match="did not answer in time"):
+        await asyncio.wait_for(lines.ask(), PATIENT / 2)
 
 
 async def test_a_refused_login_says_so() -> None:

@@ -214,7 +214,7 @@ class Connections:
             raise TransientError(f"{len(self._late)} connections wait for answers that are overdue; no more are made.")
         self._open_for_use = True
         connection = ThreadedConnection(self._open)
-        limit = self._options.connect_timeout
+        limit = self._target.connect_timeout or self._options.connect_timeout
         try:
             # A credential may need time before the server is contacted.
             await connection.call(_only_connect, self._options.call_timeout or 2 * limit + OVERTIME)
