@@ -45,7 +45,7 @@ _QUOTED = re.compile(r"(`[^`]*`)")
 def reference() -> str:
     """The page."""
     parts = [
-        "# Reference\n",
+        "# API reference\n",
         "Every public name, from its docstring. [Public names](api.md) is the same list, one line for each. Methods",
         "marked `async` are awaited; where a synchronous twin exists, it is named below the signature.\n",
     ]
