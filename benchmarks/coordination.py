@@ -66,6 +66,8 @@ SOON, HELD, LOCK = 10.0, 16.0, 4.0
 """Seconds in which workers look again soon at a held row, for which it is held then, and of a dead worker's lock."""
 BUSY, FREE_SHARE, FULL_JOBS = 600.0, 10, 60
 """Seconds of a job that keeps a worker busy; one of this many is free, and gets this many jobs."""
+FULL: dict[str, object] = {"worker.concurrency": 1, "worker.shutdown_grace": "0s"}
+"""Settings of workers with one place: the end of the benchmark does not wait for their bodies, one after another."""
 SETTLE, WINDOW = 120, 60
 """Seconds."""
 QUICK_SETTLE, QUICK_WINDOW = 20, 30
@@ -112,9 +114,7 @@ def make_app(url: str, coordination: str, *, full: bool = False) -> App:
     """An app with a task that does nothing, and one that takes long."""
     paced = coordination == "paced"
     settings: dict[str, object] = {"maintenance.coordination": "lease" if paced else coordination}
-    app = App(
-        f"{url}?pgbouncer=true" if paced else url, settings=settings | ({"worker.concurrency": 1} if full else {})
-    )
+    app = App(f"{url}?pgbouncer=true" if paced else url, settings=settings | (FULL if full else {}))
 
     @app.task
     async def nothing() -> None: ...
