@@ -101,7 +101,7 @@ async def populate(store: Store) -> Busy:
         for nth in range(25)
         for task, queue in (("send_welcome", "mail"), ("resize_image", "default"), ("sync_customer", "reports"))
     ]
-    later = [NewJob(id=uuid4(), task="charge_card", delay=timedelta(minutes=nth)) for nth in range(1, 30)]
+    later = [NewJob(id=uuid4(), task="charge_card", delay=timedelta(minutes=30 + nth)) for nth in range(29)]
     await store.enqueue_jobs([*due, *later])
     paused = due[0].id
     assert await store.pause_job(paused)

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from reltask import App
 from reltask.web.access import Authorize
@@ -28,6 +28,7 @@ from tests.web.busy import Busy, populate, shop
 from tests.web.screens import Watched
 from tests.web.served import Served, apart
 
+expect.set_options(timeout=20_000)  # a loaded machine may be slow; what must be quick says so
 AXE = "4.14.0"
 ONE_DATABASE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 """For what happens in the browser or in Python, and is the same in front of every database."""
