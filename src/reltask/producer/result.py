@@ -272,7 +272,8 @@ def _ignore(_news: object) -> None:
 def _may_not_read(error: AccessRefused) -> AccessRefused:
     refused = AccessRefused(
         f"This login may not read results. {error.message}",
-        remedy="Give it the role reltask_read or reltask_run; reltask_enqueue alone may not read them.",
+        remedy="Give it the role reltask_read or reltask_run (of another schema: its name instead of reltask); "
+        "reltask_enqueue alone may not read them.",
     )
     refused.__cause__ = error
     return refused
