@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from reltask import App, Context
-from reltask.errors import SettingsError, UsageError
+from reltask.errors import ResultGone, SettingsError, UsageError
 from reltask.model.shards import numbered, rendezvous, shard_of
 from tests.shards.conftest import SHARDS, System, task_of
 
@@ -79,6 +79,25 @@ async def test_operations_find_a_job_by_its_id(system: System) -> None:
     assert await app.job(old).view() is None
     await app.job(job.id).discard()
     assert await app.jobs() == []
+
+
+async def test_jobs_from_before_there_were_shards_are_awaited(system: System) -> None:
+    """Their ids name no shard: one that does not have such a job does not say that it is gone."""
+    before = App(system.urls[0])
+    add = task_of(before)
+    old = [await add.enqueue(0), await add.using(delay="1h").enqueue(1)]
+    before.close()
+    app = system.app()
+    task_of(app)
+    async with app.worker(), asyncio.timeout(PATIENCE):
+        done, later = (app.job(job.id) for job in old)
+        assert await done.result() == 1
+        with pytest.raises(TimeoutError):
+            await later.result(timeout="0.1s")
+        await later.run_now()
+        assert await later.result() == 2
+        with pytest.raises(ResultGone):
+            await app.job(UUID("0192aa31-5f20-7003-8000-92d077e10b3f")).result()
 
 
 async def test_children_live_with_their_parents(system: System) -> None:

@@ -9,14 +9,15 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reltask import App
-from reltask.errors import ConfigurationError, UsageError
-from reltask.model.job import NewJob, Parent
+from reltask.errors import ConfigurationError, TransientError, UsageError
+from reltask.model.job import NewJob, Outcome, Parent
 from reltask.model.merged import merge
 from reltask.model.shards import AWAY, MOST, Here, Placement, numbered, rendezvous, shard_of
-from reltask.model.views import MetricView
-from reltask.stores.shards import OF_A_WORKER, ROUTES, ShardedStore
+from reltask.model.views import JobEnd, MetricView
+from reltask.stores.shards import OF_A_WORKER, ROUTES, ShardedStore, ends_of_unknown
 from reltask.stores.store import Store
 from reltask.worker.shards import ShardedWorker
 from reltask.worker.worker import Worker
@@ -139,6 +140,20 @@ def test_what_is_no_list_of_shards_is_refused(url: str | None, shards: object) -
 def test_a_removed_shard_leaves_its_number() -> None:
     app = App(shards=["sqlite:///a.db", None, "sqlite:///c.db"])
     assert app.shard_urls == {0: "sqlite:///a.db", 2: "sqlite:///c.db"}
+
+
+def test_a_job_without_a_shards_number_is_gone_only_if_every_shard_says_so() -> None:
+    """While a shard is away, what the others know counts; what they do not know is an error."""
+    here, there = uuid4(), uuid4()
+    gone = JobEnd(job_id=here, recurring=False, dead=False, outcome=None, result=None, error=None)
+    ended = replace(gone, outcome=Outcome.SUCCEEDED)
+    away = TransientError("It is away.")
+    assert ends_of_unknown([here], [[gone], [ended], [gone]]) == [ended]
+    assert ends_of_unknown([here], [[ended], away]) == [ended]
+    assert ends_of_unknown([here, there], [[], [gone], away]) == []
+    assert ends_of_unknown([here], [[gone], [gone]]) == [gone]
+    with pytest.raises(TransientError):
+        ends_of_unknown([here], [[gone], away])
 
 
 def test_every_verb_has_a_way() -> None:

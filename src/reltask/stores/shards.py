@@ -37,7 +37,7 @@ from reltask.model.merged import merge, merge_overviews, merge_status
 from reltask.model.schema_name import split_schema
 from reltask.model.screens import LATEST_FIRST, Page, page_of
 from reltask.model.shards import Placement, ShardMark, no_shard_answers, shard_of
-from reltask.model.views import ShardView
+from reltask.model.views import JobEnd, ShardView
 from reltask.stores.shard_connection import Shard, ShardedConnection
 from reltask.stores.shard_keys import ShardedKeys, send
 from reltask.stores.store import BATCH, Store, open_as_shard
@@ -420,15 +420,37 @@ async def _everywhere(router: ShardedStore, verb: str, args: tuple[Any, ...], na
     return (await router.every(partial(send, verb, args, named)))[0]
 
 
-async def _by_ids(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+async def _results(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> list[JobEnd]:
     """The first argument is a list of ids."""
     unknown = [job_id for job_id in args[0] if not router.has(shard_of(job_id))]
     groups = router.by_shard([job_id for job_id in args[0] if job_id not in unknown], lambda job_id: job_id)
-    asked = {number: [*groups.get(number, []), *unknown] for number in router.numbers}
     answers = await asyncio.gather(
-        *(router.ask(number, partial(send, verb, (ids, *args[1:]), named)) for number, ids in asked.items() if ids)
+        *(router.ask(number, partial(send, verb, (ids, *args[1:]), named)) for number, ids in groups.items())
     )
-    return [row for answer in answers for row in answer]
+    ends = [end for answer in answers for end in answer]
+    if unknown:
+        asked = await router.ask_all(partial(send, verb, (unknown, *args[1:]), named), router.numbers)
+        ends += ends_of_unknown(unknown, list(asked.values()))
+    return ends
+
+
+def ends_of_unknown(job_ids: Sequence[UUID], answers: Sequence[list[JobEnd] | ReltaskError]) -> list[JobEnd]:
+    """The ends of jobs that may live on any shard. A shard that does not have a job says that it is gone.
+
+    So it is gone only if all say so; and one of which a shard says nothing has yet to end.
+    """
+    answered = [{end.job_id: end for end in answer} for answer in answers if not isinstance(answer, ReltaskError)]
+    errors = [answer for answer in answers if isinstance(answer, ReltaskError)]
+    found = []
+    for job_id in job_ids:
+        said = [ends.get(job_id) for ends in answered]
+        ended = [end for end in said if end is not None and (end.outcome is not None or end.dead or end.recurring)]
+        if not ended and None not in said:
+            if errors:
+                raise errors[0]
+            ended = [end for end in said if end is not None]
+        found += ended[:1]
+    return found
 
 
 async def _notices(router: ShardedStore, verb: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -530,7 +552,7 @@ ROUTES: dict[str, Ask] = {
     "list_jobs": _merged(lambda job: job.due_at),
     "list_dead_errors": _merged(lambda letter: letter.dead_at, newest=True),
     "list_runs": _runs,
-    "read_results": _by_ids,
+    "read_results": _results,
     "send_signals": _signals,
     **dict.fromkeys(["signal_cancel", "signal_awaited"], _notices),
     "cancel_children": _orphans,
