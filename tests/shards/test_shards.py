@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from reltask import App, Context
-from reltask.errors import ResultGone, SettingsError, UsageError
+from reltask.errors import JobCancelled, ResultGone, SettingsError, UsageError
 from reltask.model.shards import numbered, rendezvous, shard_of
 from tests.shards.conftest import SHARDS, System, task_of
 
@@ -98,6 +98,28 @@ async def test_jobs_from_before_there_were_shards_are_awaited(system: System) ->
         assert await later.result() == 2
         with pytest.raises(ResultGone):
             await app.job(UUID("0192aa31-5f20-7003-8000-92d077e10b3f")).result()
+
+
+async def test_a_job_is_cancelled_wherever_it_lives(system: System) -> None:
+    """One that waits, and one that runs: their results raise."""
+    app = system.app()
+    begun = asyncio.Event()
+
+    @app.task
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with app.producer(), app.worker(), asyncio.timeout(PATIENCE):
+        for shard in range(SHARDS):
+            waits = await wait.using(key=keys_of(shard, 1)[0], delay="1h").enqueue()
+            runs = await wait.using(key=keys_of(shard, 2)[1]).enqueue()
+            await begun.wait()
+            begun.clear()
+            for job in (waits, runs):
+                await job.cancel()
+                with pytest.raises(JobCancelled):
+                    await job.result()
 
 
 async def test_children_live_with_their_parents(system: System) -> None:

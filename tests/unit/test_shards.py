@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -22,6 +24,8 @@ from reltask.stores.store import Store
 from reltask.worker.shards import ShardedWorker
 from reltask.worker.worker import Worker
 from tests.store.store_harness import START
+
+SOURCE = Path(__file__).parents[2] / "src" / "reltask"
 
 
 def placement(count: int = 4) -> Placement:
@@ -162,6 +166,14 @@ def test_every_verb_has_a_way() -> None:
     routed = ROUTES.keys() | {name for name in dir(ShardedStore) if not name.startswith("_")}
     assert verbs - routed == OF_A_WORKER
     assert ROUTES.keys() <= verbs
+
+
+def test_what_producers_and_operators_send_has_a_way() -> None:
+    """Only workers and stores send verbs about one shard."""
+    rooms = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in ("stores", "worker")]
+    sent = {verb for path in rooms for verb in re.findall(r"\bstore\.(\w+)\(", path.read_text(encoding="utf-8"))}
+    assert {"read_job", "signal_ended"} < sent
+    assert not sent & OF_A_WORKER
 
 
 def test_a_worker_of_shards_has_the_methods_of_a_worker() -> None:

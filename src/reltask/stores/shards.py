@@ -554,7 +554,7 @@ ROUTES: dict[str, Ask] = {
     "list_runs": _runs,
     "read_results": _results,
     "send_signals": _signals,
-    **dict.fromkeys(["signal_cancel", "signal_awaited"], _notices),
+    **dict.fromkeys(["signal_cancel", "signal_awaited", "signal_ended"], _notices),
     "cancel_children": _orphans,
     "page_jobs": _page,
     "read_overview": _overview,
@@ -565,6 +565,6 @@ OF_A_WORKER = frozenset(
     | {"reclaim_jobs", "read_outcomes", "record_progress", "record_steps", "fold_marks", "read_cancelled"}
     | {"register_worker", "stop_worker", "transaction", "advisory_lock"}
     | {"mark_dead_workers", "prune_runs", "prune_records", "prune_keys", "roll_up_runs", "read_overdue"}
-    | {"read_shard", "mark_shard", "drain_shard", "claim_limited", "recount_limits", "signal_ended"}
+    | {"read_shard", "mark_shard", "drain_shard", "claim_limited", "recount_limits"}
 )
 """Verbs about one shard: they are sent to its own store."""
