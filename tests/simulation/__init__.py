@@ -12,6 +12,8 @@ sets of tasks.
     loop        an event loop that owns the time, and runs one step of one process at a time
     network     what can happen to a call between a worker and its database
     workload    task bodies: quick, long, failing, transactional, blocking, stubborn, poisonous
+    actors      bodies in threads and in child processes
+    malformed   rows that no worker can run
     durable     random durable functions, and those who send them signals
     faults      what fails, and what operators do meanwhile
     world       processes over one SQLite file, from the first job to the last audit

@@ -40,6 +40,9 @@ delete from reltask_pauses;
 delete from reltask_keys;
 delete from reltask_limits;
 delete from reltask_limit_keys;
+delete from reltask_leases;
+delete from reltask_lease_waiters;
+delete from reltask_metrics;
 delete from effects;
 commit;
 """
@@ -60,6 +63,7 @@ class Database:
         for pragma in CARELESS:
             self.session.connection().execute(pragma)
         self._histories = 0
+        self._checks = True
         self._free: list[PooledSession] = []
         self._in_use: list[PooledSession] = []
 
@@ -71,6 +75,16 @@ class Database:
     def prepare(self) -> None:
         """Called when the tables exist. Mutants remove constraints here."""
 
+    def check_constraints(self, wanted: bool) -> None:
+        """Whether the tables refuse rows that workers could not run."""
+        if wanted != self._checks:
+            self._checks = wanted
+            for session in (self.session, *self._free):
+                self._set_checks(session)
+
+    def _set_checks(self, session: Session) -> None:
+        session.connection().execute(f"pragma ignore_check_constraints = {int(not self._checks)}")
+
     def read_clock(self) -> datetime:
         return self.now()
 
@@ -80,7 +94,11 @@ class Database:
 
     def check_out(self) -> PooledSession:
         """A separate connection, until it is closed."""
-        session = self._free.pop() if self._free else PooledSession(self)
+        if self._free:
+            session = self._free.pop()
+        else:
+            session = PooledSession(self)
+            self._set_checks(session)
         self._in_use.append(session)
         return session
 
@@ -96,6 +114,7 @@ class Database:
         for session in self._in_use:
             session.connection().close()
         self._in_use.clear()
+        self.check_constraints(True)
         self.now = lambda: START
         self.session.connection().executescript(EMPTY)
         self._histories += 1

@@ -9,10 +9,12 @@ from uuid import UUID
 
 from reltask.model.control import Pause, PauseKind
 from tests.simulation.invariants import Disturbance
-from tests.simulation.network import LATEST_ANSWER, Line, Trouble
+from tests.simulation.malformed import KINDS, plant
+from tests.simulation.malformed import TASK as MALFORMED
+from tests.simulation.network import LATEST_ANSWER, HeldRows, Line, Trouble
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World  # for types only: the world creates its faults
+    from tests.simulation.world import Node, World  # for types only: the world creates its faults
 
 
 class Faults:
@@ -37,6 +39,8 @@ class Faults:
             self.pause_lane: 2,
             self.more_work: 2,
         }
+        if self.world.has_malformed:
+            kinds[self.malformed_row] = 6
         (kind,) = self.rng.choices(list(kinds), weights=list(kinds.values()))
         self.world.note(kind.__name__)
         await kind()
@@ -61,10 +65,28 @@ class Faults:
         line.share = self.rng.choice([0.3, 1.0, 1.0])
         self.world.faults[line.trouble] += 1
         seconds = self.rng.choice([0.5, 3.0, 8.0, 20.0, 30.0])
-        if line.trouble is not Trouble.SETTLEMENTS_REFUSED:
-            now = self.world.loop.time()
+        now = self.world.loop.time()
+        if line.trouble is Trouble.SETTLEMENTS_REFUSED:
+            self.world.unwritable.append(Disturbance(node.name, now, now + seconds))
+        elif line.trouble is Trouble.ROWS_HELD:
+            self._hold_rows(node, seconds)
+        else:
             self.world.troubles.append(Disturbance(node.name, now, now + seconds + LATEST_ANSWER))
+            late = LATEST_ANSWER if line.trouble is Trouble.ANSWER_LATE else 0.0
+            self.world.unwritable.append(Disturbance(node.name, now, now + seconds + late))
         self.world.loop.spawn("world", self.repair_later([line], seconds))
+
+    def hold_rows(self, node: Node, seconds: float) -> None:
+        """Another session locks rows that this process writes, and nothing else is wrong."""
+        self.world.faults[Trouble.ROWS_HELD] += 1
+        node.line.trouble, node.line.share = Trouble.ROWS_HELD, 1.0
+        self._hold_rows(node, seconds)
+        self.world.loop.spawn("world", self.repair_later([node.line], seconds))
+
+    def _hold_rows(self, node: Node, seconds: float) -> None:
+        now = self.world.loop.time()
+        node.line.held = HeldRows(node.line.rng)
+        self.world.held.append((Disturbance(node.name, now, now + seconds), node.line.held))
 
     async def outage(self) -> None:
         """The database restarts: open transactions are lost, and connections are refused for a while."""
@@ -76,7 +98,9 @@ class Faults:
                 transaction.connection.close()
         for line in lines:
             line.trouble, line.share = Trouble.REFUSED, 1.0
-        self.world.loop.spawn("world", self.repair_later(lines, self.rng.uniform(0.5, 12)))
+        seconds = self.rng.uniform(0.5, 12)
+        self.world.unwritable.append(Disturbance("*", self.world.loop.time(), self.world.loop.time() + seconds))
+        self.world.loop.spawn("world", self.repair_later(lines, seconds))
 
     async def repair_later(self, lines: list[Line], seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -92,7 +116,10 @@ class Faults:
             return
         self.world.faults["database clock"] += 1
         self.world.clock_jumped = True
-        self.world.start += timedelta(seconds=self.rng.choice([-30, -3, 3, 30]))
+        seconds = self.rng.choice([-30, -3, 3, 30])
+        self.world.start += timedelta(seconds=seconds)
+        if seconds < 0:
+            self.world.behind_until = max(self.world.behind_until, self.world.loop.time()) - seconds
         self.world.disturbances.append(Disturbance("*", self.world.loop.time(), self.world.loop.time()))
 
     async def wall_clock(self) -> None:
@@ -154,6 +181,20 @@ class Faults:
                 await store.signal()
 
         await self.world.as_operator(resume)
+
+    async def malformed_row(self) -> None:
+        """A row that no worker can run, inserted past the constraints."""
+        job_id = UUID(int=self.rng.getrandbits(128), version=4)
+        column, value = self.rng.choice(KINDS)
+        self.world.faults["malformed rows"] += 1
+
+        async def insert(store: Any) -> None:
+            plant(self.world.database, job_id, column, value)
+            self.world.inspector.look_again()
+            self.world.enqueued[job_id] = MALFORMED
+            await store.signal()
+
+        await self.world.as_operator(insert)
 
     async def more_work(self) -> None:
         await self.world.enqueue(self.rng.randint(1, 3))

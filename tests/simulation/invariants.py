@@ -18,9 +18,12 @@ from reltask import events
 from reltask.model.job import SLOT_ENDINGS, Cancellation, Claim, ClaimRequest, Hold, Outcome
 from reltask.stores.sqlite.values import micros
 from tests.simulation.database import START
+from tests.simulation.malformed import TASK as MALFORMED
 from tests.simulation.workload import BYSTANDERS, INTERVALS, LOCK_TIMEOUT, STUBBORN, TRANSACTIONAL
 
 MICROS = 1_000_000
+SOON = 10.0
+"""Seconds within which the outcome of a body is recorded if nothing hinders it: the file may be busy a few times."""
 
 
 class Violation(AssertionError):
@@ -100,6 +103,10 @@ class Inspector:
         if self._rows is None:
             self._rows = {row[0]: JobRow._make(row) for row in self.query(JOB_ROWS)}
         return self._rows
+
+    def look_again(self) -> None:
+        """The rows were changed, by no statement of reltask's."""
+        self._rows = None
 
     def __call__(self, verb: str, args: tuple[Any, ...]) -> Callable[[Any], None]:
         """Read the rows before a statement; the function returned checks them after it."""
@@ -301,6 +308,7 @@ class Auditor:
         self.bodies_overlap_only_with_cause()
         self.cancelled_slots_end()
         self.poison_dies_alone(enqueued, discarded)
+        self.malformed_rows_die(enqueued, discarded)
         if not clock_jumped:
             self.intervals()
 
@@ -411,6 +419,37 @@ class Auditor:
                     raise Violation(
                         "a finished body keeps its claim", f"{task} {fence} of {process}, lost at {lost_at}"
                     )
+
+    def outcomes_are_recorded_soon(
+        self,
+        finished: dict[tuple[UUID, int], tuple[str, str, float]],
+        excuses: Callable[[UUID, str], list[Disturbance]],
+        aftermath: float,
+    ) -> None:
+        """A body that has returned is recorded soon, whatever rows of other jobs are locked."""
+        for (job_id, fence), (task, process, at) in finished.items():
+            for run in self._runs[str(job_id)]:
+                recorded = (run["finished_at"] - micros(START)) / MICROS
+                if run["fence"] != fence or run["outcome"] == "lost" or recorded - at <= SOON:
+                    continue
+                if not any(
+                    cause.process in (process, "*") and cause.started <= recorded and cause.ended >= at - aftermath
+                    for cause in excuses(job_id, process)
+                ):
+                    raise Violation(
+                        "an outcome waits for its own row alone",
+                        f"{task} {fence} of {process} returned at {at}, recorded at {recorded}",
+                    )
+
+    def malformed_rows_die(self, enqueued: dict[UUID, str], discarded: set[UUID]) -> None:
+        """A row that cannot be run is a dead letter, and no body has begun with it."""
+        for job_id in (job_id for job_id, task in enqueued.items() if task == MALFORMED):
+            row = self._jobs.get(str(job_id))
+            if job_id not in discarded and (row is None or row.dead_at is None):
+                raise Violation("a malformed row ends as a dead letter", str(row and tuple(row)))
+        for body in self._bodies:
+            if body.task == MALFORMED:
+                raise Violation("a malformed row has no body", str(body))
 
     def poison_dies_alone(self, enqueued: dict[UUID, str], discarded: set[UUID]) -> None:
         """A job that kills its worker is dead after its attempts; jobs beside it are not."""

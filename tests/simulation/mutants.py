@@ -14,6 +14,8 @@ import sys
 from collections.abc import Awaitable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 from uuid import UUID
@@ -22,10 +24,13 @@ import msgspec
 
 from reltask.errors import DatabaseError
 from reltask.model.job import Claim, ClaimRequest, NewJob, Outcome, Release
-from reltask.stores.sqlite import claim
+from reltask.stores.sqlite import claim, values
 from reltask.stores.sqlite.connections import Session
+from reltask.worker import execute
 from reltask.worker.heartbeat import Abandon, Heartbeats, Verify, WatchedClaim
 from reltask.worker.poller import Poller
+from reltask.worker.process import ProcessBody
+from reltask.worker.run import Run
 from reltask.worker.settle import Settler
 from reltask.worker.transaction import Transactions
 from reltask.worker.worker import Worker
@@ -35,8 +40,10 @@ from tests.simulation.durable import is_durable
 from tests.simulation.durable_mutants import DURABLE_MUTANTS
 from tests.simulation.limit_mutants import LIMIT_MUTANTS
 from tests.simulation.limits import is_limited
+from tests.simulation.malformed import has_malformed
 from tests.simulation.run import run_each
-from tests.simulation.world import Node, World
+from tests.simulation.workload import has_elsewhere
+from tests.simulation.world import Node, World, has_maintenance
 
 _take = claim._take
 
@@ -122,12 +129,12 @@ def no_deadline(_watch: WatchedClaim) -> float:
     return float("inf")
 
 
-def wall_clock(self: World, node: Node) -> Any:
+def wall_clock(self: World, node: Node, policy: Any = None) -> Any:
     """Each process has a separate session, which uses the process's wall clock."""
     shared, self.database = self.database, copy.copy(self.database)
     self.database.session = Session(shared.path, OPTIONS, lambda: self.now() + node.wall_offset)
     try:
-        return World_store(self, node)
+        return World_store(self, node, policy)
     finally:
         self.database = shared
 
@@ -230,6 +237,42 @@ def take_by_priority(transaction: Any, request: ClaimRequest, seen: Any) -> list
     return _take(transaction, msgspec.structs.replace(request, oldest=0), seen)
 
 
+async def write_and_wait(self: Settler[Any], settlements: Any, verb: Any, *, doubtful: bool = False) -> Any:
+    return await Settler_write(self, settlements, partial(verb, wait=True), doubtful=doubtful)
+
+
+Settler_write = Settler._write
+
+
+def moment_or_error(stored: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + stored * timedelta(microseconds=1)
+
+
+@contextmanager
+def rows_taken_as_they_are() -> Iterator[None]:
+    with mock.patch.object(execute, "fault_of", return_value=None):
+        yield
+
+
+def go_on(_self: Run) -> None:
+    """Whatever was asked of the run."""
+
+
+def leave_alone(_self: ProcessBody) -> None:
+    """The child goes on."""
+
+
+ELSEWHERE_MUTANTS = [
+    Mutant("a thread that asks is not stopped", method(Run, "check", go_on)),
+    Mutant("a child is not killed after its grace", method(ProcessBody, "kill", leave_alone)),
+]
+MALFORMED_MUTANTS = [
+    Mutant("a row that cannot be read fails its claim", lambda: mock.patch.object(values, "moment", moment_or_error)),
+    Mutant("a row that cannot be run is begun", rows_taken_as_they_are),
+]
+MAINTENANCE_MUTANTS = [
+    Mutant("a recount forgets the places in marks", lambda: sql("recount_limits", ("and freed <> 0", "and 1 = 0"))),
+]
 MUTANTS = [
     Mutant("no fence on complete", complete_without_fence),
     Mutant("fence but not owner on complete, and no key on the ledger", complete_without_owner),
@@ -251,6 +294,7 @@ MUTANTS = [
     Mutant("held row taken for a lost lock", method(Settler, "_explain", held_is_refused)),
     Mutant("commit without looking at the fence", commit_anyway),
     Mutant("nothing is claimed beside an isolated job", method(Poller, "_claim", serve_nothing_else)),
+    Mutant("a held row holds up its batch", method(Settler, "_write", write_and_wait)),
     Mutant("bodies begin on claims that are over", begin_whatever_the_deadline),
     Mutant("a subscriber blocks the heartbeats", method(World, "heard_soon", blocked_by_a_subscriber)),
     Mutant("starvation never counts as an attempt", method(Worker, "_abandon", starvation_never_counts)),
@@ -273,6 +317,9 @@ MUTANTS = [
             "claim_jobs", ("wanted.value not in (select name from reltask_pauses where kind = 'queue')", "1 = 1")
         ),
     ),
+    *ELSEWHERE_MUTANTS,
+    *MALFORMED_MUTANTS,
+    *MAINTENANCE_MUTANTS,
     Mutant("the oldest job has no place", lambda: mock.patch.object(claim, "_take", take_by_priority)),
     *DURABLE_MUTANTS,
     *LIMIT_MUTANTS,
@@ -299,9 +346,16 @@ def hunt(index: int, limit: int) -> Catch:
 
 def seeds_for(mutant: Mutant) -> Iterator[int]:
     """The histories that have what the mutant breaks."""
-    if mutant in DURABLE_MUTANTS:
-        return filter(is_durable, itertools.count())
-    return filter(is_limited, itertools.count()) if mutant in LIMIT_MUTANTS else itertools.count()
+    for mutants, has_it in (
+        (DURABLE_MUTANTS, is_durable),
+        (LIMIT_MUTANTS, is_limited),
+        (MALFORMED_MUTANTS, has_malformed),
+        (ELSEWHERE_MUTANTS, has_elsewhere),
+        (MAINTENANCE_MUTANTS, lambda seed: has_maintenance(seed) and is_limited(seed)),
+    ):
+        if mutant in mutants:
+            return filter(has_it, itertools.count())
+    return itertools.count()
 
 
 def table(catches: list[Catch]) -> str:

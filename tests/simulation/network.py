@@ -24,9 +24,11 @@ from uuid import UUID
 from reltask.errors import AmbiguousError, TransientError
 from reltask.model.clock import Clock
 from reltask.model.durable import Recording
-from reltask.model.job import NewJob
+from reltask.model.job import Hold, NewJob
+from reltask.resilience import AskOnce, Policy
 from reltask.stores.sqlite.store import SqliteStore
 from reltask.stores.sqlite.transaction import transaction
+from reltask.stores.verbs import AT_ONCE, VERBS
 from reltask.stores.waking import Cancelled, News, Wake
 from tests.simulation.database import OPTIONS, Database
 
@@ -57,6 +59,8 @@ SKIPPING = SETTLEMENTS | {"heartbeat_jobs"}
 LOOKS = frozenset({"claim_jobs", "claim_limited", "reclaim_jobs", "fold_marks"})
 LATEST_ANSWER = 30.0
 """Seconds: three lock timeouts."""
+LOOK_AT_ROW = 0.5
+"""Seconds between two looks of a statement that waits for a row."""
 
 
 class Trouble(StrEnum):
@@ -80,6 +84,23 @@ class Trouble(StrEnum):
     """Another transaction holds some rows: heartbeats and settlements skip them, unless a settlement waits."""
 
 
+class HeldRows:
+    """The rows that another session has locked while a trouble lasts: every second one, chosen when it is met."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._held: dict[UUID, bool] = {}
+
+    def __contains__(self, job_id: UUID) -> bool:
+        if job_id not in self._held:
+            self._held[job_id] = self._rng.random() < 0.5
+        return self._held[job_id]
+
+    def has_been(self, job_id: UUID) -> bool:
+        """Whether a statement has met this row, and it was locked."""
+        return self._held.get(job_id, False)
+
+
 class Line:
     """One process's connection to the database. The world sets its trouble."""
 
@@ -89,6 +110,8 @@ class Line:
         self.share = 1.0
         """The share of calls that the trouble hits."""
         self.bites = 0
+        self.held = HeldRows(rng)
+        """What is locked in a `ROWS_HELD`."""
         self.open_transactions: list[Any] = []
         self.looks_under_way = 0
         """Claims, reclaims and folds that wait for their answer: until then the worker cannot look for work."""
@@ -145,8 +168,11 @@ class SimStore:
         timeout: float,
         land: Callable[[Any], object],
         signals: Signals | None = None,
+        policy: Policy | None = None,
     ) -> None:
+        """`policy` sends again what failed, and stops sending for a while; without one every call is sent once."""
         self._database, self._line, self._clock = database, line, clock
+        self._policy = policy or AskOnce()
         self._inspect, self._timeout, self._land = inspect, timeout, land
         self._signals = signals or Signals(enabled=False)
         self.inner = SqliteStore(database.path, options=OPTIONS, now=database.read_clock, inline=True, clock=clock)
@@ -156,7 +182,13 @@ class SimStore:
         async def call(*args: Any, **options: Any) -> Any:
             self._line.looks_under_way += verb in LOOKS
             try:
-                return await self._call(verb, args, options)
+                how = VERBS.get(verb, AT_ONCE)
+                return await self._policy.call(
+                    verb,
+                    lambda: self._call(verb, args, options),
+                    resend_ambiguous=how.resend_ambiguous,
+                    retry=how.retry,
+                )
             finally:
                 self._line.looks_under_way -= verb in LOOKS
 
@@ -188,6 +220,9 @@ class SimStore:
         await self._travel()
         if self._line.strikes() in (Trouble.NONE, Trouble.SETTLEMENTS_REFUSED, Trouble.ROWS_HELD, Trouble.ANSWER_LATE):
             self._signals.send_cancel(job_ids)
+
+    async def signal_lease(self, name: str) -> None:
+        """Candidates for the maintenance's lease try at intervals. Like every signal this one raises no error."""
 
     @asynccontextmanager
     async def listen(
@@ -240,7 +275,7 @@ class SimStore:
             await self._clock.sleep(self._timeout)
             raise self._lost(verb)
         if trouble is Trouble.ROWS_HELD and options.get("wait"):
-            await self._wait_for_row(verb)
+            await self._wait_for_rows(verb, args[1])
         elif trouble is Trouble.ROWS_HELD:
             args, options = self._skip_held(verb, args, options)
         answer = await self._execute(verb, args, options)
@@ -254,17 +289,20 @@ class SimStore:
     def _skip_held(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """What a statement does that skips held rows."""
         if verb in SKIPPING:
-            return (args[0], [one for one in args[1] if self._line.rng.random() < 0.5]), options
+            return (args[0], [one for one in args[1] if job_of(one) not in self._line.held]), options
         if verb == "fold_marks" and self._line.rng.random() < 0.5:
             return (), {"limit": 0}
         return args, options
 
-    async def _wait_for_row(self, verb: str) -> None:
+    async def _wait_for_rows(self, verb: str, settlements: Sequence[Any]) -> None:
         """The other transaction ends at some time, or the server ends the wait."""
-        seconds = self._line.rng.uniform(0, 2 * self._timeout)
-        await self._clock.sleep(min(seconds, self._timeout))
-        if seconds > self._timeout:
-            raise TransientError(f"{verb}: a row is held")
+        if not any(job_of(settlement) in self._line.held for settlement in settlements):
+            return
+        until = self._clock.monotonic() + self._timeout
+        while self._line.trouble is Trouble.ROWS_HELD:
+            await self._clock.sleep(LOOK_AT_ROW)
+            if self._clock.monotonic() > until:
+                raise TransientError(f"{verb}: a row is held")
 
     async def _execute(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The real statement; the inspector compares the rows before and after."""
@@ -287,6 +325,12 @@ class SimStore:
         if verb in READS:
             return TransientError(f"{verb}: no answer")
         return AmbiguousError(f"{verb}: no answer")
+
+
+def job_of(one: Any) -> UUID:
+    """The job that a hold or a settlement is about."""
+    job_id: UUID = one.job_id if isinstance(one, Hold) else one.hold.job_id
+    return job_id
 
 
 class SimTransaction:

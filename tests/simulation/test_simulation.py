@@ -64,9 +64,9 @@ def test_a_seed_replays_exactly() -> None:
     [
         "reclaim without re-check",
         "suspect treated as lost",
-        "lost answer taken for a lost lock",
+        "held row taken for a lost lock",
         "suspension ignores what was seen",
-        "no fence on records",
+        "signal consumed before the record",
         "a place is not free after a reclaim",
         "tokens by the worker's clock",
     ],

@@ -10,16 +10,19 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Protocol
 
-from reltask import App, Backoff, Cancel, Context, Retry, Snooze
+from reltask import App, Backoff, Cancel, Context, Retry, Snooze, SyncContext
 from reltask.model.job import NewJob
+from reltask.worker.process import Message
+from tests.simulation.actors import ACTOR, ChildRun, SimChild
+from tests.simulation.malformed import TASK as MALFORMED
 
 LOCK_TIMEOUT = 10.0
 STOP_GRACE = 0.8
-BYSTANDERS = frozenset({"quick", "long", "transfer", "chunks"})
+BYSTANDERS = frozenset({"quick", "long", "transfer", "chunks", "threaded", "child"})
 """Tasks that never fail by themselves: none of them may end as a dead letter."""
 TRANSACTIONAL = frozenset({"transfer", "recurring_transfer"})
 """Tasks whose own transaction completes their slots."""
-STUBBORN = frozenset({"stubborn"})
+STUBBORN = frozenset({"stubborn", "deaf"})
 """Tasks that do not stop when asked to."""
 ONE_OFFS = (
     "quick",
@@ -36,6 +39,9 @@ ONE_OFFS = (
     "timed",
     "greedy",
 )
+ELSEWHERE = ("threaded", "threaded", "child", "child", "child", "deaf")
+"""Tasks whose bodies are in threads and in child processes. They come in one history of eight."""
+ELSEWHERE_SHARE = 0.125
 INTERVALS = {
     "recurring_timed": 9.0,
     "recurring": 13.0,
@@ -47,21 +53,50 @@ INTERVALS = {
 EFFECT = "insert into effects (job_id, slot_no, fence, kind) values (:job, :slot, :fence, :kind)"
 
 Act = Callable[[Context, random.Random], Awaitable[None]]
+RunFacts = Context | SyncContext | ChildRun
 
 
 class WorldForBodies(Protocol):
     """What task bodies need of the world."""
 
-    def started(self, ctx: Context) -> None: ...
-    def ended(self, ctx: Context) -> None: ...
+    def started(self, ctx: RunFacts) -> None: ...
+    def ended(self, ctx: RunFacts) -> None: ...
     def block_loop(self, seconds: float) -> None: ...
     def starve(self, seconds: float) -> None: ...
-    def returned(self, ctx: Context) -> None: ...
+    def returned(self, ctx: RunFacts) -> None: ...
     async def crash_here(self) -> None: ...
 
 
 CURRENT_WORLD: ContextVar[WorldForBodies] = ContextVar("world")
 """The world that a body runs in. The tasks are the same for all worlds."""
+
+
+def has_elsewhere(seed: int) -> bool:
+    """Whether this history has bodies in threads and children. Asked without the history's own random numbers."""
+    return random.Random(f"elsewhere:{seed}").random() < ELSEWHERE_SHARE
+
+
+def child() -> None:
+    """Imported by a real child, never by a simulated one: that one does as `child_acts` says."""
+
+
+def child_acts(process: SimChild, run: ChildRun) -> Message | None:
+    """Runs longer than its lock, and stops when it is asked to, or does not: then it is killed."""
+    world, rng = CURRENT_WORLD.get(), random.Random(f"{run.task}:{run.job_id}:{run.fence}")
+    obeys, until = rng.random() < 0.3, process.actor.loop.time() + rng.uniform(0, 2.5 * LOCK_TIMEOUT)
+    world.started(run)
+    try:
+        while (left := until - process.actor.loop.time()) > 0:
+            process.actor.sleep(left)
+            if process.is_asked and obeys and not process.is_killed:
+                process.actor.sleep(rng.uniform(0, STOP_GRACE))
+                return Message(kind="stopped", text="as it was asked to")
+            if process.is_killed:
+                return None
+        world.returned(run)
+        return Message(kind="returned")
+    finally:
+        world.ended(run)
 
 
 class Workload:
@@ -78,6 +113,10 @@ class Workload:
         app.task(max_attempts=3)(self.body(self.poison))
         app.task(max_attempts=8, timeout="4s", backoff="2s")(self.body(self.timed))
         app.task(max_attempts=3, backoff="2s")(self.body(self.greedy))
+        for act_in_thread in (self.threaded, self.deaf):
+            patient(self.body_in_thread(act_in_thread))
+        app.task(max_attempts=8, backoff="2s", isolation="process")(child)
+        app.task(max_attempts=8, name=MALFORMED)(self.body(self.quick))
         app.task(every="13s", name="recurring")(self.body(self.varies))
         app.task(every="11s", align=True, name="grid")(self.body(self.quick))
         app.task(every="17s", name="recurring_transfer")(self.body(self.transfer))
@@ -98,6 +137,21 @@ class Workload:
             world.started(ctx)
             try:
                 await act(ctx, random.Random(f"{ctx.task}:{ctx.job_id}:{ctx.fence}"))
+                world.returned(ctx)
+            finally:
+                world.ended(ctx)
+
+        body.__name__ = act.__name__
+        return body
+
+    def body_in_thread(self, act: Callable[[SyncContext, random.Random], None]) -> Any:
+        """The same for a plain function."""
+
+        def body(ctx: SyncContext) -> None:
+            world = CURRENT_WORLD.get()
+            world.started(ctx)
+            try:
+                act(ctx, random.Random(f"{ctx.task}:{ctx.job_id}:{ctx.fence}"))
                 world.returned(ctx)
             finally:
                 world.ended(ctx)
@@ -174,6 +228,20 @@ class Workload:
                 await asyncio.sleep(left)
             except asyncio.CancelledError:
                 continue
+        if rng.random() < 0.5:
+            raise ValueError("at last")
+
+    def threaded(self, ctx: SyncContext, rng: random.Random) -> None:
+        """A plain function that asks now and then whether it may go on."""
+        actor = ACTOR.get()
+        until = actor.loop.time() + rng.uniform(0, 2.5 * LOCK_TIMEOUT)
+        while (left := until - actor.loop.time()) > 0:
+            actor.sleep(min(left, STOP_GRACE))
+            ctx.check()
+
+    def deaf(self, _ctx: SyncContext, rng: random.Random) -> None:
+        """A plain function that never asks, and may fail long after another worker has its lock."""
+        ACTOR.get().sleep(rng.uniform(0, 2 * LOCK_TIMEOUT))
         if rng.random() < 0.5:
             raise ValueError("at last")
 

@@ -11,29 +11,47 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from math import inf
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import msgspec
 
-from reltask import Context, events
+from reltask import events
 from reltask.errors import AmbiguousError, DatabaseError, TransientError
 from reltask.model.job import NewJob
-from reltask.model.settings import LimitSettings, WorkerSettings
+from reltask.model.settings import LimitSettings, MaintenanceSettings, WorkerSettings
 from reltask.model.task import Registry
 from reltask.producer.enqueue import Call
 from reltask.producer.options import JobOptions
+from reltask.resilience import Policy
 from reltask.service import Host, Service
 from reltask.stores.sqlite.values import micros
+from reltask.worker import process as process_body
 from reltask.worker.worker import Worker
+from tests.simulation.actors import CHILDREN, THREADS, SimPosix, SimThreads
 from tests.simulation.database import START, Database
 from tests.simulation.durable import Durables, SimEnqueuer
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Auditor, Body, Disturbance, Inspector, Reports, Violation
 from tests.simulation.limits import Limits
 from tests.simulation.loop import PROCESS, SimLoop
-from tests.simulation.network import Line, Signals, SimStore, Trouble
-from tests.simulation.workload import CURRENT_WORLD, LOCK_TIMEOUT, ONE_OFFS, WORKLOAD
+from tests.simulation.malformed import has_malformed
+from tests.simulation.network import HeldRows, Line, Signals, SimStore, Trouble
+from tests.simulation.workload import (
+    CURRENT_WORLD,
+    ELSEWHERE,
+    LOCK_TIMEOUT,
+    ONE_OFFS,
+    WORKLOAD,
+    RunFacts,
+    child_acts,
+    has_elsewhere,
+)
 
+HELD_AT_LAST = 0.25
+"""The share of histories that end with rows held by another session, and no other fault."""
+AFTERMATH = {False: 8.0, True: 60.0}
+"""Seconds for which an outage delays outcomes, without and with the pauses of retries and of a circuit breaker."""
 QUIET_LIMIT = 3600.0
 QUIET_LOOK = 2.0
 """Seconds between two checks, after the last fault, whether every due slot has ended."""
@@ -48,6 +66,22 @@ SETTINGS = WorkerSettings(
     lock_timeout=timedelta(seconds=LOCK_TIMEOUT),
     shutdown_grace=timedelta(seconds=3),
 )
+
+
+MAINTAINED = 0.125
+"""The share of histories whose workers do the maintenance, too."""
+MAINTENANCE = MaintenanceSettings(
+    lease_ttl=timedelta(seconds=6),
+    reclaim=timedelta(seconds=5),
+    dead_workers=timedelta(seconds=5),
+    roll_up=timedelta(seconds=6),
+    prune=timedelta(seconds=7),
+)
+
+
+def has_maintenance(seed: int) -> bool:
+    """Whether workers do it in this history. Asked without the history's own random numbers."""
+    return random.Random(f"maintenance:{seed}").random() < MAINTAINED
 
 
 class SimClock:
@@ -89,9 +123,22 @@ class Node:
         self.beat = f"{name}/beat"
         self.rng = rng
         self.line = Line(rng)
+        self.threads: SimThreads
+        self.healthy_since = -inf
+        """When it was started, if that was after the last fault."""
         self.worker: Worker
         self.alive = True
         self.wall_offset = timedelta(0)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Its event loop, the thread that beats, and its bodies elsewhere."""
+        return (self.name, self.beat, f"{self.name}/{THREADS}", f"{self.name}/{CHILDREN}")
+
+
+def node_of(process: str) -> str:
+    """The node that a process is a part of."""
+    return process.partition("/")[0]
 
 
 class Errors(logging.Handler):
@@ -119,6 +166,8 @@ class World:
         self.database.now = self.now
         self.start = START
         self.clock_jumped = False
+        self.behind_until = 0.0
+        """When the database's clock shows again what it had shown before it was set back: until then marks wait."""
         self.inspector = Inspector(database.query, self.micros)
         self.reports = Reports()
         self.app = WORKLOAD.app
@@ -136,6 +185,15 @@ class World:
         self.disturbances: list[Disturbance] = []
         self.troubles: list[Disturbance] = []
         """When a process's way to the database was disturbed, other than for its settlements."""
+        self.unwritable: list[Disturbance] = []
+        """When a process could not write its settlements, for any reason but a held row."""
+        self.held: list[tuple[Disturbance, HeldRows]] = []
+        """When another session held rows that a process wrote, and which."""
+        self.has_malformed = has_malformed(seed)
+        self.database.check_constraints(not self.has_malformed)
+        self.one_offs = (*ONE_OFFS, *4 * ELSEWHERE) if has_elsewhere(seed) else ONE_OFFS
+        self.has_maintenance = has_maintenance(seed)
+        self.has_policies = self.rng.random() < 0.5
         self.enqueued: dict[UUID, str] = {}
         self.discarded: set[UUID] = set()
         self.faults: Counter[str] = Counter()
@@ -159,12 +217,12 @@ class World:
 
     # What bodies do (workload.WorldForBodies)
 
-    def started(self, ctx: Context) -> None:
-        process = PROCESS.get()
+    def started(self, ctx: RunFacts) -> None:
+        process = node_of(PROCESS.get())
         self.note("start", ctx.task, ctx.fence, process)
         self.open_bodies[ctx.job_id, ctx.fence] = (ctx.task, process, self.loop.time())
 
-    def ended(self, ctx: Context) -> None:
+    def ended(self, ctx: RunFacts) -> None:
         key = (ctx.job_id, ctx.fence)
         if key in self.open_bodies:
             task, process, started = self.open_bodies.pop(key)
@@ -180,8 +238,8 @@ class World:
         process = PROCESS.get()
         self.pause([process, f"{process}/beat"], seconds)
 
-    def returned(self, ctx: Context) -> None:
-        self.finished[ctx.job_id, ctx.fence] = (ctx.task, PROCESS.get(), self.loop.time())
+    def returned(self, ctx: RunFacts) -> None:
+        self.finished[ctx.job_id, ctx.fence] = (ctx.task, node_of(PROCESS.get()), self.loop.time())
 
     async def crash_here(self) -> None:
         process = PROCESS.get()
@@ -197,6 +255,8 @@ class World:
         logger.propagate = False
         logger.addHandler(self.errors)
         token = CURRENT_WORLD.set(self)
+        children = mock.patch.object(process_body, "posix", SimPosix(child_acts))
+        children.start()
         try:
             self.loop.run_until_complete(self.loop.create_task(self.history()))
             self.audit()
@@ -208,6 +268,9 @@ class World:
             for node in self.nodes:
                 self.close_connections(node)
             self.loop.close()
+            for node in self.nodes:
+                node.threads.finish()
+            children.stop()
             self.database.empty()
             CURRENT_WORLD.reset(token)
 
@@ -228,8 +291,17 @@ class World:
             self.bodies.append(Body(task, *key, process, started, self.loop.time(), self.claimed[key]))
         auditor = Auditor(self.inspector, self.reports, self.bodies, self.disturbances)
         if not self.clock_jumped:
-            auditor.finished_bodies_keep_their_claims(self.finished, self.troubles)
+            held = [disturbance for disturbance, _ in self.held]
+            auditor.finished_bodies_keep_their_claims(self.finished, [*self.troubles, *held])
+            aftermath = AFTERMATH[self.has_policies]
+            auditor.outcomes_are_recorded_soon(self.finished, self.excuses, aftermath)
         auditor.audit(enqueued=self.enqueued, discarded=self.discarded, clock_jumped=self.clock_jumped)
+
+    def excuses(self, job_id: UUID, process: str) -> list[Disturbance]:
+        """What may delay the outcome of a run of this job. To a process that is healthy, nothing earlier matters."""
+        held = [disturbance for disturbance, rows in self.held if rows.has_been(job_id)]
+        since = next((node.healthy_since for node in self.nodes if node.name == process), -inf)
+        return [cause for cause in (*self.unwritable, *self.disturbances, *held) if cause.started >= since]
 
     def note(self, *what: object) -> None:
         """Add an event to the hash, so that two runs of a seed can be compared."""
@@ -249,6 +321,9 @@ class World:
     def start_node(self, *, knows_all: bool = False) -> Node:
         self._numbers += 1
         node = Node(f"w{self._numbers}", random.Random(self.rng.getrandbits(64)))
+        node.threads = SimThreads(self.loop, node.name)
+        if self.quiet:
+            node.healthy_since = self.loop.time()
         node.worker = self.make_worker(node, knows_all=knows_all)
         self.nodes.append(node)
         self.note("node", node.name)
@@ -257,7 +332,7 @@ class World:
 
     def make_worker(self, node: Node, *, knows_all: bool) -> Worker:
         return Worker(
-            self.store(node),
+            self.store(node, policy=Policy(clock=self.clock, rng=node.rng) if self.has_policies else None),
             self.some_tasks(knows_all=knows_all),
             settings=msgspec.structs.replace(SETTINGS, concurrency=node.rng.choice(CONCURRENCIES)),
             limits=LimitSettings(),
@@ -269,9 +344,11 @@ class World:
             beater_host=lambda service: SimHost(service, self.loop, node.beat),
             identity=node.name,
             enqueuer=SimEnqueuer(node.rng),
+            pool=node.threads,
+            maintenance=MAINTENANCE if self.has_maintenance else None,
         )
 
-    def store(self, node: Node) -> SimStore:
+    def store(self, node: Node, policy: Policy | None = None) -> SimStore:
         return SimStore(
             self.database,
             line=node.line,
@@ -280,12 +357,13 @@ class World:
             timeout=2.0,
             land=lambda work: self.loop.spawn("world", work),
             signals=self.signals,
+            policy=policy,
         )
 
     def some_tasks(self, *, knows_all: bool) -> Registry:
         """An older version of the app does not know every task."""
         registry = Registry()
-        missing = set() if knows_all or self.rng.random() < 0.7 else {self.rng.choice(ONE_OFFS)}
+        missing = set() if knows_all or self.rng.random() < 0.7 else {self.rng.choice(self.one_offs)}
         for task in self.app.registry:
             if task.name not in missing:
                 registry.add(task)
@@ -361,9 +439,10 @@ class World:
         node.alive = False
         self.faults["crash"] += 1
         self.troubles.append(Disturbance(node.name, self.loop.time(), float("inf")))
+        self.unwritable.append(self.troubles[-1])
         self.note("crash", node.name)
-        self.loop.kill(node.name)
-        self.loop.kill(node.beat)
+        for process in node.parts:
+            self.loop.kill(process)
         self.close_connections(node)
         for key, (task, process, started) in list(self.open_bodies.items()):
             if process == node.name:
@@ -381,6 +460,7 @@ class World:
     async def leave(self, node: Node) -> None:
         node.alive = False
         self.troubles.append(Disturbance(node.name, self.loop.time(), float("inf")))
+        self.unwritable.append(self.troubles[-1])
         await node.worker.stop()
         if not self.quiet:
             self.start_node()
@@ -390,12 +470,15 @@ class World:
 
     def pause(self, processes: list[str], seconds: float) -> None:
         self.faults["pause"] += 1
-        owner = processes[0].removesuffix("/beat")
+        owner = node_of(processes[0])
+        if {owner, f"{owner}/beat"}.issubset(processes):  # then no thread of it runs; children do
+            processes = [*processes, f"{owner}/{THREADS}"]
         until = self.loop.time() + seconds
         self.disturbances.append(Disturbance(owner, self.loop.time(), until))
         if any(node.line.open_transactions for node in self.nodes if node.name == owner):
             # a process that is paused while it is SQLite's writer keeps all others from writing: docs/promises.md
             self.troubles.append(Disturbance("*", self.loop.time(), until + LOCK_TIMEOUT))
+            self.unwritable.append(Disturbance("*", self.loop.time(), until))
         for process in processes:
             self.note("pause", process, seconds)
             self.loop.pause(process)
@@ -421,7 +504,7 @@ class World:
 
     async def enqueue(self, count: int) -> None:
         for _ in range(count):
-            await self.enqueue_one(self.rng.choice(ONE_OFFS))
+            await self.enqueue_one(self.rng.choice(self.one_offs))
 
     async def enqueue_one(self, task: str) -> None:
         """A client whose answer may be lost: it sends the same job, with the same id, until it gets one."""
@@ -457,15 +540,25 @@ class World:
         self.note("heal")
         for node in self.nodes:
             node.line.trouble = Trouble.NONE
-            self.loop.resume(node.name)
-            self.loop.resume(node.beat)
+            for process in node.parts:
+                self.loop.resume(process)
         await self.durable.calm()
         await self.limits.calm()
         await self.as_operator(self.resume_all)
         for node in self.living()[1:]:
             if node.worker.started:
                 self.loop.spawn(node.name, self.leave(node))
-        self.start_node(knows_all=True)
+        node = self.start_node(knows_all=True)
+        if self.rng.random() < HELD_AT_LAST:
+            self.misfortunes.hold_rows(node, seconds=2 * LOCK_TIMEOUT)
+        await self.all_ended()
+        for node in self.living():
+            node.alive = False
+            if node.worker.started:
+                await self.loop.spawn(node.name, node.worker.stop())
+
+    async def all_ended(self) -> None:
+        """Wait for the end of every due slot."""
         limit = self.loop.time() + QUIET_LIMIT
         waiting: Counter[tuple[str, int]] = Counter()
         while self.unfinished():
@@ -478,10 +571,6 @@ class World:
             await self.durable.help_on()
             await self.limits.help_on()
             await asyncio.sleep(QUIET_LOOK)
-        for node in self.living():
-            node.alive = False
-            if node.worker.started:
-                await self.loop.spawn(node.name, node.worker.stop())
 
     async def resume_all(self, store: Any) -> None:
         for job_id in sorted(self.inspector.rows()):
@@ -492,7 +581,7 @@ class World:
 
     def claimable(self) -> dict[tuple[str, int], str]:
         """Due jobs that a healthy worker with a free place could run now."""
-        now = self.micros()
+        now, is_on_time = self.micros(), self.loop.time() > self.behind_until
         able = [node for node in self.living() if not self.loop.is_paused(node.name) and not node.line.looks_under_way]
         workers = [node.worker for node in able if node.worker.started]
         free = [worker for worker in workers if worker._places.free > 0 and not worker._poller._failures]
@@ -502,7 +591,7 @@ class World:
             for row in self.inspector.rows().values()
             if row.locked_by is None and row.dead_at is None and row.paused_at is None and row.due_at < now
             if not self.inspector.is_paused(row.task)
-            if row.limit_key is None or self.limits.inspector.may_start(row.id)
+            if row.limit_key is None or (is_on_time and self.limits.inspector.may_start(row.id))
             if self.loop.time() - self.freed_late.get(UUID(row.id), -inf) > SETTINGS.poll.total_seconds()
             if any(
                 row.task in worker._registry.tasks and not (row.isolated and worker._places._isolated)
