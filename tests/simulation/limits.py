@@ -291,7 +291,12 @@ class Limits:
 
     async def recount(self) -> None:
         """What the maintenance does every minute."""
-        await self.world.as_operator(lambda store: store.recount_limits())
+
+        async def count(store: Any) -> None:
+            if await store.recount_limits():
+                await store.signal()
+
+        await self.world.as_operator(count)
 
     async def help_on(self) -> None:
         """A mark may have been used up before the database's clock was set back: the maintenance finds such a job."""
