@@ -122,6 +122,19 @@ async def test_a_job_is_cancelled_wherever_it_lives(system: System) -> None:
                     await job.result()
 
 
+async def test_a_job_that_runs_again_says_where_it_lives(system: System) -> None:
+    """What `run_again` makes is a job like any other: on any shard, with its number in the id."""
+    app = system.app()
+    add = task_of(app)
+    async with app.producer(), app.worker(), asyncio.timeout(PATIENCE):
+        first = await add.enqueue(1)
+        assert await first.result() == 2
+        again = [await first.run_again() for _ in range(10)]
+        assert [await job.result() for job in again] == [2] * 10
+    assert None not in set(map(_shard, again))
+    assert len(set(map(_shard, again))) > 1
+
+
 async def test_children_live_with_their_parents(system: System) -> None:
     """A durable function and its children are on one shard, whichever it is."""
     app = system.app()

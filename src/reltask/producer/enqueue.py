@@ -226,9 +226,10 @@ class Enqueuer:
             lock_timeout=None if task is None else task.options.lock_timeout,
             limits=self._limits(task, payload.args or "{}"),
         )
-        await insert_surely([job], store)
-        await self.access.sender.signal(store)
-        return Job(self.access, job_id, payload.task, None, task)
+        jobs = [job] if self.placement is None else await self._on_shards([job], store)
+        (job,), _ = await self._insert_rows(jobs, store)
+        await self.access.sender.signal(store, [job.id])
+        return Job(self.access, job.id, payload.task, None, task)
 
     def _limits(self, task: TaskDefinition | None, args: str) -> tuple[str, ...]:
         """The keys of a job with these arguments; a task that is not known here has none."""
