@@ -115,19 +115,19 @@ with recursive n (i) as (select 1 union all select i + 1 from n where i < :jobs)
 insert into reltask_jobs (
     id, task, queue, created_at, next_run_time, dead_at, paused_at, suspended, fence, key, schedule, limit_key
 )
-select printf('%08x-0000-7000-8000-%012x', i, i), 'task ' || i % 20, 'queue ' || i % 4, :now,
+select printf('%08x-0000-7000-8000-%012x', i, i), 'task ' || (i % 20), 'queue ' || (i % 4), :now,
        :now + (i - :jobs / 2) * 10000, case when i % 100 = 1 then :now - i * 1000 end,
        case when i % 100 = 2 then :now - i * 1000 end, i % 100 = 3, 1,
        case when i % 100 = 5 then 'key ' || i end,
        case when i % 10000 = 5 then '{"every":"1m","missed_grace":"1m"}' end,
-       case when i % 5 = 4 then 'customer:' || i % 10000 end
+       case when i % 5 = 4 then 'customer:' || (i % 10000) end
 from n
 """
 SQLITE_RUNS = """
 with recursive n (i) as (select 1 union all select i + 1 from n where i < :runs)
 insert into reltask_runs (job_id, fence, slot_no, task, queue, worker, attempt, nominal_time, due_at, claimed_at,
                           finished_at, outcome)
-select printf('%08x-1111-7000-8000-%012x', i, i), 1, 1, 'task ' || i % 20, 'queue ' || i % 4, 'w', 1, t, t, t, t,
+select printf('%08x-1111-7000-8000-%012x', i, i), 1, 1, 'task ' || (i % 20), 'queue ' || (i % 4), 'w', 1, t, t, t, t,
        'succeeded'
 from (select i, :now - i * 50000 as t from n)
 """
