@@ -32,10 +32,10 @@ demo: $(READY) ## three workers; one is killed, one stopped, and the others take
 	@$(BIN)/reltask demo $(ARGS)
 
 test: $(READY) ## run every test, on SQLite and on a real PostgreSQL
-	@$(BIN)/python -m pytest -q --numprocesses 3 --dist loadscope --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -q --numprocesses 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 coverage: $(READY) ## every test, and which lines and branches of src they reach; HTML in build/coverage
-	@$(BIN)/python -m pytest -q --numprocesses 3 --dist loadscope --no-loadscope-reorder --cov --cov-report=html $(ARGS)
+	@$(BIN)/python -m pytest -q --numprocesses 4 --dist loadscope --no-loadscope-reorder --cov --cov-report=html $(ARGS)
 	@$(BIN)/coverage report --skip-covered --sort=cover
 
 simulate: $(READY) ## run SEEDS simulated histories with faults, from seed FROM on

@@ -385,6 +385,17 @@ class Auditor:
                 if older.ended > newer.started and not self._excused(older, newer):
                     raise Violation("bodies do not overlap", f"{older} and {newer}")
 
+    def bodies_begin_within_their_locks(self, late: list[Body]) -> None:
+        """No body begins on a claim that is over, unless its process was paused, or the clock jumped."""
+        for body in late:
+            if not any(
+                disturbed.process in (body.process, "*")
+                and disturbed.started <= body.started
+                and disturbed.ended >= body.claimed
+                for disturbed in self._disturbances
+            ):
+                raise Violation("a body begins while its lock lasts", f"{body}")
+
     def _excused(self, older: Body, newer: Body) -> bool:
         if older.task in STUBBORN or self._completed_by_transaction(older):
             return True

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from reltask import events
+from reltask import Context, events
 from reltask.errors import AmbiguousError, DatabaseError, TransientError
 from reltask.model.job import NewJob
 from reltask.model.settings import LimitSettings, MaintenanceSettings, WorkerSettings
@@ -175,6 +175,8 @@ class World:
         self.nodes: list[Node] = []
         self.bodies: list[Body] = []
         self.open_bodies: dict[tuple[UUID, int], tuple[str, str, float]] = {}
+        self.begun_late: list[Body] = []
+        """Bodies on the loop that began when their locks had ended."""
         self.claimed: dict[tuple[UUID, int], float] = {}
         self.freed_late: dict[UUID, float] = {}
         """Jobs freed by a statement that arrived after its sender's end, and when: nothing signals them, so without
@@ -220,7 +222,12 @@ class World:
     def started(self, ctx: RunFacts) -> None:
         process = node_of(PROCESS.get())
         self.note("start", ctx.task, ctx.fence, process)
-        self.open_bodies[ctx.job_id, ctx.fence] = (ctx.task, process, self.loop.time())
+        key, at = (ctx.job_id, ctx.fence), self.loop.time()
+        self.open_bodies[key] = (ctx.task, process, at)
+        row = self.inspector.rows().get(str(ctx.job_id))
+        lock_end = row.lock_expires_at if row is not None and row.fence == ctx.fence else None
+        if isinstance(ctx, Context) and (lock_end is None or lock_end <= self.micros()):
+            self.begun_late.append(Body(ctx.task, *key, process, at, at, self.claimed[key]))
 
     def ended(self, ctx: RunFacts) -> None:
         key = (ctx.job_id, ctx.fence)
@@ -295,6 +302,7 @@ class World:
             auditor.finished_bodies_keep_their_claims(self.finished, [*self.troubles, *held])
             aftermath = AFTERMATH[self.has_policies]
             auditor.outcomes_are_recorded_soon(self.finished, self.excuses, aftermath)
+        auditor.bodies_begin_within_their_locks(self.begun_late)
         auditor.audit(enqueued=self.enqueued, discarded=self.discarded, clock_jumped=self.clock_jumped)
 
     def excuses(self, job_id: UUID, process: str) -> list[Disturbance]:
