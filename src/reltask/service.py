@@ -120,8 +120,15 @@ class LoopHost(Host):
 
     async def stop(self) -> None:
         self.service.finish()
-        if self._task is not None:
+        if self._task is None:
+            return
+        try:
             await self._task
+        except asyncio.CancelledError:
+            waiting = asyncio.current_task()
+            if waiting is None or waiting.cancelling():
+                raise
+            # else the patience of another stop has ended, and with it the service
 
     async def ended(self) -> None:
         """Wait until the service has ended. Cancelling this wait does not cancel the service's last tick."""

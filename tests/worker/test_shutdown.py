@@ -49,6 +49,23 @@ def test_graceful_shutdown_mid_task(harness: WorkerHarness) -> None:
     assert app.log.of(events.WorkerStopped)[0].unsettled == 0
 
 
+def test_two_stops_end_alike_while_the_maintenance_does_not_answer(harness: WorkerHarness) -> None:
+    """The first one's patience ends the maintenance. That cancels no other stop, and a later one finds it ended."""
+    app = harness.app(settings={"maintenance.coordination": "lease"})
+    app.task(name="idle")(nothing)
+
+    async def scenario() -> None:
+        async with app.worker() as worker:
+            await asyncio.sleep(30)
+            app.faults.hanging = {"mark_dead_workers", "roll_up_runs", "prune_runs"}
+            await asyncio.sleep(120)
+            await asyncio.gather(worker.stop(), worker.stop())
+            await worker.stop()
+
+    harness.run(scenario())
+    assert app.log.of(events.WorkerStopped)
+
+
 def test_goodbye_is_not_waited_for(harness: WorkerHarness) -> None:
     """A database that swallows the last statement, as a black hole does, keeps no process: its row expires anyway."""
     app = harness.app()
