@@ -60,7 +60,7 @@ def run_seed(seed: int, database: Database) -> Verdict:
         world.run()
     except Violation as violation:
         broken, detail = violation.invariant, str(violation)
-    except (Exception, asyncio.CancelledError) as error:  # anything unexpected is a finding too
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - anything unexpected is a finding too
         broken, detail = type(error).__name__, "".join(traceback.format_exception(error))
     faults = world.faults + Counter({"bites": sum(node.line.bites for node in world.nodes)})
     return Verdict(seed, broken, detail, world.trace(), faults, world.inspector.counts)
