@@ -19,7 +19,8 @@ from reltask.model.job import NewJob, Outcome, Parent
 from reltask.model.merged import merge
 from reltask.model.shards import AWAY, MOST, Here, Placement, numbered, rendezvous, shard_of
 from reltask.model.views import JobEnd, MetricView
-from reltask.stores.shards import OF_A_WORKER, ROUTES, ShardedStore, ends_of_unknown
+from reltask.stores.shard_routes import OF_A_WORKER, ROUTES, ends_of_unknown
+from reltask.stores.shards import ShardedStore
 from reltask.stores.store import Store
 from reltask.worker.shards import ShardedWorker
 from reltask.worker.worker import Worker

@@ -23,6 +23,7 @@ settling          settles a refused batch row by row
 prune_cutoff      how much of the ledger is surplus, cached
 encoded           a store whose payloads a codec encodes
 shards            several shards behind the store interface
+shard_routes      which way each verb goes there
 shard_keys        keys on several shards: where they live, and looking for them on all
 shard_connection  a user's connection to a database with several shards
 migration         runs the files of `database/`
