@@ -14,8 +14,8 @@ import pytest
 from tests.simulation.mutants import MUTANTS, hunt
 from tests.simulation.run import Tally, run_each, run_seeds
 
-SEEDS = 600
-REPLAYED = 25
+SEEDS = 400
+REPLAYED = 15
 
 pytestmark = pytest.mark.slow
 Record = Callable[[str, object], None]
