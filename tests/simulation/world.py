@@ -593,7 +593,7 @@ class World:
         able = [node for node in self.living() if not self.loop.is_paused(node.name) and not node.line.looks_under_way]
         workers = [node.worker for node in able if node.worker.started]
         free = [worker for worker in workers if worker._places.free > 0 and not worker._poller._failures]
-        marks = self.durable.inspector.marks(now) if free else {}
+        marks = self.durable.inspector.marks(now) if free and is_on_time else {}
         return marks | {
             (row.id, row.fence): f"{row.task} {row.id}"
             for row in self.inspector.rows().values()
